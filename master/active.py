@@ -1,13 +1,17 @@
-"""One reign: what a master does from the moment its epoch is written until another's could be.
+"""The active master, from the write of its epoch until another master may be active: one tenure.
 
-It loads the store into an `Assigner`, then turns the wheel: watch events and answers become events of the assigner,
-its effects become fenced multis, orders and plans.
+The active master loads the store into an `Assigner`. Then watch events and replies become events of the assigner, and
+the assigner's effects become fenced multis, orders and plans.
 
-A lost connection pauses the reign: nothing is written, ordered or acknowledged. Once its session may be over by its own
-monotonic clock, the master does not even answer as the active one. When the client is back with the session alive, the
-reign asks whether its epoch still stands, reads again what may have changed unseen (the watches report a gap), counts
-every write of unknown fate as refused, and goes on. It ends when the session has ended or the epoch has moved on; the
-service then stands for election again.
+A lost store connection pauses the active master:
+
+- While paused, the master writes nothing, orders nothing and acknowledges nothing.
+- When the session may have expired by the master's own monotonic clock, the master also stops answering reads.
+- When the client has reconnected in the same session, the master checks its epoch, reads what may have changed while
+  events were missed (the watches report a gap), treats every write without a known outcome as refused, and resumes.
+
+The tenure ends when the session has expired or another master has raised the epoch. The service then enters the next
+election.
 """
 
 from __future__ import annotations
@@ -83,7 +87,7 @@ from regions.transitions.states import Cause
 log = Logger()
 
 TICK_S: Final = 0.5
-#: Gives a picture that a standby has kept, up to date as of the call; None if there is none.
+#: Returns the mirror that this master kept as a standby, up to date as of the call; None without a complete mirror.
 HandOver = Callable[[], Awaitable[Warm | None]]
 
 
@@ -92,9 +96,9 @@ async def _nothing_kept() -> Warm | None:
 
 
 class ActiveMaster:
-    """See the module docstring.
+    """One tenure of the active master; see the module docstring.
 
-    `ended(reason)` is called once, when the reign is over for whatever reason; `token(n)` gives n bytes for names.
+    `ended(reason)` is called once, at the end of the tenure. `token(n)` returns n random bytes for names.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class ActiveMaster:
         uuid: str = "",
         hand_over: HandOver = _nothing_kept,
     ) -> None:
-        """`hand_over` gives what this master has kept of the store while it stood by, if anything."""
+        """`hand_over` returns the mirror that this master kept as a standby."""
         self._reactor = reactor
         self.fence = fence
         self._hand_over = hand_over
@@ -129,7 +133,7 @@ class ActiveMaster:
         self.runs = Runs(fence, phases, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
-        self._dispatcher = Dispatcher(reactor, fence.epoch, self._handle_soon, self._check_epoch, fence.cluster_id)
+        self._dispatcher = Dispatcher(reactor, fence.epoch, self._handle_soon, self.check_epoch, fence.cluster_id)
         self.reports = Reports(self.assigner.world)
         self.server_events = ServerEvents(
             reactor, self.assigner, self.history_writer, self.reports, now_ms, self._shutdown_canceled
@@ -146,18 +150,19 @@ class ActiveMaster:
             now_ms,
             self.applying.running,
         )
-        #: "startup" or "failover" once it is known.
+        #: How the tenure began, "startup" or "failover"; "" until the store has been read.
         self.path = ""
-        #: It began with what this master had kept while it stood by.
+        #: True if the tenure began with the mirror that this master kept as a standby.
         self.is_warm = False
+        #: True from the end of loading to the end of the tenure: only then are events and requests processed.
         self.is_open = False
         self.is_over = False
-        #: Whether it sees the store; see the module docstring.
+        #: State of the store session; see the module docstring.
         self.store_session = StoreSession(reactor, self._client, self._resume, self.end, self._failed)
         self.began_ms = now_ms()
-        #: What others have to add to the problems of `rk status`.
+        #: Returns problems of other parts of the process, for `rk status`.
         self.other_problems: Callable[[], list[str]] = list
-        #: The store is being asked whether our epoch stands.
+        #: True while the store is being asked whether the epoch is still valid.
         self._checking_epoch = False
         self.bulk_plans = BulkPlans(self, planner, now_ms, token)
         self.operations = TableOperations(self, now_ms, token, int(settings.purge_after_s * 1000))
@@ -174,7 +179,7 @@ class ActiveMaster:
     # --- beginning and end ------------------------------------------------------------------------------------------
 
     def start(self, history: StepLog | None = None) -> None:
-        """Begin; `history` goes on that of a former reign."""
+        """Begin to load the store. `history` is the step log of this process's previous tenure, to be continued."""
         if history is not None:
             self.assigner.history = self.history_writer.log = history
         self._stop_listening = self._client.on_state(self._session_changed)
@@ -183,7 +188,7 @@ class ActiveMaster:
         self._ticking = self._reactor.callLater(TICK_S, self._tick)
 
     async def _begin(self) -> None:
-        """MF-01 to MF-03: watch first, load, then decide; a startup wipes and waits for servers in between."""
+        """Watch, load, then decide (MF-01 to MF-03). A startup also wipes transitions and waits for servers."""
         self.phases.begin("load")
         await self._client.add_watch(self._layout.unassigned, self._unassigned_event, recursive=True)
         await self.registry.start()
@@ -192,11 +197,11 @@ class ActiveMaster:
         known = self.fence.cluster_id
         loaded = await store.load(self._client, self._layout, None if warm is None else warm.world, cluster_id=known)
         alive = [one.incarnation for one in self.registry.servers]
-        # A fenced server may still be serving: as long as its lease may last, this is no startup.
+        # A fenced server may serve until its lease ends, so the cluster is not starting up.
         alive += [fence.server.incarnation for fence in self.registry.fences]
         startup = is_cluster_startup(loaded.region_records(), [one for one, _ in loaded.transitions], alive)
         self.is_warm = warm is not None and not startup
-        if startup and warm is not None:  # there is no hurry, and nothing that a mirror would be needed for
+        if startup and warm is not None:  # a startup has time to load and needs no mirror
             loaded = await store.load(self._client, self._layout, cluster_id=known)
         self.path = "startup" if startup else "failover"
         self.bulk_plans.load([plan for plan in loaded.plans if not plan.by_moves])
@@ -224,8 +229,8 @@ class ActiveMaster:
             await self._wipe(loaded)
             transitions = []
             self.phases.begin("servers")
-            settle_s = self._settings.settle_ms / 1000
-            await self.server_events.wait_for(self._settings.min_servers, settle_s, len(self.registry.servers))
+            pause_s = self._settings.registration_pause_ms / 1000
+            await self.server_events.wait_for(self._settings.min_servers, pause_s, len(self.registry.servers))
         self.phases.begin("recover")
         take_over(self.assigner, loaded, transitions, self.registry, self._now_ms())
         self.is_open = True
@@ -235,16 +240,16 @@ class ActiveMaster:
             self.server_events.await_shutdown(self.registry.servers)
         self.assigner.begin(self._now_ms(), startup=startup)
         if startup:
-            self.applying.give_up("the cluster was started anew: nothing is open that could be moved")
+            self.applying.give_up("the cluster was restarted: no region is open that could be moved")
         self._pump()
         self.phases.end()
-        # The active master decides now: a lost connection is a pause, behind which the interrupted write is repeated.
+        # From here on a lost connection is only a pause, after which an interrupted write is repeated.
         await self.retry_write(partial(self.janitor.clear, loaded.orphans))
         await self.retry_write(partial(self.bulk_plans.prune, loaded.plans))
         await self.retry_write(partial(self.runs.begin, self._run_facts(len(found))))
 
     def _run_facts(self, found: int) -> dict[str, object]:
-        """What there is to tell of this reign's beginning besides its phases."""
+        """Return the facts about the beginning of this tenure that its run record holds besides the phases."""
         replicas = len(self.assigner.world.replicas)
         return {
             "path": self.path,
@@ -255,7 +260,7 @@ class ActiveMaster:
         }
 
     async def _clear_clean_shutdown(self) -> None:
-        """X7: from here on an end is not an orderly one unless it is announced again."""
+        """Clear the clean-shutdown flag: the next shutdown is clean only if it is announced again (X7)."""
         await store.write_clean_shutdown(self.fence, clean=False, now_ms=self._now_ms())
 
     def _shutdown_canceled(self) -> None:
@@ -263,7 +268,7 @@ class ActiveMaster:
         self._pump()
 
     async def _wipe(self, loaded: store.Loaded) -> None:
-        """RT-04: nothing is open anywhere, so no transition means anything. Fenced, by version, repeatable (X8)."""
+        """Delete every transition by version: no region is open anywhere (RT-04). May be repeated (X8)."""
         if not loaded.transitions:
             return
         self.phases.begin("wipe")
@@ -275,7 +280,7 @@ class ActiveMaster:
             await self.history_writer.write(page, batch)
 
     def end(self, reason: str) -> None:
-        """Stop everything; what is on its way in the store is fenced, what is on its way to servers is too."""
+        """End the tenure. The epoch fences writes and orders that are still on their way."""
         if self.is_over:
             return
         self.is_over = True
@@ -295,7 +300,7 @@ class ActiveMaster:
         if self._stop_listening is not None:
             self._stop_listening()
         if self._client.state is SessionState.CONNECTED:
-            # A later reign of this session watches anew.
+            # A later tenure in the same session adds its own watch.
             self._client.remove_watch(self._layout.unassigned, self._unassigned_event).addErrback(lambda _: None)
         self.operations.locks.fail(Deposed(reason))
         self._waiters.fail(Deposed(reason))
@@ -303,7 +308,10 @@ class ActiveMaster:
         self._ended(reason)
 
     def _failed(self, failure: Failure) -> None:
-        """An answer did not come, or said that we are deposed. A fault of ours ends the reign, too, loudly."""
+        """Handle a failed store request: pause after a lost connection, otherwise end the tenure.
+
+        An unexpected exception is logged with its traceback and ends the tenure, too.
+        """
         if self.is_over:
             return
         error = failure.value
@@ -314,31 +322,31 @@ class ActiveMaster:
         elif isinstance(error, RetryableError) and self.is_open:
             self.store_session.suspend()
         elif isinstance(error, CoordError):
-            self.end(f"lost sight of the store: {error}")
+            self.end(f"a store request failed: {error}")
         else:
-            log.failure("the reign ends because of a fault", failure=failure)
-            self.end(f"fault: {error}")
+            log.failure("internal error, this master gives up being active", failure=failure)
+            self.end(f"internal error: {error}")
 
-    # --- losing sight of the store for a while ------------------------------------------------------------------------
+    # --- a suspended store session ------------------------------------------------------------------------------------
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
-            return  # the gap that the watches report comes after they are in force again
+            return  # the watches report a gap as soon as they are set again
         if state is SessionState.SUSPENDED and self.is_open:
             self.store_session.suspend()
         else:
             self.end(f"session {state.value}")
 
     def _gap(self) -> None:
-        """The watches are in force again, and events may have been missed."""
+        """Resume after missed events: the watches are set again."""
         if not self.is_open:
             self.end("events may have been missed")
             return
         self.store_session.begin_resume()
 
     async def _resume(self) -> None:
-        """Is the epoch still ours? Then read what may have changed, and go on."""
-        await self.fence.stands()
+        """Verify the epoch, read what may have changed while events were missed, and resume."""
+        await self.fence.verify()
         events = await read_missed_changes(self._client, self._layout, self.assigner.world)
         orphans = await store.load_orphans(self._client, self._layout)
         if self.is_over or self._client.state is not SessionState.CONNECTED:
@@ -346,26 +354,26 @@ class ActiveMaster:
         self._writer.fail_unknown()
         for event in events:
             self._handle(event)
-        log.info("the store is in sight again, epoch {epoch} goes on", epoch=self.fence.epoch)
+        log.info("reconnected to the store, the active master of epoch {epoch} resumes", epoch=self.fence.epoch)
         self.store_session.resumed()
         self._pump()
         self.persist(partial(self.janitor.clear, orphans))
 
     async def retry_write(self, write: Callable[[], Any]) -> Any:
-        """Do a write that may be repeated, again after each lost connection. Raises Deposed when the reign ends."""
+        """Perform an idempotent write, repeated after each lost connection. Raise Deposed at the end of the tenure."""
         return await self.store_session.retry_write(write)
 
     def persist(self, write: Callable[[], Any]) -> None:
-        """`retry_write` for a write that nobody waits for."""
+        """Start `retry_write` in the background."""
         ensureDeferred(self.retry_write(write)).addErrback(self._failed)
 
-    def _check_epoch(self, message: str) -> None:
-        """A server knows a higher epoch: ask the store, which decides; once, however many say so."""
+    def check_epoch(self, message: str) -> None:
+        """Read the epoch from the store because a server has reported a higher one; one read at a time."""
         if self._checking_epoch or self.store_session.is_paused or self.is_over:
             return
-        log.info("epoch {epoch} is doubted: {message}", epoch=self.fence.epoch, message=message)
+        log.info("checking whether epoch {epoch} is still valid: {message}", epoch=self.fence.epoch, message=message)
         self._checking_epoch = True
-        ensureDeferred(self.fence.stands()).addErrback(self._failed).addBoth(self._epoch_checked)
+        ensureDeferred(self.fence.verify()).addErrback(self._failed).addBoth(self._epoch_checked)
 
     def _epoch_checked(self, _result: object) -> None:
         self._checking_epoch = False
@@ -373,20 +381,15 @@ class ActiveMaster:
     # --- heartbeats (master/heartbeats.py) ----------------------------------------------------------------------------
 
     def reported(self, server: Incarnation, report: Report) -> None:
-        """A server has told what it has, or what of it has changed (HB-03, HB-15); it is heard while the reign is
-        open."""
+        """Process a server's report of all its replicas, or of those that have changed (HB-03, HB-15)."""
         self.reports.take(server, report, self._now_ms())
         if report.replicas:
             self._handle_soon(ev.ReplicasReported(server, report.replicas))
 
     def problems(self, limit: int) -> list[str]:
-        """What an operator should look at, at most `limit` lines."""
+        """Return what needs an operator's attention, at most `limit` lines."""
         found = problems(self.assigner.world, self.assigner.unplaceable(), self.assigner.config, self._now_ms(), limit)
         return [*found, *self.balancing.problems(), *self.misplaced.problems(), *self.other_problems()][:limit]
-
-    def check_epoch(self, why: str) -> None:
-        """A server knows a higher epoch than ours, from a later master."""
-        self._check_epoch(why)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -401,9 +404,9 @@ class ActiveMaster:
             return
         replica = self.assigner.world.replicas.get(replica_key(*found))
         if replica is not None and is_own_write(replica, event_type):
-            return  # if the event is of another's write, ours is refused, and the znode is read then
+            return  # if another process made the change, our write is refused, and the znode is read then
         begun = replica is not None and event_type == EVENT_DATA_CHANGED and is_only_begun(replica)
-        # From OFFLINE a server goes to OPENING and nowhere else, which asks nothing of us (RT-18).
+        # A server takes OFFLINE only to OPENING, and OPENING needs no action of the master (RT-18).
         if begun and self._reader.put_later(*found, self._now_ms() + OPENING_UNREAD_MS):
             return
         self._reader.put(*found)
@@ -451,7 +454,7 @@ class ActiveMaster:
                 self.bulk_plans.finish_stuck()
             self._pump()
 
-    # --- the wheel ----------------------------------------------------------------------------------------------------
+    # --- the event loop -----------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         if not self._pump_due and not self.is_over:
@@ -459,7 +462,7 @@ class ActiveMaster:
             self._reactor.callLater(0, self._pump)
 
     def _pump(self) -> None:
-        """Carry out what the assigner wants, then send what has gathered."""
+        """Carry out the assigner's effects, then send the queued writes and reads."""
         self._pump_due = False
         if not self.is_open or self.store_session.is_paused:
             return
@@ -470,7 +473,7 @@ class ActiveMaster:
                 self._carry_out(effect)
             self._writer.flush()
             self._reader.flush()
-        except Exception:  # a broken invariant: this reign must not go on, the next one starts from the store
+        except Exception:  # a broken invariant: end the tenure, the next active master starts from the store
             self._failed(Failure())  # type: ignore[no-untyped-call]
             return
         self._waiters.wake()
@@ -503,7 +506,7 @@ class ActiveMaster:
             case fx.FinishTable():
                 self.persist(partial(self.janitor.finish_table, effect))
             case fx.SendAlter():
-                self._dispatcher.tell(effect)
+                self._dispatcher.send_alter(effect)
             case fx.FinishAltering():
                 self.persist(partial(self.operations.finish_altering, effect))
             case fx.ReplaceRegion():
@@ -523,12 +526,12 @@ class ActiveMaster:
         return BarRecord(server.uuid, server.start_code, reason, until_ms, self.fence.epoch, now_ms)
 
     def order_purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]:
-        """Have a server remove the rows of a deleted table; fails with RpcError."""
-        origin = self.assigner.causes.begin(f"timer: the rows of deleted table {table_id} are removed")
+        """Order `server` to remove the rows of a deleted table; the result fails with RpcError."""
+        origin = self.assigner.causes.begin(f"timer: remove the rows of deleted table {table_id}")
         return self._dispatcher.purge(server, table_id, origin.cause_id)
 
     async def read_region(self, table_id: str, region_id: str) -> None:
-        """Read a region's record again: what is known of it may be out of date."""
+        """Read a region's record again: the record in memory may be out of date."""
         await self._read_regions([self._layout.region(table_id, region_id)])
 
     async def _read_regions(self, paths: list[str]) -> None:
@@ -538,40 +541,43 @@ class ActiveMaster:
 
     @property
     def world(self) -> ClusterState:
-        """The picture of the cluster, which the assigner decides by."""
+        """The cluster state on which the assigner bases its decisions."""
         return self.assigner.world
 
     @property
     def multis(self) -> int:
-        """Multis of transitions sent."""
+        """Number of multis sent for transitions."""
         return self._writer.multis
 
     @property
     def multis_refused(self) -> int:
-        """Those refused because of a lost race."""
+        """Number of multis that the store refused because of a lost race."""
         return self._writer.refused
 
     @property
     def reads(self) -> int:
-        """Batched reads of transitions."""
+        """Number of batched reads of transitions."""
         return self._reader.reads
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def when(self, holds: Callable[[], bool]) -> Deferred[None]:
-        """Fires as soon as `holds()` after some step; fails with Deposed if the reign ends before."""
+        """Return a Deferred that fires at the first step after which `holds()`, and fails with Deposed."""
         waiter = self._waiters.when(holds)
         self._schedule()
         return waiter
 
     async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None:
-        """Wait until `holds()`, if `wait_ms` is positive. Raises RpcError(TIMED_OUT), or Deposed if the reign ends."""
+        """Wait until `holds()`, if `wait_ms` is positive. Raise RpcError(TIMED_OUT), or Deposed after the tenure."""
         if wait_ms > 0:
             await wait_within(self.when(holds), self._reactor, wait_ms, so_far)
 
     async def accept_moves(self, moves: list[Move], reason: str, plan_id: str = "") -> None:
-        """Persist moves and begin them (FW-03): whoever called may tell that they will happen. As few writes as
-        possible however many they are; raises what a write of unknown or refused outcome raises."""
+        """Persist moves in as few writes as possible, then begin them (FW-03).
+
+        When this returns the moves survive a failover, so the caller may acknowledge them. Raise what a fenced write
+        raises.
+        """
         batches = [
             MoveBatch(
                 f"{self.fence.epoch:06d}-{self._token(4).hex()}",
@@ -589,6 +595,6 @@ class ActiveMaster:
             self.observe(ev.MovesAccepted(batch))
 
     def observe(self, event: ev.Event) -> None:
-        """Hand an operator's event to the assigner and act on it before returning."""
+        """Hand an event of an operator's request to the assigner and carry out its effects before returning."""
         self._handle(event)
         self._pump()

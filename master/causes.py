@@ -1,8 +1,8 @@
-"""The cause that the current coroutine acts for (`regions/cluster/causes.py` has what a cause is).
+"""The cause that the current coroutine acts for (`regions/cluster/causes.py` defines causes).
 
-A request to the active master begins a cause. What its coroutine does, now or after any await, belongs to that cause:
-the events that it hands to the assigner, the moves that it persists, and the coroutines that it starts. A context
-variable carries the origin, because Twisted runs every coroutine in a context of its own.
+A request to the active master begins a cause. Everything that the request's coroutine does belongs to the cause: the
+events that the coroutine hands to the assigner, the moves that it persists, and the coroutines that it starts. A
+context variable carries the origin, because Twisted runs every coroutine in a context of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from regions.records.model import WorkOrigin
 log = Logger()
 
 _ACTING: Final[ContextVar[WorkOrigin | None]] = ContextVar("acting", default=None)
-#: Fields of requests that name what the request is about; the first that a request has is shown.
+#: Fields that name the subject of a request. The first field that a request has is shown.
 _SUBJECTS: Final = ("table", "name", "region_id", "uuid", "plan_id")
 _SUBJECT_MAX: Final = 80
 
@@ -33,24 +33,24 @@ def acting() -> WorkOrigin | None:
 
 @contextmanager
 def acting_for(origin: WorkOrigin) -> Iterator[None]:
-    """Let the current coroutine, and what it starts, act for `origin`."""
+    """Make the current coroutine, and the coroutines that it starts, act for `origin`."""
     token = _ACTING.set(origin)
     try:
         yield
     finally:
-        # A coroutine that is never resumed is closed by the garbage collector, in a context of which nothing was set.
+        # The garbage collector closes a coroutine that is never resumed, in a context where the variable was never set.
         with suppress(ValueError):
             _ACTING.reset(token)
 
 
 def log_begun(causes: Causes) -> None:
-    """Log what has begun since the last call, so that a cause id in the history can be found in the log."""
+    """Log the causes that have begun since the last call, so that a cause id in the history is found in the log."""
     for origin in causes.take_begun():
         log.info("cause {cause} begins: {text}", cause=origin.cause_id, text=origin.text)
 
 
 def text_of(request: msgspec.Struct, caller: str) -> str:
-    """Return what a request is, for the text of its origin: its type, its subject, and the address it came from."""
+    """Return the text of a request's origin: the request's type, its subject, and the caller's address."""
     subject = next((str(getattr(request, name)) for name in _SUBJECTS if getattr(request, name, "")), "")
     words = ["request:", type(request).__name__, subject[:_SUBJECT_MAX], f"from {caller}" if caller else ""]
     return " ".join(word for word in words if word)

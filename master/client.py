@@ -1,13 +1,13 @@
-"""A blocking client of the masters, for tools and services: finds the active one, follows it, within one deadline.
+"""A blocking client of the masters for tools and services. The client finds the active master within a deadline.
 
     client = MasterClient(["a:2183", "b:2183", "c:2183"])
-    client.ask(ListTables(), Tables)                                   # of the active master
-    client.ask(ListTables(Bound(max_ms=2000)), Tables)                 # of any master that is not older than that
-    client.ask(CreateTable("orders"), Tables)                          # once, however often it has to be sent
+    client.ask(ListTables(), Tables)                    # from the active master
+    client.ask(ListTables(Bound(max_ms=2000)), Tables)  # from any master whose state is at most 2 s old
+    client.ask(CreateTable("orders"), Tables)           # performed once, however often the client sends the request
 
-Each operation on a table gets a `request_id`, which all its repetitions carry: whoever carried it out tells the first
-result again. `seen_zxid` is the newest that any answer told of; a `Bound(min_zxid=client.seen_zxid)` reads what this
-client has written, from any master.
+Each operation on a table gets a `request_id`. Retries carry the same id, and the master that receives a retry returns
+the first result again. `seen_zxid` is the newest zxid of all replies: with `Bound(min_zxid=client.seen_zxid)` any
+master's reply includes what this client has written.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ __all__ = ["MasterClient", "NoLeader", "split_address"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Until a master answers for which a request was meant, and what its answer may take besides the time it waits itself:
-#: a frozen one must not eat the whole deadline.
+#: Deadline for a request, retries included.
 DEADLINE_S: Final = 15.0
+#: Timeout of one attempt, in addition to the request's own `wait_ms`. A frozen master must not use up the deadline.
 ATTEMPT_S: Final = 3.0
-#: A request that waits for regions to open is sent again after so long: it is recognised.
+#: A request that waits for regions to open is sent again after so long. The master recognizes the request's id.
 WAIT_PART_S: Final = 2.0
-#: Pause before everybody is asked again.
+#: Pause before the next round of attempts.
 PAUSE_S: Final = 0.1
 
 
 class NoLeader(Exception):  # noqa: N818 - a state of affairs
-    """No master answered the request in time; the text says who was asked, and what each said."""
+    """Raised when no master has answered the request in time. The text lists every master with its last reply."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` as a pair; the address has been checked before."""
+    """Return host and port of `host:port`. The caller has validated the address."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def _standby_refusal(message: msgspec.Struct, reply: msgspec.Struct) -> RpcError | None:
-    """What a standby that may answer is taken to have said where no age was allowed: the active one was meant."""
+    """Return NOT_LEADER for a standby's reply to a request that allows no staleness, else None."""
     if isinstance(reply, MasterStatus) and reply.role == "standby":
         return RpcError(NOT_LEADER, "this master is not the active one", reply.active)
     as_of: AsOf | None = getattr(reply, "as_of", None)
@@ -61,7 +61,7 @@ def _standby_refusal(message: msgspec.Struct, reply: msgspec.Struct) -> RpcError
 
 
 class MasterClient:
-    """See the module docstring. Not for several threads at once."""
+    """See the module docstring. Not thread-safe."""
 
     def __init__(
         self,
@@ -70,23 +70,27 @@ class MasterClient:
         discover: Callable[[], Sequence[str]] | None = None,
         cluster: Callable[[], str] = lambda: "",
     ) -> None:
-        """`discover` tells masters that are known by other means, the most likely leader first; asked each round.
+        """`discover` returns further addresses, the likeliest active master first. The client calls it in each round.
 
-        `cluster` returns the id of the cluster that the caller means, "" if it does not know one: masters of another
-        cluster refuse every request.
+        `cluster` returns the id of the caller's cluster, or "" for any. Masters of another cluster reject the request.
         """
         self._search = Search(masters)
         self._cluster = cluster
         self._discover = discover
-        #: The newest zxid that an answer told of.
+        #: Newest zxid of all replies.
         self.seen_zxid = 0
-        #: Requests sent, repetitions included.
+        #: Requests sent, retries included.
         self.sent = 0
-        #: How old the last answer said that it was.
+        #: Age of the last reply that carried one.
         self.as_of: AsOf | None = None
 
     def ask(self, message: msgspec.Struct, expect: type[T], timeout_s: float = DEADLINE_S) -> T:
-        """The answer. Raises RpcError: a refusal, or an unknown outcome of what must not be repeated; NoLeader."""
+        """Return the reply.
+
+        Raises:
+            RpcError: the request was rejected, or its outcome is unknown and the request must not be repeated.
+            NoLeader: no master has answered within `timeout_s`.
+        """
         if getattr(message, "request_id", None) == "":
             message = msgspec.structs.replace(message, request_id=secrets.token_hex(16))
         began = time.monotonic()
@@ -106,10 +110,10 @@ class MasterClient:
     def _ask_one(
         self, address: str, message: msgspec.Struct, expect: type[T], deadline: float, patience: float
     ) -> T | None:
-        """What this master answers; None if another has to be asked. Raises RpcError.
+        """Return this master's reply, or None if another master has to be tried. Raise RpcError.
 
-        A repeatable request that waits until `patience` is sent again and again, for a master that freezes meanwhile
-        has to be noticed.
+        A repeatable request that waits until `patience` is sent again every WAIT_PART_S, to notice a master that
+        freezes in the meantime.
         """
         while True:
             now = time.monotonic()

@@ -1,7 +1,7 @@
-"""What the parts of the active master use of the active master: one narrow context.
+"""The narrow interface of the active master that its parts use.
 
-Operations on tables, purging, fencing and plans get an `ActiveContext` instead of the whole `ActiveMaster`. Tests give
-them a small object with the attributes that they use.
+Operations on tables, purging, fencing and plans get an `ActiveContext` instead of the whole `ActiveMaster`. Tests pass
+a small object with the attributes that the part uses.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from regions.transitions.states import Cause
 
 
 class HistoryPages(Protocol):
-    """Pages of the history that go into the same multi as a change."""
+    """The part of the history writer that adds a page of the history to the multi of a change."""
 
     def page_of_ends(self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause) -> Any:
-        """Return a page for a multi that deletes these transitions at their versions."""
+        """Return a page that records the deletion of these transitions at their versions."""
 
     async def write(self, page: Any, ops: Sequence[WriteOp]) -> None:
         """Perform `ops` and write the page in one multi."""
 
 
 class ActiveContext(Protocol):
-    """The active master, as its parts see it."""
+    """The active master's state and operations that its parts use."""
 
     fence: Fence
     assigner: Assigner
@@ -48,16 +48,16 @@ class ActiveContext(Protocol):
 
     @property
     def history_writer(self) -> HistoryPages:
-        """Writes the history."""
+        """The writer of the history."""
 
     def observe(self, event: ev.Event) -> None:
-        """Hand an event to the assigner and carry out what follows before returning."""
+        """Hand an event to the assigner and carry out its effects before returning."""
 
     def persist(self, write: Callable[[], Any]) -> None:
-        """`retry_write` for a write that nobody waits for."""
+        """Start `retry_write` in the background."""
 
     async def retry_write(self, write: Callable[[], Any]) -> Any:
-        """Repeat a write until the store has answered. Raise Deposed when this master is no longer active."""
+        """Perform an idempotent write, repeated after each lost connection. Raise Deposed at the end of the tenure."""
 
     async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None:
         """Wait until `holds()`, if `wait_ms` is positive. Raise RpcError(TIMED_OUT), or Deposed."""
@@ -66,4 +66,4 @@ class ActiveContext(Protocol):
         """Return the bar that keeps regions from `server` for `bar_ms`."""
 
     def order_purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]:
-        """Order `server` to remove the rows of a deleted table; fails with RpcError."""
+        """Order `server` to remove the rows of a deleted table; the result fails with RpcError."""

@@ -1,7 +1,7 @@
-"""What keeps a master from its work, for `/health`: a supervisor that reads 503 there may start the process again.
+"""Health of a master for `/health`. A supervisor may restart a process that returns 503.
 
-A short loss of the store, or an election that has to be repeated, is no illness: each reason counts only after it has
-lasted for a while. A master that waits for region servers after a start of the whole cluster is well.
+A short loss of the store connection, or a repeated election, is normal: a reason counts only after it has lasted for
+some time. A master that waits for region servers after a start of the whole cluster is healthy.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-#: A session that is away for this long, or twice its timeout if that is more, does not come back by itself.
+#: A session that is lost for this long, or for twice its timeout if longer, does not recover by itself.
 SESSION_AWAY_MS: Final = 5_000
-#: An election that goes on failing for so long.
+#: The master is unhealthy if it has failed to enter the election for this long.
 ELECTION_MS: Final = 5_000
-#: A master that was elected and has not become active after so long; a hundred thousand regions take some seconds.
+#: The master is unhealthy if it is not active this long after its election. 100,000 regions take some seconds.
 ACTIVATING_MS: Final = 120_000
 
 
 class MasterHealth:
-    """The reasons, with the times since when they hold. Times are `now_ms()`."""
+    """Reasons why a master is unhealthy, each with the time since when it holds. Times are `now_ms()`."""
 
     def __init__(self, now_ms: Callable[[], int], session_timeout_ms: int) -> None:
         self._now_ms = now_ms
@@ -28,27 +28,27 @@ class MasterHealth:
         self._election = ""
 
     def session(self, is_connected: bool) -> None:
-        """Note that the session with the store is there, or away."""
+        """Record whether the store session is connected."""
         if is_connected:
             self._away_since_ms = None
         elif self._away_since_ms is None:
             self._away_since_ms = self._now_ms()
 
     def election_failed(self, why: str) -> None:
-        """Note that this master could not stand for election."""
+        """Record that this master could not enter the election."""
         if self._election_since_ms is None:
             self._election_since_ms = self._now_ms()
         self._election = why
 
-    def stands(self) -> None:
-        """Note that this master stands for election, or has won."""
+    def election_entered(self) -> None:
+        """Record that this master has entered the election."""
         self._election_since_ms = None
 
     def reasons(self, store_trouble: str, activating_since_ms: int | None, phase: str) -> list[str]:
-        """Return what is wrong, in words; nothing: this master is well.
+        """Return the reasons why this master is unhealthy; empty for a healthy one.
 
-        `store_trouble` is what the store's client met last. `activating_since_ms`: since when this master has been
-        elected without being active, None if that is not so; `phase` is what it does meanwhile.
+        `store_trouble` is the last error of the store client. `activating_since_ms` is the time of the election that
+        this master has won, None unless the master is still activating; `phase` is its current phase.
         """
         found: list[str] = []
         away_ms = self._for(self._away_since_ms)
@@ -56,7 +56,7 @@ class MasterHealth:
             found.append(f"no session with the store for {away_ms // 1000} s: {store_trouble or 'no node answers'}")
         failing_ms = self._for(self._election_since_ms)
         if failing_ms >= ELECTION_MS:
-            found.append(f"cannot stand for election for {failing_ms // 1000} s: {self._election}")
+            found.append(f"cannot enter the election for {failing_ms // 1000} s: {self._election}")
         activating_ms = self._for(activating_since_ms)
         if activating_ms >= ACTIVATING_MS and phase != "servers":
             found.append(f"elected {activating_ms // 1000} s ago and not active yet, in phase {phase or 'unknown'}")

@@ -1,11 +1,11 @@
-"""A master's ear: answers the heartbeats of all region servers, whatever its role (HB-06, HB-08, HB-14).
+"""Receives the heartbeats of all region servers, on active and standby masters (HB-06, HB-08, HB-14).
 
-Every master keeps the roster: who is heard, where it is, how busy it is. What a heartbeat reports of replicas goes to
-the reign, so it means something on the active master alone; a standby's reply says that it does not lead, and where
-the leader is. Answering is done on the spot and asks nothing of the store: a thousand servers may call each second.
+Every master keeps a roster of the servers that send heartbeats: address, load, time of the last heartbeat. Only the
+active master processes reports of replicas. A standby's reply says that it does not lead, and names the active master.
+A reply never waits for the store, because a thousand servers may send a heartbeat each second.
 
-A server that knows a higher epoch than this master reigns under tells so with every heartbeat; the master then asks
-the store, which decides whether it has been replaced.
+Each heartbeat carries the highest epoch that the server knows. If that is above this master's epoch, the master reads
+the epoch from the store, which decides whether this master has been replaced.
 """
 
 from __future__ import annotations
@@ -20,34 +20,37 @@ from regions.liveness.roster import SILENT_MS, Roster
 from regions.messages import BUSY, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply
 
-#: How often servers that were not heard for very long are forgotten.
+#: Period of removing servers from the roster that have been silent for very long.
 FORGET_EVERY_MS: Final = 60_000
 #: Silent servers named in the problems of `rk status`.
 SHOWN_MAX: Final = 5
 
 
 class HeartbeatReceiver:
-    """One per process: the roster outlives sessions and reigns, so a new leader knows it from before."""
+    """Receiver of heartbeats, one per process. The roster outlives sessions and tenures of the active master."""
 
     def __init__(self, master: MasterProcess, now_ms: Callable[[], int]) -> None:
         self._master = master
         self._now_ms = now_ms
         self.roster = Roster()
-        #: Heartbeats of other clusters, and for other masters.
+        #: Heartbeats rejected because they were of another cluster, or for another master.
         self.refused = 0
         self._since_ms = now_ms()
         self._forget_ms = now_ms() + FORGET_EVERY_MS
 
     def answer(self, beat: Heartbeat) -> HeartbeatReply:
-        """Take a heartbeat. Raises RpcError: WRONG_CLUSTER, WRONG_MASTER, or BUSY before the store was ever seen."""
+        """Accept a heartbeat and return the reply.
+
+        Raise RpcError: WRONG_CLUSTER, WRONG_MASTER, or BUSY until this master has read the cluster id from the store.
+        """
         master = self._master
         if not master.cluster_id:
-            raise RpcError(BUSY, "this master has not seen the store yet")
+            raise RpcError(BUSY, "this master has not connected to the store yet")
         if beat.cluster_id != master.cluster_id:
             self.refused += 1
             raise RpcError(
                 WRONG_CLUSTER,
-                f"this master is of cluster {master.cluster_id}, server {beat.server.uuid} of {beat.cluster_id!r}",
+                f"this master belongs to cluster {master.cluster_id}, server {beat.server.uuid} to {beat.cluster_id!r}",
             )
         if beat.recipient not in ("", master.uuid):
             self.refused += 1
@@ -79,7 +82,7 @@ class HeartbeatReceiver:
         )
 
     def contacts(self) -> Contacts:
-        """Which servers are heard here, and how long ago (HB-12)."""
+        """Return the servers that send heartbeats to this master, with the age of the last one (HB-12)."""
         now_ms = self._now_ms()
         found = [
             Contact(one.incarnation, one.record, now_ms - one.heard_ms, one.beats, one.figures)
@@ -88,7 +91,7 @@ class HeartbeatReceiver:
         return Contacts(self._master.uuid, found)
 
     def problems(self) -> list[str]:
-        """Servers that live, as the store says, and are not heard by this active master."""
+        """Return the servers whose heartbeats do not reach this active master although their sessions live."""
         active_master = self._master.active_master
         if active_master is None:
             return []
@@ -97,13 +100,14 @@ class HeartbeatReceiver:
         known = [(one, active_master.server_events.arrivals_ms.get(one, began_ms)) for one in servers]
         silent = self.roster.silent(known, self._now_ms())
         lines = [
-            f"server {server.uuid} lives, and has not been heard by the active master for {ms / 1000:.0f} s"
+            f"server {server.uuid} is registered, but the active master has received no heartbeat for"
+            f" {ms / 1000:.0f} s; check the network between them"
             for server, ms in silent[:SHOWN_MAX]
         ]
         return lines + ([f"and {len(silent) - SHOWN_MAX} more silent servers"] if len(silent) > SHOWN_MAX else [])
 
     def silent_count(self) -> int:
-        """Servers in the roster that were not heard of late."""
+        """Return the number of servers in the roster without a recent heartbeat."""
         now_ms = self._now_ms()
         return sum(1 for one in self.roster.members() if now_ms - one.heard_ms > SILENT_MS)
 

@@ -1,4 +1,4 @@
-"""A master's figures for Prometheus, read from the service when they are asked for."""
+"""A master's metrics for Prometheus, read from the service at each scrape."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from regions.messages import MasterStatus
 
 
 class StatusSource(Protocol):
-    """Whoever can tell a master's status."""
+    """The API object that returns a master's status."""
 
     def status(self) -> MasterStatus: ...
 
 
 class MetricsSource(Protocol):
-    """What is looked at in the service."""
+    """The attributes of the service that the metrics read."""
 
     active_master: ActiveMaster | None
     auditor: Auditor | None
@@ -34,22 +34,22 @@ class MetricsSource(Protocol):
 
 
 class MasterMetrics(Collector):
-    """Registers itself; costs nothing between two scrapes."""
+    """Collector that registers itself and does nothing between scrapes."""
 
     def __init__(self, master: MetricsSource, registry: CollectorRegistry) -> None:
         self._master = master
         registry.register(self)
 
     def describe(self) -> list[Metric]:
-        """Nothing in advance: a scrape asks the service, which may still be starting."""
+        """Return nothing: the service may still be starting when the collector is registered."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All figures."""
+        """Yield all metrics."""
         status = self._master.api.status()
         gauges = {
             "active": (1.0 if status.role == "active" else 0.0, "1 while this master is the active one"),
-            "epoch": (status.epoch, "fencing epoch of this master's reign, 0 on a standby"),
+            "epoch": (status.epoch, "fencing epoch of this active master, 0 on a standby"),
             "servers": (status.servers, "live region servers"),
             "tables": (status.tables, "tables"),
             "replicas": (status.replicas, "region replicas"),
@@ -72,7 +72,7 @@ class MasterMetrics(Collector):
         )
         yield CounterMetricFamily(
             "regionkeeper_audit_steps",
-            "steps of transitions that the auditor looked at in this session",
+            "steps of transitions that the auditor checked in this session",
             value=0 if auditor is None else auditor.audit.steps,
         )
         active_master = self._master.active_master
@@ -84,36 +84,36 @@ class MasterMetrics(Collector):
             ):
                 yield GaugeMetricFamily(f"regionkeeper_history_{name}", text, value=held)
             for name, counted, text in (
-                ("multis", active_master.multis, "multis of transitions sent in this reign"),
-                ("multis_refused", active_master.multis_refused, "of those, refused because of a lost race"),
-                ("reads", active_master.reads, "batched reads of transitions in this reign"),
+                ("multis", active_master.multis, "multis of transitions sent since this master became active"),
+                ("multis_refused", active_master.multis_refused, "multis of transitions refused after a lost race"),
+                ("reads", active_master.reads, "batched reads of transitions since this master became active"),
             ):
                 yield CounterMetricFamily(f"regionkeeper_master_{name}", text, value=counted)
 
     def _of_heartbeats(self) -> Iterator[Metric]:
-        """Whom this master hears; of the reports only an active one has anything to tell."""
+        """Yield the metrics of heartbeats, and on the active master those of reports."""
         receiver = self._master.heartbeats
         active_master = self._master.active_master
         gauges = [
-            ("servers_heard", len(receiver.roster) - receiver.silent_count(), "servers whose heartbeats come to this master"),
-            ("servers_silent", receiver.silent_count(), "servers that were heard once and are not any more"),
+            ("servers_heard", len(receiver.roster) - receiver.silent_count(), "servers with recent heartbeats"),
+            ("servers_silent", receiver.silent_count(), "servers whose heartbeats have stopped"),
         ]
         counters = [
-            ("heartbeats", receiver.roster.beats, "heartbeats taken"),
-            ("heartbeats_stale", receiver.roster.stale, "heartbeats that came late and were not believed"),
-            ("heartbeats_refused", receiver.refused, "heartbeats of another cluster, or for another master"),
+            ("heartbeats", receiver.roster.beats, "heartbeats accepted"),
+            ("heartbeats_stale", receiver.roster.stale, "heartbeats ignored because of an old sequence number"),
+            ("heartbeats_refused", receiver.refused, "heartbeats rejected: of another cluster, or for another master"),
         ]
         if active_master is not None:
             reports = active_master.reports
-            gauges.append(("orphans", len(reports.orphans), "replicas served of which the store knows nothing"))
+            gauges.append(("orphans", len(reports.orphans), "replicas that servers serve and no table has"))
             counters += [
-                ("reports", reports.count, "heartbeats with a report in this reign"),
-                ("reports_full", reports.full_count, "full reports in this reign"),
-                ("reported_replicas", reports.replica_count, "replicas told of in this reign"),
+                ("reports", reports.count, "heartbeats with a report since this master became active"),
+                ("reports_full", reports.full_count, "full reports since this master became active"),
+                ("reported_replicas", reports.replica_count, "replicas reported since this master became active"),
                 (
                     "reviews",
                     active_master.misplaced.reviews,
-                    "replicas that servers were told to look up in this reign",
+                    "misplaced replicas that servers were ordered to check since this master became active",
                 ),
             ]
         for name, value, text in gauges:

@@ -1,4 +1,4 @@
-"""How long each phase of a reign took, and how far a bulk plan is: what `rk up` and `rk status` show."""
+"""Durations of an active master's phases and progress of its bulk plans, for `rk up` and `rk status`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Seconds = Callable[[], float]
 
 
 class Phases:
-    """Consecutive named spans; beginning one ends the one before."""
+    """Consecutive named phases. Beginning a phase ends the previous one."""
 
     def __init__(self, seconds: Seconds) -> None:
         #: The clock, in seconds.
@@ -24,7 +24,7 @@ class Phases:
         self._began = 0.0
 
     def add(self, name: str, seconds: float, detail: str = "") -> None:
-        """Book a phase that was measured elsewhere."""
+        """Add a finished phase that was measured elsewhere."""
         self._done.append(StartupPhase(name, round(seconds, 4), True, detail))
 
     def begin(self, name: str) -> None:
@@ -34,48 +34,50 @@ class Phases:
         self._began = self.seconds()
 
     def end(self, detail: str = "") -> None:
-        """End the current phase; nothing if there is none."""
+        """End the current phase, if there is one."""
         if self._name:
             self.add(self._name, self.seconds() - self._began, detail)
             self._name = ""
 
     @property
     def current(self) -> str:
-        """Name of the phase under way, or empty."""
+        """Name of the current phase, or ""."""
         return self._name
 
     def restart_from(self, name: str) -> None:
-        """Forget phases from `name` on: a new bulk plan begins its own."""
+        """Remove phase `name` and the phases after it: a new bulk plan adds its own."""
         names = [phase.name for phase in self._done]
         if name in names:
             del self._done[names.index(name) :]
         self._name = ""
 
     def report(self) -> list[StartupPhase]:
-        """All phases so far, the current one last and not done."""
+        """Return all phases. The current phase is the last one, with `done` False."""
         if not self._name:
             return list(self._done)
         return [*self._done, StartupPhase(self._name, round(self.seconds() - self._began, 4), False)]
 
 
 class BulkPlan:
-    """One bulk plan on its way from request to the last region."""
+    """One bulk plan, from its request until its last region is open."""
 
     def __init__(self, record: PlanRecord, keys: list[str], seconds: Seconds) -> None:
         self.record = record
         self.keys = keys
-        #: OFFLINE znodes that exist, and replicas that have arrived.
+        #: Replicas whose OFFLINE znode has been created.
         self.offline = 0
+        #: Replicas that have opened on their servers.
         self.assigned = 0
+        #: Progress that the planning job has reported last; "" while no job runs.
         self.stage = ""
-        #: The assigner has it.
+        #: True once the assigner has the placements.
         self.is_handed_over = False
         self._seconds = seconds
         self._began = seconds()
         self._took: float | None = None
 
     def change(self, **fields: object) -> PlanRecord:
-        """Replace fields of the record."""
+        """Replace fields of the record and return it."""
         self.record = msgspec.structs.replace(self.record, **fields)
         if self.record.state in (PlanState.DONE, PlanState.ABORTED) and self._took is None:
             self._took = self._seconds() - self._began
@@ -83,11 +85,11 @@ class BulkPlan:
 
     @property
     def is_running(self) -> bool:
-        """Planning, or being carried out."""
+        """True while the plan is computed or carried out."""
         return self.record.state in (PlanState.PLANNING, PlanState.APPLYING)
 
     def report(self) -> PlanProgress:
-        """For the status."""
+        """Return the plan's progress for `rk status`."""
         record = self.record
         seconds = self._seconds() - self._began if self._took is None else self._took
         return PlanProgress(

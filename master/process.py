@@ -1,4 +1,4 @@
-"""What the parts of a master process use of the process, whichever role it has."""
+"""The interface of a master process that the API and the heartbeat receiver use in every role."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from regions.records.model import MasterRecord
 
 
 class MasterProcess(Protocol):
-    """One master, active or standby. `MasterService` is the real one; the API and the heartbeats use it."""
+    """One master, active or standby. `MasterService` implements this protocol."""
 
-    #: None unless this master is active; and what watches the store while it is not.
+    #: None unless this master is active or activating.
     active_master: ActiveMaster | None
+    #: None before the first store session.
     watcher: StoreWatcher | None
     election: Election | None
     phases: Phases
-    #: All live masters, and the cluster that they belong to.
+    #: All live masters.
     registered: list[MasterRecord]
+    #: "" until the cluster record has been read.
     cluster_id: str
 
     @property
@@ -42,7 +44,7 @@ class MasterProcess(Protocol):
 
     @property
     def start_code(self) -> int:
-        """Which start of this master it is."""
+        """Start code of this process."""
 
     @property
     def limits(self) -> AssignerConfig:
@@ -52,13 +54,13 @@ class MasterProcess(Protocol):
         """Milliseconds of the monotonic clock."""
 
     def uptime_ms(self) -> int:
-        """Milliseconds since this process began."""
+        """Milliseconds since the start of this process."""
 
     def token(self, size: int) -> bytes:
         """Return random bytes for names."""
 
     def caller(self) -> str:
-        """Return the address that the request which is being dispatched came from."""
+        """Return the sender's address of the request that is being dispatched."""
 
     def call_later(self, seconds: float, action: Any) -> Any:
         """Call `action` after `seconds`."""

@@ -1,4 +1,4 @@
-"""How long it took to become active, reign by reign, kept in the store so that runs can be compared (N10)."""
+"""Durations of each activation of a master, kept in the store so that activations can be compared (N10)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from master.phases import Phases
 from regions.records.model import RunRecord
 from regions.records.znodes import encode
 
-#: Records that stay in the store, this reign's included.
+#: Records that stay in the store, the current tenure's included.
 RUNS_KEPT: Final = 50
 
 
 class Runs:
-    """The record of one reign, `/runs/<epoch>`: written when it has begun and after a bulk plan."""
+    """The record `/runs/<epoch>` of one tenure, written after the activation and after each bulk plan."""
 
     def __init__(self, fence: Fence, phases: Phases, record: RunRecord) -> None:
         self._fence = fence
@@ -25,7 +25,7 @@ class Runs:
         self._record = record
 
     async def begin(self, facts: dict[str, object]) -> None:
-        """Write the record for the first time, and remove those of long ago."""
+        """Write the record for the first time and remove the oldest records beyond RUNS_KEPT."""
         layout = self._fence.layout
         names = sorted(await self._fence.client.children(layout.runs))
         old: list[WriteOp] = [Delete(f"{layout.runs}/{name}") for name in names[: -(RUNS_KEPT - 1)]]
@@ -34,7 +34,7 @@ class Runs:
         await self.save(facts)
 
     async def save(self, facts: dict[str, object]) -> None:
-        """Write the record with the phases as they are now."""
+        """Write the record with the current phases."""
         phases = tuple((phase.name, phase.seconds) for phase in self._phases.report() if phase.done)
         self._record = msgspec.structs.replace(self._record, phases=phases, **facts)
         path, data = self._fence.layout.run(self._record.epoch), encode(self._record)

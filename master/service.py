@@ -1,9 +1,9 @@
-"""The master process: one session after another, one reign after another, until it is told to stop.
+"""The master process: store sessions, elections and tenures as active master, until SIGTERM.
 
-    connect -> register -> stand by -> active -> (stood down) -> stand by ...
+    connect -> register -> standby -> active -> (lost session or epoch) -> standby ...
 
-A master never dies of losing its place (MF-14): a lost session or a refused write only end the reign. It goes back to
-the store and stands for election again, with the same uuid under a new session if need be.
+A master does not exit when it loses leadership (MF-14). A lost session or a refused write only ends the tenure. The
+process then enters the next election, with the same uuid and under a new session if the old one has expired.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ __all__ = ["MasterService", "MasterSettings", "run"]
 
 log = Logger()
 
-#: Collector settings for a process with a hundred thousand regions in memory, none of them part of a cycle: by default
-#: loading them takes half as long again.
+#: Thresholds of the garbage collector for a process with 100,000 regions in memory, none of them part of a cycle. With
+#: Python's defaults, loading the regions takes 50 % longer.
 GC_THRESHOLDS: Final = (50_000, 20, 10)
-#: Pause after a reign or an election that went wrong; it doubles up to the maximum while nothing lasts.
+#: Pause before the next election. The pause doubles up to RETRY_MAX_S after a failed election or a short tenure.
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 5.0
-#: A reign of at least this long counts as one that lasted.
+#: A tenure of at least this long resets the pause.
 LASTED_MS: Final = 5_000
 #: How long an orderly stop may take before the session is left to expire.
 STOP_S: Final = 3.0
 
 
 class MasterService:
-    """One master; see the module docstring."""
+    """One master process; see the module docstring."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class MasterService:
         system: System | None = None,
         planner: Planner | None = None,
     ) -> None:
-        """`system` and `planner` are this machine's unless given."""
+        """`system` and `planner` default to those of this machine."""
         self._reactor = reactor
         self._settings = settings
         self._identity = identity
@@ -93,7 +93,7 @@ class MasterService:
         system = system or os_system()
         self.token = system.entropy.token
         clock = system.clock
-        # Wall time that never goes back: a jump of the clock must not expire deadlines.
+        # Wall time that never goes back: a step of the wall clock must not expire deadlines.
         offset = clock.wall_ms() - clock.monotonic_ms()
         self.now_ms: Callable[[], int] = lambda: clock.monotonic_ms() + offset
         self._started_ms = self.now_ms()
@@ -109,7 +109,7 @@ class MasterService:
         self.election: Election | None = None
         self.active_master: ActiveMaster | None = None
         self.phases = Phases(lambda: clock.monotonic_ms() / 1000)
-        #: Live masters by address.
+        #: Live masters, sorted by address.
         self.registered: list[MasterRecord] = []
         self._planner = planner or Planner(
             reactor,
@@ -124,15 +124,15 @@ class MasterService:
         self.auditor: Auditor | None = None
         self.watcher: StoreWatcher | None = None
         self.make_watcher: Callable[..., StoreWatcher] = StoreWatcher
-        #: Alarms raised in former sessions.
+        #: Number of alarms that auditors of former sessions have raised.
         self.alarms_before = 0
         self._electing: Deferred[None] | None = None
         self._pause_s = RETRY_S
         self._active_since_ms = 0
         self._stopping = False
-        #: The process has to end with a failure.
+        #: True if the process must exit with a failure status.
         self.is_broken = False
-        #: Known from the first session on.
+        #: "" until the first session has read the cluster record.
         self.cluster_id = ""
         self.heartbeats = HeartbeatReceiver(self, self.now_ms)
         self.api = MasterApi(self)
@@ -148,7 +148,7 @@ class MasterService:
         self._is_listening = False
         self.health = MasterHealth(self.now_ms, settings.session_timeout_ms)
 
-    # --- what others look at --------------------------------------------------------------------------------------
+    # --- state of the process -------------------------------------------------------------------------------------
 
     @property
     def uuid(self) -> str:
@@ -160,42 +160,46 @@ class MasterService:
         """standby, activating or active."""
         if self.active_master is None:
             return "standby"
-        return "active" if self.active_master.is_open and not self.active_master.store_session.may_be_over else "activating"
+        return (
+            "active"
+            if self.active_master.is_open and not self.active_master.store_session.may_be_over
+            else "activating"
+        )
 
     @property
     def address(self) -> str:
-        """Where this master answers."""
+        """The "host:port" of this master's RPC server."""
         return f"{self._settings.host}:{self._settings.port}"
 
     @property
     def limits(self) -> AssignerConfig:
-        """The bounds by which it reigns, or would."""
+        """Limits that the active master applies. A standby uses the same limits after a failover."""
         return self._settings.limits
 
     @property
     def masters(self) -> int:
-        """How many masters live."""
+        """Number of live masters."""
         return len(self.registered)
 
     def uptime_ms(self) -> int:
-        """Since the start of the process."""
+        """Return the milliseconds since the start of the process."""
         return self.now_ms() - self._started_ms
 
     def call_later(self, seconds: float, action: Any) -> Any:
-        """The reactor's timer."""
+        """Call `action` after `seconds`."""
         return self._reactor.callLater(seconds, action)
 
     @property
     def start_code(self) -> int:
-        """Which start of this master it is."""
+        """Start code of this process."""
         return self._identity.start_code
 
     def caller(self) -> str:
-        """Return the address that the request came from which is being dispatched."""
+        """Return the sender's address of the request that is being dispatched."""
         return self._rpc.caller()
 
     def _dispatch(self, request: MasterRequest) -> msgspec.Struct | Awaitable[msgspec.Struct]:
-        """Heartbeats are answered on the spot: there may be a thousand a second."""
+        """Dispatch a request. Heartbeats are answered without a coroutine: there may be a thousand a second."""
         if isinstance(request, Heartbeat):
             return self.heartbeats.answer(request)
         if isinstance(request, ListContacts):
@@ -217,7 +221,7 @@ class MasterService:
             self._admin_port = listen(admin, self._reactor, "admin address", host, settings.admin_port)
 
     def start(self) -> None:
-        """Listen, unless that was done before; connect, stand for election."""
+        """Listen, unless the process listens already, and connect to the store; the session starts the election."""
         if not self._is_listening:
             self.listen()
         self.client.on_state(self._session_changed)
@@ -225,7 +229,7 @@ class MasterService:
         log.info("master {uuid} start code {code}", uuid=self.uuid, code=self._identity.start_code)
 
     async def stop(self) -> None:
-        """Step down in order: the epoch stays, the place is given up at once."""
+        """Stop in an orderly way, and delete `/active` so that a standby need not wait for the session to expire."""
         self._stopping = True
         if self._electing is not None:
             self._electing.cancel()
@@ -239,7 +243,7 @@ class MasterService:
             try:
                 await self.election.release()
             except CoordError as error:
-                log.info("place not given up: {error}", error=error)
+                log.info("could not delete /active, a standby waits for this session to expire: {error}", error=error)
         await self.client.close()
         await self._rpc.stop()
         if self._admin_port is not None:
@@ -268,7 +272,7 @@ class MasterService:
             self._electing.cancel()
         if state is SessionState.AUTH_FAILED:
             self.is_broken = True
-            log.critical("the store refuses the credential of --store-sasl or --store-auth")
+            log.critical("the store refuses the credential of --store-sasl or --store-auth: correct it and start again")
             self._reactor.stop()
         if state is SessionState.EXPIRED:
             self._reactor.callLater(0, self._connect_again)
@@ -278,7 +282,7 @@ class MasterService:
             self.client.connect().addErrback(lambda _: None)
 
     def _start_election(self) -> None:
-        """Stand for election, unless that is what we are doing."""
+        """Enter the election, unless this master is in it or active already."""
         if self._electing is not None or self.active_master is not None or self._stopping:
             return
         if self.client.state is not SessionState.CONNECTED:
@@ -291,14 +295,14 @@ class MasterService:
         cluster = await store.initialize_root(self.client, self._layout, now(), self.token, self.cluster_id)
         self.cluster_id = cluster.cluster_id
         self._begin_session()
-        assert self.watcher is not None, "every session has its feed"
+        assert self.watcher is not None, "every session has its watcher"
         if self._settings.mirror:
             self.watcher.follow()
         election = self.election = Election(self._reactor, self.client, self._layout, self._settings, self._identity)
         await election.register()
         await self.client.add_watch(self._layout.masters, self._masters_changed, recursive=True)
         await self._count_masters()
-        self.health.stands()
+        self.health.election_entered()
         epoch = await election.win(now, self._election_begins)
         log.info("master {uuid} is active, epoch {epoch}", uuid=self.uuid, epoch=epoch)
         fence = Fence(self.client, self._layout, epoch, self.cluster_id)
@@ -322,14 +326,16 @@ class MasterService:
         self.active_master.start(self._history)
 
     def _begin_session(self) -> None:
-        """One feed and one auditor for each session, whatever this master's role."""
+        """Start the watcher and the auditor of a new session, in every role."""
         if self.auditor is not None and self.watcher is not None:
             if self.auditor.session_id == self.client.session_id:
                 return
             self.alarms_before += self.auditor.alarms
             self.auditor.stop()
             self.watcher.stop()
-        auditor = Auditor(self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest, self._served_replicas)
+        auditor = Auditor(
+            self._reactor, self.client, self._layout, self.now_ms, self.uuid, self._at_rest, self._served_replicas
+        )
         watcher = self.make_watcher(self._reactor, self.client, self._layout, self.now_ms, auditor)
         self.auditor, self.watcher = auditor, watcher
         watcher.start()
@@ -340,7 +346,7 @@ class MasterService:
             self.auditor.orphan(orphan.key, orphan.server)
 
     def _served_replicas(self) -> dict[Incarnation, Collection[str]]:
-        """What servers that are heard have told that they serve, while this master reigns."""
+        """Return the replicas that each server with recent heartbeats has reported; empty on a standby."""
         active_master = self.active_master
         if active_master is None:
             return {}
@@ -349,7 +355,7 @@ class MasterService:
         return {one: held.versions.keys() for one, held in active_master.reports.lists().items() if heard(one, now_ms)}
 
     def _at_rest(self) -> dict[str, Incarnation] | None:
-        """Where replicas at rest are, while this master reigns."""
+        """Return the server of each replica that is open and not in transition; None unless this master is active."""
         active_master = self.active_master
         if active_master is None or not active_master.is_open or active_master.store_session.is_paused:
             return None
@@ -360,12 +366,12 @@ class MasterService:
         }
 
     def _election_begins(self) -> None:
-        """The place is free: from here on the election is timed."""
+        """Start the phase "election": `/active` is free."""
         self.phases = Phases(self.phases.seconds)
         self.phases.begin("election")
 
     def _election_ended(self, result: Any) -> None:
-        """The election is over for this time: won, or broken off."""
+        """Log why the election failed, if it did, and enter the next one after a pause."""
         self._electing = None
         if not isinstance(result, Failure) or self._stopping:
             return
@@ -377,14 +383,14 @@ class MasterService:
             return
         if isinstance(error, NoAuth):
             log.error(
-                "the store does not let this master do its work ({error}): access lists there are for somebody else;"
-                " --store-auth names the credential (a wrong password looks the same)",
+                "the store denies this master access ({error}): the access lists name another identity, or the password"
+                " is wrong; check the credential of --store-auth",
                 error=error,
             )
         elif isinstance(error, CorruptZnode):
             log.error(
-                "this master cannot stand for election: {error}; a backup has the value (rk coord backup, restore), and"
-                " a master that runs since before puts it right",
+                "this master cannot enter the election: {error}; restore the value from a backup (rk coord restore); a"
+                " master that was running before the damage repairs the znode itself",
                 error=error,
             )
         elif not isinstance(error, CoordError | CancelledError):
@@ -394,7 +400,7 @@ class MasterService:
         self._retry_election()
 
     def _retry_election(self) -> None:
-        """Try again after a pause; a lost session comes back by itself and then finds us waiting."""
+        """Enter the election again after a pause. Without a session, the next session starts the election."""
         if not self._stopping:
             self._reactor.callLater(self._pause_s, self._start_election)
             self._pause_s = min(2 * self._pause_s, RETRY_MAX_S)
@@ -402,10 +408,12 @@ class MasterService:
     def _active_master_ended(self, reason: str) -> None:
         active_master, self.active_master = self.active_master, None
         if self.election is not None:
-            self.election.active = None  # whoever it is now, we have yet to read it
+            self.election.active = None  # unknown until this master has read /active again
         if active_master is not None:
             self._history = active_master.assigner.history
-            log.info("epoch {epoch} is over for this master: {reason}", epoch=active_master.fence.epoch, reason=reason)
+            log.info(
+                "no longer active, epoch {epoch} has ended: {reason}", epoch=active_master.fence.epoch, reason=reason
+            )
         if self.now_ms() - self._active_since_ms > LASTED_MS:
             self._pause_s = RETRY_S
         self._retry_election()
@@ -423,9 +431,9 @@ class MasterService:
 
 
 def run(settings: MasterSettings) -> int:
-    """Run a master until SIGTERM or SIGINT; returns the exit status.
+    """Run a master until SIGTERM or SIGINT and return the exit status.
 
-    Raises ConfigError when the data directory or an address cannot be used.
+    Raise ConfigError when the data directory or an address cannot be used.
     """
     from twisted.internet import reactor
 
@@ -436,7 +444,7 @@ def run(settings: MasterSettings) -> int:
     identity = MasterIdentity(settings.data_dir)
     gc.set_threshold(*GC_THRESHOLDS)
     loop: Any = reactor
-    # Twisted's timers follow the wall clock; deadlines must go on when somebody sets it back by an hour.
+    # Twisted's timers follow the wall clock by default. Deadlines must survive a step of the wall clock.
     loop.seconds = time.monotonic
     service = MasterService(loop, settings, identity)
 

@@ -1,4 +1,4 @@
-"""What a master is told on its command line, checked once."""
+"""Settings of a master from its command line, validated once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def limits_of(
     create_timeout_s: float = 60.0,
     replacements_max: int = 3,
 ) -> AssignerConfig:
-    """The assigner's bounds from the command line. Raises ConfigError that names the option."""
+    """Return the assigner's limits from command-line values. Raise ConfigError that names the option."""
     for option, value in (
         ("--start-timeout-s", start_timeout_s),
         ("--open-timeout-s", open_timeout_s),
@@ -35,13 +35,17 @@ def limits_of(
         ("--create-timeout-s", create_timeout_s),
     ):
         if not 0 < value <= SECONDS_MAX:
-            raise ConfigError(f"{option} {value:g} is not above 0 and at most {SECONDS_MAX}")
+            raise ConfigError(f"{option} {value:g} is out of range: it must be above 0 and at most {SECONDS_MAX}")
     if replacements_max < 0:
-        raise ConfigError(f"--replacements-max {replacements_max} is below 0; 0: no region is replaced, it is parked")
+        raise ConfigError(
+            f"--replacements-max {replacements_max} is below 0; give 0 to park regions instead of replacing them"
+        )
     usual = AssignerConfig()
     least_s = usual.reask_ms / 1000
     if fence_after_s and not least_s <= fence_after_s <= SECONDS_MAX:
-        raise ConfigError(f"--fence-after-s {fence_after_s:g} is neither 0 nor from {least_s:g} to {SECONDS_MAX}")
+        raise ConfigError(
+            f"--fence-after-s {fence_after_s:g} is out of range: give 0 to never fence, or {least_s:g} to {SECONDS_MAX}"
+        )
     return AssignerConfig(
         start_timeout_ms=int(start_timeout_s * 1000),
         open_timeout_ms=int(open_timeout_s * 1000),
@@ -54,7 +58,7 @@ def limits_of(
 
 
 class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Frozen; an instance that exists is consistent."""
+    """Settings of one master. The constructor raises ConfigError for inconsistent values."""
 
     #: The store's client addresses, "host:port,host:port".
     store: str
@@ -66,40 +70,41 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int = 0
     root: str = DEFAULT_ROOT
     session_timeout_ms: int = 3_000
-    #: A cluster startup assigns nothing before so many region servers have registered (RT-03).
+    #: A cluster startup assigns no region before this many region servers have registered (RT-03).
     min_servers: int = 1
-    #: How long the rows of a deleted table are kept: the table can be brought back meanwhile.
+    #: How long the rows of a deleted table are kept. Until then `rk table undelete` restores the table.
     purge_after_s: float = 3_600.0
-    #: With min_servers 1: how long to wait for more after each arrival.
-    settle_ms: int = 500
-    #: Keep a mirror of the catalogue while standing by, to take over without loading it and to answer reads.
+    #: With min_servers 1, a startup waits until no server has registered for this long.
+    registration_pause_ms: int = 500
+    #: Keep a mirror of the catalog on a standby, to take over without loading the store and to answer reads.
     mirror: bool = True
-    #: auto: the best engine that is expected to be done in time on this machine (`regions.plan.choice`).
+    #: auto: the best engine that is expected to meet the deadline on this machine (`regions.plan.choice`).
     plan_engine: str = "auto"
     plan_deadline_s: float = 120.0
     spark_master: str = "local[*]"
     #: Settings of Spark, NAME=VALUE.
     spark_conf: tuple[str, ...] = ()
-    #: Where plans and their inputs lie; None: below data_dir. A Spark cluster must see it under the same path.
+    #: Directory of plans and their inputs; None: below data_dir. All hosts of a Spark cluster must share the directory
+    #: under the same path.
     plan_dir: Path | None = None
-    #: Replicas from which on `auto` uses Spark, and greedy below; 0: `regions.plan.choice` decides.
+    #: `auto` uses Spark from this number of replicas on, and greedy below; 0: `regions.plan.choice` decides.
     spark_min: int = 0
-    #: Seconds between rounds of the balancer; 0: only when an operator asks (RT-14).
+    #: Seconds between rounds of the balancer; 0: only on an operator's request (RT-14).
     balance_period_s: float = 30.0
     balancer: BalancerConfig = BalancerConfig()
-    #: How long the assigner waits, how often it tries.
+    #: Timeouts and attempts of the assigner.
     limits: AssignerConfig = AssignerConfig()
-    #: How this master gets into the store.
+    #: Connection settings for the store.
     access: StoreAccess = OPEN_ACCESS
 
     def __post_init__(self) -> None:
-        """Raises ConfigError that names the option."""
+        """Raise ConfigError that names the option."""
         if not self.store:
             raise ConfigError("--store names no address")
         if self.plan_engine not in ENGINES:
-            raise ConfigError(f"--plan-engine {self.plan_engine!r} is none of {', '.join(ENGINES)}")
+            raise ConfigError(f"--plan-engine {self.plan_engine!r} is unknown; choose one of {', '.join(ENGINES)}")
         if not 0 <= self.port <= 65535 or not 0 <= self.admin_port <= 65535:
-            raise ConfigError("ports are between 0 and 65535")
+            raise ConfigError(f"ports must be between 0 and 65535, not {self.port} and {self.admin_port}")
         if self.session_timeout_ms < 500:
             raise ConfigError(f"--session-timeout-ms {self.session_timeout_ms} is below 500")
         if self.min_servers < 1:
@@ -113,7 +118,7 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"--root {self.root!r} must begin with a slash and not end with one")
 
     def _check_spark(self) -> None:
-        from regions.plan.spark.target import BadTarget, parse_conf, parse_target  # brings NumPy: not for `rk --help`
+        from regions.plan.spark.target import BadTarget, parse_conf, parse_target  # imports NumPy, slow for `rk --help`
 
         try:
             parse_target(self.spark_master)

@@ -1,8 +1,7 @@
-"""The read-only calls: answers from a picture in memory, whoever keeps it.
+"""Read requests, answered from a `ClusterState` in memory.
 
-A picture is a `ClusterState`: the one that a reign decides by, which is never ahead of the store (MF-12), or the
-mirror that a standby keeps of the store (FW-01). Nothing here waits, writes or looks at roles: who may answer is
-`master/api/roles.py`.
+The state is either the active master's, which is never ahead of the store (MF-12), or a standby's mirror (FW-01). These
+functions never wait or write, and they do not check roles: `master/api/roles.py` decides which master may answer.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Read = (
     | ms.ListRit
     | ms.RecentTransitions
 )
-#: Answered from memory, for as long as nobody else can be active.
+#: Requests answered from memory.
 READS: Final = (
     ms.ListTables,
     ms.DescribeTable,
@@ -48,7 +47,7 @@ READS: Final = (
 
 
 class ReadView(NamedTuple):
-    """What is looked at: the cluster, the bounds that explanations name, the latest steps, and the time now."""
+    """Input of a read: cluster state, limits that explanations name, latest steps, and current time."""
 
     world: ClusterState
     config: AssignerConfig
@@ -56,9 +55,9 @@ class ReadView(NamedTuple):
     now_ms: int
 
 
-def read(picture: ReadView, request: Read) -> ms.MasterReply:
-    """The answer. Raises RpcError(NOT_FOUND)."""
-    world = picture.world
+def read(view: ReadView, request: Read) -> ms.MasterReply:
+    """Return the reply. Raise RpcError(NOT_FOUND) for an unknown table or region."""
+    world = view.world
     match request:
         case ms.ListTables():
             return ms.Tables([summary(world.names[name]) for name in sorted(world.names)])
@@ -69,9 +68,9 @@ def read(picture: ReadView, request: Read) -> ms.MasterReply:
             return ms.Regions(region.table.record, [region_status(region)])
         case ms.ExplainRegion():
             replicas = find_region(world, request.region_id).replicas
-            return ms.Explanations([explain(one, world, picture.config, picture.now_ms) for one in replicas])
+            return ms.Explanations([explain(one, world, view.config, view.now_ms) for one in replicas])
         case ms.ExplainTable():
-            return explain_table(find_table(world, request.table), world, picture.config, picture.now_ms)
+            return explain_table(find_table(world, request.table), world, view.config, view.now_ms)
         case ms.ListServers():
             servers, flapping = world.servers, world.flapping
             loads = [server_load(servers[uuid], flapping.get(uuid, 0)) for uuid in sorted(servers)]
@@ -80,14 +79,14 @@ def read(picture: ReadView, request: Read) -> ms.MasterReply:
             found = sorted(world.rit(), key=lambda one: one.seen_ms)[: max(0, request.limit)]
             return ms.Transitions([_in_transition(replica) for replica in found])
         case ms.RecentTransitions():
-            return _recent(picture.history, request)
+            return _recent(view.history, request)
 
 
-# --- telling what is there --------------------------------------------------------------------------------------------
+# --- replies ----------------------------------------------------------------------------------------------------------
 
 
 def describe_table(table: Table, request: ms.DescribeTable) -> ms.Regions:
-    """Regions in key order from the wanted key on."""
+    """Return regions in key order, beginning with the region of `request.start_key`."""
     ordered = sorted(table.regions.values(), key=lambda region: region.record.start_key)
     start = request.start_key
     wanted = [one for one in ordered if one.record.end_key == "" or one.record.end_key > start or start == ""]
@@ -97,7 +96,7 @@ def describe_table(table: Table, request: ms.DescribeTable) -> ms.Regions:
 
 
 def region_status(region: Region) -> ms.RegionStatus:
-    """A region and where its replicas are."""
+    """Return a region with the servers of its replicas."""
     replicas = [
         ms.ReplicaStatus(one.number, None if one.open_on is None else one.open_on.incarnation, one.transition)
         for one in region.replicas
@@ -111,7 +110,7 @@ def region_status(region: Region) -> ms.RegionStatus:
 
 
 def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:
-    """A live server and what it has."""
+    """Return a live server with the number and size of its replicas."""
     outgoing = sum(1 for one in server.open.values() if one.transition is not None)
     return ms.ServerLoad(
         server.record,

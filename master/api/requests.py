@@ -1,8 +1,8 @@
-"""What a master answers: the requests of `regions.messages.MasterRequest`.
+"""Dispatch of the requests in `regions.messages.MasterRequest`.
 
-`master/api/roles.py` says which of them a standby answers, too; to the others it says who is active. Answers come
-from the picture in memory, which is never ahead of the store (MF-12); changes are durable in the store before they are
-answered (OC-08).
+`master/api/roles.py` defines which requests a standby answers. A standby rejects the other requests with the active
+master's address. Replies come from the cluster state in memory, which is never ahead of the store (MF-12). A change is
+durable in the store before it is acknowledged (OC-08).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from regions.cluster import events as ev
 from regions.records.model import Move, RegionRecord
 from regions.records.znodes import CorruptZnode
 
-_FSCK: Final = "`rk fsck` names every znode that is so."
-#: Nobody waits longer for a table or a move in one request.
+_FSCK: Final = "`rk fsck` lists all damaged znodes."
+#: Longest `wait_ms` of a request.
 WAIT_MS_MAX: Final = 3_600_000
 REPLICATION_MAX: Final = 7
 PROBLEMS_MAX: Final = 20
-#: Accepted moves that have not begun, all together.
+#: Limit of the accepted moves that have not begun.
 MOVES_PENDING_MAX: Final = 20_000
 
 
@@ -45,7 +45,7 @@ class MasterApi:
         self._master = master
 
     async def dispatch(self, request: ms.MasterRequest) -> msgspec.Struct:
-        """The answer; raises RpcError."""
+        """Perform a request and return the reply. Raise RpcError."""
         caller = self._master.caller()
         match request:
             case ms.GetMasterStatus():
@@ -73,13 +73,13 @@ class MasterApi:
             active_master.end("another master is active")
             raise self._not_leader() from error
         except MultiFailed as error:
-            raise RpcError(ms.BUSY, f"it has changed meanwhile: {error.error}") from error
+            raise RpcError(ms.BUSY, f"the record was changed at the same time, try again: {error.error}") from error
         except CorruptZnode as error:
-            raise RpcError(ms.BAD_REQUEST, f"a znode cannot be understood: {error}", _FSCK) from error
+            raise RpcError(ms.BAD_REQUEST, f"a znode is damaged: {error}", _FSCK) from error
         except CoordError as error:
             if isinstance(error, RpcError):
                 raise
-            raise RpcError(ms.BUSY, f"the store did not answer, the outcome is not known: {error}") from error
+            raise RpcError(ms.BUSY, f"the store did not answer, the outcome is unknown: {error}") from error
 
     async def _answer(self, active_master: ActiveMaster, request: ms.MasterRequest) -> msgspec.Struct:
         match request:
@@ -108,9 +108,9 @@ class MasterApi:
             case ms.ShutdownCluster():
                 return await self._shutdown(active_master)
             case _:
-                raise RpcError(ms.BAD_REQUEST, f"{type(request).__name__} is not for masters")
+                raise RpcError(ms.BAD_REQUEST, f"masters do not serve {type(request).__name__}")
 
-    # --- who answers --------------------------------------------------------------------------------------------------
+    # --- roles --------------------------------------------------------------------------------------------------------
 
     def _active_master(self, request: ms.MasterRequest) -> ActiveMaster:
         active_master = self._master.active_master
@@ -119,23 +119,23 @@ class MasterApi:
         if not active_master.is_open:
             raise RpcError(ms.BUSY, f"this master is becoming active: {active_master.phases.current or 'starting'}")
         if active_master.store_session.may_be_over or active_master.fence.client.left_s <= 0:
-            raise RpcError(ms.BUSY, "this master has lost the store for longer than its session lasts")
+            raise RpcError(ms.BUSY, "this master has lost the store, and its session may have expired")
         if active_master.store_session.is_paused and not isinstance(request, READS):
-            raise RpcError(ms.BUSY, "this master has no connection with the store at the moment")
+            raise RpcError(ms.BUSY, "this master is not connected to the store at the moment")
         return active_master
 
     def _not_leader(self) -> RpcError:
         return RpcError(ms.NOT_LEADER, "this master is not the active one", self.active_address())
 
     def active_address(self) -> str:
-        """Address of the active master as this one knows it; empty if it does not."""
+        """Return the address of the active master, or "" if this master does not know it."""
         election = self._master.election
         if election is None or election.active is None:
             return ""
         return f"{election.active.host}:{election.active.port}"
 
     def status(self) -> ms.MasterStatus:
-        """The master's own figures, whatever its role."""
+        """Return the master's status, in every role."""
         master = self._master
         active_master = master.active_master
         is_open = active_master is not None and active_master.is_open
@@ -172,42 +172,42 @@ class MasterApi:
         source = replica.open_on
         if not replica.wants_open:
             how = "unassigned" if replica.region.record.unassigned else "of a disabled table"
-            raise RpcError(ms.BAD_REQUEST, f"{replica.key} is {how}: it is closed and stays so")
+            raise RpcError(ms.BAD_REQUEST, f"{replica.key} is {how}: a closed region cannot be moved")
         if replica.transition is not None and replica.transition.parked:
-            raise RpcError(ms.BAD_REQUEST, f"{replica.key} is parked: have it tried again instead")
+            raise RpcError(ms.BAD_REQUEST, f"{replica.key} is parked: retry it instead (`rk region retry`)")
         if source is None or replica.transition is not None or replica.order is not None:
             raise RpcError(ms.BUSY, f"{replica.key} is in transition or not open")
         if active_master.assigner.moves_pending >= MOVES_PENDING_MAX:
-            raise RpcError(ms.BUSY, f"{MOVES_PENDING_MAX} moves wait for their turn")
+            raise RpcError(ms.BUSY, f"too many moves are pending ({MOVES_PENDING_MAX}): try again later")
         destination = request.destination
         if destination:
             server = active_master.assigner.world.servers.get(destination)
             if server is None:
                 raise RpcError(ms.NOT_FOUND, f"there is no live server {destination!r}")
             if server.draining:
-                raise RpcError(ms.BAD_REQUEST, f"server {destination} is being emptied")
+                raise RpcError(ms.BAD_REQUEST, f"server {destination} is being drained")
             peers, _ = active_master.assigner.world.peers(replica)
             against = objection_to(server, replica, peers)
             if against:
-                raise RpcError(ms.BAD_REQUEST, f"server {destination} cannot have {replica.key}: {against}")
+                raise RpcError(ms.BAD_REQUEST, f"server {destination} cannot take {replica.key}: {against}")
             if server is source:
-                return ms.Accepted(f"{replica.key} is on {destination} already")
+                return ms.Accepted(f"{replica.key} is already on {destination}")
         elif active_master.assigner.move_target(replica) is None:
-            raise RpcError(ms.BUSY, f"there is no other server for {replica.key}")
+            raise RpcError(ms.BUSY, f"no other server can take {replica.key}")
         assert replica.home is not None, f"{replica.key} is open on {source.uuid} and has no home"
         await active_master.accept_moves([Move(replica.key, replica.home, destination)], "move")
 
-        def settled() -> bool:
+        def is_at_rest() -> bool:
             return replica.transition is None and replica.order is None and replica.move is None
 
-        await active_master.wait(settled, request.wait_ms, lambda: f"{replica.key} is still moving")
+        await active_master.wait(is_at_rest, request.wait_ms, lambda: f"{replica.key} is still moving")
         where = "nowhere" if replica.open_on is None else replica.open_on.uuid
         if request.wait_ms and replica.open_on is source:
-            raise RpcError(ms.BUSY, f"the move was given up, {replica.key} is still on {where}")
-        return ms.Accepted(f"{replica.key} is open on {where}" if request.wait_ms else f"{replica.key} moves")
+            raise RpcError(ms.BUSY, f"the move was canceled, {replica.key} is still on {where}")
+        return ms.Accepted(f"{replica.key} is open on {where}" if request.wait_ms else f"{replica.key} is moving")
 
     async def _set_region_intent(self, active_master: ActiveMaster, request: ms.SetRegionIntent) -> ms.Accepted:
-        """Persisted in the region's record, so that it rides over failover as a table's does (FW-04)."""
+        """Persist the intent in the region's record, so that it survives a failover (FW-04)."""
         region = find_region(active_master.assigner.world, request.region_id)
         table_id = region.record.table_id
 
@@ -226,17 +226,18 @@ class MasterApi:
             active_master.observe(ev.RegionSeen(record, version))
         wanted = region.wants_open
 
-        def settled() -> bool:
+        def is_done() -> bool:
             return all(
                 (one.transition is None and (one.open_on is not None) == wanted)
                 or (one.transition is not None and one.transition.parked and wanted)
                 for one in region.replicas
             )
 
-        await active_master.wait(settled, request.wait_ms, lambda: f"{request.region_id} is not there yet")
+        wanted_state = "open" if wanted else "closed"
+        await active_master.wait(is_done, request.wait_ms, lambda: f"{request.region_id} is not {wanted_state} yet")
         where = ", ".join("closed" if one.open_on is None else f"open on {one.open_on.uuid}" for one in region.replicas)
         if request.assigned and not wanted:
-            return ms.Accepted(f"{request.region_id} opens when table {region.table.record.name} is enabled")
+            return ms.Accepted(f"{request.region_id} will open when table {region.table.record.name} is enabled")
         return ms.Accepted(f"{request.region_id} is {where}" if request.wait_ms else "accepted")
 
     async def _drain(self, active_master: ActiveMaster, request: ms.DrainServer) -> ms.Accepted:
@@ -250,7 +251,7 @@ class MasterApi:
         elif not request.drain:
             await store.delete_if_there(active_master.fence, path)
         if not request.drain:
-            return ms.Accepted(f"{request.uuid} gets regions again")
+            return ms.Accepted(f"server {request.uuid} may get regions again")
 
         def empty() -> bool:
             now = active_master.assigner.world.servers.get(request.uuid)
@@ -258,35 +259,35 @@ class MasterApi:
 
         def so_far() -> str:
             now = active_master.assigner.world.servers.get(request.uuid)
-            return f"{0 if now is None else now.load} replicas are still on {request.uuid}"
+            return f"server {request.uuid} still has {0 if now is None else now.load} replicas"
 
         await active_master.wait(empty, request.wait_ms, so_far)
-        return ms.Accepted(f"{request.uuid} is empty" if request.wait_ms else so_far())
+        return ms.Accepted(f"server {request.uuid} is empty" if request.wait_ms else so_far())
 
     def _retry(self, active_master: ActiveMaster, request: ms.RetryRegion) -> ms.Accepted:
         replica = find_replica(active_master.assigner.world, request.region_id, request.replica)
         if replica.transition is None or not replica.transition.parked:
-            raise RpcError(ms.BAD_REQUEST, f"{replica.key} is not parked")
+            raise RpcError(ms.BAD_REQUEST, f"{replica.key} is not parked: there is nothing to retry")
         active_master.observe(ev.RetryRequested(replica.key))
-        return ms.Accepted(f"{replica.key} is tried again")
+        return ms.Accepted(f"retrying {replica.key}")
 
     @staticmethod
     async def _balance(active_master: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
-        """The switch, a round made now, or only what it would be."""
+        """Set the balancer's switch, run a round now, or report what a round would do."""
         balancing = active_master.balancing
         if request.switch is not None:
             await balancing.switch(enabled=request.switch)
         if not request.run:
             return balancing.report()
         if balancing.applied_plan() and not request.dry_run:
-            raise RpcError(ms.BAD_REQUEST, f"plan {balancing.applied_plan()} is being applied: the balancer holds still")
+            raise RpcError(ms.BAD_REQUEST, f"the balancer waits until plan {balancing.applied_plan()} has been applied")
         proposal, moves = balancing.round(dry_run=request.dry_run)
         for move in moves:
             active_master.observe(move)
         return balancing.report(proposal, dry_run=request.dry_run)
 
     async def _shutdown(self, active_master: ActiveMaster) -> ms.Accepted:
-        """X7's mark: from now on dead servers are not replaced, and the next start knows that it was in order."""
+        """Set the clean-shutdown flag (X7): from now on the regions of dead servers are not assigned elsewhere."""
         active_master.assigner.suspend()
         await store.write_clean_shutdown(active_master.fence, clean=True, now_ms=self._master.now_ms())
-        return ms.Accepted("the clean mark is written")
+        return ms.Accepted("the clean-shutdown flag is set")

@@ -1,14 +1,14 @@
-"""Who answers what: every call of `MasterRequest` by the role of the master that is asked (HB-14, as data).
+"""Which role answers which request of `MasterRequest` (HB-14, as data).
 
-HB-14 has three lines, and FW-01 adds the third column below:
+HB-14 has three rows, and FW-01 adds the column for requests with a staleness bound:
 
-| call                                              | active | standby                    | with a staleness bound |
-| Ping, heartbeats, and who the masters and servers are | yes    | yes                        | within the bound       |
-| reads: List and Get of tables and regions         | yes    | NOT_LEADER, with a hint    | within the bound       |
-| everything else: Create, Delete, Alter, ...       | yes    | NOT_LEADER, with a hint    | there is no such call  |
+| request                                       | active | standby                 | standby, with a bound |
+| Ping, heartbeats, lists of masters and servers| yes    | yes                     | within the bound      |
+| reads: List and Get of tables and regions     | yes    | NOT_LEADER, with a hint | within the bound      |
+| everything else: Create, Delete, Alter, ...   | yes    | NOT_LEADER, with a hint | (no such request)     |
 
-A master whose reign is just over answers as a standby that knows of no active master, and has nothing to prove any
-bound by before it has read the cluster anew.
+A master whose tenure has just ended answers as a standby that does not know the active master. It satisfies no bound
+until it has read the cluster state again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from regions.messages.staleness import Bound
 
 
 class Who(enum.Enum):
-    """Which masters answer a call."""
+    """Which masters answer a request."""
 
-    ANYBODY = "active and standbys"
-    ACTIVE = "the active one"
-    BOUNDED = "the active one, and standbys within the bound that the caller gives"
+    ANYBODY = "the active master and standbys"
+    ACTIVE = "the active master"
+    BOUNDED = "the active master, and standbys within the caller's staleness bound"
 
 
 #: Every member of MasterRequest; a test fails for one that is missing.
@@ -44,7 +44,7 @@ WHO: Final[Mapping[type, Who]] = {
     ms.ExplainRegion: Who.BOUNDED,
     ms.ExplainTable: Who.BOUNDED,
     ms.ListRit: Who.BOUNDED,
-    # Of what this master saw itself: a standby sees too little to tell the same.
+    # From the log of the active master's own steps. A standby does not have all steps.
     ms.RecentTransitions: Who.ACTIVE,
     ms.CreateTable: Who.ACTIVE,
     ms.SetTableIntent: Who.ACTIVE,
@@ -66,12 +66,12 @@ WHO: Final[Mapping[type, Who]] = {
 
 
 def is_for_standby(request: ms.MasterRequest) -> bool:
-    """Whether a standby answers this request, as far as it can prove what the request's bound asks for."""
+    """Return True if a standby answers this request, provided that its state is within the request's bound."""
     who = WHO[type(request)]
     return who is Who.ANYBODY or (who is Who.BOUNDED and not bound_of(request).is_none)
 
 
 def bound_of(request: ms.MasterRequest) -> Bound:
-    """What the caller allows; NO_BOUND in calls that have no such field."""
+    """Return the caller's staleness bound, NO_BOUND for a request without that field."""
     bound: Bound = getattr(request, "bound", ms.NO_BOUND)
     return bound

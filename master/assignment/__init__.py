@@ -1,11 +1,11 @@
-"""Shells around the pure assigner: each carries out one kind of effect.
+"""Input and output of the pure assigner: each module carries out one kind of effect, or delivers one kind of event.
 
 transitions.py     writes and reads of /unassigned
 dispatch.py        orders to region servers
-registry.py        live servers, draining and fence marks
-misplaced.py       what servers report and the catalog contradicts
-server_events.py   servers that come and go; waits at a startup
-history_writer.py  every step into the history
+registry.py        live servers; znodes of drained, fenced and barred servers
+misplaced.py       orders to check replicas that servers report and the catalog contradicts
+server_events.py   events of servers that register or expire; waits of a startup
+history_writer.py  writes every step to the history
 balancer.py        when to balance
 waiters.py         requests that wait for a condition
 """

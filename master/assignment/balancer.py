@@ -1,9 +1,8 @@
-"""The balancer's shell: when to balance, the switch that an operator has, and what the last round did (RT-14, RT-15).
+"""When to balance, the operator's switch, and the report of the last round (RT-14, RT-15).
 
-The decisions are `regions.balance.balancer`'s. A round's moves go to the assigner like an operator's, but are not
-persisted:
-a master that dies leaves those that have begun as transitions, and the next one decides about the rest afresh.
-The switch is a znode, so it rides over failovers.
+`regions.balance.balancer` decides what to move. The moves of a round go to the assigner like an operator's moves, but
+they are not persisted: after a failover, moves that have begun continue as transitions, and the new active master
+decides again about the others. The switch is a znode, so it survives a failover.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ log = Logger()
 
 
 class Balancing:
-    """One reign's balancing; `tick` is called twice a second, and returns the moves to make now."""
+    """The balancer during one tenure. `tick` is called twice a second and returns the moves to make now."""
 
     def __init__(
         self,
@@ -38,26 +37,26 @@ class Balancing:
         now_ms: Callable[[], int],
         applied_plan: Callable[[], str] = str,
     ) -> None:
-        """`period_ms` 0: only when asked. `applied_plan`: the plan that is being applied, "" for none."""
+        """`period_ms` 0: balance only on request. `applied_plan` returns the plan being applied, "" for none."""
         self._fence = fence
         self._assigner = assigner
         self._config = config
         self._period_ms = period_ms
         self._now_ms = now_ms
-        #: Load of replicas by key, as far as servers have told.
+        #: Returns the load of replicas by key, as far as servers have reported it.
         self.loads: Callable[[], Mapping[str, float]] = dict
         self.applied_plan = applied_plan
         self.record = BalancerRecord()
         self._version = -1
-        #: Why nobody knows what the operator wants: the switch cannot be read, and counts as off.
+        #: Why the switch cannot be read, "" if it can. An unreadable switch counts as off.
         self._unreadable = ""
         self._next_ms = now_ms() + period_ms
         self.last: ms.BalanceRound | None = None
-        #: Since when, and by what, a due round is held up.
-        self._held: list[str] = []
+        #: What blocks a round that is due.
+        self._blocking: list[str] = []
 
     async def load(self) -> None:
-        """Read the switch. Where it cannot be understood nothing is moved: an operator may have forbidden it."""
+        """Read the switch. A damaged switch counts as off, because an operator may have turned balancing off."""
         client, path = self._fence.client, self._fence.layout.balancer
         if await client.exists(path) is not None:
             data, stat = await client.get(path)
@@ -65,11 +64,11 @@ class Balancing:
             try:
                 self.record = decode_balancer(data, path)
             except CorruptZnode as error:
-                log.error("the balancer is off: {error}", error=error)
+                log.error("the balancer is off, its switch is damaged (rk balance on or off): {error}", error=error)
                 self.record, self._unreadable = BalancerRecord(enabled=False), str(error)
 
     async def switch(self, *, enabled: bool) -> None:
-        """Turn balancing on or off, durably. Raises MultiFailed when somebody else did so at the same time."""
+        """Turn balancing on or off, durably. Raise MultiFailed if the switch was changed at the same time."""
         if enabled == self.record.enabled and not self._unreadable:
             return
         record = BalancerRecord(enabled, self._now_ms(), self._fence.epoch)
@@ -85,19 +84,19 @@ class Balancing:
         self._next_ms = self._now_ms()
 
     def tick(self) -> list[ev.MoveRequested]:
-        """The moves of a round that is due and not held up; usually none."""
+        """Return the moves of a round that is due and not blocked; usually none."""
         now = self._now_ms()
         if not self._period_ms or not self.record.enabled or now < self._next_ms or self.applied_plan():
             return []
         found = gate(self._assigner.world, now, self._config)
-        self._held = found.blocking
+        self._blocking = found.blocking
         if found.blocking:
             return []
         _, moves = self.round(dry_run=False)
         return moves
 
     def round(self, *, dry_run: bool) -> tuple[Proposal, list[ev.MoveRequested]]:
-        """Decide a round now. Stuck transitions take their servers out of it (X9)."""
+        """Decide a round now. Servers with stuck transitions are excluded (X9)."""
         now = self._now_ms()
         world = self._assigner.world
         found = gate(world, now, self._config)
@@ -112,7 +111,7 @@ class Balancing:
         return proposal, [ev.MoveRequested(move.key, move.destination, reason="balance") for move in proposal.moves]
 
     def report(self, proposal: Proposal | None = None, *, dry_run: bool = False) -> ms.BalanceReport:
-        """What an operator is told: the switch, what holds a round up, the last round, and one just decided."""
+        """Return the report for an operator: switch, blockers, last round, and `proposal`, the round just decided."""
         found = gate(self._assigner.world, self._now_ms(), self._config)
         return ms.BalanceReport(
             enabled=self.record.enabled,
@@ -131,16 +130,14 @@ class Balancing:
         )
 
     def problems(self) -> list[str]:
-        """Why a due round does not begin."""
+        """Return why a due round has not begun."""
         if self._unreadable:
-            return [
-                f"the balancer is off, since its switch cannot be understood: {self._unreadable} (rk balance on|off)"
-            ]
+            return [f"the balancer is off because its switch is damaged: {self._unreadable} (rk balance on|off)"]
         late_ms = self._now_ms() - self._next_ms
-        if not self._held or not self.record.enabled or late_ms < self._config.stuck_ms:
+        if not self._blocking or not self.record.enabled or late_ms < self._config.stuck_ms:
             return []
-        return [f"balancing has waited {late_ms / 1000:.0f} s for {', '.join(self._held[:3])}"]
+        return [f"the balancer has been blocked for {late_ms / 1000:.0f} s by {', '.join(self._blocking[:3])}"]
 
 
 def _more(proposal: Proposal) -> str:
-    return "more to come" if proposal.more else "then even"
+    return "another round follows" if proposal.more else "then the cluster is balanced"

@@ -1,4 +1,4 @@
-"""Sending orders to region servers: one pipelined connection each, answers turned into events."""
+"""Sends orders to region servers, over one pipelined connection per server, and turns their replies into events."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from regions.records.model import ServerRecord
 
 log = Logger()
 
-#: How long a server may take to answer a batch with what it knows by then, and how long we wait beyond that.
+#: A server replies to a batch within this time, with the results that it has by then.
 ANSWER_WITHIN_MS: Final = 5_000
+#: The master waits this much longer for the reply.
 GRACE_S: Final = 5.0
-#: How long removing a table's files may take; after that the order is repeated, and the server goes on.
+#: Timeout of an order to remove a table's files. The order is then repeated, and the server continues.
 PURGE_S: Final = 300.0
 
 
 class Dispatcher:
-    """Carries out SendOpen, SendClose and SendAlter for one reign."""
+    """Carries out SendOpen, SendClose and SendAlter during one tenure."""
 
     def __init__(
         self,
@@ -45,8 +46,10 @@ class Dispatcher:
         epoch_rejected: Callable[[str], None],
         cluster_id: str = "",
     ) -> None:
-        """`received` gets OrdersAnswered or OrdersLost for each batch; `epoch_rejected` is called when a server knows a higher
-        epoch than ours."""
+        """`received` is called with OrdersAnswered or OrdersLost for each batch.
+
+        `epoch_rejected` is called when a server rejects an order because it knows a higher epoch.
+        """
         self._reactor = reactor
         self._epoch = epoch
         self._cluster_id = cluster_id
@@ -56,7 +59,7 @@ class Dispatcher:
         self._closed = False
 
     def send(self, effect: fx.SendOpen | fx.SendClose) -> None:
-        """Send one batch."""
+        """Send one batch of OPEN or CLOSE orders."""
         server = effect.server
         kind = OpenRegions if isinstance(effect, fx.SendOpen) else CloseRegions
         orders: Any = effect.orders
@@ -65,13 +68,13 @@ class Dispatcher:
         sent.addCallbacks(self._answered, self._not_answered, (effect.batch,), {}, (effect.batch, server.uuid))
 
     def review(self, server: ServerRecord, replicas: list[tuple[str, int]], cause_id: str) -> None:
-        """Tell a server to look up whose these are; its reports say what came of it, so no answer is waited for."""
+        """Order a server to check these replicas. The reply is ignored: later reports show the result."""
         message = ReviewReplicas(self._epoch, server.uuid, server.start_code, replicas, self._cluster_id, cause_id)
         sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000, expect=OrderResults)
         sent.addErrback(self._not_reviewed, server.uuid)
 
     def purge(self, server: ServerRecord, table_id: str, cause_id: str) -> Deferred[Purged]:
-        """Have a server remove the rows of a deleted table; fails with RpcError."""
+        """Order a server to remove the rows of a deleted table; the result fails with RpcError."""
         message = PurgeTable(self._epoch, server.uuid, server.start_code, table_id, self._cluster_id, cause_id)
         return self._client(server).call(message, PURGE_S, expect=Purged)
 
@@ -87,19 +90,19 @@ class Dispatcher:
         error: Any = failure.value
         if self._closed:
             return
-        log.info("{uuid} was not told to look up its replicas: {error}", uuid=uuid, error=error)
+        log.info("could not order server {uuid} to check its replicas: {error}", uuid=uuid, error=error)
         if error.code == STALE_EPOCH:
             self._epoch_rejected(error.message)
 
     def send_alter(self, effect: fx.SendAlter) -> None:
-        """Send one batch of schema versions; the server answers at once."""
+        """Send one batch of schema versions. The server replies at once."""
         server = effect.server
         message = AlterRegions(self._epoch, server.uuid, server.start_code, effect.orders, self._cluster_id)
         sent = self._client(server).call(message, GRACE_S, expect=AlterResults)
         sent.addCallbacks(self._alter_answered, self._alter_failed, (effect.batch,), {}, (effect.batch, server.uuid))
 
     def close(self) -> None:
-        """Close all connections; answers still to come are dropped."""
+        """Close all connections and ignore later replies."""
         self._closed = True
         for client in self._clients.values():
             client.close()
@@ -126,6 +129,7 @@ class Dispatcher:
     def _note_failure(self, failure: Failure, batch: int, uuid: str) -> None:
         error = failure.value
         if not isinstance(error, RpcError):
-            log.failure("batch {batch} to {uuid}", failure=failure, batch=batch, uuid=uuid)
+            log.failure("internal error in the reply to batch {batch} of server {uuid}", failure=failure, batch=batch,
+                        uuid=uuid)  # fmt: skip
         elif error.code == STALE_EPOCH:
             self._epoch_rejected(error.message)

@@ -1,7 +1,8 @@
-"""Fencing at an operator's wish (X10): a server is taken out, its regions go elsewhere, and it stays out.
+"""Fencing at an operator's request (X10): a server loses its regions, and gets none while it is barred.
 
-The multi that deletes the server's registration leaves a bar below `/barred`: the server closes everything and joins
-again under a new start code within a second, and gets no regions until an operator ends the bar or its time is over.
+The multi that deletes the server's registration creates a bar below `/barred`. The server closes all its replicas and
+registers again within a second, under a new start code. It gets no regions until an operator removes the bar or the bar
+expires.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.entities import Replica, Server
 
-#: The store's answer to the write that fences a server comes in this time, or the server is fenced later.
+#: Longest wait for the store to confirm the write that fences a server. After that the server is fenced later.
 FENCE_WAIT_MS = 10_000
 
 
 async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Accepted:
-    """Have a server fenced; with `wait_ms`, answer when its replicas are open elsewhere. Raise RpcError."""
+    """Fence a server. With `wait_ms`, reply when its replicas are open on other servers. Raise RpcError."""
     uuid = request.uuid
     if request.bar_ms < fx.BAR_FOR_EVER:
-        raise RpcError(ms.BAD_REQUEST, f"{request.bar_ms} ms is no time for which a server can be fenced")
+        raise RpcError(ms.BAD_REQUEST, f"a server cannot be fenced for {request.bar_ms} ms")
     server = active_master.world.servers.get(uuid)
     if server is None:
         raise RpcError(ms.NOT_FOUND, f"there is no live server {uuid!r}")
@@ -33,8 +34,8 @@ async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Acc
     if request.start_code not in (0, now):
         raise RpcError(
             ms.BAD_REQUEST,
-            f"server {uuid} was started again since: start {request.start_code} was to be fenced, start {now} lives"
-            " now; nothing was done, look again",
+            f"server {uuid} has restarted: the request names start {request.start_code}, start {now} is running;"
+            " nothing was changed, check the server again",
         )
     replicas = [*server.open.values(), *server.incoming.values()]
     is_fenced_already = bool(server.fencing)
@@ -45,9 +46,9 @@ async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Acc
         lambda: f"the store has not confirmed yet that {uuid} is fenced",
     )
     if not server.fencing:
-        raise RpcError(ms.BUSY, f"server {uuid} has gone or changed meanwhile")
+        raise RpcError(ms.BUSY, f"server {uuid} has stopped or registered again in the meantime")
     if is_fenced_already and request.bar_ms:
-        # By the master itself, or by a request that named another time: only the bar is new.
+        # The master itself or another request has fenced the server, so only the bar is new.
         await store.bar_server(active_master.fence, active_master.bar_of(server.record, request.reason, request.bar_ms))
     waiting = f"{uuid} is fenced{bar_duration_text(request.bar_ms)}"
     await active_master.wait(
@@ -56,28 +57,28 @@ async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Acc
         lambda: f"{waiting}; {_left(replicas, server)} of its {len(replicas)} replicas are not open elsewhere yet",
     )
     places = _places(replicas, server)
-    return ms.Accepted(f"{waiting}; {_words(len(replicas), places)}", places)
+    return ms.Accepted(f"{waiting}; {_places_text(len(replicas), places)}", places)
 
 
 async def unfence(active_master: ActiveContext, request: ms.UnfenceServer) -> ms.Accepted:
-    """End a server's bar. Raise RpcError if there is none."""
+    """Remove a server's bar. Raise RpcError if there is none."""
     if request.uuid not in active_master.world.bars:
         path = active_master.fence.layout.bar(request.uuid)
         if await active_master.fence.client.exists(path) is None:
             raise RpcError(ms.NOT_FOUND, f"server {request.uuid!r} is not fenced")
     await store.delete_if_there(active_master.fence, active_master.fence.layout.bar(request.uuid))
-    return ms.Accepted(f"{request.uuid} gets regions again")
+    return ms.Accepted(f"server {request.uuid} may get regions again")
 
 
 def bar_duration_text(bar_ms: int) -> str:
-    """Return how long the server gets no regions after it was fenced."""
+    """Return the text for how long a fenced server gets no regions."""
     if not bar_ms:
         return ""
     return " until `rk server unfence`" if bar_ms == fx.BAR_FOR_EVER else f" for {bar_ms / 1000:g} s"
 
 
 def _left(replicas: Iterable[Replica], former: Server) -> int:
-    """Return how many replicas are to be open and are not, or are still on the fenced start."""
+    """Return the number of replicas that should be open and are not open on another server yet."""
     return sum(
         1
         for one in replicas
@@ -88,16 +89,16 @@ def _left(replicas: Iterable[Replica], former: Server) -> int:
 
 
 def _places(replicas: Iterable[Replica], former: Server) -> dict[str, int]:
-    """Return how many replicas are open on which server by now."""
+    """Return the number of replicas that are open on each other server."""
     found = Counter(one.open_on.uuid for one in replicas if one.open_on is not None and one.open_on is not former)
     return dict(sorted(found.items()))
 
 
-def _words(count: int, places: dict[str, int]) -> str:
+def _places_text(count: int, places: dict[str, int]) -> str:
     if not count:
         return "it had no replicas"
     where = ", ".join(f"{number} on {uuid}" for uuid, number in places.items())
     rest = count - sum(places.values())
     if not where:
-        return f"its {count} replicas go to other servers when its lease is over"
-    return f"of its {count} replicas there are {where}{f', and {rest} are closed' if rest else ''}"
+        return f"its {count} replicas will open on other servers after its lease has ended"
+    return f"of its {count} replicas, {where}{f', {rest} not open' if rest else ''}"

@@ -1,15 +1,15 @@
-"""Keeps the history of steps in the store (`regions/cluster/history.py` has the form and the bounds).
+"""Writes the history of steps to the store (`regions/cluster/history.py` has the format and the limits).
 
-    a multi of the master's own steps   carries a page with exactly these steps, and the steps of servers before them
-    no multi for FLUSH_MS               entries that are no steps are written by themselves
-    now and then                        small segments are merged, the oldest beyond the bounds are deleted
+    a multi of the master's own steps   carries a page with exactly these steps, after the earlier steps of servers
+    no multi for FLUSH_MS               a page with the entries that no multi has carried
+    every COMPACT_MS                    small segments are merged, and the oldest beyond the limits are deleted
 
-A page is in the store exactly if the steps in it were taken, because both are one multi. So a step is never told twice
-and never left out, also when the answer to its multi was lost. Such a page is *open* until the store has been asked.
-Nothing behind an open page is merged: the merged segment would take a place before or behind it for good.
+A page and the steps in it are one multi, so the page is in the store if and only if the steps were taken. No step is
+recorded twice or missing, also after a lost reply. A page is *open* until its multi's outcome is known. Segments behind
+an open page are not merged, because the order of the merged segment and the open page would then be fixed.
 
-One page is one more znode per multi of some hundred, so an assignment of ten thousand regions costs a few dozen more
-creates. Nothing here waits for an answer before the transitions go on.
+A page is one more znode per multi of some hundred, so an assignment of 10,000 regions costs a few dozen more creates.
+Transitions never wait for the history.
 """
 
 from __future__ import annotations
@@ -48,12 +48,15 @@ from regions.transitions.states import Actor, Cause
 
 log = Logger()
 
-#: How often segments are looked after.
+#: Period of merging and deleting segments.
 COMPACT_MS: Final = 5_000
 
 
 class HistoryPage:
-    """A segment that is on its way with a multi. Its methods say what became of the multi."""
+    """A segment that a multi carries. Its methods are called with the outcome of the multi.
+
+    If the store has refused the page itself, `unwritable` is called after `refused`.
+    """
 
     def __init__(self, history_writer: HistoryWriter, segment: Segment, op: WriteOp, seen: list[HistoryEntry]) -> None:
         self._history_writer = history_writer
@@ -66,22 +69,22 @@ class HistoryPage:
         self._history_writer.finish_page(self, is_there=True)
 
     def refused(self) -> None:
-        """Put back what was no step of the refused multi: nothing of the multi was done."""
+        """Put the entries back that were no steps of the multi: the store has refused the whole multi."""
         self._history_writer.finish_page(self, is_there=False)
         self._history_writer.log.put_back(self._seen)
 
     def lost(self) -> None:
-        """Keep the page open: nobody knows whether the multi was done. Its znode, or none, will tell."""
+        """Keep the page open: the reply was lost. Whether its znode exists will show the outcome."""
         self._history_writer.unconfirmed.append(self)
 
     def unwritable(self, error: OperationError) -> None:
-        """Go on without a history: the store refused the page itself, and transitions are more important."""
+        """Stop writing the history: the store has refused the page itself, and transitions must not wait."""
         self._history_writer.finish_page(self, is_there=False)
         self._history_writer.give_up(error)
 
 
 class HistoryWriter:
-    """The history during one reign."""
+    """Writer of the history during one tenure."""
 
     def __init__(
         self,
@@ -90,17 +93,17 @@ class HistoryWriter:
         now_ms: Callable[[], int],
         failed: Callable[[Failure], None],
     ) -> None:
-        """`failed` is told of a write whose fate is not known, or that found us deposed."""
+        """`failed` is called with the failure of a write whose outcome is unknown, or that found a higher epoch."""
         self._fence = fence
         self._layout = fence.layout
         self.log = log_
         self._now_ms = now_ms
         self._failed = failed
-        #: Segments that are known to be in the store.
+        #: Segments that are in the store.
         self._segments: set[Segment] = set()
-        #: Pages without an answer.
+        #: Segments of the open pages.
         self._open: set[Segment] = set()
-        #: Those of them whose answer was lost.
+        #: Open pages whose multi's reply was lost.
         self.unconfirmed: list[HistoryPage] = []
         self._number = 0
         self._flushed_ms = 0
@@ -113,35 +116,36 @@ class HistoryWriter:
 
     @property
     def segments(self) -> int:
-        """Segments in the store."""
+        """Number of segments in the store."""
         return len(self._segments)
 
     @property
     def steps(self) -> int:
-        """Entries in the store."""
+        """Number of entries in the store."""
         return sum(one.entries for one in self._segments)
 
     @property
     def size(self) -> int:
-        """Their bytes in the store."""
+        """Bytes of all segments in the store."""
         return sum(one.bytes for one in self._segments)
 
-    # --- a reign begins and ends --------------------------------------------------------------------------------------
+    # --- begin and end of a tenure ------------------------------------------------------------------------------------
 
     async def begin(self, uuid: str, address: str) -> None:
-        """Take over what is there, and write down who reigns now."""
+        """Load the list of segments and record the begin of this tenure."""
         await self._load()
         epoch, now = self._fence.epoch, self._now_ms()
         self.note(HistoryEntry(now, "", Actor.MASTER.value, "", "", EPOCH_BEGINS, uuid, epoch, detail=address))
 
     def give_up(self, error: OperationError) -> None:
-        """Write nothing down any more in this reign."""
+        """Write no more history in this tenure."""
         if not self._closed:
-            log.error("no history is kept until the next master: {error}", error=error)
+            log.error("no history is written until the next failover, the store has refused a page: {error}",
+                      error=error)  # fmt: skip
             self._closed = True
 
     def close(self) -> None:
-        """The reign is over; what is not written yet stays in the log for this master's next reign."""
+        """Stop at the end of the tenure. Unwritten entries stay in the log for this process's next tenure."""
         self._closed = True
 
     async def _load(self) -> None:
@@ -152,26 +156,26 @@ class HistoryWriter:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def note(self, entry: HistoryEntry) -> None:
-        """Write this down with the next page."""
+        """Add an entry to the next page."""
         self.log.unsaved.append(entry)
 
     def page(self, writes: Sequence[Write]) -> HistoryPage | None:
-        """Return a page for a multi with these steps; None when there is nothing to write down."""
+        """Return a page for a multi with these steps, or None if there are no entries to write."""
         now, epoch = self._now_ms(), self._fence.epoch
         return self._page([entry for write in writes for entry in entries_of_write(write, epoch, now)])
 
     def page_of_ends(
         self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause, origin: WorkOrigin | None = None
     ) -> HistoryPage | None:
-        """Return a page for a multi that deletes these transitions at their versions, for the same cause.
+        """Return a page for a multi that deletes these transitions at their versions, all for the same cause.
 
-        `origin` None: the deletions are part of the work that began the transitions.
+        `origin` None: the deletions belong to the cause that began each transition.
         """
         now, epoch = self._now_ms(), self._fence.epoch
         return self._page([entry for one in transitions for entry in entries_of_end(*one, cause, epoch, now, origin)])
 
     def membership(self, server: ServerRecord, cause: str) -> None:
-        """A server has registered or is gone."""
+        """Record that a server has registered or that its registration has gone."""
         name = f"{server.host}:{server.port}"
         entry = HistoryEntry(self._now_ms(), "", Actor.SERVER.value, "", "", cause, server.uuid, self._fence.epoch)
         self.note(msgspec.structs.replace(entry, detail=name))
@@ -191,15 +195,15 @@ class HistoryWriter:
         return HistoryPage(self, segment, Create(self._layout.segment(segment.name), data), seen)
 
     def finish_page(self, page: HistoryPage, *, is_there: bool) -> None:
-        """Book the end of an open page."""
+        """Close an open page; `is_there` says whether its segment is in the store."""
         self._open.discard(page.segment)
         if is_there:
             self._segments.add(page.segment)
 
     async def write(self, page: HistoryPage | None, ops: Sequence[WriteOp]) -> None:
-        """Do `ops` and write the page, in one multi. Raises what `Fence.write` raises.
+        """Perform `ops` and write the page, in one multi. Raise what `Fence.write` raises.
 
-        Without history if the store refuses the page alone: then the error is handled here and `ops` are done.
+        If the store refuses the page alone, stop writing history and perform `ops` without the page.
         """
         if page is None:
             await self._fence.write(ops)
@@ -222,7 +226,7 @@ class HistoryWriter:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Write what waits for no multi, and look after the segments; call it a few times a second."""
+        """Write entries that no multi has carried, and compact the segments. Called a few times a second."""
         if self._closed:
             return
         now = self._now_ms()
@@ -246,7 +250,7 @@ class HistoryWriter:
 
     async def _write_seen(self) -> None:
         if self.unconfirmed:
-            # The node that answers now may be behind the one that took the write.
+            # The node that this client is connected to now may lag behind the node that received the write.
             await self._fence.client.sync(self._layout.history)
         while self.unconfirmed:
             page = self.unconfirmed[0]
@@ -276,14 +280,14 @@ class HistoryWriter:
         return sorted(one for one in self._segments if first is None or one < first)
 
     async def _merge(self, run: list[Segment]) -> None:
-        """Put small neighbours together: in one multi, so that a reader finds each step once."""
+        """Merge small adjacent segments in one multi, so that a reader finds each step once."""
         entries: list[HistoryEntry] = []
         paths = [self._layout.segment(one.name) for one in run]
         for path, data, _ in await store.read_all(self._fence.client, paths):
             try:
                 entries += unpack(data)
             except CorruptSegment as error:
-                log.error("{path} is no part of the history any more: {error}", path=path, error=error)
+                log.error("dropping history segment {path}, which is damaged: {error}", path=path, error=error)
         data = pack(entries)
         merged = Segment(run[0].epoch, run[0].number, len(entries), len(data))
         await self._replace(run, (merged, data))
@@ -295,8 +299,8 @@ class HistoryWriter:
         try:
             await self._fence.write(ops)
         except MultiFailed as error:
-            # Somebody deleted a segment by hand, say: what is there counts.
-            log.warn("the history is not as it was written: {error}", error=error)
+            # For example, an operator has deleted a segment. Load the list of segments again.
+            log.warn("could not compact the history, its segments were changed: {error}", error=error)
             await self._load()
             return
         self._segments.difference_update(old)

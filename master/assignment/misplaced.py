@@ -1,8 +1,9 @@
-"""Acts on what servers report and the catalogue contradicts (`regions/liveness/reports.py` says what that is).
+"""Handles replicas that servers report and the catalog contradicts (`regions/liveness/reports.py` defines suspects).
 
-The store is read again for each suspect, and decides. What is somebody else's, the server is told to have looked up
-and to drop (`ReviewReplicas`, under our epoch); that is done again every few seconds until its reports say that it is
-gone, by this master or the next: nothing hangs on any one message (KUDU-1374). Orphans are told of and left alone.
+For each suspect the store is read again, and decides. If the replica belongs to another server, the master orders the
+reporting server to check the replica and to drop it (`ReviewReplicas`, under the master's epoch). The order is repeated
+every few seconds, by this master or the next one, until the server reports that the replica is gone. So no single
+message has to arrive (KUDU-1374). Orphans are reported to the operator and not touched.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SHOWN_MAX: Final = 5
 
 
 class MisplacedReplicas:
-    """One reign's; `tick` is called twice a second."""
+    """Checks of misplaced replicas during one tenure. `tick` is called twice a second."""
 
     def __init__(
         self,
@@ -52,13 +53,13 @@ class MisplacedReplicas:
         self._failed = failed
         self._next_ms = 0
         self._is_reading = False
-        #: Told of each orphan, once: region and replica, server.
+        #: Called once for each orphan.
         self.orphan_found: Callable[[Suspect], object] = lambda _suspect: None
-        #: Replicas that servers were told to look up.
+        #: Number of replicas that servers were ordered to check.
         self.reviews = 0
 
     def tick(self) -> None:
-        """Look into what is due."""
+        """Check the suspects that are due."""
         now_ms = self._now_ms()
         if self._is_reading or now_ms < self._next_ms:
             return
@@ -69,10 +70,10 @@ class MisplacedReplicas:
             ensureDeferred(self._check(suspects)).addErrback(self._failed)
 
     def problems(self) -> list[str]:
-        """What an operator should know of orphans."""
+        """Return the lines about orphans for the operator."""
         orphans = self._reports.orphans
         lines = [
-            f"orphan: server {one.server} serves {one.key}, of which the store knows nothing; it is left alone"
+            f"orphan: server {one.server} serves {one.key}, which no table in the store has; the server keeps it open"
             for one in orphans[:SHOWN_MAX]
         ]
         if len(orphans) > SHOWN_MAX:
@@ -92,32 +93,32 @@ class MisplacedReplicas:
             self._is_reading = False
         disowned = []
         for at, one in enumerate(suspects):
-            said = _ruling(one, found[2 * at], found[2 * at + 1], paths[2 * at], paths[2 * at + 1])
-            if said is None:
+            decided = _ruling(one, found[2 * at], found[2 * at + 1], paths[2 * at], paths[2 * at + 1])
+            if decided is None:
                 continue
-            if self._reports.ruled(one, said, self._now_ms()):
-                log.error("orphan: {server} serves {key}, of which the store knows nothing", server=one.server,
+            if self._reports.ruled(one, decided, self._now_ms()):
+                log.error("orphan: server {server} serves {key}, which no table in the store has", server=one.server,
                           key=one.key)  # fmt: skip
                 self.orphan_found(one)
-            if said is Ruling.DISOWNED:
+            if decided is Ruling.DISOWNED:
                 disowned.append(one)
         for incarnation, ones in by_server(disowned).items():
             server = self._world.servers.get(incarnation.uuid)
             if server is not None and server.incarnation == incarnation:
                 names = ", ".join(one.key for one in ones[:SHOWN_MAX])
-                origin = self._causes.begin(f"heartbeat: server {incarnation} reports regions that are not its own")
-                log.warn("{server} serves what is not its own ({names}): it is told to look (cause {cause})",
-                         server=incarnation, names=names, cause=origin.cause_id)  # fmt: skip
+                origin = self._causes.begin(f"heartbeat: server {incarnation} reports regions that belong to others")
+                log.warn("server {server} serves replicas that belong to other servers ({names}): ordering it to check"
+                         " them (cause {cause})", server=incarnation, names=names, cause=origin.cause_id)  # fmt: skip
                 self.reviews += len(ones)
                 self._dispatcher.review(server.record, [(one.region_id, one.replica) for one in ones], origin.cause_id)
 
 
 def _ruling(suspect: Suspect, region: ReadResult, transition: ReadResult, *paths: str) -> Ruling | None:
-    """What was read, decoded and judged; None where a znode cannot be read: then nothing is known."""
+    """Return the ruling about a suspect from its two znodes, or None if one of them is damaged."""
     try:
         return ruling(suspect, _value(region, decode_region, paths[0]), _value(transition, decode_transition, paths[1]))
     except CorruptZnode as error:
-        log.error("nothing can be said of {key}: {error}", key=suspect.key, error=error)
+        log.error("cannot check reported replica {key}: {error}", key=suspect.key, error=error)
         return None
 
 

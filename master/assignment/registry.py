@@ -1,7 +1,7 @@
-"""Who is alive: the ephemerals below `/servers`, and the marks below `/draining`, `/fenced` and `/barred`.
+"""Live servers: the ephemerals below `/servers`, and the znodes below `/draining`, `/fenced` and `/barred`.
 
-An event says only that something changed; the whole list is then read again, once however many events came. A
-server counts as dead when its ephemeral is gone or belongs to another start (RF-01).
+After an event the whole lists are read again, once for any number of events. A server counts as dead when its ephemeral
+is gone or belongs to another start of the server (RF-01).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ log = Logger()
 
 T = TypeVar("T")
 
-#: The live servers, the uuids of those to be emptied, the marks of fenced ones, and the bars.
+#: Live servers, uuids of draining servers, records of fenced servers, and bars.
 Found = tuple[list[ServerRecord], list[str], list[FenceRecord], list[BarRecord]]
 Changed = Callable[[list[ServerRecord], list[str], list[FenceRecord], list[BarRecord]], None]
 
 
 class Registry:
-    """The live servers and the draining ones; `changed(...)` after every look that found a change."""
+    """The lists of live, draining, fenced and barred servers. Calls `changed(...)` after each change."""
 
     def __init__(self, client: ZkClient, layout: Layout, changed: Changed, failed: Callable[[Failure], None]) -> None:
         self._client = client
@@ -46,7 +46,7 @@ class Registry:
         self.bars: list[BarRecord] = []
 
     async def start(self) -> None:
-        """Watch, and look for the first time; `changed` is not called for that."""
+        """Set the watches and read the lists for the first time, without calling `changed`."""
         await gather(self._client.add_watch(path, self._event, recursive=True) for path in self._watched())
         self.servers, self.draining, self.fences, self.bars = await self._read()
 
@@ -54,7 +54,7 @@ class Registry:
         return self._layout.servers, self._layout.draining, self._layout.fenced, self._layout.barred
 
     def close(self) -> None:
-        """Report nothing any more; a session that lives on need not go on watching for us."""
+        """Stop. Remove the watches if the session goes on."""
         self._closed = True
         if self._client.state is SessionState.CONNECTED:
             for path in self._watched():
@@ -80,7 +80,7 @@ class Registry:
             self._reading = False
 
     def _refresh_failed(self, failure: Failure) -> None:
-        self._is_outdated = True  # should the session live on, the gap makes us look again
+        self._is_outdated = True  # if the session survives, the gap event starts another read
         if not self._closed:
             self._failed(failure)
 
@@ -95,8 +95,11 @@ class Registry:
         return servers, sorted(draining), fences, bars
 
     async def _records(self, paths: list[str], decode: Callable[[bytes, str], T], known: dict[str, T]) -> list[T]:
-        """What stands at `paths`. Of a znode that somebody has written over, what was `known` of it still holds: it is
-        its end that would tell of a death."""
+        """Read and decode the znodes at `paths`.
+
+        Keep the record in `known` for a znode whose value is damaged: only the deletion of the znode means that the
+        server has died.
+        """
         records: list[T] = []
         if not paths:
             return records
@@ -105,7 +108,8 @@ class Registry:
                 records.append(decode(data, path))
             except CorruptZnode as error:
                 former = known.get(path)
-                log.error("{what}: {error}", what="ignored" if former is None else "taken as it was", error=error)
+                log.error("{what}: {error}", what="ignoring a damaged znode" if former is None else
+                          "znode is damaged, keeping its former value", error=error)  # fmt: skip
                 records += [] if former is None else [former]
         return records
 
@@ -117,7 +121,7 @@ def take_over(
     registry: Registry,
     now_ms: int,
 ) -> None:
-    """Give the assigner what was loaded from the store, or kept warm by this master as a standby, and who lives."""
+    """Give the assigner the live servers and the state that was loaded, or that this master kept as a standby."""
     if loaded.world is not None:
         assigner.adopt(
             loaded.world,

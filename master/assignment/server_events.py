@@ -1,8 +1,8 @@
-"""Servers that come and go, as events for the assigner; and what a new active master waits for.
+"""Events for the assigner about servers that register or expire, and the waits of a new active master.
 
 The registry reports each change of the live servers, of drains, fences and bars. At a startup of the cluster the master
-waits until enough servers have registered. A master that takes over in the middle of an announced shutdown assigns
-nothing until the shutdown has come or has turned out not to come.
+waits until enough servers have registered. A master that takes over during an announced shutdown assigns no region
+until the shutdown is complete, or until it is clear that the cluster keeps running.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from regions.records.model import BarRecord, FenceRecord, Incarnation, ServerRec
 
 log = Logger()
 
-#: A new active master that finds the mark of an orderly shutdown and live servers assigns nothing for so long.
+#: A new active master that finds the clean-shutdown flag and live servers assigns no region for this long.
 SHUTDOWN_WAIT_S: Final = 60.0
 
 
@@ -39,31 +39,32 @@ class ServerEvents:
         now_ms: Callable[[], int],
         shutdown_canceled: Callable[[], None],
     ) -> None:
-        """`shutdown_canceled` is called when an announced shutdown has turned out not to come."""
+        """`shutdown_canceled` is called when the cluster keeps running after an announced shutdown."""
         self._reactor = reactor
         self._assigner = assigner
         self._history_writer = history_writer
         self._reports = reports
         self._now_ms = now_ms
         self._shutdown_canceled = shutdown_canceled
-        #: When servers registered that came during this tenure.
+        #: Times of the registrations during this tenure.
         self.arrivals_ms: dict[Incarnation, int] = {}
-        #: Origins of requests that change the mark of a draining server, by its uuid, until the change is seen.
+        #: Origins of drain requests by the server's uuid, until the registry has read the changed znode.
         self.drain_origins: dict[str, WorkOrigin | None] = {}
-        #: Number of live servers, and the startup that waits for it to grow.
+        #: Number of live servers.
         self._count = 0
+        #: Fires when `_wanted` servers live; None unless a startup waits.
         self._waiter: Deferred[None] | None = None
         self._wanted = 0
-        #: While an announced shutdown is awaited: the servers that lived when the wait began, and its end.
+        #: Servers that lived when the wait for an announced shutdown began; None without such a wait.
         self._stopping: frozenset[Incarnation] | None = None
         self._timer: IDelayedCall | None = None
 
     # --- startup ------------------------------------------------------------------------------------------------------
 
-    async def wait_for(self, minimum: int, settle_s: float, count: int) -> None:
-        """Wait until `minimum` servers live (RT-03, DD-10); `count` live now.
+    async def wait_for(self, minimum: int, pause_s: float, count: int) -> None:
+        """Wait until `minimum` servers live (RT-03, DD-10). `count` servers live now.
 
-        With a minimum of one, wait on until no server has registered for `settle_s`.
+        With a minimum of one, also wait until no server has registered for `pause_s`.
         """
         self._count, self._wanted = count, minimum
         while self._count < minimum:
@@ -74,11 +75,11 @@ class ServerEvents:
             while known != self._count:
                 known = self._count
                 pause: Deferred[None] = Deferred()
-                self._reactor.callLater(settle_s, pause.callback, None)
+                self._reactor.callLater(pause_s, pause.callback, None)
                 await pause
 
     def counted(self, count: int) -> None:
-        """Note that `count` servers live; end `wait_for` if that is enough."""
+        """Record the number of live servers, and end `wait_for` if the number is reached."""
         self._count = count
         if self._waiter is not None and count >= self._wanted:
             waiter, self._waiter = self._waiter, None
@@ -89,7 +90,7 @@ class ServerEvents:
     def changed(
         self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord], bars: list[BarRecord]
     ) -> None:
-        """Hand what has changed to the assigner."""
+        """Hand the changes to the assigner."""
         now = self._now_ms()
         self._assigner.handle(ev.BarsSeen(bars), now)
         for fence in fences:
@@ -106,7 +107,7 @@ class ServerEvents:
     def _gone(self, alive: set[str], now_ms: int) -> None:
         for uuid, known in list(self._assigner.world.servers.items()):
             if uuid not in alive and known.fenced_until_ms is None:
-                log.warn("server {server} is gone", server=known.record.name)
+                log.warn("server {server} has stopped or its session has expired", server=known.record.name)
                 self._history_writer.membership(known.record, SERVER_DOWN)
                 self._reports.forget(uuid)
                 self.arrivals_ms.pop(known.incarnation, None)
@@ -125,12 +126,12 @@ class ServerEvents:
     # --- an announced shutdown ----------------------------------------------------------------------------------------
 
     def await_shutdown(self, servers: list[ServerRecord]) -> None:
-        """Assign nothing: the cluster is being shut down, and the former active master has stopped before `servers`.
+        """Assign no region during an announced shutdown. The former active master has stopped before `servers`.
 
-        Servers that end are not replaced. The shutdown is off when a server starts, which none does in a shutdown, or
-        when the cluster still lives after SHUTDOWN_WAIT_S.
+        The wait is canceled when a server starts, because no server starts in a shutdown, or when the cluster still
+        runs after SHUTDOWN_WAIT_S.
         """
-        log.info("the cluster is being shut down; regions are assigned again in {wait} s unless it has ended by then",
+        log.info("the cluster is being shut down; assigning no regions unless it still runs in {wait} s",
                  wait=SHUTDOWN_WAIT_S)  # fmt: skip
         self._assigner.suspend()
         self._stopping = frozenset(one.incarnation for one in servers)
@@ -139,7 +140,7 @@ class ServerEvents:
     def _cancel_shutdown_wait(self) -> None:
         self.close()
         self._timer = self._stopping = None
-        log.info("the announced shutdown of the cluster did not come: regions are assigned again")
+        log.info("the cluster still runs after an announced shutdown: assigning regions again")
         self._assigner.unsuspend(self._now_ms())
         self._shutdown_canceled()
 

@@ -1,14 +1,14 @@
-"""The `/unassigned` znodes: the only place where a master writes and reads transitions.
+"""Writes and reads of the `/unassigned` znodes. All transitions of a master go through this module.
 
-Writes are gathered into fenced multis, several on their way at a time. A multi that is refused because of one of its
-operations is sent again without it, in halves, so one lost race never holds up five hundred regions. Watch events only
-say which znode to look at; the znodes are read many at a time.
+Writes are batched into fenced multis, with several multis in flight. If the store refuses a multi because of one
+operation, the others are sent again in two halves, so one lost race does not delay 500 regions. A watch event only
+names the znode that has changed. The changed znodes are read many at a time.
 
-Writes whose legality depends on a table's record check the record's version: once per multi and table, however many
-regions of the table the multi has. If a table's check is refused, all writes that named that version are reported.
+A write that depends on a table's record also checks the record's version, once per multi and table. If this check
+fails, all writes that depend on that version are reported as failed.
 
-Everything goes through one session, so answers come in the order in which the store worked: whatever is applied when
-its answer arrives leaves the picture no older than it was.
+All requests use one session, so replies arrive in the order of the store's operations: a reply never carries older
+state than an earlier reply.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from regions.transitions.states import RESTS_ON_MEMBERS, Actor, IllegalStep, che
 
 log = Logger()
 
-#: Multis on their way at a time; a partly filled one is sent only while fewer than the second figure are.
+#: Limit of the multis in flight.
 IN_FLIGHT_MAX: Final = 8
+#: A partly filled multi is sent only while fewer multis than this are in flight.
 EAGER_BELOW: Final = 2
-#: A transition whose server has probably begun to open is read after so long, unless OPENED comes before.
+#: A transition that has probably become OPENING is read after this time, unless another event comes first.
 OPENING_UNREAD_MS: Final = 1_500
 #: Znodes in one multi-read.
 READS_MAX: Final = 250
@@ -49,7 +50,7 @@ Write = fx.WriteOffline | fx.DeleteTransition
 
 
 class Page(Protocol):
-    """Steps to be written down with a multi: the operation, and what is told of its fate if that is known."""
+    """A page of the history in a multi: its operation, and methods that are called with the outcome of the multi."""
 
     op: WriteOp
 
@@ -63,15 +64,15 @@ class Page(Protocol):
 
 
 class Journal(Protocol):
-    """Whoever writes steps down (`master/assignment/history_writer.py`)."""
+    """The recorder of steps (`master/assignment/history_writer.py`)."""
 
     def page(self, writes: Sequence[Write]) -> Page | None: ...
 
 
 class _Item:
-    """One effect and the operations that carry it out; the first is the transition's own.
+    """One effect and its operations. The first operation is the one on the transition.
 
-    `check` (table id, version) is shared by the items of a multi that need the same.
+    Items of a multi with the same `check` (table id, version) share one check operation.
     """
 
     __slots__ = ("bytes", "check", "effect", "ops")
@@ -84,7 +85,7 @@ class _Item:
 
 
 def _checks(batch: list[_Item]) -> list[tuple[str, int]]:
-    """Return the checks that a multi of these items begins with, each once."""
+    """Return the table checks at the head of a multi of these items, each once."""
     return list(dict.fromkeys(item.check for item in batch if item.check is not None))
 
 
@@ -101,9 +102,10 @@ def _check_members(effect: Write) -> None:
 class TransitionWriter:
     """Carries out WriteOffline and DeleteTransition.
 
-    `done(effect, event)` is called for each with WriteDone or WriteFailed, and `batch_done()` after the last one of an
-    answer; `failed(failure)` for a multi whose fate is not known or that found us deposed. Writes of unknown fate are
-    kept until `fail_unknown`: they count as refused, which makes the assigner look what is there.
+    `done(effect, event)` is called for each write with WriteDone or WriteFailed, and `batch_done()` after the last
+    write of a reply. `failed(failure)` is called for a multi whose outcome is unknown, or that found a higher epoch.
+    Writes with an unknown outcome are kept until `fail_unknown` reports them as refused, so that the assigner reads the
+    znodes.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class TransitionWriter:
         failed: Callable[[Failure], None],
         journal: Journal | None = None,
     ) -> None:
-        """`journal` writes the steps down in the multi that takes them."""
+        """`journal` records the steps in the same multi."""
         self._fence = fence
         self._journal = journal
         self._layout = fence.layout
@@ -131,18 +133,18 @@ class TransitionWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits, nothing is on its way."""
+        """True if no write is queued, in flight, or of unknown outcome."""
         return not self._waiting and not self._retries and not self._unknown and self._in_flight == 0
 
     def put(self, effect: Write) -> None:
-        """Queue a write. Raise InvalidTransition for a step that is not in the table."""
+        """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
         after = effect.record.state if isinstance(effect, fx.WriteOffline) else None
         check(Actor.MASTER, effect.before, after, effect.cause, subject=effect.key)
         _check_members(effect)
         self._waiting.append(_Item(effect, self._ops(effect)))
 
     def flush(self) -> None:
-        """Send what may be sent now."""
+        """Send queued writes, up to IN_FLIGHT_MAX multis."""
         while self._retries and self._in_flight < IN_FLIGHT_MAX:
             self._send(self._retries.popleft())
         while self._waiting and self._in_flight < IN_FLIGHT_MAX:
@@ -152,13 +154,13 @@ class TransitionWriter:
             self._send(batch)
 
     def fail_unknown(self) -> None:
-        """The store is in sight again: report the writes whose answer was lost as refused, so that they are read."""
+        """Report writes whose reply was lost as refused, so that their znodes are read. Called on reconnection."""
         unknown, self._unknown = self._unknown, []
         for item in unknown:
             self._done(item.effect, ev.WriteFailed(item.effect.key))
 
     def close(self) -> None:
-        """Send and report nothing any more."""
+        """Stop sending and reporting writes."""
         self._closed = True
         self._waiting.clear()
         self._retries.clear()
@@ -186,7 +188,7 @@ class TransitionWriter:
         return [Check(self._layout.region(record.table_id, record.region_id), version)]
 
     def _next_batch(self) -> list[_Item]:
-        """The next run of items; empty when a part of a batch had better wait for company."""
+        """Remove and return the next items to send. Return [] if a partly filled multi should wait for more items."""
         if len(self._waiting) < OPS_MAX and self._in_flight >= EAGER_BELOW:
             return []
         batch: list[_Item] = []
@@ -257,7 +259,7 @@ class TransitionWriter:
         self._batch_done()
 
     def _without_refused(self, batch: list[_Item], error: MultiFailed, page: Page | None) -> list[_Item]:
-        """Report the items because of which a multi was refused; return the others, to be sent again."""
+        """Report the items that the store refused, and return the other items to be sent again."""
         checks = _checks(batch)
         if 0 <= error.index < len(checks):
             check = checks[error.index]
@@ -277,10 +279,10 @@ class TransitionWriter:
 
 
 class TransitionReader:
-    """Reads transitions that may have changed, many at a time, and reports what it finds.
+    """Reads transitions that may have changed, many at a time.
 
-    `seen(event)` is called for each, in the order of the store's answers, `batch_done()` after each answer,
-    `failed(failure)` when an answer did not come.
+    `seen(event)` is called for each transition, in the order of the store's replies; `batch_done()` after each reply;
+    `failed(failure)` when a read has failed.
     """
 
     def __init__(
@@ -296,7 +298,7 @@ class TransitionReader:
         self._batch_done = batch_done
         self._failed = failed
         self._dirty: dict[tuple[str, int], None] = {}
-        #: Read only if nothing else is heard of them: key -> when, in insertion order, which is the order of time.
+        #: Transitions to be read at a later time unless `put` comes first, by key. Insertion order is order of time.
         self._later: dict[tuple[str, int], int] = {}
         self._in_flight = 0
         self._closed = False
@@ -309,7 +311,7 @@ class TransitionReader:
         self._dirty[key] = None
 
     def put_later(self, region_id: str, replica: int, when_ms: int) -> bool:
-        """Queue a transition to be read at `when_ms` unless it is read before; False if it waits already."""
+        """Queue a transition to be read at `when_ms`, unless `put` queues it earlier. Return False if it is queued."""
         key = (region_id, replica)
         if key in self._later or key in self._dirty:
             return False
@@ -317,14 +319,14 @@ class TransitionReader:
         return True
 
     def due(self, now_ms: int) -> None:
-        """Queue those whose time has come."""
+        """Queue the transitions of `put_later` whose time has come."""
         for key, when_ms in list(self._later.items()):
             if when_ms > now_ms:
                 return
             self.put(*key)
 
     def flush(self) -> None:
-        """Send what may be sent now; a partly filled read waits while another is on its way."""
+        """Send queued reads. A partly filled read waits while another read is in flight."""
         while self._dirty and self._in_flight < READS_IN_FLIGHT_MAX:
             if self._in_flight and len(self._dirty) < READS_MAX:
                 return
@@ -337,7 +339,7 @@ class TransitionReader:
             self._client.multi_read(reads).addCallbacks(self._answered, self._not_answered, (keys,), {}, (keys,))
 
     def close(self) -> None:
-        """Read and report nothing any more."""
+        """Stop reading and reporting."""
         self._closed = True
         self._dirty.clear()
         self._later.clear()
@@ -360,7 +362,7 @@ class TransitionReader:
         try:
             record = decode_transition(data, self._layout.transition(region_id, replica))
         except CorruptZnode as error:
-            log.error("transition left alone: {error}", error=error)
+            log.error("ignoring a damaged transition: {error}", error=error)
             return
         self._seen(ev.TransitionRead(region_id, replica, record, stat.version))
 
@@ -372,7 +374,7 @@ class TransitionReader:
 
 
 def is_own_write(replica: Replica, event_type: int) -> bool:
-    """Return whether a watch event of the transition reports the write that is on its way for `replica`."""
+    """Return True if a watch event of the transition reports the write that is in flight for `replica`."""
     if replica.write is None:
         return False
     if replica.transition is None:
@@ -381,17 +383,17 @@ def is_own_write(replica: Replica, event_type: int) -> bool:
 
 
 def is_only_begun(replica: Replica) -> bool:
-    """Return whether a change of the transition's data can only be the server's first step, OFFLINE to OPENING."""
+    """Return True if a change of the transition's data can only be the server's step from OFFLINE to OPENING."""
     transition = replica.transition
     if transition is None or transition.state is not RegionState.OFFLINE or replica.is_writing:
         return False
-    if replica.failure is not None:  # the next step waits for what the znode says
+    if replica.failure is not None:  # the master's next step depends on the value of the znode
         return False
     return replica.order is not None and replica.order.first_sent_ms > 0
 
 
 def wipe_ops(layout: Layout, transitions: list[tuple[TransitionRecord, int]]) -> list[WriteOp]:
-    """Deletes for a cluster startup's wipe (RT-04, X8): by version, legal for every state, repeatable."""
+    """Return the deletes of all transitions at a cluster startup (RT-04), at their versions (X8)."""
     ops: list[WriteOp] = []
     for record, version in transitions:
         check(Actor.MASTER, RegionState(record.state), None, subject=record.key)
@@ -400,10 +402,11 @@ def wipe_ops(layout: Layout, transitions: list[tuple[TransitionRecord, int]]) ->
 
 
 async def read_missed_changes(client: ZkClient, layout: Layout, world: ClusterState) -> list[ev.Event]:
-    """Read what others write, and what the outcome of our own writes may be: transitions, tables, moves.
+    """Read transitions, tables and moves again after missed events, and return them as events.
 
-    Servers and marks have watches of their own that look again by themselves. Regions' records need no look: servers
-    write them together with OPENED, and whoever lost an answer of ours reads the record again.
+    This also finds the outcome of this master's own writes whose replies were lost. The registry reads servers, drains,
+    fences and bars again by itself. Region records need no read: servers write them together with OPENED, and a request
+    whose reply was lost reads its record again.
     """
     transitions = await store.load_transitions(client, layout)
     tables = await store.load_tables(client, layout)

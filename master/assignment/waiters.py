@@ -1,4 +1,4 @@
-"""Those who wait until something holds in the picture: an answer that is to come when all regions are open, say."""
+"""Requests that wait for a condition on the cluster state, such as all regions of a table being open."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from twisted.internet.defer import Deferred
 from coord.rpc.server import RpcError
 from regions.messages import TIMED_OUT
 
-#: Nobody waits longer in one request.
+#: Longest wait of one request.
 WAIT_MS_MAX: Final = 3_600_000
 
 
 class Waiters:
-    """Conditions that are looked at after every step."""
+    """Conditions that are evaluated after every step."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Callable[[], bool], Deferred[None]]] = []
 
     def when(self, holds: Callable[[], bool]) -> Deferred[None]:
-        """Fires with the first `wake` at which `holds()`."""
+        """Return a Deferred that fires at the first `wake` at which `holds()`."""
         waiter: Deferred[None] = Deferred()
         self._waiting.append((holds, waiter))
         return waiter
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Evaluate all conditions after a change of the cluster state."""
         waiting, self._waiting = self._waiting, []
         for holds, waiter in waiting:
             if waiter.called:
@@ -38,7 +38,7 @@ class Waiters:
                 self._waiting.append((holds, waiter))
 
     def fail(self, error: Exception) -> None:
-        """Nothing will change any more."""
+        """Fail all waiting requests with `error`."""
         waiting, self._waiting = self._waiting, []
         for _, waiter in waiting:
             if not waiter.called:
@@ -46,11 +46,11 @@ class Waiters:
 
 
 async def wait_within(waiter: Deferred[None], reactor: Any, wait_ms: int, so_far: Callable[[], str]) -> None:
-    """Wait for `waiter`. Raises RpcError(TIMED_OUT) after `wait_ms`, with `so_far()`; what is waited for goes on."""
+    """Wait for `waiter`. Raise RpcError(TIMED_OUT) with the text of `so_far()` after `wait_ms`."""
 
     def too_late() -> None:
         if not waiter.called:
-            waiter.errback(RpcError(TIMED_OUT, f"{so_far()}; it goes on"))
+            waiter.errback(RpcError(TIMED_OUT, f"{so_far()}; the operation continues"))
 
     timer = reactor.callLater(min(wait_ms, WAIT_MS_MAX) / 1000, too_late)
     try:

@@ -1,7 +1,12 @@
 """Tables and regions in the store.
 
-store.py    layout of the root, loading, writes that are not about tables
-tables.py   writes of DDL: each one fenced multi
-ddl.py      DDL requests, step by step; locks.py decides who waits for whom
-janitor.py  what is done about tables without a request
+store.py     creation of the root, loading, writes that are not about tables
+tables.py    writes of DDL: each is one fenced multi
+ddl.py       DDL requests, step by step
+locks.py     locks of DDL requests
+janitor.py   background work on tables
+purging.py   removal of the rows of deleted tables
+undelete.py  restores deleted tables
+formats.py   raises the cluster's format
+lookup.py    tables, regions and replicas by name or id
 """

@@ -1,24 +1,23 @@
 """Operations on tables: create, alter, rename, delete, enable, disable (OC-01 to OC-11, DD-01 to DD-07).
 
-Each goes the same way, and the numbers are those of the contract:
+Each operation takes these steps:
 
-1. take locks, table before names before regions (OC-03, `master/catalog/locks.py`);
-2. make the records as they shall be, beside those that are (OC-04): nobody sees them;
-3. write all of it in one fenced multi, with the request's result if it has an id (OC-05, `master/catalog/tables.py`);
-if that
-   is refused, the records are dropped, the locks given back, and the caller told; if nobody knows, the caller is told
-   that;
-4. from here on it cannot fail (OC-06): what follows is memory;
-5. the picture takes over what is in the store now, regions first, the table then (OC-07), and answers can show it
-   (OC-08);
-6. only now are servers told (OC-09). That work hangs on nothing but records: this master and the next do it until it is
-   done, from what the picture says, from what servers report, and by looking again now and then.
+1. Take locks: table before names before regions (OC-03, `master/catalog/locks.py`).
+2. Build the new records beside the current ones (OC-04). No reader sees them yet.
+3. Write all records in one fenced multi, together with the request's result if it has an id (OC-05,
+   `master/catalog/tables.py`). If the store refuses the multi, drop the records, release the locks and reject the
+   request. If the outcome is unknown, the caller is told so.
+4. From here on the operation cannot fail (OC-06): the remaining steps only change memory.
+5. Update the cluster state from the written records, regions before the table (OC-07). Replies now show the change
+   (OC-08).
+6. Only now send orders to servers (OC-09). This work depends on nothing but records and reports, so this master or the
+   next one repeats it until it is done.
 
-A request whose id is in the store has been carried out, by whichever master: its result is told again. After any doubt,
-a lost answer or a refusal that fits no other explanation, the store is asked for the id before anything else is said.
+If the id of a request is in the store, some master has carried the request out, and its result is returned again. After
+a lost reply, or a refusal with no other explanation, the id is looked up before the request is rejected.
 
-Nothing is refused before the store has said that our epoch stands: a master that was replaced and does not know it yet
-would refuse what its successor has made possible.
+A request is rejected only after the store has confirmed this master's epoch. Otherwise a master that has been replaced
+could reject a request that its successor's changes have made legal.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ from regions.transitions.table_states import VISIBLE, table_after
 log = Logger()
 
 REPLICATION_MAX: Final = 7
-#: A record that has changed under an operation is read again and the operation done anew so often.
+#: Attempts of an operation whose record is changed at the same time.
 TRIES_MAX: Final = 3
 
 
-#: Brings a deleted table back; the second argument makes the part of the multi that records the result.
+#: Restores a deleted table. The second argument returns the operations that record the result.
 Undeletes = Callable[[ddl.UndeleteTable, Callable[[TableRecord], tables.Ops]], Awaitable[TableRecord]]
 
 
@@ -68,7 +67,7 @@ async def _nobody_undeletes(request: ddl.UndeleteTable, _: Callable[[TableRecord
 
 
 class TableOperations:
-    """Carries out requests about tables for one reign, one at a time for each table."""
+    """Carries out requests about tables during one tenure, one at a time for each table."""
 
     def __init__(
         self,
@@ -83,14 +82,13 @@ class TableOperations:
         self._now_ms = now_ms
         self._token = token
         self.locks = LockTable()
-        #: Carries out UndeleteTable (`master/catalog/undelete.py`); set by the reign.
+        #: Carries out UndeleteTable (`master/catalog/undelete.py`); set by `ActiveMaster`.
         self.undelete: Undeletes = _nobody_undeletes
-        #: Tables that are being created, by id: PREPARING, and visible to nobody (DD-01).
+        #: Tables that are being created, by id. They are PREPARING and not visible yet (DD-01).
         self.preparing: dict[str, TableRecord] = {}
 
     async def perform(self, request: ddl.DdlRequest) -> ms.Tables:
-        """Carry out a request, or tell again what it has led to. Raises RpcError, and what `master.catalog.tables`
-        raises."""
+        """Carry out a request, or return its result again. Raise RpcError, or what `master.catalog.tables` raises."""
         try:
             ddl.check_request_id(request.request_id)
         except ValueError as error:
@@ -102,32 +100,32 @@ class TableOperations:
             else:
                 record = await self._perform(request)
         except RpcError:
-            # Our picture stands against it. Is it still the truth, or has another master changed what we know?
-            await self._active_master.fence.stands()
+            # The cluster state in memory forbids the request. Reject it only if no other master has changed the store.
+            await self._active_master.fence.verify()
             raise
         return await self._answer(request, record)
 
     # --- requests with an id ------------------------------------------------------------------------------------------
 
     async def _perform_once(self, request: ddl.DdlRequest) -> TableRecord:
-        """Carry out a request that may have come before."""
+        """Carry out a request that an earlier attempt may have carried out already."""
         done = await self._find_result(request)
         if done is not None:
             return done
         try:
             return await self._perform(request)
         except (RpcError, tables.AlreadyDone, MultiFailed):
-            # Refused because it was done already, by a write of ours whose answer was lost?
+            # The refusal may be the effect of this request's own earlier write, whose reply was lost.
             done = await self._find_result(request)
             if done is None:
                 raise
             return done
 
     async def _find_result(self, request: ddl.DdlRequest) -> TableRecord | None:
-        """The table as the same request left it; None if it has not been carried out.
+        """Return the table record that the same request has written, or None if it has not been carried out.
 
         Raises:
-            RpcError: the id has been used for something else.
+            RpcError: another request has used the id.
         """
         found = await tables.find_request(self._active_master.fence, request.request_id)
         if found is None:
@@ -143,7 +141,7 @@ class TableOperations:
         return found.table
 
     def _result_ops(self, request: ddl.DdlRequest, table: TableRecord) -> tables.Ops:
-        """The part of the multi that records the result."""
+        """Return the operations that record the result in the multi."""
         fence = self._active_master.fence
         if not request.request_id:
             return []
@@ -167,17 +165,17 @@ class TableOperations:
                 case ddl.UndeleteTable():
                     return await self.undelete(request, partial(self._result_ops, request))
         except tables.AlreadyExists as error:
-            raise RpcError(ms.ALREADY_EXISTS, f"there is a table {error}") from error
-        raise AssertionError(f"{type(request).__name__} is no request about tables")
+            raise RpcError(ms.ALREADY_EXISTS, f"table {error} already exists") from error
+        raise AssertionError(f"{type(request).__name__} is no DDL request")
 
     async def _create(self, request: ddl.CreateTable) -> TableRecord:
-        """DD-01: the name is locked and the table PREPARING until the write that makes it RUNNING."""
+        """Create a table (DD-01). Its name is locked and its state PREPARING until the write that makes it RUNNING."""
         schema, specs = plan_create(request)
         world = self._active_master.world
         kind = kind_for(request, world)
         async with self.locks.hold(Lock(Rank.NAME, request.name)):
             if request.name in world.names:
-                raise RpcError(ms.ALREADY_EXISTS, f"there is a table {request.name!r}")
+                raise RpcError(ms.ALREADY_EXISTS, f"table {request.name!r} already exists")
             table, regions = new_table(
                 request, schema, specs, tables.new_table_id(self._token), self._now_ms(), TableState.PREPARING, kind
             )
@@ -191,7 +189,7 @@ class TableOperations:
         return written
 
     async def _write_new(self, table: TableRecord, regions: list[RegionRecord], entry: tables.Ops) -> None:
-        """Write a new table; if remains of an unfinished one have its name, after clearing them away."""
+        """Write a new table. First remove the remains of an unfinished creation of the same name."""
         fence = self._active_master.fence
         try:
             await tables.create(fence, table, regions, entry)
@@ -201,7 +199,7 @@ class TableOperations:
             await tables.create(fence, table, regions, entry)
 
     async def _clear_remains(self, name: str) -> bool:
-        """Whether the name was that of a table whose creation was not finished, and is free now."""
+        """Remove the remains of an unfinished creation. Return True if the name is free now."""
         fence = self._active_master.fence
         path = fence.layout.name(name)
         found = await store.read_all(fence.client, [path])
@@ -210,7 +208,7 @@ class TableOperations:
         try:
             table_id = decode_name(found[0][1], path)
         except CorruptZnode as error:
-            log.error("left alone: {error}", error=error)
+            log.error("cannot use table name, its znode is damaged: {error}", error=error)
             return False
         if table_id in self.preparing or await fence.client.exists(fence.layout.table(table_id)) is not None:
             await self.refresh_table(table_id)
@@ -219,7 +217,7 @@ class TableOperations:
         return True
 
     async def _alter(self, request: ddl.AlterTable) -> TableRecord:
-        """DD-07. A new name is locked as well, after the table."""
+        """Alter or rename a table (DD-07). A new name is locked after the table."""
         if not request.name:
             return await self._changed(request, [], self._write_alter)
         try:
@@ -234,11 +232,11 @@ class TableOperations:
         names: list[Lock],
         write: Callable[[Any, Table], Awaitable[TableRecord]],
     ) -> TableRecord:
-        """Hold the table's lock, and let `write` change it; again if its record turns out to be another by now."""
+        """Change a table by `write` under the table's lock. Retry if its record was changed at the same time."""
         for tries in range(1, TRIES_MAX + 1):
             table_id = self._visible(request.table).record.table_id
             async with self.locks.hold(Lock(Rank.TABLE, table_id), *names):
-                table = self._visible(request.table)  # it may have been renamed or deleted while we waited
+                table = self._visible(request.table)  # the table may have been renamed or deleted during the wait
                 if table.record.table_id != table_id:
                     continue
                 try:
@@ -247,12 +245,12 @@ class TableOperations:
                     if not isinstance(error.error, BadVersion) or tries == TRIES_MAX:
                         raise
                     await self.refresh_table(table_id)
-        raise RpcError(ms.BUSY, f"table {request.table} changes too quickly")
+        raise RpcError(ms.BUSY, f"table {request.table} is being changed by other requests, try again")
 
     async def _write_alter(self, request: ddl.AlterTable, table: Table) -> TableRecord:
         former = table.record
         if request.name and request.name != former.name and request.name in self._active_master.world.names:
-            raise RpcError(ms.ALREADY_EXISTS, f"there is a table {request.name!r}")
+            raise RpcError(ms.ALREADY_EXISTS, f"table {request.name!r} already exists")
         try:
             altered = alter(former, request)
         except ValueError as error:
@@ -267,7 +265,7 @@ class TableOperations:
     async def _put(
         self, request: ddl.AlterTable | ddl.SetTableIntent, table: Table, changed: TableRecord
     ) -> TableRecord:
-        """Write a table's next record, if it is another one, and take it over."""
+        """Write a table's next record and update the cluster state. Only record the result if nothing changes."""
         fence, former = self._active_master.fence, table.record
         entry = self._result_ops(request, changed)
         if changed == former:
@@ -278,16 +276,21 @@ class TableOperations:
         return changed
 
     async def _delete(self, request: ddl.DeleteTable, table: Table) -> TableRecord:
-        """DD-06: to REMOVED, and the name given free, in one write; then the regions are closed."""
+        """Delete a table (DD-06): one write sets REMOVED and frees the name. The assigner then closes the regions."""
         removed = purging.deleted(table.record, self._now_ms(), self._grace_ms)
-        version = await tables.remove(self._active_master.fence, removed, table.version, self._result_ops(request, removed))
+        version = await tables.remove(
+            self._active_master.fence, removed, table.version, self._result_ops(request, removed)
+        )
         self._active_master.observe(ev.TableSeen(removed, version))
         return removed
 
-    # --- what the background wants ------------------------------------------------------------------------------------
+    # --- background work ----------------------------------------------------------------------------------------------
 
     async def finish_altering(self, effect: fx.FinishAltering) -> None:
-        """ALTERING to RUNNING: every region follows the latest schema (DD-07). Nothing, if it was altered again."""
+        """Set an ALTERING table to RUNNING: every region has the latest schema (DD-07).
+
+        Do nothing if the table has been altered again.
+        """
         async with self.locks.hold(Lock(Rank.TABLE, effect.table_id)):
             table = self._active_master.world.tables.get(effect.table_id)
             if table is None or table.record.state is not TableState.ALTERING:
@@ -298,15 +301,16 @@ class TableOperations:
             try:
                 version = await tables.change(self._active_master.fence, done, table.version, [])
             except MultiFailed as error:
-                log.info("table {table} stays ALTERING for now: {error}", table=done.name, error=error)
+                log.info("table {table} stays ALTERING, its record was changed at the same time: {error}",
+                         table=done.name, error=error)  # fmt: skip
                 await self.refresh_table(effect.table_id)
                 return
             self._active_master.observe(ev.TableSeen(done, version))
 
     async def refresh_table(self, table_id: str) -> None:
-        """Read a table anew: what is known of it may be out of date, or nothing is.
+        """Read a table again: its record in memory may be out of date or missing.
 
-        Keep the known record, at its new version, if somebody has written over the znode what is no table.
+        If the znode's value is damaged, keep the record in memory with the znode's new version.
         """
         fence = self._active_master.fence
         path = fence.layout.table(table_id)
@@ -315,7 +319,8 @@ class TableOperations:
             try:
                 record = decode_table(data, path)
             except CorruptZnode as error:
-                log.error("{what}: {error}", what="ignored" if known is None else "taken as it was", error=error)
+                log.error("{what}: {error}", what="ignoring a damaged table" if known is None else
+                          "table record is damaged, keeping its former value", error=error)  # fmt: skip
                 if known is None:
                     return
                 record = known.record
@@ -326,22 +331,24 @@ class TableOperations:
                 regions = await store.load_regions(fence.client, fence.layout, table_id)
                 self._active_master.observe(ev.TableSeen(record, stat.version, regions))
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- replies ------------------------------------------------------------------------------------------------------
 
     def _visible(self, name: str) -> Table:
-        """The table of that name or id. Raises RpcError(NOT_FOUND): also for one that is deleted."""
+        """Return the table of that name or id. Raise RpcError(NOT_FOUND) for an unknown or a deleted table."""
         table = find_table(self._active_master.world, name)
         if table.record.state not in VISIBLE:
             raise RpcError(ms.NOT_FOUND, f"table {name!r} is deleted")
         return table
 
     async def _answer(self, request: ddl.DdlRequest, record: TableRecord) -> ms.Tables:
-        """The result: the record as it was written, and the table's counts now, or when what is waited for holds."""
+        """Return the written record with the table's current counts, after the wait that the request asks for."""
         table = self._active_master.world.tables.get(record.table_id)
         if table is None or self._active_master.is_over:
-            # Deleted and closed by now, or another master goes on with it: it was done all the same (OC-06).
+            # The table is deleted and closed, or another master has taken over. The operation was done (OC-06).
             if request.wait_ms > 0 and self._active_master.is_over:
-                raise RpcError(ms.TIMED_OUT, f"table {record.name} is written; another master goes on with it")
+                raise RpcError(
+                    ms.TIMED_OUT, f"the change of table {record.name} is stored; another master completes it"
+                )
             return ms.Tables([ms.TableSummary(record, record.regions, 0, 0, 0, 0)])
         await self._active_master.wait(
             lambda: is_wait_over(request, table),
@@ -352,14 +359,14 @@ class TableOperations:
 
 
 def answer_record(written: TableRecord, now: TableRecord) -> TableRecord:
-    """The record that answers a request: the result of the request, in the state that the table is in by now."""
+    """Return the record for the reply: the current one if the request's result still holds, else the written one."""
     if written.schema_version == now.schema_version and written.name == now.name and written.intent == now.intent:
         return now
     return written
 
 
 def _after(table: TableRecord, event: str) -> TableState:
-    """Raises InvalidTableStep."""
+    """Return the table's state after `event`. Raise InvalidTableStep."""
     state = table_after(table.state, event, subject=table.name)
     assert state is not None, f"{event} does not end a table"
     return state
@@ -369,7 +376,7 @@ def _after(table: TableRecord, event: str) -> TableState:
 
 
 def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec]]:
-    """Schema and key ranges of a table to be created. Raises RpcError(BAD_REQUEST) that says what is wrong."""
+    """Return schema and key ranges of a table to be created. Raise RpcError(BAD_REQUEST) for an invalid request."""
     try:
         check_table_name(request.name)
         check_group(request.group)
@@ -382,7 +389,7 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
         if not 1 <= request.replication <= REPLICATION_MAX:
             raise ValueError(f"replication is between 1 and {REPLICATION_MAX}, not {request.replication}")
         if request.columns and request.schema:
-            raise ValueError("give columns or a schema of your own, not both")
+            raise ValueError("give columns or a schema text, not both")
         schema = columns.create(request.columns) if request.columns else request.schema
     except ValueError as error:
         raise RpcError(ms.BAD_REQUEST, str(error)) from error
@@ -392,7 +399,7 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
 def kind_for(request: ddl.CreateTable, world: ClusterState) -> str:
     """Return the kind of a table to be created.
 
-    Raise RpcError(BAD_REQUEST) unless it is clear which one is meant, and for more replicas than the kind keeps copies.
+    Raise RpcError(BAD_REQUEST) if the kind is ambiguous or unknown, or if it does not support the replication.
     """
     servers = [one for one in world.servers.values() if one.fenced_until_ms is None]
     of_group = [one.kind for one in servers if one.group == request.group]
@@ -415,7 +422,7 @@ def new_table(
     state: TableState,
     kind: str,
 ) -> tuple[TableRecord, list[RegionRecord]]:
-    """A new table and its regions, PREPARING (DD-01)."""
+    """Return the records of a new table and its regions, in state PREPARING (DD-01)."""
     table = TableRecord(
         table_id,
         request.name,
@@ -446,24 +453,24 @@ def new_table(
 
 
 def alter(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
-    """The table's next record (DD-07): the same one, if the request changes nothing.
+    """Return the table's next record (DD-07), or `former` if the request changes nothing.
 
     Raises:
-        ValueError: the schema, or the kind, cannot be changed like that.
+        ValueError: the request's change of schema or kind is not allowed.
     """
     schema, kind = former.schema, former.kind
     if request.kind not in ("", kind):
         if kind:
-            raise ValueError(f"it is of kind {kind}, and a kind does not change")
+            raise ValueError(f"its kind is {kind}, and the kind of a table cannot be changed")
         check_kind(request.kind)
         kind = request.kind
     if request.schema is not None:
         if request.steps or isinstance(schema, Schema):
-            raise ValueError("its schema has columns: add, drop or rename them")
+            raise ValueError("its schema has columns: add, drop or rename columns instead")
         schema = request.schema
     if request.steps:
         if not isinstance(schema, Schema):
-            raise ValueError("it was created without columns; its schema is a text, which --schema replaces")
+            raise ValueError("its schema is a text without columns: replace the text with --schema")
         schema = columns.evolve(schema, request.steps)
     name = request.name or former.name
     if (name, schema) == (former.name, former.schema):
@@ -482,14 +489,14 @@ def alter(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
 
 
 def alter_finished(former: TableRecord) -> TableRecord:
-    """The record of an altered table all of whose regions have said that they follow it."""
+    """Return the record of an altered table after all its replicas have reported the latest schema version."""
     return msgspec.structs.replace(
         former, state=_after(former, "all regions say"), fully_applied_schema=None, fully_applied_version=0
     )
 
 
 def is_wait_over(request: ddl.DdlRequest, table: Table) -> bool:
-    """Whether what a caller may wait for holds, or others have wished for something else since."""
+    """Return True if the state that the caller waits for is reached, or if a later request has changed the goal."""
     closed = table.open_replicas == 0 and table.rit == 0
     if table.record.state is TableState.REMOVED:
         return closed
@@ -503,7 +510,7 @@ def is_wait_over(request: ddl.DdlRequest, table: Table) -> bool:
 
 
 def progress_text(request: ddl.DdlRequest, table: Table) -> str:
-    """How far that is."""
+    """Return how far the table is from that state."""
     if isinstance(request, ddl.AlterTable):
         version = table.record.schema_version
         return f"{table.altered} of {table.replicas} replicas have schema version {version}"

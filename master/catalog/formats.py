@@ -1,4 +1,4 @@
-"""The active master raises the cluster's format when every registered process knows a higher one."""
+"""Raises the cluster's format version when every registered process supports a higher one. Active master only."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 log = Logger()
 
-#: The registrations are looked at so often, the first time this long after the master has become active: an upgrade
-#: lasts minutes, and nothing waits for the format.
+#: Period of checking the registrations, and the delay of the first check. An upgrade takes minutes, and nothing waits
+#: for the format.
 CHECK_EVERY_MS: Final = 10_000
 
 
 class Formats:
-    """See the module docstring. One per reign."""
+    """See the module docstring. One per tenure."""
 
     def __init__(self, fence: Fence, now_ms: Callable[[], int]) -> None:
         self._fence = fence
         self._now_ms = now_ms
         self._check_at_ms = now_ms() + CHECK_EVERY_MS
-        #: Registrations below the format that the log has named.
+        #: Processes below the cluster's format that have been logged.
         self._named: dict[str, None] = {}
 
     def is_due(self) -> bool:
-        """Return True if it is time to look at the registrations."""
+        """Return True if it is time to check the registrations."""
         now_ms = self._now_ms()
         if now_ms < self._check_at_ms:
             return False
@@ -43,25 +43,25 @@ class Formats:
         return True
 
     async def look(self) -> None:
-        """Raise the format if all know a higher one; name in the log who knows less than the present one."""
+        """Raise the format if all processes support a higher one. Log the processes that do not support the current."""
         fence, layout = self._fence, self._fence.layout
         masters = await store.read_all(fence.client, await store.list_all(fence.client, [layout.masters]))
         servers = await store.read_all(fence.client, await store.list_all(fence.client, [layout.servers]))
         announced = [(f"master {one.host}:{one.port}", one.format) for one, _ in store.decoded(masters, decode_master)]
         announced += [(f"server {one.host}:{one.port}", one.format) for one, _ in store.decoded(servers, decode_server)]
         if len(announced) < len(masters) + len(servers):
-            return  # A registration that cannot be read may be of any build.
+            return  # a process with a damaged registration may be of any build
         data, stat = await fence.client.get(layout.cluster)
         try:
             record = decode_cluster(data, layout.cluster)
         except CorruptZnode as error:
-            log.error("the format stays as it is: {error}", error=error)
+            log.error("cannot raise the cluster's format, the cluster record is damaged: {error}", error=error)
             return
         for name, known in announced:
             if known_by(known) < record.format_version and name not in self._named:
                 self._named[name] = None
                 log.error(
-                    "{name} knows formats up to {known}, the cluster has format {now}: start a newer build there",
+                    "{name} supports formats up to {known}, the cluster has format {now}: start a newer build there",
                     name=name,
                     known=known_by(known),
                     now=record.format_version,
@@ -73,6 +73,6 @@ class Formats:
         try:
             await fence.write([SetData(layout.cluster, encode(raised), stat.version)])
         except MultiFailed as error:
-            log.info("the format is not raised: {error}", error=error)  # The next look tries again.
+            log.info("could not raise the cluster's format, trying again later: {error}", error=error)
             return
-        log.info("the cluster has format {now} from now on: {what}", now=wanted, what=FORMATS[wanted])
+        log.info("raised the cluster's format to {now}: {what}", now=wanted, what=FORMATS[wanted])

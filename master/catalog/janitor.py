@@ -1,8 +1,12 @@
-"""What the active master does about tables without being asked (OC-09, OC-11): the second half of operations on them.
+"""Background work of the active master on tables (OC-09, OC-11), which completes DDL operations:
 
-Regions that could not be created are replaced, removed tables whose regions are all closed are marked, half-made
-tables are cleared away, and results of old requests are forgotten. All of it hangs on nothing but records and may be
-repeated, so whatever one master leaves undone the next one does.
+- replace regions that could not be created
+- mark deleted tables whose regions are all closed
+- remove the remains of unfinished table creations
+- delete the results of old requests
+
+All of this work depends only on records and may be repeated, so the next active master completes what this one has
+left.
 """
 
 from __future__ import annotations
@@ -28,21 +32,21 @@ from regions.transitions.states import Cause
 
 log = Logger()
 
-#: Results of requests are kept so long, and so many: whoever asks again does it within minutes.
+#: Age and number of the request results that are kept. Clients retry a request within minutes.
 REQUESTS_KEPT_MS: Final = 24 * 3600 * 1000
 REQUESTS_KEPT_MAX: Final = 10_000
-#: They are looked over so often; by a new master when what it found has been taken care of.
+#: Delay of the first removal of old results, so that a new active master first completes its takeover; and its period.
 PRUNE_FIRST_MS: Final = 60 * 1000
 PRUNE_EVERY_MS: Final = 10 * 60 * 1000
 
 
 def _names_a_server(region: RegionRecord) -> bool:
-    """Whether its record says that a replica is open somewhere."""
+    """Return True if the region's record names a server that has a replica open."""
     return any(one.start_code is not None for one in region.replicas)
 
 
 class Janitor:
-    """See the module docstring. One per reign."""
+    """See the module docstring. One per tenure."""
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class Janitor:
         now_ms: Callable[[], int],
         finished: Callable[[TableRecord], None] = lambda _: None,
     ) -> None:
-        """`finished` is called for each deleted table of which nothing is open any more."""
+        """`finished` is called for each deleted table whose regions are all closed."""
         self.finished = finished
         self._active_master = active_master
         self._operations = operations
@@ -59,16 +63,16 @@ class Janitor:
         self._prune_at_ms = now_ms() + PRUNE_FIRST_MS
 
     async def finish_table(self, effect: fx.FinishTable) -> None:
-        """DD-06: DELETED into the regions, and then the mark that nobody needs to look at them any more.
+        """Write DELETED into the regions of a deleted table, then `finished_ms` into the table's record (DD-06).
 
-        Not while there is a transition of one of them: a server whose registration has gone can have begun to close it
-        before it hears of that.
+        Wait while one of the regions has a transition: a server whose registration is gone may have begun to close the
+        region before it noticed.
         """
         fence, table = self._active_master.fence, effect.record
         suspects = {one.region_id for one, _ in effect.regions if _names_a_server(one)}
         for known in (effect.regions, None):
             try:
-                # None: one of them has changed; servers write them as well.
+                # None: a region has changed since the effect, because servers write the records too. Read them again.
                 regions = known or await store.load_regions(fence.client, fence.layout, table.table_id)
                 suspects |= {one.region_id for one, _ in regions if _names_a_server(one)}
                 regions = await tables.clear_locations(fence, regions)
@@ -80,7 +84,8 @@ class Janitor:
                 record = msgspec.structs.replace(table, finished_ms=self._now_ms())
                 await tables.change(fence, record, effect.version, [])
             except MultiFailed as error:
-                log.info("table {table} is not marked as finished: {error}", table=table.name, error=error)
+                log.info("could not mark deleted table {table} as closed, a record has changed: {error}",
+                         table=table.name, error=error)  # fmt: skip
             else:
                 self._active_master.observe(ev.FinishAnswered(table.table_id, True))
                 self.finished(record)
@@ -97,8 +102,8 @@ class Janitor:
     def _begun_meanwhile(
         self, table_id: str, regions: list[tuple[RegionRecord, int]], late: list[tuple[TransitionRecord, int]]
     ) -> None:
-        """The table is not finished: what servers have begun is brought to its end first, as any transition is."""
-        log.info("table {table} is not finished yet: {count} transitions", table=table_id, count=len(late))
+        """Hand the transitions that servers have begun to the assigner, which completes them before the table."""
+        log.info("deleted table {table} is not closed yet: {count} transitions", table=table_id, count=len(late))
         self._active_master.observe(ev.FinishAnswered(table_id, False))
         begun = {record.region_id for record, _ in late}
         for region, version in regions:
@@ -108,7 +113,7 @@ class Janitor:
             self._active_master.observe(ev.TransitionRead(record.region_id, record.replica, record, version))
 
     async def replace_region(self, effect: fx.ReplaceRegion) -> None:
-        """DD-03: one write; DD-04: if it is refused, nothing has changed anywhere."""
+        """Replace a region in one write (DD-03). If the store refuses the write, nothing has changed (DD-04)."""
         former, fresh = effect.record, effect.fresh
         layout, history_writer = self._active_master.fence.layout, self._active_master.history_writer
         locks = (Lock(Rank.TABLE, former.table_id, writes=False), Lock(Rank.REGION, former.region_id))
@@ -121,10 +126,10 @@ class Janitor:
             try:
                 await history_writer.write(history_writer.page_of_ends(effect.transitions, Cause.REPLACED), ops)
             except MultiFailed as error:
-                if await self._is_replaced(former):  # by a write of ours whose answer was lost
+                if await self._is_replaced(former):  # by an earlier write of this effect whose reply was lost
                     self._active_master.observe(ev.RegionReplaced(former.region_id, fresh))
                     return
-                log.info("{region} is not replaced: {error}", region=former.region_id, error=error)
+                log.info("could not replace region {region}: {error}", region=former.region_id, error=error)
                 self._active_master.observe(ev.ReplaceFailed(former.region_id))
                 return
             self._active_master.observe(ev.RegionReplaced(former.region_id, fresh))
@@ -135,13 +140,13 @@ class Janitor:
         return any(record.state is TabletState.REPLACED for record, _ in found)
 
     async def clear(self, orphans: Iterable[tuple[str, str]]) -> None:
-        """Remove what is left of tables whose creation was not finished; never one that is being created now."""
+        """Remove the remains of unfinished table creations, except of tables that are being created now."""
         for table_id, name_path in orphans:
             if table_id not in self._operations.preparing:
                 await tables.remove_orphan(self._active_master.fence, table_id, name_path)
 
     def prune_is_due(self) -> bool:
-        """Whether it is time to look over the results that are kept."""
+        """Return True if it is time to delete old request results."""
         now_ms = self._now_ms()
         if now_ms < self._prune_at_ms:
             return False
@@ -149,7 +154,7 @@ class Janitor:
         return True
 
     async def prune_requests(self) -> None:
-        """Forget results that are old, or too many; the oldest first. May be repeated."""
+        """Delete request results that are too old or too many, the oldest first. May be repeated."""
         fence = self._active_master.fence
         found = await store.read_all(fence.client, await store.list_all(fence.client, [fence.layout.requests]))
         aged: list[tuple[int, str]] = []
@@ -157,7 +162,7 @@ class Janitor:
             try:
                 aged.append((decode_request(data, path).at_ms, path))
             except CorruptZnode as error:
-                log.error("left alone: {error}", error=error)
+                log.error("keeping a damaged request result: {error}", error=error)
         aged.sort()
         before_ms = self._now_ms() - REQUESTS_KEPT_MS
         surplus = len(aged) - REQUESTS_KEPT_MAX
@@ -167,4 +172,4 @@ class Janitor:
         for batch in in_batches(gone):
             await fence.write(batch)
         if gone:
-            log.info("forgot the results of {count} requests", count=len(gone))
+            log.info("deleted the results of {count} old requests", count=len(gone))

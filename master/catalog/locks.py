@@ -1,12 +1,12 @@
-"""Locks of operations on tables (OC-03): who must wait for whom, in one reign of one master.
+"""Locks of operations on tables (OC-03), for one tenure of the active master.
 
-A lock is for reading or for writing; readers share, and everybody is served in the order of asking, so that nobody
-waits for ever. What is locked has a rank, and whoever holds a lock may ask only for what ranks higher, or is of the
-same rank and later in order: so no two operations can wait for each other. Requests come before tables, tables before
-names, names before regions: "table before tablets".
+A lock is held for reading or for writing. Readers share a lock. Waiters are served in order of arrival, so none
+starves. Each lock has a rank and a key. A holder may only request locks of a higher rank, or of the same rank and a
+later key, so deadlocks are impossible. The order of ranks is: requests, tables, names, regions ("table before
+tablets").
 
-Locks are kept in memory alone. They order what this master does; that no other master does anything is the fencing
-epoch's affair, and what was half done when a reign ends was never visible.
+Locks exist only in memory: they order the operations of this master. The fencing epoch excludes other masters. An
+operation that is unfinished at the end of the tenure was never visible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred
 
 
 class Rank(enum.IntEnum):
-    """Kinds of things that are locked, in the order in which they must be."""
+    """Kinds of locks, in the order in which they must be taken."""
 
     REQUEST = 0
     TABLE = 1
@@ -31,7 +31,7 @@ class Rank(enum.IntEnum):
 
 
 class Lock(NamedTuple):
-    """Something to be locked; `writes`: nobody else may hold it meanwhile."""
+    """A lock to be taken, exclusively if `writes`."""
 
     rank: Rank
     key: str
@@ -39,7 +39,7 @@ class Lock(NamedTuple):
 
 
 class _Held:
-    """Holders of one thing, and those that wait for it."""
+    """Holders and waiters of one lock."""
 
     __slots__ = ("is_written", "readers", "waiting")
 
@@ -57,15 +57,15 @@ class _Held:
 
     def release(self, writes: bool) -> None:
         if writes:
-            assert self.is_written, "given back, and nobody held it"
+            assert self.is_written, "released for writing, and not held for writing"
             self.is_written = False
         else:
-            assert self.readers > 0, "given back, and nobody read it"
+            assert self.readers > 0, "released for reading, and not held for reading"
             self.readers -= 1
 
 
 class LockTable:
-    """All locks of one reign."""
+    """All locks of one tenure."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[Rank, str], _Held] = {}
@@ -73,10 +73,10 @@ class LockTable:
 
     @asynccontextmanager
     async def hold(self, *locks: Lock) -> AsyncIterator[None]:
-        """Hold `locks`, taken in their order, within the block; what the caller holds already must come before them.
+        """Hold `locks` within the block, taken in the given order. Locks that the caller holds must precede them.
 
         Raises:
-            Exception: the one given to `fail`, should the reign end first; then nothing is held.
+            Exception: the exception of `fail`, if the tenure ends first; then no lock is held.
         """
         _check_order(locks)
         taken: list[Lock] = []
@@ -86,18 +86,18 @@ class LockTable:
                 taken.append(lock)
             yield
         except GeneratorExit:
-            taken.clear()  # thrown away unfinished, by a process that ends: nobody's turn comes because of that
+            taken.clear()  # the process is exiting and discards the coroutine: do not wake the waiters
             raise
         finally:
             for lock in reversed(taken):
                 self._release(lock)
 
     def is_locked(self, rank: Rank, key: str) -> bool:
-        """Whether anybody holds it, to read or to write."""
+        """Return True if the lock is held, for reading or for writing."""
         return (rank, key) in self._held
 
     def fail(self, error: Exception) -> None:
-        """The reign is over: whoever waits gets `error`, and so does whoever asks from now on."""
+        """Fail all current and future waiters with `error` at the end of the tenure."""
         self._end = error
         waiting = [one for held in self._held.values() for _, one in held.waiting]
         for held in self._held.values():
@@ -106,7 +106,7 @@ class LockTable:
             one.errback(error)
 
     def __len__(self) -> int:
-        """How many things are locked."""
+        """Return the number of locks that are held."""
         return len(self._held)
 
     async def _take(self, lock: Lock) -> None:
@@ -135,7 +135,7 @@ class LockTable:
 
 
 def _check_order(locks: Sequence[Lock]) -> None:
-    """A broken order is a fault of this program: two operations could wait for each other."""
+    """Assert that the locks are in order. Otherwise two operations could deadlock."""
     for left, right in itertools.pairwise(locks):
         assert (left.rank, left.key) < (right.rank, right.key), f"{right} is locked after {left}"
 

@@ -1,4 +1,4 @@
-"""Tables, regions and replicas by name or id, as requests name them."""
+"""Look-ups of tables, regions and replicas by the names and ids in requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regions.records.model import TableState
 
 
 def find_table(world: ClusterState, name: str) -> Table:
-    """The table of that name or id. Raises RpcError(NOT_FOUND)."""
+    """Return the table of that name or id. Raise RpcError(NOT_FOUND)."""
     table = world.names.get(name) or world.tables.get(name)
     if table is None:
         raise RpcError(ms.NOT_FOUND, f"there is no table {name!r}")
@@ -18,7 +18,7 @@ def find_table(world: ClusterState, name: str) -> Table:
 
 
 def find_region(world: ClusterState, region_id: str) -> Region:
-    """The region of that id. Raises RpcError(NOT_FOUND)."""
+    """Return the region of that id. Raise RpcError(NOT_FOUND)."""
     region = world.regions.get(region_id)
     if region is None:
         raise RpcError(ms.NOT_FOUND, f"there is no region {region_id!r}")
@@ -26,7 +26,7 @@ def find_region(world: ClusterState, region_id: str) -> Region:
 
 
 def find_replica(world: ClusterState, region_id: str, number: int) -> Replica:
-    """A replica of that region. Raises RpcError(NOT_FOUND)."""
+    """Return a replica of that region. Raise RpcError(NOT_FOUND)."""
     region = find_region(world, region_id)
     if not 0 <= number < len(region.replicas):
         raise RpcError(ms.NOT_FOUND, f"region {region_id} has no replica {number}")
@@ -34,7 +34,7 @@ def find_replica(world: ClusterState, region_id: str, number: int) -> Replica:
 
 
 def summary(table: Table) -> ms.TableSummary:
-    """A table with counts."""
+    """Return a table's record with its counts of regions and replicas."""
     is_known = table.record.state is not TableState.ALTERING or bool(table.behind)
     altered = table.altered if is_known else -1
     return ms.TableSummary(

@@ -1,13 +1,13 @@
-"""Removing the rows of deleted tables when their time of grace is over (DD-06, `regions/transitions/purging.py`).
+"""Removes the rows of deleted tables after their grace period (DD-06, `regions/transitions/purging.py`).
 
-Each step hangs on the table's record, so the next master goes on where this one stopped:
+Each step depends only on the table's record, so the next active master continues where this one stopped:
 
-1. the record says `purging_ms`, by compare-and-set: from here on the table cannot be brought back;
-2. a live server of the table's kind is ordered to remove the rows. It reads the record itself before it does, and
-   removes nothing that is open anywhere. The order is repeated, to one server after the other, until one has done it;
-3. the record says `purged_ms`.
+1. Write `purging_ms` into the record by compare-and-set. From here on the table cannot be restored.
+2. Order a live server of the table's kind to remove the rows. The server first reads the record itself, and does not
+   remove rows of a region that is open. The order is sent to one server after the other until one has succeeded.
+3. Write `purged_ms` into the record.
 
-The clock is the active master's; the grace counts from the time that the record gives for the deletion.
+The clock is the active master's. The grace period begins at the time of the deletion in the record.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from regions.transitions.purging import is_awaiting_purge
 
 log = Logger()
 
-#: Pause after an order that failed; the next one goes to another server, if there is one.
+#: Pause after a failed order. The next order goes to another server, if there is one.
 RETRY_MS: Final = 10_000
-#: Tables that are purged at a time: removing files is work for the servers' disks, and nobody waits for it.
+#: Limit of the tables that are purged at a time: removing files loads the servers' disks, and nothing waits for it.
 PURGES_MAX: Final = 2
 
 
 class Purging:
-    """See the module docstring. One per reign."""
+    """See the module docstring. One per tenure."""
 
     def __init__(
         self, active_master: ActiveContext, locks: LockTable, now_ms: Callable[[], int], grace_ms: int
@@ -47,26 +47,26 @@ class Purging:
         self._locks = locks
         self._now_ms = now_ms
         self.grace_ms = grace_ms
-        #: Closed and deleted tables with rows, by id, as their records were last seen; None: not read yet.
+        #: Records of deleted and closed tables that still have rows, by table id; None until they have been read.
         self.waiting: dict[str, TableRecord] | None = None
         self._is_reading = False
         self._running: set[str] = set()
-        #: When to try again, and how often was tried, by table id.
+        #: Time of the next attempt and number of attempts, by table id.
         self._next_ms: dict[str, int] = {}
         self._tries: dict[str, int] = {}
 
     def finished(self, table: TableRecord) -> None:
-        """All of a deleted table is closed."""
+        """Add a deleted table whose regions are all closed."""
         if self.waiting is not None:
             self.waiting[table.table_id] = table
 
     def forget(self, table_id: str) -> None:
-        """The table is purged, or has been brought back."""
+        """Remove a table that is purged or has been restored."""
         for known in (self.waiting or {}, self._next_ms, self._tries):
             known.pop(table_id, None)
 
     def tick(self) -> None:
-        """Begin what is due."""
+        """Begin to purge the tables that are due."""
         if self.waiting is None:
             if not self._is_reading:
                 self._is_reading = True
@@ -76,7 +76,7 @@ class Purging:
         for table_id, table in self.waiting.items():
             if len(self._running) >= PURGES_MAX:
                 return
-            # What has begun goes on, whatever this master's clock says.
+            # A purge that has begun continues, even if this master's clock is behind.
             due_ms = max(0 if table.purging_ms else table.purge_at_ms, self._next_ms.get(table_id, 0))
             if due_ms <= now_ms and table_id not in self._running:
                 self._running.add(table_id)
@@ -105,7 +105,8 @@ class Purging:
         try:
             answer = await self._active_master.order_purge(server, table_id)
         except RpcError as error:
-            log.warn("rows of deleted table {table} are kept for now: {error}", table=table.name, error=error)
+            log.warn("could not remove the rows of deleted table {table} on server {server}, trying again in {s:.0f} s:"
+                     " {error}", table=table.name, server=server.uuid, s=RETRY_MS / 1000, error=error)  # fmt: skip
             return
         await self._write(table_id, purged_ms=self._now_ms())
         self.forget(table_id)
@@ -117,7 +118,7 @@ class Purging:
         )
 
     async def _claimed(self, table_id: str) -> TableRecord | None:
-        """Return the table's record if it says that its rows are being removed; write that if it is time to."""
+        """Return the table's record with `purging_ms`, which is written if it is time; None if it is not."""
         found = await self._latest(table_id)
         if found is None:
             self.forget(table_id)
@@ -125,7 +126,7 @@ class Purging:
         now_ms = self._now_ms()
         if found.purging_ms:
             return found
-        if not found.purge_at_ms:  # deleted under a version that kept the rows for ever: the grace begins now
+        if not found.purge_at_ms:  # deleted by a version that never purged: the grace period begins now
             self._keep(await self._write(table_id, purge_at_ms=now_ms + self.grace_ms))
             return None
         if now_ms < found.purge_at_ms:
@@ -134,19 +135,19 @@ class Purging:
         return await self._write(table_id, purging_ms=now_ms)
 
     def _keep(self, table: TableRecord | None) -> None:
-        """Wait until the table's time is over."""
+        """Update the record of a table whose grace period is not over."""
         if table is not None and self.waiting is not None:
             self.waiting[table.table_id] = table
 
     async def _latest(self, table_id: str) -> TableRecord | None:
-        """Return the record as the store has it; None if nothing of the table is to be purged."""
+        """Return the record from the store, or None if the table does not await a purge."""
         fence = self._active_master.fence
         read = await store.read_all(fence.client, [fence.layout.table(table_id)])
         records = [table for table, _ in store.decoded(read, decode_table) if is_awaiting_purge(table)]
         return records[0] if records else None
 
     async def _write(self, table_id: str, **changes: int) -> TableRecord | None:
-        """Change the record by compare-and-set, under the table's lock; None if there was nothing to change."""
+        """Change the record by compare-and-set under the table's lock. Return None if it could not be changed."""
         fence = self._active_master.fence
         async with self._locks.hold(Lock(Rank.TABLE, table_id)):
             read = await store.read_all(fence.client, [fence.layout.table(table_id)])
@@ -157,13 +158,14 @@ class Purging:
                 try:
                     await tables.change(fence, changed, version, [])
                 except MultiFailed as error:
-                    log.info("table {table} has changed meanwhile: {error}", table=table.name, error=error)
+                    log.info("could not update deleted table {table}, its record was changed at the same time: {error}",
+                             table=table.name, error=error)  # fmt: skip
                     return None
                 return changed
         return None
 
     def _server_for(self, table: TableRecord) -> ServerRecord | None:
-        """Return a live server that can remove the table's rows, another one at each try; None if there is none."""
+        """Return a live server that can remove the table's rows, a different one at each attempt; None without one."""
         able = sorted(
             (
                 one

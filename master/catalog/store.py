@@ -1,6 +1,6 @@
-"""The catalogue in the store: laying the ground, loading it, and the writes that are not about tables.
+"""The catalog in the store: creation of the root, loading, and all writes except those of tables.
 
-Those are in `master/catalog/tables.py`. A table whose creation was not finished, which nobody sees, is found here
+`master/catalog/tables.py` has the writes of tables. Loading also finds the remains of unfinished table creations
 (`orphans`).
 """
 
@@ -54,9 +54,9 @@ log = Logger()
 
 #: Znodes in one multi-read.
 READ_MAX: Final = 500
-#: Names of that many regions are about 2 MB in one reply of the store, to clients of ours, which take up to 64 MB.
+#: The list of this many region names is about 2 MB in one reply of the store. Our clients accept up to 64 MB.
 REGIONS_PER_TABLE_MAX: Final = 200_000
-#: Moves in one batch: its znode must stay well below the store's limit for one value.
+#: Moves in one batch. The batch's znode must stay well below the store's limit for one value.
 MOVES_PER_BATCH: Final = 2_000
 
 Found = list[tuple[str, bytes, Stat]]
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 class Loaded:
-    """What the store held: transitions first, regions after them (`Assigner.load` relies on it)."""
+    """State read from the store. Transitions were read before regions, which `Assigner.load` relies on."""
 
     def __init__(self) -> None:
         self.cluster = ClusterRecord("")
@@ -73,13 +73,13 @@ class Loaded:
         self.regions: list[tuple[RegionRecord, int]] = []
         self.plans: list[PlanRecord] = []
         self.moves: list[MoveBatch] = []
-        #: Table ids that have a name or a region directory and no table: (table id, name or "").
+        #: Tables with a name or a region directory but without a record: (table id, path of the name or "").
         self.orphans: list[tuple[str, str]] = []
-        #: A mirror's picture in place of transitions, tables and regions that were read: `transitions` is of it.
+        #: A standby's mirror, which replaces `tables` and `regions`. `transitions` are then those of the mirror.
         self.world: ClusterState | None = None
 
     def region_records(self) -> Iterable[RegionRecord]:
-        """The records of all regions."""
+        """Return the records of all regions."""
         if self.world is None:
             return (record for record, _ in self.regions)
         return (region.record for region in self.world.regions.values())
@@ -92,10 +92,10 @@ async def initialize_root(
     token: Callable[[int], bytes] = secrets.token_bytes,
     known_id: str = "",
 ) -> ClusterRecord:
-    """Create every directory of the layout, the epoch and the cluster's record, unless they exist; returns the last.
+    """Create the missing directories of the layout, the epoch and the cluster record. Return the cluster record.
 
-    Several masters may do it at once. `known_id`: the cluster's, if this master has read it before. Raises ConfigError
-    for a cluster of a newer format, CorruptZnode where nobody can tell which cluster this is.
+    Several masters may do so at the same time. `known_id` is the cluster's id if this master has read it before. Raise
+    ConfigError for a cluster of a newer format. Raise CorruptZnode if the record is damaged and the id unknown.
     """
     if await client.exists(layout.cluster) is None:
         await gather(ensureDeferred(_create_if_missing(client, path)) for path in layout.parents())
@@ -114,16 +114,13 @@ async def initialize_root(
 
 
 def _cluster_of(data: bytes, path: str, known_id: str) -> ClusterRecord:
-    """The cluster's record; where somebody has written over it, one with the id that is known all the same.
-
-    Raises CorruptZnode if none is known.
-    """
+    """Return the cluster record. If it is damaged, return one with `known_id`, or raise CorruptZnode without an id."""
     try:
         return decode_cluster(data, path)
     except CorruptZnode as error:
         if not known_id:
             raise
-        log.error("{error}; this master has known the cluster before and goes on", error=error)
+        log.error("the cluster record is damaged, continuing with the id read before: {error}", error=error)
         return ClusterRecord(known_id, FORMAT_VERSION)
 
 
@@ -133,7 +130,7 @@ async def _create_if_missing(client: ZkClient, path: str, data: bytes = b"") -> 
 
 
 async def read_all(client: ZkClient, paths: list[str]) -> Found:
-    """(path, data, Stat) of each of `paths` that exists, in order; all requests are on their way at once."""
+    """Return (path, data, Stat) of each of `paths` that exists, in order. All requests are sent at once."""
     parts = [paths[at : at + READ_MAX] for at in range(0, len(paths), READ_MAX)]
     answers = await gather(client.multi_read([GetData(path) for path in part]) for part in parts)
     found: Found = []
@@ -149,7 +146,7 @@ async def read_all(client: ZkClient, paths: list[str]) -> Found:
 
 
 async def list_all(client: ZkClient, parents: list[str]) -> list[str]:
-    """Paths of all children of `parents`; a parent that does not exist has none."""
+    """Return the paths of all children of `parents`. A parent that does not exist has no children."""
     found: list[str] = []
     answers = await gather([client.multi_read([GetChildren(path) for path in parents])])
     for parent, names in zip(parents, answers[0], strict=True):
@@ -163,7 +160,7 @@ async def list_all(client: ZkClient, parents: list[str]) -> list[str]:
 
 
 async def load(client: ZkClient, layout: Layout, world: ClusterState | None = None, *, cluster_id: str = "") -> Loaded:
-    """Read everything that a new reign starts from (MF-02, MF-11); what `world` holds already is taken from there."""
+    """Read the state that a new active master starts from (MF-02, MF-11), except what the mirror `world` has."""
     loaded = Loaded()
     data, _ = await client.get(layout.cluster)
     loaded.cluster = _cluster_of(data, layout.cluster, cluster_id)
@@ -188,12 +185,12 @@ async def load(client: ZkClient, layout: Layout, world: ClusterState | None = No
 
 
 async def load_transitions(client: ZkClient, layout: Layout) -> list[tuple[TransitionRecord, int]]:
-    """Every transition with its version."""
+    """Return every transition with its version."""
     return decoded(await read_all(client, await list_all(client, layout.shard_paths())), decode_transition)
 
 
 async def load_tables(client: ZkClient, layout: Layout) -> list[tuple[TableRecord, int]]:
-    """Every table with its version."""
+    """Return every table with its version."""
     return await _load_tables(client, layout, await client.children(layout.tables))
 
 
@@ -202,19 +199,19 @@ async def _load_tables(client: ZkClient, layout: Layout, table_ids: list[str]) -
 
 
 async def load_regions(client: ZkClient, layout: Layout, table_id: str) -> list[tuple[RegionRecord, int]]:
-    """A table's regions with their versions."""
+    """Return a table's regions with their versions."""
     paths = await list_all(client, [layout.table_regions(table_id)])
     return decoded(await read_all(client, paths), decode_region)
 
 
 async def load_moves(client: ZkClient, layout: Layout) -> list[MoveBatch]:
-    """The batches of moves that are not finished."""
+    """Return the batches of moves that are not finished."""
     found = await read_all(client, await list_all(client, [layout.moves]))
     return [batch for batch, _ in decoded(found, decode_moves)]
 
 
 async def load_orphans(client: ZkClient, layout: Layout) -> list[tuple[str, str]]:
-    """Table ids that have a name or a region directory and no table: (table id, path of the name or "")."""
+    """Return the tables with a name or a region directory but without a record: (table id, path of the name or "")."""
     tables, names, directories = await gather(
         client.children(path) for path in (layout.tables, layout.names, layout.regions)
     )
@@ -229,27 +226,27 @@ async def _orphans(
         try:
             named[decode_name(data, path)] = path
         except CorruptZnode as error:
-            log.error("left alone: {error}", error=error)
+            log.error("ignoring a damaged table name: {error}", error=error)
     return [(table_id, named.get(table_id, "")) for table_id in sorted((set(named) | set(directories)) - tables)]
 
 
 def decoded(found: Found, decode: Callable[[bytes, str], T]) -> list[tuple[T, int]]:
-    """Records with their versions. One that cannot be read is left alone, loudly: the others still want a master."""
+    """Return the records with their versions. Log and skip damaged records, so that the others still have a master."""
     records: list[tuple[T, int]] = []
     for path, data, stat in found:
         try:
             records.append((decode(data, path), stat.version))
         except CorruptZnode as error:
-            log.error("left alone: {error}", error=error)
+            log.error("ignoring a damaged znode: {error}", error=error)
     return records
 
 
 async def change_region(
     fence: Fence, table_id: str, region_id: str, change: Callable[[RegionRecord], RegionRecord]
 ) -> tuple[RegionRecord, int]:
-    """Read, change and write a region's record until nobody came in between; returns what is there then.
+    """Change a region's record by compare-and-set, with retries. Return the record and its version.
 
-    Servers write these records too, at the end of an open. Raises NoNode for an unknown region.
+    Servers also write these records, at the end of an open. Raise NoNode for an unknown region.
     """
     path = fence.layout.region(table_id, region_id)
     while True:
@@ -269,19 +266,18 @@ async def change_region(
 
 
 async def accept_moves(fence: Fence, batches: list[MoveBatch]) -> None:
-    """Persist accepted moves, all together if they fit into one multi."""
+    """Persist accepted moves, in one multi if they fit."""
     layout = fence.layout
     ops: list[WriteOp] = [Create(layout.move_batch(batch.move_id), encode(batch)) for batch in batches]
     await gather(fence.send(part) for part in in_batches(ops))
 
 
 async def fence_server(fence: Fence, mark: FenceRecord, bar: BarRecord | None = None) -> bool:
-    """Delete a server's registration and leave the mark, in one multi (X10); False if that start is not registered.
+    """Delete a server's registration and write its fence record in one multi (X10).
 
-    `bar` is written in the same multi: the server cannot join again before its bar is there.
-
-    Should the server register again between the look and the write, its new start is fenced: it has nothing yet, and
-    joins again.
+    Return False if that start of the server is not registered. `bar` is written in the same multi, so the server cannot
+    register again before its bar exists. If the server registers again between the read and the multi, the new start is
+    fenced. It has no regions yet, and registers once more.
     """
     layout, server = fence.layout, mark.server
     path = layout.server(server.uuid)
@@ -300,19 +296,19 @@ async def fence_server(fence: Fence, mark: FenceRecord, bar: BarRecord | None = 
 
 
 async def _put_bar(fence: Fence, bar: BarRecord) -> WriteOp:
-    """Return the operation that leaves `bar`, in the place of a former one."""
+    """Return the operation that writes `bar`, replacing a former one."""
     path = fence.layout.bar(bar.uuid)
     there = await fence.client.exists(path)
     return Create(path, encode(bar)) if there is None else SetData(path, encode(bar), there.version)
 
 
 async def bar_server(fence: Fence, bar: BarRecord) -> None:
-    """Leave a bar for a server that is fenced already. May be repeated."""
+    """Write a bar for a server that is fenced already. May be repeated."""
     await fence.write([await _put_bar(fence, bar)])
 
 
 async def end_bar(fence: Fence, bar: BarRecord) -> None:
-    """Delete a bar whose time is over, unless an operator has put another in its place. May be repeated."""
+    """Delete an expired bar, unless an operator has replaced it. May be repeated."""
     path = fence.layout.bar(bar.uuid)
     for found, version in decoded(await read_all(fence.client, [path]), decode_bar):
         if found == bar:
@@ -329,7 +325,7 @@ async def create_if_missing(fence: Fence, path: str) -> None:
 
 
 async def delete_if_there(fence: Fence, path: str, version: int = -1) -> None:
-    """Delete a znode that has done its work; one of another version than `version` is left alone."""
+    """Delete a znode if it exists at `version` (-1: any version)."""
     try:
         await fence.write([Delete(path, version)])
     except MultiFailed as error:
@@ -338,9 +334,9 @@ async def delete_if_there(fence: Fence, path: str, version: int = -1) -> None:
 
 
 async def write_clean_shutdown(fence: Fence, *, clean: bool, now_ms: int) -> None:
-    """Write or take away the clean-shutdown mark (X7); may be repeated. An older format than FORMAT_VERSION ends here.
+    """Set or clear the clean-shutdown flag in the cluster record (X7). May be repeated.
 
-    A record that somebody has written over is a whole one again after this.
+    This also raises the format to FORMAT_VERSION and restores a damaged record.
     """
     path = fence.layout.cluster
     data, stat = await fence.client.get(path)

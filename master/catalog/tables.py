@@ -1,11 +1,11 @@
-"""The writes of operations on tables: each is one fenced multi, all or nothing (OC-01, OC-05).
+"""Writes of operations on tables: each is one fenced multi, all or nothing (OC-01, OC-05).
 
-A multi ends with the request's own record, if the request has an id: the result is in the store exactly if the
-operation is. Only a table of so many regions that one multi cannot hold them takes several: its name and the directory
-of its regions first, the regions then, and last the table's record, which makes it exist. What a master leaves behind
-that dies in between is seen by nobody, and removed by the next master, or by whoever wants the name.
+If the request has an id, the multi ends with the request's record: so the result is in the store if and only if the
+operation was performed. Only the creation of a table with too many regions for one multi takes several: first the name
+and the directory of the regions, then the regions, and last the table's record, which makes the table exist. If the
+master dies in between, no reader sees the remains. The next active master removes them, or a request for the name does.
 
-Clearing it away must not meet its own creator, whose last multi may still be on its way: the first write of a clearing
+Removing the remains must not race with their creator, whose last multi may still be in flight. So the removal first
 changes the directory's version, which the last multi of a creation checks.
 """
 
@@ -28,28 +28,28 @@ from regions.records.znodes import Layout, decode_request, encode
 
 log = Logger()
 
-#: Bytes of one multi that creates a table: some two thousand regions. The store takes the most of what it can in one.
+#: Bytes of one multi that creates a table: about 2,000 regions.
 CREATE_BYTES_MAX: Final = BYTES_MAX
 
 
 class AlreadyExists(Exception):  # noqa: N818 - an answer, not a fault
-    """The name is taken; nothing was written."""
+    """Raised when the name of a table is taken; nothing was written."""
 
 
 class AlreadyDone(Exception):  # noqa: N818 - an answer, not a fault
-    """A request of that id has been carried out already; nothing was written now."""
+    """Raised when a request with this id has been carried out before; nothing was written now."""
 
 
 Ops = list[WriteOp]
 
 
 def entry(fence: Fence, record: RequestRecord | None) -> Ops:
-    """The part of a multi that records a request's result; nothing for a request without an id."""
+    """Return the operations that record a request's result in a multi; [] for a request without an id."""
     return [] if record is None else [Create(fence.layout.request(record.request_id), encode(record))]
 
 
 async def find_request(fence: Fence, request_id: str) -> RequestRecord | None:
-    """What a request has led to; None if it has led to nothing."""
+    """Return the result of the request with this id, or None if it has not been carried out."""
     path = fence.layout.request(request_id)
     try:
         data, _ = await fence.client.get(path)
@@ -59,7 +59,7 @@ async def find_request(fence: Fence, request_id: str) -> RequestRecord | None:
 
 
 def create_batches(fence: Fence, table: TableRecord, regions: list[RegionRecord], record: Ops) -> list[Ops]:
-    """The multis that create a table, in order; one, unless there are too many regions for that (TS-05)."""
+    """Return the multis that create a table, in order. One is enough unless there are too many regions (TS-05)."""
     layout = fence.layout
     directory = layout.table_regions(table.table_id)
     head: Ops = [Create(layout.name(table.name), table.table_id.encode()), Create(directory)]
@@ -72,11 +72,11 @@ def create_batches(fence: Fence, table: TableRecord, regions: list[RegionRecord]
 
 
 async def create(fence: Fence, table: TableRecord, regions: list[RegionRecord], record: Ops) -> None:
-    """Write a table; it exists when this returns.
+    """Write a table. The table exists when this returns.
 
     Raises:
-        AlreadyExists, Done: nothing was written.
-        MultiFailed: somebody has cleared away what was written so far; the table does not exist.
+        AlreadyExists, AlreadyDone: nothing was written.
+        MultiFailed: another request has removed the unfinished table; the table does not exist.
         Deposed, ConnectionLoss, SessionExpired: the table may or may not exist.
     """
     batches = create_batches(fence, table, regions, record)
@@ -87,12 +87,12 @@ async def create(fence: Fence, table: TableRecord, regions: list[RegionRecord], 
 
 
 async def change(fence: Fence, table: TableRecord, version: int, record: Ops, *, former_name: str = "") -> int:
-    """Replace a table's record at `version`, and move its name if `former_name` was another; the new version.
+    """Replace a table's record at `version`, rename the table if `former_name` differs, and return the new version.
 
     Raises:
         AlreadyExists: the new name is taken.
-        Done: see there.
-        MultiFailed: the table has moved on; nothing was written.
+        AlreadyDone: the request has been carried out before.
+        MultiFailed: the record has another version; nothing was written.
     """
     layout = fence.layout
     ops: Ops = [SetData(layout.table(table.table_id), encode(table), version)]
@@ -103,7 +103,7 @@ async def change(fence: Fence, table: TableRecord, version: int, record: Ops, *,
 
 
 async def remove(fence: Fence, table: TableRecord, version: int, record: Ops) -> int:
-    """Write the record of a removed table and give its name free, in one step; the new version. Raises as `change`."""
+    """Write the record of a removed table, free its name, and return the record's new version. Raise as `change`."""
     layout = fence.layout
     ops: Ops = [SetData(layout.table(table.table_id), encode(table), version), Delete(layout.name(table.name)), *record]
     results = await _write(fence, ops, record)
@@ -111,26 +111,30 @@ async def remove(fence: Fence, table: TableRecord, version: int, record: Ops) ->
 
 
 async def write_undeleted(fence: Fence, table: TableRecord, version: int, ops: Ops, record: Ops) -> int:
-    """Write the record of a table that comes back, and `ops`, which make its name and its regions, in one step; the new
-    version. Raises as `change`."""
+    """Write the record of a restored table together with `ops`, its name and regions. Return the record's new version.
+
+    Raise as `change`.
+    """
     written = [SetData(fence.layout.table(table.table_id), encode(table), version), *ops]
     results = await _named(fence, written, fence.layout.name(table.name), record)
     return _version(results[0])
 
 
 async def record_only(fence: Fence, table: TableRecord, version: int, record: Ops) -> None:
-    """Nothing has to change; still the request must not be carried out when it comes again, and what we say must be
-    true: only the store knows whether our picture is. Raises as `change`."""
+    """Record the result of a request that changes nothing, and check that the table's record is still at `version`.
+
+    The result keeps a later retry from being carried out. Raise as `change`.
+    """
     await _write(fence, [Check(fence.layout.table(table.table_id), version), *record], record)
 
 
 def replace_region(
     layout: Layout, former: RegionRecord, version: int, fresh: RegionRecord, table: tuple[str, int]
 ) -> list[WriteOp]:
-    """Return what puts `fresh` in the place of a region that could not be created (DD-03), for one multi.
+    """Return the operations that replace a region that could not be created by `fresh` (DD-03).
 
-    The same multi deletes the transitions of the former region. `table` is the (id, version) under which this was
-    decided. If anything has moved on the multi is refused, and the region stays (DD-04).
+    The same multi deletes the transitions of the former region. `table` is the (id, version) on which the decision was
+    based. If a record has changed since, the store refuses the multi, and the region stays (DD-04).
     """
     replaced = msgspec.structs.replace(former, state=TabletState.REPLACED)
     return [
@@ -141,11 +145,11 @@ def replace_region(
 
 
 async def clear_locations(fence: Fence, regions: list[tuple[RegionRecord, int]]) -> list[tuple[RegionRecord, int]]:
-    """Take out of the records of a removed table's regions where they were open, on servers that have died; the regions
-    as they are then. May be repeated.
+    """Clear the servers in the records of a removed table's regions, and return the regions with their new versions.
 
-    Such a server may not know yet that it counts as dead. From this write on it cannot begin to close anything: a first
-    step holds on to the version of the region's record. Raises MultiFailed when one has moved on.
+    The servers have died, but may not know yet that they count as dead. After this write they cannot begin to close a
+    region, because the first step checks the version of the region's record. May be repeated. Raise MultiFailed if a
+    record has changed.
     """
     ops: Ops = []
     left: list[tuple[RegionRecord, int]] = []
@@ -163,8 +167,11 @@ async def clear_locations(fence: Fence, regions: list[tuple[RegionRecord, int]])
 
 
 async def mark_deleted(fence: Fence, regions: list[tuple[RegionRecord, int]]) -> None:
-    """Write DELETED into regions of a removed table that nobody will write any more: they are open nowhere, and name no
-    server (`clear_locations`). May be repeated. Raises MultiFailed when one has moved on."""
+    """Write DELETED into the regions of a removed table.
+
+    The regions are closed and name no server (`clear_locations`), so no server writes them any more. May be repeated.
+    Raise MultiFailed if a record has changed.
+    """
     ops: Ops = []
     for region, version in regions:
         record = msgspec.structs.replace(region, state=TabletState.DELETED)
@@ -175,10 +182,10 @@ async def mark_deleted(fence: Fence, regions: list[tuple[RegionRecord, int]]) ->
 
 
 async def remove_orphan(fence: Fence, table_id: str, name_path: str) -> None:
-    """Remove what is left of a table whose creation was not finished; nothing if there is such a table after all.
+    """Remove the remains of an unfinished table creation. Do nothing if the table exists.
 
-    May be repeated, and done by two at once: the directory goes last, together with the name, so a name that somebody
-    else has taken meanwhile is safe.
+    May be repeated, and performed twice at the same time. The directory is deleted last, together with the name, so a
+    name that another table has taken in the meantime is kept.
     """
     layout = fence.layout
     directory = layout.table_regions(table_id)
@@ -199,19 +206,20 @@ async def remove_orphan(fence: Fence, table_id: str, name_path: str) -> None:
             await fence.write(batch)
         await fence.write(last)
     except MultiFailed as error:
-        log.info("table {table_id} is no remains, or somebody clears it away: {error}", table_id=table_id, error=error)
+        log.info("did not remove table {table_id}: its creation was finished, or another request removes its remains:"
+                 " {error}", table_id=table_id, error=error)  # fmt: skip
         return
     log.info("removed the remains of table {table_id}, whose creation was not finished", table_id=table_id)
 
 
 async def _names(fence: Fence, name_path: str, table_id: str) -> bool:
-    """Whether that name is this table's."""
+    """Return True if the name belongs to this table."""
     found = await store.read_all(fence.client, [name_path] if name_path else [])
     return bool(found) and found[0][1] == table_id.encode()
 
 
 def new_table_id(token: Callable[[int], bytes]) -> str:
-    """Eight hexadecimal digits; a clash is refused by the store, as the directory of its regions exists."""
+    """Return eight random hexadecimal digits. The store refuses a duplicate, because its region directory exists."""
     return token(4).hex()
 
 
@@ -236,5 +244,5 @@ async def _write(fence: Fence, ops: Ops, record: Ops) -> list[WriteResult]:
 
 
 def _version(result: WriteResult) -> int:
-    assert isinstance(result, Stat), f"a set is answered by a Stat, not by {result!r}"
+    assert isinstance(result, Stat), f"the result of a set is a Stat, not {result!r}"
     return result.version

@@ -1,8 +1,8 @@
-"""`undelete`: a deleted table comes back with its rows, in one write (DD-06, `regions/transitions/purging.py`).
+"""`undelete` restores a deleted table with its rows, in one write (DD-06, `regions/transitions/purging.py`).
 
-Regions that do not fit into the multi are written before it: they belong to a table that is deleted, and nobody looks
-at them until the last multi makes the table exist again. If that is refused, or the master dies before it, the table is
-deleted as before.
+Regions that do not fit into the multi are written before it. They belong to a deleted table, so no reader sees them
+until the last multi restores the table. If that multi is refused, or if the master dies before it, the table remains
+deleted.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from regions.transitions import purging
 
 
 class Undelete:
-    """Carries out UndeleteTable for one reign."""
+    """Carries out UndeleteTable during one tenure."""
 
     def __init__(self, active_master: ActiveContext, locks: LockTable, forget: Callable[[str], None]) -> None:
-        """`forget(table_id)`: the table awaits no purge any more."""
+        """`forget(table_id)` is called for a table that must not be purged any more."""
         self._active_master = active_master
         self._locks = locks
         self._forget = forget
 
     async def perform(self, request: ddl.UndeleteTable, entry: Callable[[TableRecord], tables.Ops]) -> TableRecord:
-        """Bring the table back; `entry` makes the part of the multi that records the result. Raise RpcError, and what
-        `master.catalog.tables` raises."""
+        """Restore the table. `entry` returns the operations that record the result.
+
+        Raise RpcError, or what `master.catalog.tables` raises.
+        """
         found = await self._find(request.table)
         name = request.name or found.name
         try:
@@ -45,7 +47,7 @@ class Undelete:
         async with self._locks.hold(Lock(Rank.TABLE, found.table_id), Lock(Rank.NAME, name)):
             former, version = await self._latest(found)
             if name in self._active_master.world.names:
-                raise RpcError(ms.ALREADY_EXISTS, f"there is a table {name!r}: give another name by --as")
+                raise RpcError(ms.ALREADY_EXISTS, f"table {name!r} already exists: give another name with --as")
             table = purging.undeleted(former, name)
             fence = self._active_master.fence
             regions = await store.load_regions(fence.client, fence.layout, table.table_id)
@@ -55,7 +57,7 @@ class Undelete:
         return table
 
     async def _find(self, text: str) -> TableRecord:
-        """Return the deleted table of that id, or the one that had that name last and can still be brought back."""
+        """Return the deleted table of that id, or the restorable one that had that name last."""
         fence = self._active_master.fence
         every = [record for record, _ in await store.load_tables(fence.client, fence.layout)]
         named = [one for one in every if one.table_id == text] or [
@@ -86,7 +88,7 @@ class Undelete:
     async def _write(
         self, table: TableRecord, version: int, regions: list[tuple[RegionRecord, int]], entry: tables.Ops
     ) -> tuple[list[tuple[RegionRecord, int]], int]:
-        """Write everything; return the regions as they are then, and the version of the table's record."""
+        """Write table and regions; return the new region records and the version of the table's record."""
         fence, layout = self._active_master.fence, self._active_master.fence.layout
         ops: tables.Ops = []
         back: list[tuple[RegionRecord, int]] = []
@@ -108,4 +110,4 @@ class Undelete:
         try:
             return back, await tables.write_undeleted(fence, table, version, last, entry)
         except MultiFailed as error:
-            raise RpcError(ms.BUSY, f"table {table.name} has changed meanwhile: {error.error}") from error
+            raise RpcError(ms.BUSY, f"table {table.name} was changed at the same time: {error.error}") from error

@@ -1,8 +1,8 @@
-"""Who is active, and that nobody else's writes count.
+"""Election of the active master, and the fencing of its predecessors' writes.
 
-election.py       the race for /active and the fencing epoch
-fence.py          every write is a multi that begins with a check of the epoch
+election.py       creates /active and raises the fencing epoch
+fence.py          performs every write as a multi that begins with a check of the epoch
 identity.py       uuid and start code of this master
-active_probe.py   a standby probes the active master's process
-store_session.py  the active master while its store session is suspended
+active_probe.py   probe of the active master's process by a standby
+store_session.py  pauses the active master while its store session is suspended
 """

@@ -1,9 +1,11 @@
-"""A standby's eye on the process of the active master: dead is known at once where its host says so.
+"""Probes the active master's process from a standby, to notice its death before its store session expires.
 
-A session ends seconds after its owner died. A process that is killed closes its connections at that instant, and its
-host refuses new ones. Whoever had a connection, lost it, and is refused twice, knows that nobody listens there any
-more: then the place can be taken over without waiting. Silence proves nothing (a frozen process, a cut link): only the
-session's end does. A wrong conclusion is harmless, for the successor's epoch fences the one that was thought dead.
+A session expires seconds after its process has died. The host of a killed process closes its connections at once and
+refuses new ones. So a probe that had a connection, lost it, and is then refused twice, concludes that the process is
+dead, and the standby starts an election without waiting.
+
+A timeout proves nothing: the process may be frozen, or the network may be down. In that case only the expiry of the
+session ends the tenure. A wrong conclusion is harmless, because the successor's epoch fences the former active master.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import ClientFactory, Protocol
 from twisted.python.failure import Failure
 
-#: So many refusals in a row, so far apart, after a connection that was lost.
+#: Number of refused connections in a row, after a lost connection, that prove the death of the process.
 REFUSALS: Final = 2
+#: Pause between these attempts.
 REFUSED_PAUSE_S: Final = 0.03
-#: Pause after anything else that keeps a connection from being made.
+#: Pause after any other failed attempt.
 RETRY_S: Final = 1.0
 CONNECT_TIMEOUT_S: Final = 2.0
 
 
 class ActiveProbe:
-    """Watches one process by an idle connection to its port; calls `gone` at most once."""
+    """Probe of one process by an idle connection to its port. Calls `gone` at most once."""
 
     def __init__(self, reactor: Any, host: str, port: int, gone: Callable[[], None]) -> None:
         self._reactor = reactor
@@ -39,12 +42,12 @@ class ActiveProbe:
         self._retry: IDelayedCall | None = None
 
     def start(self) -> None:
-        """Connect, and again whenever the connection is lost."""
+        """Connect. The probe reconnects whenever the connection is lost."""
         self._retry = None
         self._connector = self._reactor.connectTCP(self._host, self._port, _Factory(self), timeout=CONNECT_TIMEOUT_S)
 
     def close(self) -> None:
-        """Look away."""
+        """Close the connection and stop probing."""
         self._over = True
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
@@ -52,16 +55,16 @@ class ActiveProbe:
             self._connector.disconnect()
 
     def connected(self) -> None:
-        """Somebody listens."""
+        """Record that the process accepts connections."""
         self._was_connected = True
         self._refused = 0
 
     def lost(self) -> None:
-        """The connection was closed: look whether anybody is still there."""
+        """Reconnect at once after a lost connection."""
         self._reconnect(0)
 
     def failed(self, reason: Failure) -> None:
-        """No connection."""
+        """Count a refused connection, or retry after any other failure."""
         if not isinstance(reason.value, Refused):
             self._refused = 0
             self._reconnect(RETRY_S)
@@ -79,7 +82,7 @@ class ActiveProbe:
 
 
 class _Idle(Protocol):
-    """Says nothing; whatever is said to it is ignored."""
+    """Protocol that sends nothing and ignores what it receives."""
 
     def __init__(self, active_probe: ActiveProbe) -> None:
         self._active_probe = active_probe

@@ -1,9 +1,10 @@
-"""Who is active: the race for `/active`, and the fencing epoch that the winner raises.
+"""Election of the active master: the ephemeral `/active`, and the fencing epoch that the winner raises.
 
-Every live master has its ephemeral below `/masters`. The active one holds the ephemeral `/active`; the others watch
-it and race for it when it goes. The winner then writes `/epoch` by compare-and-set: from that write on, every write
-of any former master is refused, and only after it does the winner read anything that it will act on. Holding
-`/active` alone proves nothing (a session may have ended without its owner knowing); the epoch does.
+Every live master owns an ephemeral znode below `/masters`. The active master owns the ephemeral `/active`. The standbys
+watch `/active` and try to create it when it is deleted. The winner then writes `/epoch` by compare-and-set. From that
+write on the store refuses every write of former masters, so the winner reads the cluster state only after it.
+
+Owning `/active` alone proves nothing, because a session may have expired without its owner knowing. The epoch does.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = Logger()
 
 
 class Election:
-    """One master's part in it, for one session."""
+    """One master's part in the election, for one store session."""
 
     def __init__(
         self, reactor: Any, client: ZkClient, layout: Layout, settings: MasterSettings, identity: MasterIdentity
@@ -41,12 +42,12 @@ class Election:
         self._layout = layout
         self._settings = settings
         self._identity = identity
-        #: The active master as last read, for those who ask a standby; None: there was none.
+        #: The active master as last read, the hint in a standby's replies. None if there was none.
         self.active: ActiveRecord | None = None
         self._released: Deferred[None] | None = None
 
     async def register(self) -> None:
-        """Create `/masters/<uuid>`, in place of one that an earlier start or session of ours left behind."""
+        """Create `/masters/<uuid>`, replacing the znode of an earlier start or session of this master."""
         path = self._layout.master(self._identity.uuid)
         while True:
             stat = await self._client.exists(path)
@@ -54,7 +55,7 @@ class Election:
                 return
             try:
                 if stat is not None:
-                    # The lock on our data directory proves that nobody else uses this uuid now.
+                    # The lock on the data directory proves that no other process uses this uuid.
                     await self._client.delete(path, stat.version)
                 await self._client.create(path, encode(self._registration()), ephemeral=True)
             except (NodeExists, NoNode, BadVersion):
@@ -62,7 +63,7 @@ class Election:
             return
 
     async def restore_registration(self) -> None:
-        """Write `/masters/<uuid>` again if somebody has written over it: there servers and commands find us."""
+        """Restore `/masters/<uuid>` if its value is damaged: servers and commands find this master by it."""
         path = self._layout.master(self._identity.uuid)
         with contextlib.suppress(NoNode, BadVersion):
             data, stat = await self._client.get(path)
@@ -70,7 +71,7 @@ class Election:
                 decode_master(data, path)
             except CorruptZnode as error:
                 if stat.ephemeral_owner == self._client.session_id:
-                    log.error("our mark is written again: {error}", error=error)
+                    log.error("restoring the registration of this master, its znode was damaged: {error}", error=error)
                     await self._client.set(path, encode(self._registration()), stat.version)
 
     def _registration(self) -> MasterRecord:
@@ -78,9 +79,9 @@ class Election:
         return MasterRecord(own.uuid, settings.host, settings.port, own.start_code, settings.admin_port, KNOWN)
 
     async def win(self, now_ms: Callable[[], int], racing: Callable[[], None]) -> int:
-        """Wait until this master is the active one; returns its fencing epoch. `racing()` is called at each attempt.
+        """Wait until this master is the active one and return its fencing epoch.
 
-        Raises OperationError when the session or connection goes meanwhile.
+        `racing()` is called at each attempt. Raise OperationError when the session or connection is lost.
         """
         while True:
             racing()
@@ -88,10 +89,10 @@ class Election:
             epoch = await self._raise_epoch(now_ms())
             if epoch is not None:
                 return epoch
-            log.info("{path} was lost before the epoch was ours: racing again", path=self._layout.active)
+            log.info("lost {path} before the epoch was raised, trying again", path=self._layout.active)
 
     async def _wait_for_active(self, racing: Callable[[], None]) -> None:
-        """Until `/active` is ours."""
+        """Wait until this master owns `/active`."""
         while not await self._take_active():
             released: Deferred[None] = Deferred()
             self._released = released
@@ -106,33 +107,34 @@ class Election:
                 racing()
 
     async def release(self) -> None:
-        """Give `/active` up if it is ours, so that another master need not wait for our session to end."""
+        """Delete `/active` if this master owns it, so that a standby need not wait for the session to expire."""
         stat = await self._client.exists(self._layout.active)
         if stat is not None and stat.ephemeral_owner == self._client.session_id:
             await self._client.delete(self._layout.active, stat.version)
 
     def _start_probe(self, active: ActiveRecord | None) -> ActiveProbe | None:
-        """Look after the active master's process, to take its place as soon as it is dead."""
+        """Probe the active master's port. If its process has died, delete `/active` at once."""
         if active is None:
             return None
 
-        def kept(failure: Failure) -> None:
-            log.info("the place of {active} is not cleared: {why}", active=active.uuid, why=failure.value)
+        def not_deleted(failure: Failure) -> None:
+            log.info("could not delete /active of dead master {active}: {why}", active=active.uuid, why=failure.value)
 
         def gone() -> None:
-            ensureDeferred(self._delete_active_of(active)).addErrback(kept)
+            ensureDeferred(self._delete_active_of(active)).addErrback(not_deleted)
 
         active_probe = ActiveProbe(self._reactor, active.host, active.port, gone)
         active_probe.start()
         return active_probe
 
     async def _delete_active_of(self, dead: ActiveRecord) -> None:
-        """Delete `/active` if that start of a master still holds it: nobody listens at its address any more."""
+        """Delete `/active` if this start of the dead master still owns it."""
         path = self._layout.active
         data, stat = await self._client.get(path)
         if (found := decode_active(data, path)).uuid != dead.uuid or found.start_code != dead.start_code:
             return
-        log.info("nobody listens at {host}:{port} any more: its place is free", host=dead.host, port=dead.port)
+        log.info("active master at {host}:{port} refuses connections: deleting its /active without waiting for its"
+                 " session to expire", host=dead.host, port=dead.port)  # fmt: skip
         await self._delete_leftover(path, stat.version)
 
     def _active_changed(self, *_event: Any) -> None:
@@ -141,7 +143,7 @@ class Election:
             released.callback(None)
 
     async def _take_active(self) -> bool:
-        """Whether `/active` is ours now."""
+        """Create `/active`. Return True if this master owns it now."""
         own = self._identity
         path = self._layout.active
         record = ActiveRecord(own.uuid, self._settings.host, self._settings.port, own.start_code)
@@ -153,7 +155,8 @@ class Election:
                 return True
             await self._read_active()
             if stat is not None and self.active is not None and self.active.uuid == own.uuid:
-                # An earlier start of ours, or an earlier session: dead, as the lock on the directory proves.
+                # The owner is an earlier start or session of this master. The lock on the data directory proves that
+                # it is dead.
                 await self._delete_leftover(path, stat.version)
                 return await self._take_active()
             return False
@@ -163,7 +166,7 @@ class Election:
         try:
             await self._client.delete(path, version)
         except (NoNode, BadVersion):
-            log.info("{path} changed hands meanwhile", path=path)
+            log.info("{path} was deleted or taken by another master in the meantime", path=path)
 
     async def _read_active(self) -> None:
         try:
@@ -180,10 +183,10 @@ class Election:
         return stat is not None and stat.ephemeral_owner == self._client.session_id
 
     async def _raise_epoch(self, now_ms: int) -> int | None:
-        """Compare-and-set on `/epoch`; its new version is our epoch, which then also stands in `/active`.
+        """Raise `/epoch` by compare-and-set, publish the epoch in `/active`, and return it (the version of `/epoch`).
 
-        None if `/active` is not ours any more: somebody has deleted it. The epoch is read before that is looked at, so
-        whoever took it since and has an epoch makes our write fail.
+        Return None if this master does not own `/active` any more. The epoch is read before the owner of `/active` is
+        checked. So if another master has taken `/active` and raised the epoch since, the compare-and-set fails.
         """
         own = self._identity
         record = encode(EpochRecord(own.uuid, own.start_code, now_ms))
@@ -195,12 +198,13 @@ class Election:
                 epoch = (await self._client.set(self._layout.epoch, record, stat.version)).version
                 break
             except BadVersion:
-                continue  # a former active master was still writing its own; ours must come after it
+                continue  # another master has raised the epoch at the same time; the new epoch must be above it
         active = ActiveRecord(own.uuid, self._settings.host, self._settings.port, own.start_code)
         self.active = msgspec.structs.replace(active, epoch=epoch, admin_port=self._settings.admin_port)
         publish: list[WriteOp] = [Check(self._layout.epoch, epoch), SetData(self._layout.active, encode(self.active))]
         try:
             await self._client.multi(publish)
         except MultiFailed:
-            return None  # gone, or another's epoch has come: ours is spent
+            return None  # /active was deleted, or another master has raised the epoch again
+        assert epoch > stat.version, f"epoch {epoch} does not follow {stat.version}"
         return epoch

@@ -1,7 +1,7 @@
 """Fenced writes: every write of an active master is a multi that begins with a check of its epoch.
 
-The fencing epoch is the version of `/epoch`. A newer master has raised it before it does anything else, so a write of
-a master that has been replaced without knowing it is refused as a whole, whenever it arrives (FW-11).
+The fencing epoch is the version of `/epoch`. A new active master raises the epoch before it does anything else. So the
+store refuses, as a whole, every later write of a master that has been replaced and does not know it (FW-11).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from coord.client.session import ZkClient
 from coord.errors import BadVersion, CoordError, MultiFailed, NoNode
 from regions.records.znodes import Layout
 
-#: Bounds of one multi: a request has to stay well below the store's frame limit of 1 MB.
+#: Limits of one multi: a request must stay well below the store's frame limit of 1 MB.
 OPS_MAX: Final = 500
 BYTES_MAX: Final = 512 * 1024
-#: What an operation costs besides its path and data.
+#: Estimated size of an operation in a frame, besides its path and data.
 OP_OVERHEAD_BYTES: Final = 48
 
 
 class Deposed(CoordError):  # noqa: N818 - a state of affairs, not a fault
-    """The epoch has moved on: another master is active. Nothing of the write was done."""
+    """Raised when another master has raised the epoch. Nothing of the write was done."""
 
 
 class Fence:
-    """The right to write, and to give orders, under one epoch of one cluster."""
+    """Writes under one epoch of one cluster."""
 
     def __init__(self, client: ZkClient, layout: Layout, epoch: int, cluster_id: str = "") -> None:
-        """`cluster_id` goes with every order (FN-04)."""
+        """Every order to a region server carries `cluster_id` (FN-04)."""
         self.cluster_id = cluster_id
         self.client = client
         self.layout = layout
@@ -39,23 +39,23 @@ class Fence:
         self._check = Check(layout.epoch, epoch)
 
     async def write(self, ops: Sequence[WriteOp]) -> list[WriteResult]:
-        """Do all of `ops` or nothing; results without the check's.
+        """Perform all of `ops` or none, and return their results.
 
         Raises:
-            Deposed: the epoch is not ours any more.
+            Deposed: another master has raised the epoch.
             MultiFailed: an operation was refused; `index` counts within `ops`.
-            ConnectionLoss, SessionExpired: the outcome is not known.
+            ConnectionLoss, SessionExpired: the outcome is unknown.
         """
         return await self.send(ops)
 
     def send(self, ops: Sequence[WriteOp]) -> Deferred[list[WriteResult]]:
-        """`write` as a Deferred whose callbacks run in the order of the store's answers."""
+        """Perform `write` and return a Deferred. Callbacks run in the order of the store's replies."""
         sent: Deferred[list[WriteResult]] = self.client.multi([self._check, *ops])
         sent.addCallbacks(_without_check, _translate)
         return sent
 
-    async def stands(self) -> None:
-        """Ask the store whether the epoch is still ours; raises Deposed."""
+    async def verify(self) -> None:
+        """Check with the store that the epoch is still valid. Raise Deposed if it is not."""
         await self.write([])
 
 
@@ -64,7 +64,7 @@ def _without_check(results: list[WriteResult]) -> list[WriteResult]:
 
 
 def _translate(failure: Any) -> Any:
-    """Name the two cases that matter: we are deposed, or one of our operations does not fit."""
+    """Translate a failed multi: into Deposed if the epoch check failed, else with `index` counted within the ops."""
     error = failure.value
     if isinstance(error, MultiFailed):
         if error.index == 0 and isinstance(error.error, BadVersion | NoNode):
@@ -74,13 +74,13 @@ def _translate(failure: Any) -> Any:
 
 
 def weight(op: WriteOp) -> int:
-    """Bytes that an operation adds to a multi, roughly."""
+    """Return roughly the bytes that an operation adds to a multi."""
     data = len(op.data) if isinstance(op, Create | SetData) else 0
     return len(op.path) + data + OP_OVERHEAD_BYTES
 
 
 def in_batches(ops: Sequence[WriteOp]) -> list[list[WriteOp]]:
-    """Cut `ops` into runs that fit into one multi each, in order."""
+    """Split `ops` into batches, in order, each of which fits into one multi."""
     batches: list[list[WriteOp]] = []
     room = 0
     for op in ops:
@@ -90,6 +90,7 @@ def in_batches(ops: Sequence[WriteOp]) -> list[list[WriteOp]]:
             room = BYTES_MAX
         batches[-1].append(op)
         room -= size
+    assert sum(map(len, batches)) == len(ops), "every operation is in one batch"
     return batches
 
 

@@ -1,4 +1,4 @@
-"""Who this master is: a uuid that its data directory keeps, and a start code that every start makes anew."""
+"""Identity of a master: a uuid kept in its data directory, and a start code that is new at each start."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class MasterInstanceRecord(msgspec.Struct, frozen=True):
 
 
 class MasterIdentity:
-    """The directory's uuid and this process's start code; holds the directory's lock."""
+    """The uuid of the data directory and the start code of this process. Holds the directory's lock."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Raises ConfigError when the directory is another process's or another kind of daemon's."""
+        """Raise ConfigError if another process uses the directory, or if it belongs to another kind of daemon."""
         disk = OsDisk(data_dir)
         try:
             disk.make_folder("")
@@ -34,7 +34,7 @@ class MasterIdentity:
         except BlockingIOError as error:
             raise ConfigError(f"data directory {data_dir} is in use by another process") from error
         except OSError as error:
-            raise ConfigError(f"data directory {data_dir}: {error.strerror}") from error
+            raise ConfigError(f"cannot use data directory {data_dir}: {error.strerror}") from error
         if INSTANCE_FILE in disk.names(""):
             self.uuid = _read(disk)
         else:
@@ -43,7 +43,7 @@ class MasterIdentity:
         self.start_code = OsClock().wall_ms()
 
     def release(self) -> None:
-        """Give the directory back."""
+        """Release the directory's lock."""
         self._lock.release()
 
 
@@ -51,7 +51,7 @@ def _read(disk: OsDisk) -> str:
     try:
         record = msgspec.json.decode(read_file(disk, INSTANCE_FILE), type=MasterInstanceRecord)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{disk.where(INSTANCE_FILE)}: {error}") from error
+        raise ConfigError(f"cannot read {disk.where(INSTANCE_FILE)}: {error}") from error
     if record.kind != "master":
         raise ConfigError(f"{disk.where(INSTANCE_FILE)} belongs to a {record.kind}, not to a master")
     return record.uuid

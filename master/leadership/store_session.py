@@ -1,7 +1,8 @@
-"""The store out of sight: a reign's patience (see `master.active` for what it means).
+"""The active master's store session: suspended, resumed, or possibly expired (`master.active` describes the effects).
 
-What may be repeated waits here until the store is in sight again. For as long as the session lives by its own clock the
-master still answers as the active one; after that it is dark, until the store has said that the session lives.
+While the connection is lost, idempotent writes wait here until the session has been resumed. Until the session may have
+expired by this process's clock, the master still answers reads as the active master. After that it answers nothing
+(`may_be_over`) until the store has confirmed the session.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from master.leadership.fence import Deposed
 
 log = Logger()
 
-#: So long at least before it is asked again whether the session may be over.
+#: Shortest pause before the next check whether the session may have expired.
 LEASE_AGAIN_S: Final = 0.5
 
 
 class StoreSession:
-    """Whether a reign sees the store.
+    """State of the store session during one tenure of the active master.
 
-    `resume()` finds out what was missed and calls `resumed`; `end(reason)` ends the reign, which then calls `close`
-    and `fail`; `failed` judges whatever else went wrong.
+    `resume()` reads what may have changed and calls `resumed`. `end(reason)` ends the tenure, which then calls `close`
+    and `fail`. `failed` handles any other error.
     """
 
     def __init__(
@@ -44,9 +45,9 @@ class StoreSession:
         self._resume = resume
         self._end = end
         self._failed = failed
-        #: Nothing is written, ordered or acknowledged.
+        #: True while nothing is written, ordered or acknowledged.
         self.is_paused = False
-        #: And for so long that another master may be active.
+        #: True if the session may have expired, so that another master may be active.
         self.may_be_over = False
         self._resuming = False
         self._is_over = False
@@ -54,43 +55,43 @@ class StoreSession:
         self._waiting: list[Deferred[None]] = []
 
     def suspend(self) -> None:
-        """Do nothing any more until the store is in sight; answer nothing either once our session may be over."""
+        """Pause the active master until the session is resumed."""
         if self.is_paused:
             return
         self.is_paused = True
         left_s = self._client.left_s
-        log.info("out of sight of the store; our session lives for {left:.1f} s more", left=left_s)
+        log.info("lost the connection to the store; the session expires in {left:.1f} s", left=left_s)
         self._lease_over = self._reactor.callLater(left_s, self._session_may_be_over)
 
     def _session_may_be_over(self) -> None:
-        """From here on another master may be active: we are not, unless the store says that the session lives."""
+        """Stop acting as the active master: another one may be active, until the store confirms the session."""
         self._lease_over = None
         if self._client.state is not SessionState.CONNECTED:
             self.may_be_over = True
-            log.info("our session may be over: not active before the store has said that it is not")
-        elif self._resuming:  # it takes long to read what may have been missed
+            log.info("the store session may have expired; answering no requests until the store has confirmed it")
+        elif self._resuming:  # reading what may have changed takes long
             left_s = max(self._client.left_s, LEASE_AGAIN_S)
             self._lease_over = self._reactor.callLater(left_s, self._session_may_be_over)
         else:
-            self._end("the store refused a write, and was in sight")
+            self._end("a write failed while the store was connected")
 
     def begin_resume(self) -> None:
-        """The watches are in force again, and events may have been missed."""
+        """Begin to resume after missed events: the watches are set again."""
         self.suspend()
         if not self._is_over:
             self._resuming = True
             ensureDeferred(self._resume()).addErrback(self._not_resumed)  # type: ignore[arg-type]
 
     def _not_resumed(self, failure: Failure) -> None:
-        """The connection broke again: the next gap tries again, as long as the session lives."""
+        """Wait for the next gap if the connection was lost again; it comes for as long as the session lives."""
         if isinstance(failure.value, RetryableError) and not self._is_over:
             self._resuming = False
-            log.info("still out of sight of the store: {error}", error=failure.value)
+            log.info("could not resume, the connection to the store was lost again: {error}", error=failure.value)
         else:
             self._failed(failure)
 
     def resumed(self) -> None:
-        """The reign goes on, and whoever waited for that with it."""
+        """End the pause and release the waiting writes."""
         self.is_paused = self.may_be_over = self._resuming = False
         self._stop_timer()
         waiting, self._waiting = self._waiting, []
@@ -98,10 +99,10 @@ class StoreSession:
             one.callback(None)
 
     async def retry_write(self, write: Callable[[], Any]) -> Any:
-        """Do a write that may be repeated, again after each lost connection. Raises Deposed when the reign ends."""
+        """Perform an idempotent write, repeated after each lost connection. Raise Deposed at the end of the tenure."""
         while True:
             if self._is_over:
-                raise Deposed("the reign is over")
+                raise Deposed("this master is not active any more")
             if self.is_paused:
                 resumed: Deferred[None] = Deferred()
                 self._waiting.append(resumed)
@@ -113,12 +114,12 @@ class StoreSession:
                     self._failed(Failure(error))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """The reign is over."""
+        """Stop at the end of the tenure."""
         self._is_over = True
         self._stop_timer()
 
     def fail(self, reason: Exception) -> None:
-        """Who waits, waits in vain."""
+        """Fail all waiting writes with `reason`."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             one.errback(reason)

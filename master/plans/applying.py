@@ -1,14 +1,13 @@
 """Plans of operators, carried out by moves of open regions (N4, FW-03, X8).
 
-A plan is announced, then handed over in parts. Each part is one batch of moves below `/moves`, written in one fenced
-multi together with the plan's record, which counts the parts: so a part may be handed over again after a lost answer,
-to this master or the next. What a part says is checked against the picture: a replica that is not where the plan found
-it, or a server that cannot take it, is left to the assigner, and counted with the reason.
+The client announces a plan and then sends it in parts. Each part becomes one batch of moves below `/moves`. One fenced
+multi writes the batch and the plan's record, which counts the parts. So the client may send a part again after a lost
+reply, to this master or the next one. Each move is checked against the cluster state: a replica that is not where the
+plan found it, or whose new server cannot take it, is skipped and counted with the reason.
 
-From there the batches do the work (`regions/assign/moves.py`), whichever master reigns. The plan is done when all its
-parts
-are in the store, none of its moves waits, and no transition carries its id. Until then the balancer holds still. One
-plan is applied at a time.
+The batches then do the work (`regions/assign/moves.py`), also after a failover. The plan is done when all its parts are
+in the store, none of its moves is pending, and no transition carries its id. The balancer waits until then. One plan is
+applied at a time.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ log = Logger()
 
 #: Moves that one plan may have.
 MOVES_MAX: Final = 200_000
-#: A plan whose parts do not come any more is given up after so long.
+#: A plan is aborted if the client has not sent the next part for this long.
 HANDOVER_MS: Final = 60_000
-#: The record tells of progress this often.
+#: Period of writing the progress into the plan's record.
 PROGRESS_MS: Final = 2_000
 _PLAN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -54,32 +53,34 @@ class Applying:
         self._record: PlanRecord | None = None
         self._last_part_ms = 0
         self._last_progress_ms = 0
-        #: One request at a time; while one is at work, `tick` writes nothing over what it writes.
+        #: Serializes requests. `tick` does not write the record while a request holds the lock.
         self._lock = DeferredLock()
 
     def load(self, plans: list[PlanRecord]) -> None:
-        """Take over what a former master was applying."""
+        """Take over the plan that a former master was applying."""
         running = [plan for plan in plans if plan.by_moves and plan.state is PlanState.APPLYING]
         self._record = max(running, key=lambda plan: plan.created_ms) if running else None
         self._last_part_ms = self._now_ms()
 
     def running(self) -> str:
-        """Id of the plan that is being applied, "" for none."""
+        """Return the id of the plan that is being applied, "" for none."""
         return "" if self._record is None else self._record.plan_id
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def begin(self, request: ms.BeginPlan) -> ms.PlanReport:
-        """Take note of a plan that is about to be handed over. Raises RpcError."""
+        """Record a plan whose parts will follow. Raise RpcError."""
         fence = self._active_master.fence
         if not _PLAN_ID.fullmatch(request.plan_id) or request.plan_id in (".", ".."):
-            raise RpcError(ms.BAD_REQUEST, f"{request.plan_id!r} is no name of a plan: letters, digits, '.', '_', '-'")
+            raise RpcError(
+                ms.BAD_REQUEST, f"{request.plan_id!r} is no valid plan name: use letters, digits, '.', '_' and '-'"
+            )
         if not 0 <= request.moves <= MOVES_MAX or request.parts < 0:
             raise RpcError(ms.BAD_REQUEST, f"{request.moves} moves; a plan has at most {MOVES_MAX}")
         if request.epoch != fence.epoch:
             raise RpcError(
                 ms.BAD_REQUEST,
-                f"the plan was checked under epoch {request.epoch}, and another master has taken over: check it again",
+                f"the plan was checked under epoch {request.epoch}, and another master is active now: check it again",
             )
         await self._lock.acquire()
         try:
@@ -92,7 +93,7 @@ class Applying:
         if self.running() not in ("", request.plan_id):
             raise RpcError(ms.BAD_REQUEST, f"plan {self.running()} is being applied; abort it, or wait for its end")
         if self._record is not None:
-            await self._abort(self._record, "begun again")
+            await self._abort(self._record, "restarted by an operator")
         path = fence.layout.plan(request.plan_id)
         record = PlanRecord(
             request.plan_id,
@@ -112,11 +113,11 @@ class Applying:
         await fence.write([SetData(path, encode(record)) if exists else Create(path, encode(record))])
         self._record = record
         self._last_part_ms = self._last_progress_ms = self._now_ms()
-        log.info("plan {plan} of an operator: {moves} moves are to come", plan=record.plan_id, moves=record.regions)
+        log.info("applying plan {plan} of an operator: {moves} moves", plan=record.plan_id, moves=record.regions)
         return self._report(record)
 
     async def add(self, request: ms.AddPlanMoves) -> ms.PlanReport:
-        """Persist one part and let its moves begin. Raises RpcError."""
+        """Persist one part and begin its moves. Raise RpcError."""
         await self._lock.acquire()
         try:
             return await self._add(request)
@@ -132,7 +133,7 @@ class Applying:
             return self._report(record)
         if request.part != record.parts_done or request.part >= record.parts:
             raise RpcError(
-                ms.BAD_REQUEST, f"part {request.part} of {record.parts}; part {record.parts_done} is the next"
+                ms.BAD_REQUEST, f"expected part {record.parts_done} of {record.parts}, received part {request.part}"
             )
         if len(request.moves) > store.MOVES_PER_BATCH:
             raise RpcError(ms.BAD_REQUEST, f"{len(request.moves)} moves; a part has at most {store.MOVES_PER_BATCH}")
@@ -156,7 +157,7 @@ class Applying:
         return self._report(changed)
 
     async def _put(self, record: PlanRecord, batch: MoveBatch) -> None:
-        """The record and its batch in one multi; done before if the batch is there (a lost answer)."""
+        """Write the record and its batch in one multi. If the batch exists (a lost reply), write only the record."""
         fence = self._active_master.fence
         ops: list[WriteOp] = [SetData(fence.layout.plan(record.plan_id), encode(record))]
         if batch.moves:
@@ -169,7 +170,7 @@ class Applying:
             await fence.write(ops[:1])
 
     def _move(self, planned: ms.PlannedMove) -> Move | str:
-        """The move, or why the assigner is left to decide about that replica."""
+        """Return the move, or the reason for skipping it."""
         world = self._active_master.assigner.world
         replica = world.replicas.get(replica_key(planned.region_id, planned.replica))
         if replica is None:
@@ -184,13 +185,13 @@ class Applying:
         if server is None:
             return "its new server is gone"
         if server.draining:
-            return "its new server is being emptied"
+            return "its new server is being drained"
         peers, _ = world.peers(replica)
         against = objection_to(server, replica, peers)
         return against or Move(replica.key, replica.home, planned.destination)
 
     async def abort(self, plan_id: str = "", note: str = "aborted by an operator") -> ms.PlanReport:
-        """Withdraw what has not begun: record and batches in one multi, then in the picture. Raises RpcError."""
+        """Abort the plan: cancel its pending moves in the store in one multi, then in memory. Raise RpcError."""
         await self._lock.acquire()
         try:
             record = self._record
@@ -208,7 +209,7 @@ class Applying:
         self._record = None
         report = self._report(ended)
         self._active_master.observe(ev.MovesWithdrawn(record.plan_id))
-        log.info("plan {plan} ends early: {note}", plan=record.plan_id, note=note)
+        log.info("plan {plan} is aborted: {note}", plan=record.plan_id, note=note)
         return report
 
     async def _withdraw(self, record: PlanRecord) -> None:
@@ -221,20 +222,20 @@ class Applying:
                 await fence.write(ops)
             except MultiFailed as error:
                 if isinstance(error.error, NoNode):
-                    continue  # a batch has just been finished
+                    continue  # a batch was finished and deleted at the same time
                 raise
             return
 
-    # --- following it -----------------------------------------------------------------------------------------------
+    # --- progress ---------------------------------------------------------------------------------------------------
 
     def give_up(self, note: str) -> None:
-        """It cannot go on; its batches are gone or about to be."""
+        """Record the plan as aborted. Its batches are gone, or the assigner cancels them."""
         record, self._record = self._record, None
         if record is not None:
             self._store(self._ended(record, PlanState.ABORTED, note))
 
     def tick(self) -> None:
-        """Notice its end, or that its parts do not come any more; tell of progress now and then."""
+        """Finish a completed plan, abort a plan whose parts have stopped coming, or record the progress."""
         record, now = self._record, self._now_ms()
         if record is None or self._lock.locked:
             return
@@ -242,10 +243,10 @@ class Applying:
         if left == 0 and record.parts_done >= record.parts:
             self._record = None
             ended = self._ended(record, PlanState.DONE, record.note)
-            log.info("plan {plan} is applied: {count} moves", plan=ended.plan_id, count=ended.handed)
+            log.info("plan {plan} has been applied: {count} moves", plan=ended.plan_id, count=ended.handed)
             self._store(ended)
         elif left == 0 and now - self._last_part_ms > HANDOVER_MS:
-            self.give_up(f"only {record.parts_done} of {record.parts} parts were handed over: rk plan resume")
+            self.give_up(f"the client sent only {record.parts_done} of {record.parts} parts: rk plan resume")
         elif now - self._last_progress_ms >= PROGRESS_MS and record.assigned != record.handed - left:
             self._last_progress_ms = now
             self._record = msgspec.structs.replace(record, assigned=record.handed - left)

@@ -1,4 +1,4 @@
-"""Bulk plans of one reign: have them made, write their records, follow them to the last region (RT-06 to RT-08, X8)."""
+"""Bulk plans of one tenure: computation, records, and progress to the last region (RT-06 to RT-08, X8)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLANS_KEPT: Final = 20
 
 
 class BulkPlans:
-    """The plans under way, and the latest one for the status."""
+    """The running plans, and the latest one for `rk status`."""
 
     def __init__(
         self, active_master: ActiveContext, planner: Planner, now_ms: Callable[[], int], token: Callable[[int], bytes]
@@ -39,19 +39,19 @@ class BulkPlans:
         self._token = token
         self.latest: BulkPlan | None = None
         self._running: dict[str, BulkPlan] = {}
-        #: Plans that former masters left unfinished.
+        #: Plans of former masters that are not finished.
         self._unfinished: list[PlanRecord] = []
-        #: Those of them that left nothing to do, while their records are being closed.
+        #: Plans of former masters with no region left, whose records are being closed.
         self._closing: list[PlanRecord] = []
-        #: One plan is made at a time.
+        #: One plan is computed at a time.
         self._lock = DeferredLock()
 
     def load(self, plans: list[PlanRecord]) -> None:
-        """Take over the records in the store."""
+        """Take over the unfinished plans in the store."""
         self._unfinished = [plan for plan in plans if plan.state in (PlanState.PLANNING, PlanState.APPLYING)]
 
     async def make(self, request: fx.RequestPlan) -> None:
-        """RT-06 to RT-08: have a plan made, store its record, hand the placements to the assigner."""
+        """Compute a plan, store its record, and hand the placements to the assigner (RT-06 to RT-08)."""
         bulk = self._new(request)
         plan_id = bulk.record.plan_id
         self.latest = self._running[plan_id] = bulk
@@ -68,7 +68,7 @@ class BulkPlans:
         self._active_master.observe(ev.PlanReady(plan_id, request.keys, placements))
 
     async def _plan(self, bulk: BulkPlan, request: fx.RequestPlan) -> dict[str, str]:
-        """Placements, by whichever engine; none at all if no engine can plan: the assigner then places singly."""
+        """Return the placements, or {} if no engine can compute a plan: the assigner then places regions one by one."""
         active_master = self._active_master
         active_master.phases.restart_from("plan")
         active_master.phases.begin("plan")
@@ -92,7 +92,7 @@ class BulkPlans:
                 state=PlanState.APPLYING,
             )
         except PlanError as error:
-            log.warn("no bulk plan, regions are placed one by one: {error}", error=error)
+            log.warn("cannot compute a bulk plan, placing regions one by one: {error}", error=error)
             placements = {}
             bulk.change(engine="single", note=str(error), state=PlanState.APPLYING)
         if not active_master.is_over:
@@ -100,7 +100,7 @@ class BulkPlans:
         return placements
 
     def _new(self, request: fx.RequestPlan) -> BulkPlan:
-        """A plan's record; one that a former master left unfinished goes on under its id (X8)."""
+        """Return a new plan. An unfinished plan of a former master continues under its id (X8)."""
         unfinished = self._unfinished.pop() if self._unfinished else None
         engine, note = self._planner.engine_for(len(request.keys))
         epoch = self._active_master.fence.epoch
@@ -127,7 +127,7 @@ class BulkPlans:
         await fence.write([SetData(path, data) if exists else Create(path, data)])
 
     def count(self, effect: Write) -> None:
-        """Follow the plans' progress through our own writes."""
+        """Count the progress of plans by the writes of transitions."""
         if not self._running:
             return
         if isinstance(effect, fx.WriteOffline):
@@ -140,14 +140,14 @@ class BulkPlans:
             replica = self._active_master.assigner.world.replicas.get(effect.key)
             transition = None if replica is None else replica.transition
             bulk = self._running.get("" if transition is None else transition.plan_id)
-            # A plan that goes on under its id has transitions of the former master's on their way: not its own.
+            # A plan that continues under its id may still have transitions of the former master: do not count them.
             if bulk is not None and bulk.is_handed_over:
                 bulk.assigned += 1
                 if bulk.assigned == len(bulk.keys):
                     self._finish(bulk)
 
     def finish_stuck(self) -> None:
-        """A plan is over, too, when nothing moves any more although not all of it arrived: parked, disabled."""
+        """Finish plans whose remaining regions cannot make progress, because they are parked or disabled."""
         if not self._running or self._active_master.assigner.unplaced:
             return
         active = self._active_master.assigner.world.active.values()
@@ -163,7 +163,7 @@ class BulkPlans:
             phases.end()
         bulk.change(state=PlanState.DONE, assigned=bulk.assigned, finished_ms=self._now_ms())
         log.info(
-            "plan {plan} is carried out: {count} replicas, {phases}",
+            "plan {plan} has been carried out: {count} replicas, {phases}",
             plan=bulk.record.plan_id,
             count=bulk.assigned,
             phases=", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in phases.report()),
@@ -174,9 +174,9 @@ class BulkPlans:
         self._active_master.persist(lambda: self._active_master.runs.save(facts))
 
     async def prune(self, plans: list[PlanRecord]) -> None:
-        """Close the records of plans that left nothing to do, and remove records of long ago. May be repeated."""
+        """Close the records of former masters' plans with no region left, and delete old records. May be repeated."""
         fence = self._active_master.fence
-        # Plans that are requested from now on begin under new ids.
+        # Plans that are requested from now on get new ids.
         self._closing += self._unfinished
         self._unfinished.clear()
         while self._closing:

@@ -1,8 +1,8 @@
-"""Having bulk plans made: by a job in a process of its own (Spark, or the exact flow), or by greedy beside the reactor.
+"""Computes bulk plans: by a job in another process (Spark, or the exact flow), or by the greedy engine in a thread.
 
-The job gets a directory with the snapshot and leaves one with the plan; its progress comes as JSON lines. A job
-that fails, is late, or whose plan breaks a hard rule costs nothing but time: the greedy engine plans instead, and one
-log line and the plan's note say why. Plans are checked by the verifier whoever made them.
+The job reads the snapshot from one directory and writes the plan to another. It reports progress as JSON lines. If the
+job fails, misses its deadline, or computes a plan that breaks a hard rule, the greedy engine computes the plan instead.
+A log line and the plan's note give the reason. The verifier checks the plans of jobs.
 """
 
 from __future__ import annotations
@@ -40,31 +40,32 @@ T = TypeVar("T")
 
 #: Lines of the job's standard error that are kept for the log.
 ERROR_LINES_MAX: Final = 30
-#: Work directories of former plans that are kept for whoever wants to look.
+#: Work directories of former plans that are kept for inspection.
 KEPT_PLANS: Final = 3
-_UNWANTED: Final = "not wanted any more"
-#: Below a work directory: what a job needs while it runs.
+_UNWANTED: Final = "canceled, this master is not active any more"
+#: Temporary directory of a job, below its work directory.
 SCRATCH: Final = "tmp"
 
 
 class PlanFailed(CoordError):  # noqa: N818 - not an error of the master: it falls back
-    """The job brought no usable plan."""
+    """Raised when the job has not computed a usable plan."""
 
 
 class FinishedPlan(msgspec.Struct):
-    """A finished plan: region-replica key to server uuid."""
+    """A computed plan."""
 
+    #: Server uuid by replica key.
     placements: dict[str, str]
     engine: str
     digest: str
-    #: Why another engine than the wanted one made it; empty if it is the wanted one.
+    #: Why another engine than the configured one has computed the plan; "" if it was the configured one.
     note: str = ""
-    #: Of the input.
+    #: Fingerprint of the input.
     fingerprint: str = ""
 
 
 def snapshot_of(world: ClusterState, replicas: Iterable[Replica]) -> Snapshot:
-    """The planner's input: regions all of whose replicas are wanted, live servers, former places."""
+    """Return the planner's input: regions whose replicas are all to be placed, live servers, and former servers."""
     wanted: dict[str, int] = {}
     for replica in replicas:
         region_id = replica.region.record.region_id
@@ -74,7 +75,7 @@ def snapshot_of(world: ClusterState, replicas: Iterable[Replica]) -> Snapshot:
     for region_id, count in sorted(wanted.items()):
         region = world.regions[region_id]
         if count != len(region.replicas):
-            continue  # some of its replicas are at home: the others are placed one by one around them
+            continue  # some replicas are open: the assigner places the others one by one
         record, table = region.record, region.table.record
         row = RegionRow(
             region_id, record.table_id, record.size_bytes, count, pool(table.group, table.kind), record.start_key
@@ -89,7 +90,7 @@ def snapshot_of(world: ClusterState, replicas: Iterable[Replica]) -> Snapshot:
 
 
 class Planner:
-    """Makes plans one at a time for one master."""
+    """Computes plans for one master, one at a time."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class Planner:
         self._cancelled = 0
 
     def engine_for(self, replicas: int) -> tuple[str, str]:
-        """Engine for a plan of that size, and why it is not the wanted one, if so."""
+        """Return the engine for a plan of this size, and why it is not the configured one ("" if it is)."""
         wanted = self._engine
         if wanted == "auto" and self._spark_min:
             wanted = "spark" if replicas >= self._spark_min else "greedy"
@@ -126,13 +127,13 @@ class Planner:
     async def make(
         self, plan_id: str, epoch: int, snapshot: Snapshot, engine: str, progress: Callable[[str], None]
     ) -> FinishedPlan:
-        """A checked plan by `engine`, or by greedy if that fails. Raises PlanError when there is none at all."""
+        """Compute a plan with `engine`, or with greedy if that fails. Raise PlanError if greedy fails, too."""
         params = Params(snapshot_id=plan_id, master_epoch=epoch)
         if engine != "greedy":
             try:
                 return await self._by_job(engine, plan_id, snapshot, params, progress)
             except (PlanFailed, PlanError, OSError) as error:
-                words = "plan {plan_id}: greedy plans instead of {engine}: {error}"
+                words = "plan {plan_id}: engine {engine} failed, using greedy instead: {error}"
                 log.warn(words, plan_id=plan_id, engine=engine, error=error)
                 progress("greedy")
                 made = await deferToThread(_greedy, snapshot, params, self._deadline_s)
@@ -142,7 +143,7 @@ class Planner:
         return await deferToThread(_greedy, snapshot, params, self._deadline_s)
 
     def cancel(self) -> None:
-        """Stop a job under way, or about to begin: its plan is not wanted any more."""
+        """Stop the running job, or one that is about to start."""
         self._cancelled += 1
         if self._job is not None:
             self._job.kill(_UNWANTED)
@@ -150,7 +151,7 @@ class Planner:
     async def _by_job(
         self, engine: str, plan_id: str, snapshot: Snapshot, params: Params, progress: Callable[[str], None]
     ) -> FinishedPlan:
-        """A plan by the job; writing its input and checking what it made count in the deadline, too."""
+        """Compute a plan with the job. The deadline includes writing its input and checking its plan."""
         until, cancelled = self._reactor.seconds() + self._deadline_s, self._cancelled
         work = self._plan_dir / plan_id
         await self._before(until, "input", deferToThread(_prepare, work, snapshot, params))
@@ -171,7 +172,7 @@ class Planner:
         return await self._before(until, "check", deferToThread(_read_checked, work / "out", snapshot, params, engine))
 
     def _before(self, until: float, stage: str, waiting: Deferred[T]) -> Deferred[T]:
-        """PlanFailed instead of what would come after the deadline."""
+        """Return `waiting` with a timeout at the deadline, which fails it with PlanFailed."""
 
         def late(_: object, __: float) -> T:
             raise PlanFailed(late_words(self._deadline_s, stage))
@@ -180,7 +181,7 @@ class Planner:
 
 
 class PlanJob(ProcessProtocol):
-    """The planning process: relays its stages, keeps the last words, fires `ended` once."""
+    """The planning process: relays its progress, keeps its last error lines, and fires `ended` once."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
@@ -191,7 +192,7 @@ class PlanJob(ProcessProtocol):
         self.ended: Deferred[None] = Deferred()
 
     def kill(self, reason: str) -> None:
-        """End the process; its JVM ends by itself when it loses the pipe to it."""
+        """Kill the process. Its JVM exits when the pipe to the process closes."""
         self._failure = reason
         transport = self.transport
         assert transport is not None, "a job is killed after it was spawned"
@@ -199,21 +200,21 @@ class PlanJob(ProcessProtocol):
             transport.signalProcess("KILL")
 
     def too_late(self, deadline_s: float) -> None:
-        """End it: nobody waits any longer."""
+        """Kill the process at the deadline."""
         self.kill(late_words(deadline_s, self._stage))
 
     def outReceived(self, data: bytes) -> None:
-        """Progress lines."""
+        """Receive lines of progress."""
         *lines, self._lines = (self._lines + data).split(b"\n")
         for line in lines:
             self._line(line)
 
     def errReceived(self, data: bytes) -> None:
-        """The job's own words, for the log if it fails."""
+        """Keep the last lines of standard error for the log."""
         self._errors = [*self._errors, *data.splitlines()][-ERROR_LINES_MAX:]
 
     def processEnded(self, reason: Failure) -> None:
-        """Success, or PlanFailed with what is known."""
+        """Fire `ended`, with PlanFailed if the job has failed."""
         if self._failure:
             self.ended.errback(PlanFailed(self._failure))
         elif isinstance(reason.value, ProcessDone):
@@ -241,23 +242,23 @@ class PlanJob(ProcessProtocol):
 
 
 def _prepare(work: Path, snapshot: Snapshot, params: Params) -> None:
-    """Write the job's input into an empty directory, and remove those of plans long gone."""
+    """Write the job's input into an empty directory, and remove the directories of old plans."""
     if work.parent.is_dir():
         former = sorted(work.parent.iterdir(), key=lambda path: path.stat().st_mtime)
         for old in former[:-KEPT_PLANS]:
             shutil.rmtree(old, ignore_errors=True)
         for old in former[-KEPT_PLANS:]:
-            shutil.rmtree(old / SCRATCH, ignore_errors=True)  # a job that was killed
+            shutil.rmtree(old / SCRATCH, ignore_errors=True)  # left by a job that was killed
     shutil.rmtree(work, ignore_errors=True)
     (work / SCRATCH).mkdir(parents=True)
     write_snapshot(work / "in", snapshot, params, kind="parquet")
 
 
 def _read_checked(output: Path, snapshot: Snapshot, params: Params, engine: str) -> FinishedPlan:
-    """The job's plan, if it is complete, of this epoch and breaks no hard rule."""
+    """Return the job's plan. Raise PlanFailed if it is of another epoch or snapshot, or if it breaks a hard rule."""
     made, manifest = read_plan(output)
     if manifest.master_epoch != params.master_epoch or manifest.snapshot_id != params.snapshot_id:
-        raise PlanFailed(f"the plan is of epoch {manifest.master_epoch}, snapshot {manifest.snapshot_id!r}")
+        raise PlanFailed(f"the job's plan is of epoch {manifest.master_epoch}, snapshot {manifest.snapshot_id!r}")
     verdict = verify(snapshot, params, made.rows)
     if not verdict.ok:
         raise PlanFailed(f"the plan breaks {verdict.violations} rules: {'; '.join(verdict.notes[:3])}")
@@ -270,7 +271,7 @@ def _placements(rows: Iterable[tuple[str, int, str]]) -> dict[str, str]:
 
 
 def _greedy(snapshot: Snapshot, params: Params, deadline_s: float) -> FinishedPlan:
-    """Plan in this process; runs in a thread."""
+    """Compute a plan with the greedy engine. Runs in a thread."""
     until = time.monotonic() + deadline_s
     made = plan(snapshot, params, lambda: until - time.monotonic(), engine="greedy")
     return FinishedPlan(_placements(made.rows), "greedy", made.digest, fingerprint=fingerprint(snapshot))

@@ -1,5 +1,5 @@
-"""What every master does, active or not.
+"""Work of every master, active or standby.
 
 watcher.py  reads changed znodes in batches, for the mirror and the auditor
-auditor.py  checks what all masters and servers write, and raises alarms
+auditor.py  checks the writes of all masters and servers, and raises alarms
 """

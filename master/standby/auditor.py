@@ -1,15 +1,14 @@
-"""Watches what all masters and servers write, and raises an alarm when a rule of `regions/diagnose/invariants.py` is
-broken.
+"""Checks the writes of all masters and servers, and raises an alarm when they break a rule.
 
-Every master has one, whatever its role, on its own session: a standby audits the active master as well as the servers,
-and a cluster without an active master is still watched. The session's watcher (`master/standby/watcher.py`) tells it of
-transitions: every event, and what was read because of it. During a bulk assignment most transitions are over before
-they could be read, and only the number of their steps is checked.
+`regions/diagnose/invariants.py` has the rules. Every master has an auditor, in every role and on its own session. So a
+standby audits the active master and the servers, and the cluster is audited without an active master, too. The
+session's watcher (`master/standby/watcher.py`) passes every event of a transition, and every transition that it reads.
+During a bulk assignment most transitions end before they are read, and only the number of their steps is checked.
 
-The active master's auditor also compares now and then what servers have reported that they serve with the store.
+The active master's auditor also compares the replicas that servers report with the store, every OWNERS_S.
 
-An alarm is a line in the log, a count in the metrics, and a znode `/alarms/<id>` with the steps that led there; `rk
-audit` and `rk status` show it until somebody has acknowledged it. The auditor never changes anything else.
+An alarm is a log line, a count in the metrics, and a znode `/alarms/<id>` with the steps that led to it. `rk audit` and
+`rk status` show the alarm until an operator acknowledges it. The auditor writes nothing else.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ from regions.transitions.observed import UNKNOWN, ObservedTransition
 log = Logger()
 
 TICK_S: Final = 2.0
-#: How often what servers serve is compared with the store.
+#: Period of comparing the replicas that servers report with the store.
 OWNERS_S: Final = 30.0
-#: What was at rest for so long must have been reported by a server that is heard: several heartbeats.
+#: A server must have reported a replica that has been at rest for this long: several heartbeats.
 REST_S: Final = 6.0
-#: Alarms that stay in the store; the oldest go.
+#: Alarms that stay in the store. The oldest are deleted.
 ALARMS_MAX: Final = 200
-#: Alarms that wait for a store that answers.
+#: Alarms in memory while the store does not answer.
 UNSENT_MAX: Final = 1_000
 
-#: Where replicas are that are at rest, as the reigning master knows; None where no reign is open.
+#: Returns the server of each replica at rest, by replica key; None unless this master is active.
 AtRest = Callable[[], "dict[str, Incarnation] | None"]
-#: Keys of the replicas that servers serve, as their heartbeats say; only of servers that are heard and have told all.
+#: Returns the keys of the replicas that servers have reported, for servers with recent heartbeats and a full report.
 Held = Callable[[], "dict[Incarnation, Collection[str]]"]
 
 
@@ -87,16 +86,16 @@ class Auditor:
         #: Alarms raised by this auditor.
         self.alarms = 0
         self._servers: dict[str, ServerRecord] = {}
-        #: Latest version of each transition's znode, by its events; absent when events may have been missed.
+        #: Latest version of each transition's znode, counted by its events; absent if events may have been missed.
         self._versions: dict[str, int] = {}
         self._watching = False
-        #: Watches are in force, and what is known is what there is; False while changes may go unseen.
+        #: True while watches are set and no event can have been missed.
         self._is_current = False
         self._stop_listening: Callable[[], None] | None = None
         self._syncing = False
         self._sync_again = False
         self._compared_ms = 0
-        #: Where replicas were at rest when the comparison was begun; None: none is.
+        #: Servers of the replicas at rest when the current comparison began; None between comparisons.
         self._resting: dict[str, Incarnation] | None = None
         self._unsent: deque[Alarm] = deque(maxlen=UNSENT_MAX)
         self._sending = False
@@ -106,14 +105,14 @@ class Auditor:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Watch, and read what is there."""
+        """Set the watches and read the current state."""
         self._stop_listening = self._client.on_state(self._session_changed)
         self._later("tick", TICK_S, self._tick)
         self._compared_ms = self._now_ms()
         ensureDeferred(self._begin()).addErrback(self._failed)
 
     def stop(self) -> None:
-        """Watch no more; the session is over, or the process ends."""
+        """Stop auditing: the session has ended, or the process is stopping."""
         self._stopped = True
         stop_listening, self._stop_listening = self._stop_listening, None
         if stop_listening is not None:
@@ -123,7 +122,7 @@ class Auditor:
                 timer.cancel()
 
     def _session_changed(self, state: SessionState) -> None:
-        """What is known grows old while there is no connection, until everything has been read again after it."""
+        """Record that events may be missed until the state has been read again after a reconnection."""
         if state is not SessionState.CONNECTED:
             self._is_current = False
 
@@ -144,9 +143,9 @@ class Auditor:
         self._watching = True
 
     def _failed(self, failure: Failure) -> None:
-        """A lost connection is made up for after the gap; anything else is a fault of ours, and the audit goes on."""
+        """Log an internal error and continue. After a lost connection the gap event starts a new read."""
         if not self._stopped and not isinstance(failure.value, CoordError):
-            log.failure("audit", failure=failure)
+            log.failure("internal error in the auditor", failure=failure)
 
     def _later(self, name: str, seconds: float, action: Callable[[], object]) -> None:
         if not self._stopped:
@@ -164,10 +163,10 @@ class Auditor:
             self._compared_ms = self._now_ms()
             self._compare_owners()
 
-    # --- everything at once -------------------------------------------------------------------------------------------
+    # --- reading the whole state --------------------------------------------------------------------------------------
 
     def gap(self) -> None:
-        """Events may have been missed: read everything again."""
+        """Read everything again after events may have been missed."""
         self._is_current = False
         self._versions.clear()
         self.audit.forget_servers()
@@ -209,7 +208,7 @@ class Auditor:
     # --- transitions --------------------------------------------------------------------------------------------------
 
     def transition_event(self, event_type: int, path: str) -> None:
-        """A transition's znode was made, changed or deleted."""
+        """Process an event: a transition's znode was created, changed or deleted."""
         if self._stopped:
             return
         key = path.rpartition("/")[2]
@@ -222,7 +221,7 @@ class Auditor:
             self._versions[key] += 1
 
     def transition_read(self, path: str, data: bytes, stat: Stat) -> None:
-        """A transition was read, at the latest state that we have word of or a later one."""
+        """Process a transition that was read after its latest event."""
         if not self._stopped:
             observed = self._observed(path, data, stat)
             if observed is not None:
@@ -234,12 +233,12 @@ class Auditor:
         try:
             record = decode_transition(data, path)
         except CorruptZnode as error:
-            log.error("not audited: {error}", error=error)
+            log.error("cannot audit a damaged znode: {error}", error=error)
             return None
         return ObservedTransition(self._now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
 
     def _gone(self, region_id: str, replica: int, version: int) -> ObservedTransition:
-        """The end of a transition, which perhaps nobody has read."""
+        """Return the observation of a deleted transition, whose last record may not have been read."""
         record = TransitionRecord(region_id, region_id.rpartition(".")[0], replica, RegionState.OPENED)
         return ObservedTransition(self._now_ms(), replica_key(region_id, replica), record, version, exists=False)
 
@@ -270,7 +269,7 @@ class Auditor:
             try:
                 record = decode_server(data, path)
             except CorruptZnode as error:
-                log.error("not audited: {error}", error=error)
+                log.error("cannot audit a damaged znode: {error}", error=error)
                 continue
             servers[record.uuid] = record
         for uuid in self._servers.keys() - servers.keys():
@@ -292,14 +291,14 @@ class Auditor:
             try:
                 record = decode_table(data, path)
             except CorruptZnode as error:
-                log.error("not audited: {error}", error=error)
+                log.error("cannot audit a damaged znode: {error}", error=error)
                 continue
             self.audit.table(record.table_id, record, self._now_ms())
 
     # --- owners -------------------------------------------------------------------------------------------------------
 
     def _compare_owners(self) -> None:
-        """N5: what has been at rest for several heartbeats must be where the store says."""
+        """Check that replicas at rest for several heartbeats are on the servers that the store names (N5)."""
         before, self._resting = self._resting, None
         after = self._at_rest()
         if before is None or after is None:
@@ -308,7 +307,7 @@ class Auditor:
         self._report(self.audit.owners(stored, self._served(), self._now_ms()))
 
     def orphan(self, key: str, server: Incarnation) -> None:
-        """A server serves a replica of which the store knows nothing (FN-04)."""
+        """Raise the alarm for a server that serves a replica which no table has (FN-04)."""
         self._report(self.audit.orphan(key, server, self._now_ms()))
 
     # --- alarms -------------------------------------------------------------------------------------------------------
@@ -321,7 +320,7 @@ class Auditor:
                 self._raise(alarm)
 
     async def _report_if_open(self, alarm: Alarm) -> None:
-        """It may have been unassigned, or replaced, or be no more: then its transition ends without being open."""
+        """Raise the alarm unless the region was unassigned, replaced or deleted, which also ends its transition."""
         region_id = parse_replica_key(alarm.key)[0]
         path = self._layout.region(region_id.rpartition(".")[0], region_id)
         for _, data, _ in await store.read_all(self._client, [path]):
@@ -337,7 +336,7 @@ class Auditor:
         self.alarms += 1
         log.error("ALARM {id}: {rule}: {text}", id=alarm.alarm_id, rule=alarm.rule, text=alarm.text)
         for step in alarm.steps:
-            log.error("ALARM {id}: after {step}", id=alarm.alarm_id, step=step)
+            log.error("ALARM {id}: previous step {step}", id=alarm.alarm_id, step=step)
         self._unsent.append(msgspec.structs.replace(alarm, raised_by=self._uuid))
         self._send()
 
@@ -353,14 +352,14 @@ class Auditor:
                 try:
                     await self._client.create(self._layout.alarm(alarm.alarm_id), encode(alarm))
                 except NodeExists:
-                    log.info("alarm {id} was raised by another auditor already", id=alarm.alarm_id)
+                    log.info("another auditor has already raised alarm {id}", id=alarm.alarm_id)
                 self._unsent.popleft()
             await self._prune()
         finally:
             self._sending = False
 
     async def _prune(self) -> None:
-        """Remove the oldest alarms beyond the bound."""
+        """Delete the oldest alarms beyond ALARMS_MAX."""
         paths = await store.list_all(self._client, [self._layout.alarms])
         if len(paths) <= ALARMS_MAX:
             return
@@ -369,4 +368,4 @@ class Auditor:
             try:
                 await self._client.delete(path)
             except NoNode:
-                continue  # another auditor was quicker
+                continue  # another auditor has deleted the alarm

@@ -1,24 +1,23 @@
-"""One session's eye on the store: what has changed is read, many znodes at a time, for the auditor and the mirror.
+"""Reads changed znodes in batches, during one store session, for the auditor and the mirror.
 
-Events are counted, and znodes read when the session has nothing better to do: at once in quiet times, many at a time
-during a bulk assignment, when most transitions are over before they could be read. Transitions are read in every role,
-for the auditor; the other records only while a mirror is kept (`follow`), that is by a standby.
+Watch events only add znodes to a queue. The watcher reads the queue at once in quiet times, and in large batches during
+a bulk assignment, when most transitions end before they are read. Transitions are read in every role, for the auditor.
+The other records are read only by a standby that keeps a mirror (`follow`).
 
-**Order.** Each answer is taken in as it arrives, and nothing waits between: events and answers of one session come in
-the order of the store's states, and the mirror relies on it.
+**Order.** Each reply is applied as soon as it arrives. Events and replies of one session arrive in the order of the
+store's states, and the mirror relies on this order.
 
-**Taking over** (`hand_over`). The store answers one session in order, so once the answer to the write of our epoch is
-here, so is word of everything that any former master did, and nothing of theirs can follow. What we then still have to
-read is read at once; from there on the mirror is as good as a full load.
+**Taking over** (`hand_over`). The store answers one session in order. So when the reply to the write of this master's
+epoch has arrived, all events of former masters' writes have arrived, too, and no more can follow. The watcher then
+reads the queued znodes at once. After that the mirror equals a full load.
 
-**Proof of age** (`prove`). The moment a `sync` leaves is remembered. When its answer is here, so is word of all that
-was committed before that moment; when the znodes that we then had word of are read, the picture is no older than that.
-A ping would prove nothing: a node of the store that is cut off answers it, too.
+**Proof of age** (`prove`). The watcher records the time at which it sends a `sync`. When the reply has arrived, all
+events of changes committed before that time have arrived, too. When the znodes of these events have been read, the
+mirror is no older than that time. A ping would prove nothing, because a partitioned node of the store answers it, too.
 
-**End of the session.** The watches end with the session, so what is known stays as old as it is. The client that begins
-another session answers a `sync` again, which says nothing about this picture: from the end of the session on the
-watcher asks the store nothing, proves nothing and hands nothing over. Until `stop`, the picture and its last proof
-remain, for callers who allow its age.
+**End of the session.** The watches end with the session, so the mirror stays as it is. A `sync` in a later session says
+nothing about this mirror. After the end of the session the watcher sends no requests, proves no age and hands nothing
+over. Until `stop`, the mirror and its last proof remain available to callers whose bound allows their age.
 """
 
 from __future__ import annotations
@@ -44,27 +43,31 @@ from regions.records.znodes import Layout
 
 log = Logger()
 
-#: Transitions in one multi-read, and the pause after one; the long one while more than that wait, as in a bulk
-#: assignment.
+#: Transitions in one multi-read.
 READS_MAX: Final = 250
+#: Pause after a multi-read of transitions.
 READ_PAUSE_S: Final = 0.05
+#: Pause while more than READS_MAX transitions are queued, as in a bulk assignment.
 BUSY_PAUSE_S: Final = 0.5
-#: Tables, regions and servers in one multi-read. The pause after one is short while the mirror is made, and long while
-#: it is kept up: a region that is made and opened in one go is then read once, and who asks for less does not wait.
+#: Tables, regions and servers in one multi-read.
 RECORDS_MAX: Final = 500
+#: Pause after a multi-read of records while the mirror is being loaded.
 LOADING_PAUSE_S: Final = 0.03
+#: Pause after a multi-read of records once the mirror is complete. A region that is created and opened within this time
+#: is read once. Reads with a staleness bound do not wait for the pause.
 RECORDS_PAUSE_S: Final = 0.2
-#: Batches on their way at once while somebody waits for them.
+#: Limit of the multi-reads in flight while a request waits for them.
 URGENT_MAX: Final = 4
-#: States of the client in which the session is over, and its watches with it.
+#: States of the client in which the session has ended, and its watches with it.
 _ENDED: Final = (SessionState.EXPIRED, SessionState.AUTH_FAILED, SessionState.CLOSED)
-#: How often the age is proved without being asked for, and the pause after a reading that failed.
+#: Period of proving the age without a request.
 PROVE_S: Final = 1.0
+#: Pause after a failed read before the mirror is loaded again.
 BEGIN_AGAIN_S: Final = 5.0
 
 
 class Listener(Protocol):
-    """Who hears of transitions: the auditor."""
+    """The receiver of events and reads of transitions: the auditor."""
 
     def transition_event(self, event_type: int, path: str) -> None: ...
 
@@ -74,14 +77,14 @@ class Listener(Protocol):
 
 
 class Warm(NamedTuple):
-    """What a standby hands to its reign: the picture, and the regions' records that have changed since it was exact."""
+    """The mirror that a standby hands to its `ActiveMaster`, and paths of region records that must be read again."""
 
     world: ClusterState
     regions: list[str]
 
 
 class _Waiter(NamedTuple):
-    """Somebody waits until all is read that there was to read then; in a hurry, or as it comes."""
+    """A wait until the znodes queued at its begin (positions in the two queues) have been read."""
 
     transitions: int
     records: int
@@ -107,34 +110,34 @@ class StoreWatcher:
         self._listener = listener
         self._transitions = Unread()
         self._records = Unread()
-        #: What a standby keeps; None while this master reigns.
+        #: The mirror of a standby; None on the active master.
         self.mirror: StandbyMirror | None = None
-        #: When what the mirror holds was surely all there was, by `now_ms`, -1: never; and a zxid that it holds.
+        #: The mirror includes all changes committed before this time (`now_ms`) and up to this zxid; -1: no proof yet.
         self.proven_ms = -1
         self.proven_zxid = 0
         self._waiting: list[_Waiter] = []
         self._probe: Deferred[None] | None = None
         self._is_probe_urgent = False
         self._timers: dict[str, IDelayedCall] = {}
-        #: Every watch that is wanted is set; once it was, the client sets it again by itself.
-        self._in_force = False
+        #: True when all watches have been set. After that the client sets them again by itself.
+        self._watches_set = False
         self._stop_listening: Callable[[], None] | None = None
         self._stopped = False
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Watch the transitions."""
+        """Set the watch of the transitions."""
         self._stop_listening = self._client.on_state(self._session_changed)
         self._watch_again()
 
     def stop(self) -> None:
-        """Watch no more, and forget the mirror; another watcher takes over, or the process ends."""
+        """Stop watching and drop the mirror: another watcher replaces this one, or the process is stopping."""
         self.mirror = None
         self._end()
 
     def _end(self) -> None:
-        """The session is over: nothing more is heard of the store's changes."""
+        """Stop watching at the end of the session."""
         self._stopped = True
         stop_listening, self._stop_listening = self._stop_listening, None
         if stop_listening is not None:
@@ -145,7 +148,7 @@ class StoreWatcher:
                 timer.cancel()
 
     def follow(self) -> None:
-        """Keep a mirror from now on; it takes a while until it is warm."""
+        """Begin to load a mirror and keep it up to date."""
         if self.mirror is None and not self._stopped:
             self.mirror = StandbyMirror(self._layout)
             self._watch_again()
@@ -154,23 +157,26 @@ class StoreWatcher:
     def _session_changed(self, state: SessionState) -> None:
         if state in _ENDED:
             self._end()
-        elif state is SessionState.CONNECTED and not self._in_force:
+        elif state is SessionState.CONNECTED and not self._watches_set:
             self._watch_again(is_gap=True)
 
     def _watch_again(self, *, is_gap: bool = False) -> None:
-        """Set all watches. `is_gap`: events may have been missed, of which the client does not tell: a watch that was
-        never confirmed has no gap."""
-        self._in_force = False
+        """Set all watches.
+
+        `is_gap`: events may have been missed without a gap event, because the client reports no gap for a watch that
+        was never confirmed.
+        """
+        self._watches_set = False
         ensureDeferred(self._watch(is_gap=is_gap)).addErrback(self._failed)
 
     async def _watch(self, *, is_gap: bool) -> None:
-        """Set the watches, which twice does no harm, and read what there is once they are in force."""
+        """Set the watches, then read the current state. Setting a watch twice is harmless."""
         mirror = self.mirror
         await self._client.add_watch(self._layout.unassigned, self._transition_event, recursive=True)
         if mirror is not None:
             await gather(self._client.add_watch(path, self._record_event, recursive=True) for path in self._watched())
-        if mirror is self.mirror and not self._in_force:
-            self._in_force = True
+        if mirror is self.mirror and not self._watches_set:
+            self._watches_set = True
             self._begin_again()
             if is_gap:
                 self._listener.gap()
@@ -180,28 +186,28 @@ class StoreWatcher:
         return layout.tables, layout.regions, layout.servers, layout.draining, layout.fenced, layout.barred
 
     def _begin_again(self) -> None:
-        """Events may have been missed, or an answer: what is known may be wrong anywhere."""
+        """Load the mirror again, because an event or a reply may have been missed."""
         self._records = Unread()
         self._transitions = Unread()
         self.proven_ms = -1
         self._fail_waiting()
-        if self.mirror is not None and self._in_force and not self._stopped:
+        if self.mirror is not None and self._watches_set and not self._stopped:
             self.mirror = StandbyMirror(self._layout)
             self._put(self.mirror.begin())
 
     def _failed(self, failure: Failure) -> None:
-        """A lost connection is made up for after the gap; after anything else we begin again, a little later."""
+        """Begin again after BEGIN_AGAIN_S. After a lost connection the gap event does so."""
         if self._stopped or isinstance(failure.value, ConnectionLoss):
             return
         if not isinstance(failure.value, CoordError):
-            log.failure("mirror", failure=failure)
+            log.failure("internal error in the mirror, loading it again", failure=failure)
         elif self._client.state is SessionState.CONNECTED:
-            log.error("the mirror begins again: {error}", error=failure.value)
+            log.error("a read for the mirror failed, loading it again: {error}", error=failure.value)
         self._later("again", BEGIN_AGAIN_S, self._try_again)
 
     def _try_again(self) -> None:
-        """After a failure that is no lost connection, of a read or of setting a watch."""
-        if self._in_force:
+        """Begin again after a failed read, or after a watch that could not be set."""
+        if self._watches_set:
             self._begin_again()
             self._listener.gap()
         else:
@@ -266,13 +272,13 @@ class StoreWatcher:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _read_soon(self, name: str) -> None:
-        """Unless a batch of that kind is on its way, or the pause after one lasts."""
+        """Read in the next reactor turn, unless a batch of that kind is in flight or its pause has not ended."""
         unread = self._transitions if name == "transitions" else self._records
         if not unread.in_flight and not self._is_due(name):
             self._later(name, 0, lambda: self._read(name))
 
     def _read(self, name: str) -> None:
-        """One request at a time, so that a busy store has few of them; several while somebody waits."""
+        """Send reads: one at a time to spare a busy store, up to URGENT_MAX while a request waits."""
         unread, most = self._kind(name)
         while unread.in_flight < (URGENT_MAX if self._is_urgent else 1):
             if not self._is_connected:
@@ -291,7 +297,7 @@ class StoreWatcher:
 
     def _answered(self, results: list[Any], name: str, unread: Unread, batch: ReadBatch) -> None:
         if self._stopped or unread is not self._kind(name)[0]:
-            return  # from before a gap
+            return  # a reply from before a gap
         for path, result in zip(batch.paths, results, strict=True):
             if isinstance(result, OperationError) and not isinstance(result, NoNode):
                 raise result
@@ -300,7 +306,7 @@ class StoreWatcher:
         if self.mirror is not None:
             self.mirror.settle()
             for trouble in self.mirror.troubles:
-                log.error("left alone: {error}", error=trouble)
+                log.error("the mirror ignores a damaged znode: {error}", error=trouble)
             self.mirror.troubles.clear()
         if not self._is_due(name):
             pause_s = self._pause_s(name, unread)
@@ -328,10 +334,10 @@ class StoreWatcher:
         else:
             self._put(mirror.seen(path, result[0], result[1].version, self._now_ms()))
 
-    # --- waiting until what is known has been read --------------------------------------------------------------------
+    # --- waiting for reads --------------------------------------------------------------------------------------------
 
     def _read_up(self, *, is_urgent: bool = True) -> Deferred[None]:
-        """Fires when everything has been read that we have word of now; fails when that is cut short."""
+        """Return a Deferred that fires when all znodes queued now have been read, and fails when reading is aborted."""
         if self._stopped:
             return fail(ConnectionLoss("", "the session is over"))
         done: Deferred[None] = Deferred()
@@ -352,7 +358,7 @@ class StoreWatcher:
         return any(one.is_urgent for one in self._waiting)
 
     def _progress(self) -> None:
-        """Tell those who wait that it has been read."""
+        """Fire the waits whose znodes have been read."""
         if not self._waiting:
             return
         transitions, records = self._transitions, self._records
@@ -365,15 +371,15 @@ class StoreWatcher:
     def _fail_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            one.done.errback(ConnectionLoss("", "what is known of the store is read anew"))
+            one.done.errback(ConnectionLoss("", "the mirror is loaded again"))
 
     # --- taking over --------------------------------------------------------------------------------------------------
 
     async def hand_over(self) -> Warm | None:
-        """Give the mirror away, brought up to date; None if it is not complete. Nothing of it is kept.
+        """Return the mirror, brought up to date, and drop it here; None if it is not complete.
 
-        Whoever calls has written its epoch before, and watches the transitions by itself: what changes from now on is
-        its own business. Raises ConnectionLoss when the session is interrupted meanwhile.
+        The caller has written its epoch before, and watches the transitions by itself, so it receives all later
+        changes. Raise ConnectionLoss if the session is interrupted.
         """
         mirror = self.mirror
         try:
@@ -397,14 +403,13 @@ class StoreWatcher:
     # --- age ----------------------------------------------------------------------------------------------------------
 
     def as_of(self, asked_ms: int) -> AsOf | None:
-        """How old the picture is at most, for a question that came at `asked_ms`; None if nothing is proved."""
+        """Return the greatest possible age of the mirror at `asked_ms`, or None without a proof."""
         if self.proven_ms < 0:
             return None
         return AsOf(max(0, asked_ms - self.proven_ms), self.proven_zxid, "standby")
 
     async def prove(self, bound: Bound, asked_ms: int) -> AsOf | None:
-        """The picture's age once that is within `bound`, which may take a question to the store; None if it cannot be
-        proved."""
+        """Return the mirror's age when it is within `bound`, after a `sync` if necessary; None without a proof."""
         for _ in range(3):
             as_of = self.as_of(asked_ms)
             if as_of is not None and bound.allows(as_of):
@@ -412,14 +417,14 @@ class StoreWatcher:
             if self.mirror is None or not self.mirror.is_complete or not self._is_connected:
                 return None
             try:
-                await self._proved()  # perhaps one that was under way: then once more
+                await self._proved()  # a proof that was running already may be too old: then try once more
             except CoordError as error:
-                log.info("age not proved: {error}", error=error)
+                log.info("could not prove the age of the mirror: {error}", error=error)
                 return None
         return None
 
     def _proved(self) -> Deferred[None]:
-        """Fires with the end of the probe that is under way, or of a new one; somebody waits for it."""
+        """Return a Deferred that fires at the end of the running proof, or of a new one. Make the proof urgent."""
         probe = self._probe
         if probe is None:
             probe = self._begin_probe(is_urgent=True)
@@ -441,7 +446,7 @@ class StoreWatcher:
     def _probe_over(self, result: object) -> None:
         self._probe = None
         if isinstance(result, Failure) and not isinstance(result.value, CoordError):
-            log.failure("proof of age", failure=result)
+            log.failure("internal error in the proof of the mirror's age", failure=result)
 
     async def _prove_once(self) -> None:
         mirror, sent_ms = self.mirror, self._now_ms()
@@ -463,7 +468,7 @@ class StoreWatcher:
             self._begin_probe(is_urgent=False)
 
     def status(self) -> MirrorStatus | None:
-        """For `rk status`; None while this master reigns."""
+        """Return the mirror's status for `rk status`; None on the active master."""
         mirror = self.mirror
         if mirror is None:
             return None

@@ -81,7 +81,7 @@ def test_health_says_no_and_why(tmp_path: Path) -> None:
                 before = cluster.zk.get(path)[0]
                 cluster.zk.set(path, b"rubbish")
                 second.start()
-                eventually(lambda: _is_ill(of_second, "cannot stand for election"), what="the second master says so")
+                eventually(lambda: _is_ill(of_second, "cannot enter the election"), what="the second master says so")
                 cluster.zk.set(path, before)
                 eventually(lambda: _health(of_second)[0] == 200, what="the second master stands")
             except BaseException:

@@ -45,7 +45,7 @@ def test_rows_come_back_with_their_table(tmp_path: Path) -> None:
         cluster.ask_active(ms.CreateTable("rows", wait_ms=60_000), ms.Tables)
         active.kill()
         cluster.wait_active()
-        with pytest.raises(RpcError, match="give another name by --as"):
+        with pytest.raises(RpcError, match="give another name with --as"):
             cluster.ask_active(ms.UndeleteTable(table_id), ms.Tables)
         cluster.ask_active(ms.UndeleteTable(table_id, "again", 60_000, "undelete-1"), ms.Tables)
         cluster.wait_settled()

@@ -226,7 +226,7 @@ def test_a_master_that_does_not_know_the_cluster_says_so_and_waits(tmp_path: Pat
     cluster.store.change(LAYOUT.cluster, b"rubbish")
     cluster.fail_over(cluster_id="")
     assert (cluster.master.role, tracebacks(logged)) == ("standby", [])
-    assert [one for one in words(logged) if f"cannot stand for election: {LAYOUT.cluster}: " in one]
+    assert [one for one in words(logged) if f"cannot enter the election: {LAYOUT.cluster}: " in one]
     cluster.store.put(LAYOUT.cluster, VALUES[LAYOUT.cluster])
     cluster.go_on(6)
     cluster.reigns()
@@ -285,7 +285,7 @@ def test_a_master_writes_its_own_mark_again(tmp_path: Path, logged: list[LogEven
         cluster.store.change(mark, rubbish)
         cluster.go_on(2)
         assert cluster.store.nodes[mark][0] == before
-    assert [one for one in words(logged) if f"our mark is written again: {mark}" in one]
+    assert [one for one in words(logged) if f"its znode was damaged: {mark}" in one]
     cluster.reigns()
 
 

@@ -38,8 +38,8 @@ def test_an_election_that_fails_again_and_again() -> None:
     health.election_failed("first")
     clock.now += ELECTION_MS
     health.election_failed("/cluster: rubbish")
-    assert health.reasons("", None, "") == ["cannot stand for election for 5 s: /cluster: rubbish"]
-    health.stands()
+    assert health.reasons("", None, "") == ["cannot enter the election for 5 s: /cluster: rubbish"]
+    health.election_entered()
     assert health.reasons("", None, "") == []
 
 

@@ -457,7 +457,7 @@ def test_a_kind_is_named_once_and_changes_no_schema() -> None:
     assert named == replace(former, kind="counters/1")
     assert alter(named, AlterTable("orders", kind="counters/1")) == named
     assert alter(named, AlterTable("orders", name="hits")).kind == "counters/1"
-    with pytest.raises(ValueError, match="it is of kind counters/1, and a kind does not change"):
+    with pytest.raises(ValueError, match="its kind is counters/1, and the kind of a table cannot be changed"):
         alter(named, AlterTable("orders", kind="kv/1"))
     with pytest.raises(ValueError, match="is no kind of service"):
         alter(former, AlterTable("orders", kind="Counters"))

@@ -225,7 +225,7 @@ SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a flipped bit": (lambda out: _flip(out / "part-00000.parquet"), "its SHA-256 differs"),
     "another digest": (lambda out: _change(out / MANIFEST, digest="0" * 64), "the rows are not those of digest"),
     "fewer rows": (lambda out: _change(out / MANIFEST, rows=3), "the rows are not those of digest"),
-    "a former epoch": (lambda out: _change(out / MANIFEST, master_epoch=EPOCH - 1), "the plan is of epoch 6"),
+    "a former epoch": (lambda out: _change(out / MANIFEST, master_epoch=EPOCH - 1), "the job's plan is of epoch 6"),
     "another plan": (lambda out: _change(out / MANIFEST, snapshot_id="000006-xyz"), "snapshot '000006-xyz'"),
     "broken rules": (_other_rows, "the plan breaks"),
 }
