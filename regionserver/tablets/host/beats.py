@@ -1,0 +1,109 @@
+"""Liveness between servers: which peer servers are there, for all tablets at once.
+
+Each pair of servers exchanges one BEAT per BEAT_TICKS, however many tablets they share. A BEAT names the sender's
+start code and says whether the sender's disk answers. A peer server is gone
+
+- when its connection breaks,
+- when no BEAT has come for SILENCE_TICKS,
+- when another start code shows that its process was replaced: a quick restart counts as death, because the new process
+  leads nothing,
+- when its disk does not answer: it can promise nothing.
+
+Time is this process's own ticks, not a clock. A process that stood still has not ticked, so it does not mistake its own
+absence for that of its peers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Duration of a tick. Timers of groups and of BEATs count ticks.
+TICK_MS: Final = 50
+#: A BEAT goes to each peer server every so many ticks: 100 ms.
+BEAT_TICKS: Final = 2
+#: A peer server without a BEAT for so many ticks is gone: 700 ms. Six BEATs in a row may be late.
+SILENCE_TICKS: Final = 14
+
+
+class PeerServer:
+    """What this server knows of the process on another server."""
+
+    def __init__(self, start_code: int, now: int) -> None:
+        self.start_code = start_code
+        #: Number of the newest BEAT of this process.
+        self.beat = 0
+        #: Tick of this server at which the peer was last heard.
+        self.heard = now
+        self.is_there = True
+        self.disk_answers = True
+
+
+class Beats:
+    """The peer servers of one server.
+
+    Invariant: a method that returns a server as gone returns it once for each time that it was there.
+    """
+
+    def __init__(self) -> None:
+        #: Ticks since this process started.
+        self.now = 0
+        #: Number of the last BEAT that this server sent.
+        self.sent = 0
+        #: False while this server's own log write takes too long.
+        self.disk_answers = True
+        self.peers: dict[str, PeerServer] = {}
+
+    def introduced(self, server: str, start_code: int) -> bool | None:
+        """Note a frame or hello of `server`. Return True if a former process of it is gone by that.
+
+        Return None for a start code below the known one: a late message of a former process, which must be dropped.
+        """
+        peer = self.peers.get(server)
+        if peer is not None and start_code < peer.start_code:
+            return None
+        if peer is None:
+            self.peers[server] = PeerServer(start_code, self.now)
+            return False
+        if start_code == peer.start_code:
+            return False
+        self.peers[server] = PeerServer(start_code, self.now)
+        return True
+
+    def beat(self, server: str, number: int, *, disk_answers: bool) -> bool:
+        """Note a BEAT of the known process on `server`. Return True if the server is gone because its disk is."""
+        peer = self.peers[server]
+        if number <= peer.beat:
+            return False
+        peer.beat = number
+        peer.heard = self.now
+        was_there = peer.is_there
+        had_disk = peer.disk_answers
+        peer.disk_answers = peer.is_there = disk_answers
+        return was_there and had_disk and not disk_answers
+
+    def lost(self, server: str, start_code: int) -> bool:
+        """Note that the connection to that process broke. Return True if it was there until now."""
+        peer = self.peers.get(server)
+        if peer is None or peer.start_code != start_code or not peer.is_there:
+            return False
+        peer.is_there = False
+        return True
+
+    def tick(self) -> list[str]:
+        """Let one tick pass. Return the servers that are gone because nothing was heard of them."""
+        self.now += 1
+        gone = []
+        for server, peer in self.peers.items():
+            if peer.is_there and self.now - peer.heard >= SILENCE_TICKS:
+                peer.is_there = False
+                gone.append(server)
+        return gone
+
+    def is_due(self) -> bool:
+        """Return True at the ticks at which BEATs leave."""
+        return self.now % BEAT_TICKS == 0
+
+    def is_there(self, server: str) -> bool:
+        """Return True if the process on `server` lives, as far as is known."""
+        peer = self.peers.get(server)
+        return peer is not None and peer.is_there

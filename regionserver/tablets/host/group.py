@@ -1,0 +1,383 @@
+"""One tablet on one server: a Raft core, and the requests that wait for it. Pure: the turn drives it.
+
+The path of a write: `propose` appends an entry -> `collect` hands out the log items and the appends -> `persisted` and
+the members' acknowledgments commit it -> `collect` hands out a round of entries for the rows -> `applied` answers.
+
+Two rules are this module's own.
+
+- Rows never run ahead of this server's log. Raft would allow a replica to apply what a majority holds before its own
+  write is durable. After kill -9 the rows, which survive in the page cache, would then hold entries that the log does
+  not, and the next entry of the log would leave a gap. So a committed entry waits until it is durable here.
+- A tablet has at most one round of entries in the hands of the apply threads. Everything that is committed meanwhile
+  forms the next round.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from coord.errors import NotLeader, ProposalDropped
+from coord.raft.core import RaftCore
+from coord.raft.messages import (
+    HEARTBEAT,
+    HEARTBEAT_RESP,
+    LEADER,
+    SNAPSHOT,
+    Entry,
+    HardState,
+    Message,
+    RaftConfig,
+    RaftEvent,
+    Ready,
+)
+from coord.storage.shared.items import Floor, SlotItems
+from regionserver.tablets.host.delivery import ReplicaStanding, State
+from regionserver.tablets.host.envelope import PAYLOAD_BYTES_MAX, Refusal
+from regionserver.tablets.host.reads import Reads
+from regionserver.tablets.host.requests import (
+    TABLET_BYTES_MAX,
+    TABLET_READS_MAX,
+    Fate,
+    InFlight,
+    ReadyRead,
+    TabletAnswer,
+)
+
+#: Entries and bytes of one round for the rows. A round is one transaction, and readers and other tablets wait for the
+#: apply thread meanwhile.
+ROUND_ENTRIES_MAX: Final = 1000
+ROUND_BYTES_MAX: Final = 4 << 20
+#: Entries that stay in memory behind the floor for members that are a little behind, and bytes of them.
+KEEP_ENTRIES: Final = 1000
+KEEP_BYTES: Final = 1 << 20
+
+
+def raft_settings() -> RaftConfig:
+    """Return the timing of a tablet's group: an election after 10 to 19 ticks of silence, 0.5 to 1 s."""
+    return RaftConfig(election_ticks=10, heartbeat_ticks=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Which replica this is: the slot is of this server's log, the number of the whole cluster."""
+
+    tablet: str
+    slot: int
+    generation: int
+    number: int
+
+
+@dataclass(slots=True)
+class GroupOutput:
+    """What one group wants done after one turn. Nothing of it has left; a group that fails meanwhile drops it all."""
+
+    #: Messages that promise nothing, and those that promise what `items` and earlier writes make durable.
+    messages: list[Message] = field(default_factory=list)
+    promises: list[Message] = field(default_factory=list)
+    #: Heartbeats and answers to them that can wait for the next BEAT.
+    patient: list[Message] = field(default_factory=list)
+    items: SlotItems | None = None
+    #: Entries for the rows, in the order of the log.
+    round: list[Entry] | None = None
+    answers: list[TabletAnswer] = field(default_factory=list)
+    reads: list[ReadyRead] = field(default_factory=list)
+    events: list[RaftEvent] = field(default_factory=list)
+    #: Members that need entries that this replica no longer has.
+    needs_copy: list[int] = field(default_factory=list)
+
+
+class GroupTracer(Protocol):
+    """Who is told what Raft does in a group."""
+
+    def ready(self, group: Group, ready: Ready) -> None:
+        """This Ready is about to be carried out; nothing of it has left the group."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """A request whose entry is in the log of this leader."""
+
+    index: int
+    request: int
+    size: int
+
+
+class Group:
+    """One tablet on one server. After each group of other calls the turn calls `collect`."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        core: RaftCore,
+        servers: Mapping[int, str],
+        *,
+        in_flight: InFlight | None = None,
+        tracer: GroupTracer | None = None,
+    ) -> None:
+        """`servers`: the server of each member number. `core` starts at the position that the rows have applied."""
+        assert core.id == replica.number, f"core {core.id} for member {replica.number} of {replica.tablet}"
+        self.replica = replica
+        self.core = core
+        self.servers = dict(servers)
+        #: Highest index in the rows.
+        self.applied_index = core.log.applying
+        #: Why this replica does not run, "" if it does.
+        self.failure = ""
+        #: Member -> the last refusal of its server, since the member last took part. For the leader's report.
+        self.refusals: dict[int, Refusal] = {}
+        #: Number of the last write of this group and of the Ready in it, as the turn counts writes.
+        self.write_number = 0
+        self.write_ready = 0
+        self.reads = Reads()
+        self.tracer = tracer
+        self._in_flight = in_flight or InFlight()
+        self._bytes = 0
+        self._proposals: deque[_Proposal] = deque()
+        #: Committed entries that no round has taken yet, and the round in the hands of the apply threads.
+        self._committed: deque[Entry] = deque()
+        self._round: list[Entry] = []
+        #: Member -> (term, context) of the last heartbeat, or answer to one, that was sent to it.
+        self._beaten: dict[tuple[int, int], tuple[int, int]] = {}
+        self._out = GroupOutput()
+
+    # --- what arrives -------------------------------------------------------------------------------------------------
+
+    def standing(self) -> ReplicaStanding:
+        """Return what decides whether a message may reach this replica."""
+        core = self.core
+        state = State.FAILED if self.failure else State.READY
+        return ReplicaStanding(state, self.replica.number, core.term, core.log.last, core.log.last_term)
+
+    def step(self, m: Message) -> None:
+        """Process a message that the table of deliveries lets through. Raises InvalidMessage; nothing has changed
+        then."""
+        self.core.step(m)
+        if self.refusals:
+            self.refusals.pop(m.src, None)
+
+    def propose(self, request: int, payload: bytes) -> None:
+        """Append a client's payload to the log, or answer why not."""
+        size = len(payload)
+        if self.core.leadership is None:
+            self._answer(request, Fate.NOT_LEADER)
+        elif size > PAYLOAD_BYTES_MAX:
+            self._answer(request, Fate.TOO_LARGE)
+        elif self._bytes + size > TABLET_BYTES_MAX or self._in_flight.bytes + size > self._in_flight.limit:
+            self._answer(request, Fate.BUSY)
+        else:
+            try:
+                index = self.core.propose(payload)
+            except ProposalDropped:
+                # Leadership is being handed over: the next leader is known in a moment.
+                self._answer(request, Fate.BUSY)
+                return
+            self._proposals.append(_Proposal(index, request, size))
+            self._bytes += size
+            self._in_flight.bytes += size
+
+    def read(self, request: int) -> None:
+        """Begin a linearizable read. All reads of a turn share one round of confirmation."""
+        if self.core.leadership is None:
+            self._answer(request, Fate.NOT_LEADER)
+        elif self.reads.waiting >= TABLET_READS_MAX:
+            self._answer(request, Fate.BUSY)
+        else:
+            self.reads.add(request)
+
+    def read_at_least(self, request: int, index: int, now: int) -> None:
+        """Begin a read that must see the entry at `index` and may be older than other writes. Any replica serves it."""
+        if self.reads.waiting >= TABLET_READS_MAX:
+            self._answer(request, Fate.BUSY)
+        else:
+            self.reads.wait_for(request, index, now)
+
+    def tick(self, now: int) -> None:
+        """Let a tick pass."""
+        self.core.tick()
+        for request in self.reads.take_late(now) if self.reads.at_least else ():
+            self._answer(request, Fate.TOO_STALE)
+
+    def peer_gone(self, server: str) -> None:
+        """The process on `server` is gone: forget it as the leader, or take what is in flight to it for lost."""
+        for number, each in self.servers.items():
+            if each == server and number != self.replica.number:
+                self.core.peer_down(number)
+
+    def persisted(self, ready_number: int) -> None:
+        """Everything of that Ready and of those before it is durable."""
+        self.core.persisted(ready_number)
+
+    def applied(self, index: int, values: Sequence[Any]) -> None:
+        """The rows hold the round that ends at `index`. `values` has one value for each entry of the round."""
+        done, self._round = self._round, []
+        assert done, f"nothing of {self.replica.tablet} is being applied, the rows are at {index}"
+        assert done[-1].index == index, f"the rows are at {index}, not at {done[-1].index}, the end of the round"
+        assert len(values) == len(done), f"{len(values)} results for {len(done)} entries"
+        self.applied_index = index
+        for entry, value in zip(done, values, strict=True):
+            if self._proposals and self._proposals[0].index == entry.index:
+                proposal = self._proposals.popleft()
+                self._release(proposal.size)
+                self._answer(proposal.request, Fate.DONE, value, entry.term, entry.index)
+
+    def steady(self, index: int, floors: list[Floor]) -> None:
+        """The rows hold every entry up to `index` durably: add the slot's new floor, behind which the log may drop."""
+        core = self.core
+        if index > core.log.snapshot.index:
+            meta = core.snapshot_meta(index)
+            core.snapshot_saved(meta)
+            core.compacted(core.log.floor(index, KEEP_ENTRIES, KEEP_BYTES))
+            floors.append(Floor(self.replica.slot, self.replica.generation, index, meta.term))
+
+    def hand_over(self, is_there: Mapping[int, bool], handed: list[tuple[str, int]]) -> None:
+        """As the leader, transfer leadership to the member there that has most of the log, and add it to `handed`."""
+        lead = self.core.leadership
+        if lead is None:
+            return
+        voters = self.core.configs.current.voters
+        able = [peer for peer in lead.peers if peer.peer in voters and peer.counts and is_there.get(peer.peer)]
+        if able:
+            best = max(able, key=lambda peer: (peer.match, -peer.peer)).peer
+            try:
+                self.core.transfer_leadership(best)
+            except (NotLeader, ProposalDropped):
+                return
+            handed.append((self.replica.tablet, best))
+
+    def fail(self, why: str) -> None:
+        """Park this replica: it takes part in nothing any more, and everything that waits is answered."""
+        self.failure = self.failure or why
+        lost = [read.request for read in self._out.reads]
+        self._out = GroupOutput(answers=self._out.answers)
+        for request in lost:
+            self._answer(request, Fate.FAILED)
+        self._give_up(Fate.FAILED)
+        for request in self.reads.take_all():
+            self._answer(request, Fate.FAILED)
+        self._committed.clear()
+        self._round = []
+
+    # --- what leaves --------------------------------------------------------------------------------------------------
+
+    def has_output(self) -> bool:
+        """Return True if `collect` would hand out anything."""
+        return bool(self.reads.fresh) or self.core.has_ready() or self._can_begin_round() or bool(self._out.answers)
+
+    def collect(self) -> GroupOutput:
+        """Return what this turn's inputs lead to. Each thing is handed out once."""
+        if not self.failure:
+            core = self.core
+            if self.reads.fresh and core.leadership is not None:
+                core.read_index(self.reads.begin_round())
+            while core.has_ready():
+                self._take(core.ready())
+            if self._can_begin_round():
+                self._begin_round()
+            for request in self.reads.take_ready(self.applied_index) if self.reads.waiting else ():
+                self._out.reads.append(ReadyRead(self.replica.tablet, request, self.applied_index))
+        out, self._out = self._out, GroupOutput()
+        return out
+
+    def _take(self, r: Ready) -> None:
+        if self.tracer is not None:
+            self.tracer.ready(self, r)
+        out = self._out
+        if r.changed and r.role != LEADER:
+            # A node that leads again has been a candidate in an earlier Ready.
+            self._leadership_ended()
+        for m in r.messages:
+            if m.kind == SNAPSHOT:
+                # Copies of replicas have a way of their own. The core goes on probing the member meanwhile.
+                out.needs_copy.append(m.dst)
+                self.core.snapshot_status(m.dst, False)
+            elif self._can_wait(m):
+                out.patient.append(m)
+            else:
+                out.messages.append(m)
+        out.promises += r.messages_after_persist
+        if r.must_persist():
+            assert r.snapshot is None, f"a snapshot at {r.snapshot and r.snapshot.index} in a Ready of a tablet"
+            self.write_ready = r.number
+            out.items = _merge(self.replica, out.items, r.hard_state, r.entries)
+        self._committed.extend(r.committed)
+        for state in r.read_states:
+            self.reads.confirm(state.context, state.index)
+        out.events += r.events
+
+    def _can_wait(self, m: Message) -> bool:
+        """Return True for a heartbeat, or the answer to one, that says nothing new.
+
+        The first one of a term and the first one of a read round go at once; the others go with the next BEAT.
+        """
+        if m.kind not in (HEARTBEAT, HEARTBEAT_RESP):
+            return False
+        news = (m.term, m.context)
+        key = (m.kind, m.dst)
+        if self._beaten.get(key) == news:
+            return True
+        self._beaten[key] = news
+        return False
+
+    def refresh(self, m: Message) -> bool:
+        """Bring a message that waited for the BEAT up to date. Return False if it is not true any more."""
+        core = self.core
+        if m.term != core.term or self.failure or (m.kind == HEARTBEAT) != (core.role == LEADER):
+            return False
+        if m.kind == HEARTBEAT_RESP:
+            # An end of the log from before later acknowledgments would look like a log that has lost entries.
+            m.match_index = core.log.last
+        return True
+
+    def _can_begin_round(self) -> bool:
+        return not self._round and bool(self._committed) and self._committed[0].index <= self.core.log.stable
+
+    def _begin_round(self) -> None:
+        stable = self.core.log.stable
+        size = 0
+        committed = self._committed
+        while committed and committed[0].index <= stable and len(self._round) < ROUND_ENTRIES_MAX:
+            size += len(committed[0].data)
+            if size > ROUND_BYTES_MAX and self._round:
+                break
+            self._round.append(committed.popleft())
+        self._out.round = self._round
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _leadership_ended(self) -> None:
+        """Answer what only a leader can finish. Whether a proposed entry survives is the next leader's affair."""
+        self._give_up(Fate.UNKNOWN)
+        for request in self.reads.take_unconfirmed():
+            self._answer(request, Fate.NOT_LEADER)
+
+    def _give_up(self, fate: Fate) -> None:
+        while self._proposals:
+            proposal = self._proposals.popleft()
+            self._release(proposal.size)
+            self._answer(proposal.request, fate)
+
+    def _release(self, size: int) -> None:
+        self._bytes -= size
+        self._in_flight.bytes -= size
+
+    def _answer(self, request: int, fate: Fate, value: Any = None, term: int = 0, index: int = 0) -> None:
+        leader = 0 if self.failure else self.core.leader
+        self._out.answers.append(
+            TabletAnswer(self.replica.tablet, request, fate, value, term, index, leader, self.servers.get(leader, ""))
+        )
+
+
+def _merge(replica: Replica, before: SlotItems | None, hard_state: HardState | None, entries: list[Entry]) -> SlotItems:
+    """Return the writes of a Ready together with those of earlier Readies of the same turn: one item per slot."""
+    if before is None:
+        return SlotItems(replica.slot, replica.generation, hard_state, entries)
+    merged = list(before.entries)
+    if entries and merged:
+        # Later entries replace earlier ones from their first index on.
+        keep = entries[0].index - merged[0].index
+        merged = merged[:keep] if keep > 0 else []
+    return SlotItems(replica.slot, replica.generation, hard_state or before.hard_state, [*merged, *entries])

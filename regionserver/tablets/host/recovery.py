@@ -1,0 +1,62 @@
+"""A group as it was when its process ended: from what the shared log and the rows hold, and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from coord.env import Rng
+from coord.errors import StorageError
+from coord.raft.core import RaftCore
+from coord.raft.membership import Configuration
+from coord.raft.messages import Entry, HardState, RaftConfig, RaftSnapshot
+from coord.storage.shared.items import Position, RecoveredSlot
+from regionserver.tablets.host.group import Group, GroupTracer, Replica, raft_settings
+from regionserver.tablets.host.requests import InFlight
+
+
+def reopen(
+    replica: Replica,
+    slot: RecoveredSlot,
+    applied: Position,
+    config: Configuration,
+    servers: Mapping[int, str],
+    rng: Rng,
+    *,
+    settings: RaftConfig | None = None,
+    in_flight: InFlight | None = None,
+    tracer: GroupTracer | None = None,
+    core_class: Callable[..., RaftCore] = RaftCore,
+) -> Group:
+    """Return the group of a replica whose slot is whole.
+
+    `applied` is the position of the rows, `config` the configuration in force there.
+
+    Raises StorageError if the slot is damaged or another's, or if rows and log do not fit each other.
+    """
+    name = f"replica {replica.number} of tablet {replica.tablet}"
+    if slot.damage is not None:
+        raise StorageError(f"{name} has lost a part of its log: {slot.damage}")
+    if (slot.tablet, slot.number, slot.generation) != (replica.tablet, replica.number, replica.generation):
+        raise StorageError(
+            f"{name}, generation {replica.generation}, has slot {replica.slot}, which belongs to number {slot.number}"
+            f" of {slot.tablet}, generation {slot.generation}"
+        )
+    if not slot.floor.index <= applied.index <= slot.last.index:
+        raise StorageError(
+            f"the rows of {name} are at index {applied.index}, its log holds {slot.floor.index} to {slot.last.index}"
+        )
+    entries = [Entry(item.term, item.index, item.kind, item.data) for item in slot.entries]
+    own = slot.floor.term if applied.index == slot.floor.index else entries[applied.index - slot.floor.index - 1].term
+    if own != applied.term:
+        raise StorageError(
+            f"the rows of {name} have applied entry {applied.index} of term {applied.term}, its log has one of {own}"
+        )
+    core = core_class(
+        replica.number,
+        settings or raft_settings(),
+        rng,
+        RaftSnapshot(applied.index, applied.term, config),
+        HardState(slot.hard_state.term, slot.hard_state.vote),
+        entries,
+    )
+    return Group(replica, core, servers, in_flight=in_flight, tracer=tracer)

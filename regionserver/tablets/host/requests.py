@@ -1,0 +1,66 @@
+"""Requests of clients to a tablet, as the host keeps and answers them.
+
+The host does not look into payloads and outcomes. A request is a number that the shell chose and never uses again while
+the request waits.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: Bytes of payloads that are proposed and not applied. Of one tablet, so that one slow tablet leaves room for the
+#: others; and of all tablets of a server, so that the process keeps its memory.
+TABLET_BYTES_MAX: Final = 16 << 20
+SERVER_BYTES_MAX: Final = 256 << 20
+#: Reads of one tablet that wait for a confirmation or for entries to be applied.
+TABLET_READS_MAX: Final = 10_000
+#: A read with `at_least` waits so many ticks for that index: two election timeouts, as in the core's settings.
+AT_LEAST_TICKS: Final = 40
+
+
+class Fate(enum.Enum):
+    """What became of a request."""
+
+    DONE = enum.auto()  #: applied; `TabletAnswer.value` is what the rows returned
+    NOT_LEADER = enum.auto()  #: nothing was done; ask the leader
+    UNKNOWN = enum.auto()  #: leadership ended before the entry was applied: repeat the request under its number
+    BUSY = enum.auto()  #: nothing was done; too much waits, ask again later
+    TOO_LARGE = enum.auto()  #: nothing was done, and never will be
+    TOO_STALE = enum.auto()  #: the replica has not applied the index that the read names; ask the leader
+    FAILED = enum.auto()  #: this replica does not run; ask another one
+    DOES_NOT_EXIST = enum.auto()  #: this server has no replica of the tablet
+
+
+@dataclass(frozen=True, slots=True)
+class TabletAnswer:
+    """The answer to one request."""
+
+    tablet: str
+    request: int
+    fate: Fate
+    value: Any = None
+    #: Position of the applied entry: a read with `at_least` sees it on any replica.
+    term: int = 0
+    index: int = 0
+    #: The member that leads, and its server; 0 and "" if unknown.
+    leader: int = 0
+    leader_server: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyRead:
+    """A read that may be answered from the rows as they are now, or later: they hold every entry up to `index`."""
+
+    tablet: str
+    request: int
+    index: int
+
+
+class InFlight:
+    """Bytes of payloads that wait on one server."""
+
+    def __init__(self, limit: int = SERVER_BYTES_MAX) -> None:
+        self.limit = limit
+        self.bytes = 0

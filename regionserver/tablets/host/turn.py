@@ -1,0 +1,432 @@
+"""All tablets of a server in one reactor thread: the turn. Pure: events in, effects out.
+
+    frame() / propose() / read() / tick() / persisted() / applied() / peer_gone()     any number, in any order
+    out = take()                                                                      what follows from all of them
+
+`take` hands out, for the shell to carry out in this order:
+
+    frames     one list of items per peer server: send now
+    beats      the BEAT for each peer server, at every other tick: send now
+    log        one list of log items, at most one item per slot: write it as one record with one sync; when it and all
+               earlier lists are durable, call `persisted(log_number)`
+    rounds     per tablet, entries for the rows: apply them in one transaction, then call `applied`
+    reads      reads that the rows can answer now
+    answers    for clients
+
+What promises durability (votes, acknowledgments) is in no `frames` before `persisted` has named the write that it
+promises. A Ready without a write of its own waits for the earlier writes of its group, and for those of no other group.
+
+**One bad tablet harms no other.** An exception inside a group parks that group: the tablet becomes FAILED with its
+story, its requests are answered, and nothing of its unfinished output leaves. A message that claims what cannot be true
+is dropped and reported; the link goes on, because other tablets use it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from coord.errors import InvalidMessage, RemoteProtocolError
+from coord.raft.messages import Entry, Message, RaftEvent
+from coord.storage.shared.items import Floor, SlotItems
+from regionserver.tablets.host.beats import Beats
+from regionserver.tablets.host.delivery import ABSENT, Delivery, ReplicaStanding, decide
+from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
+from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
+from regionserver.tablets.host.words import Word
+
+#: The same refusal goes to the same replica at most once in so many ticks: 1 s. A leader sends a heartbeat ten times a
+#: second, and learns nothing from ten answers.
+REFUSAL_TICKS: Final = 20
+#: Refusals remembered for that; beyond it all are forgotten at once and sent again.
+REFUSALS_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class BeatOutput:
+    """A BEAT for one peer server."""
+
+    number: int
+    disk_answers: bool
+    heartbeats: list[Envelope]
+
+
+@dataclass(slots=True)
+class TurnOutput:
+    """What a turn leads to; see the module docstring."""
+
+    frames: dict[str, list[Item]] = field(default_factory=dict)
+    beats: dict[str, BeatOutput] = field(default_factory=dict)
+    log: list[SlotItems] = field(default_factory=list)
+    #: Number of the write of `log`, 0 if there is nothing to write.
+    log_number: int = 0
+    rounds: dict[str, list[Entry]] = field(default_factory=dict)
+    reads: list[ReadyRead] = field(default_factory=list)
+    answers: list[TabletAnswer] = field(default_factory=list)
+    #: (tablet, event) of Raft, for the process's own log.
+    events: list[tuple[str, RaftEvent]] = field(default_factory=list)
+    #: Tablets that were parked in this turn, with the reason.
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    #: (tablet, server, reason) of messages that no correct server sends.
+    rejected: list[tuple[str, str, str]] = field(default_factory=list)
+    #: (tablet, member) that needs entries which its leader no longer has.
+    needs_copy: list[tuple[str, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What waits for one write: the Readies of the groups in it, and messages that promise what it makes durable."""
+
+    number: int
+    readies: list[tuple[Group, int]] = field(default_factory=list)
+    promises: list[tuple[Group, list[Message]]] = field(default_factory=list)
+
+
+class Turn:
+    """The groups of one server. All calls come from one thread."""
+
+    def __init__(self, cluster: str, server: str, start_code: int, in_flight: InFlight | None = None) -> None:
+        self.cluster = cluster
+        self.server = server
+        self.start_code = start_code
+        self.groups: dict[str, Group] = {}
+        #: Tablets of which this server holds something that does not run.
+        self.resting: dict[str, ReplicaStanding] = {}
+        self.beats = Beats()
+        self.in_flight = in_flight or InFlight()
+        #: Number of the last list of log items that was handed out, and of the last that is durable.
+        self.written = 0
+        self.durable = 0
+        self._out = TurnOutput()
+        #: Groups with inputs since the last `take`, in the order of the first.
+        self._touched: dict[str, Group] = {}
+        self._held: deque[_Held] = deque()
+        #: Server -> (tablet, kind) -> the message that waits for the next BEAT.
+        self._waiting: dict[str, dict[tuple[str, int], tuple[Group, Message]]] = {}
+        #: Peer server -> tablets shared with it.
+        self._shared: dict[str, dict[str, Group]] = {}
+        #: (tablet, server, word, number) -> tick of the last refusal.
+        self._refused: dict[tuple[str, str, Word, int], int] = {}
+
+    # --- tablets ------------------------------------------------------------------------------------------------------
+
+    def add(self, group: Group) -> None:
+        """Host a group."""
+        tablet = group.replica.tablet
+        assert tablet not in self.groups, f"tablet {tablet} is hosted already"
+        self.groups[tablet] = group
+        self.resting.pop(tablet, None)
+        for server in group.servers.values():
+            if server != self.server:
+                self._shared.setdefault(server, {})[tablet] = group
+        self._touch(group)
+
+    def remove(self, tablet: str, standing: ReplicaStanding | None = None) -> None:
+        """Stop hosting a group. Its waiting requests are answered; `standing` answers messages from now on."""
+        group = self.groups.pop(tablet)
+        if not group.failure:
+            group.fail("closed")
+        self._out.answers += group.collect().answers
+        self._touched.pop(tablet, None)
+        for shared in self._shared.values():
+            shared.pop(tablet, None)
+        if standing is not None:
+            self.resting[tablet] = standing
+
+    def _touch(self, group: Group) -> None:
+        self._touched[group.replica.tablet] = group
+
+    def _run(self, group: Group, what: Callable[..., object], *arguments: object) -> None:
+        """Do something with a group that runs; an exception parks it."""
+        if group.failure:
+            return
+        self._touch(group)
+        try:
+            what(*arguments)
+        except InvalidMessage:
+            raise
+        except Exception as error:
+            self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
+
+    def park(self, tablet: str, why: str) -> None:
+        """Make a tablet FAILED: its rows are damaged, or its code has failed. The others go on."""
+        group = self.groups[tablet]
+        if not group.failure:
+            group.fail(why)
+            self._out.failed.append((tablet, why))
+            self._touch(group)
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def frame(self, server: str, frame: TurnFrame | BeatFrame) -> None:
+        """Process a frame that came over the link to or from `server`, whose identity the link has checked.
+
+        Raises RemoteProtocolError for a frame in another server's name; nothing has changed then.
+        """
+        header = frame.header
+        if header.sender != server or server == self.server:
+            raise RemoteProtocolError(f"server {server} sent a frame in the name of {header.sender}")
+        if not self.introduced(server, header.start_code):
+            return
+        is_named_right = header.cluster == self.cluster and header.recipient == self.server
+        if isinstance(frame, BeatFrame):
+            if is_named_right and self.beats.beat(server, frame.number, disk_answers=frame.disk_answers):
+                self._peer_is_gone(server)
+            for envelope in frame.heartbeats:
+                self._deliver(server, envelope, is_named_right)
+            return
+        for item in frame.items:
+            if isinstance(item, Envelope):
+                self._deliver(server, item, is_named_right)
+            elif is_named_right:
+                self._take_refusal(server, item)
+
+    def introduced(self, server: str, start_code: int) -> bool:
+        """Note the process on `server`, by a hello or a frame. Return False for a process that was replaced."""
+        is_new = self.beats.introduced(server, start_code)
+        if is_new:
+            # A process that restarted quickly leads nothing, whatever its former self led.
+            self._peer_is_gone(server)
+        return is_new is not None
+
+    def _deliver(self, server: str, envelope: Envelope, is_named_right: bool) -> None:
+        """Give a message to its replica, or refuse it by the table of deliveries."""
+        tablet = envelope.tablet
+        m = envelope.message
+        group = self.groups.get(tablet)
+        standing = group.standing() if group is not None else self.resting.get(tablet, ABSENT)
+        if is_named_right and group is not None:
+            # A number that the configuration gives to another server is a copied directory, or a forgery.
+            is_named_right = group.servers.get(m.src, server) == server
+        rule = decide(Delivery(is_named_right, m.dst, m.term), standing)
+        if rule.word is None:
+            assert group is not None, f"{tablet} is ready and has no group"
+            try:
+                self._run(group, group.step, m)
+            except InvalidMessage as error:
+                self._out.rejected.append((tablet, server, str(error)))
+        elif rule.is_answered:
+            self._refuse(server, tablet, m, rule.word, standing)
+
+    def _refuse(self, server: str, tablet: str, m: Message, word: Word, standing: ReplicaStanding) -> None:
+        key = (tablet, server, word, m.dst)
+        last = self._refused.get(key)
+        now = self.beats.now
+        if last is not None and now - last < REFUSAL_TICKS:
+            return
+        if len(self._refused) >= REFUSALS_MAX:
+            self._refused.clear()
+        self._refused[key] = now
+        if word is Word.INVALID_NAME:
+            # Who does not know our name gets to know nothing else.
+            standing = ABSENT
+        self._send(
+            server,
+            Refusal(
+                tablet,
+                word,
+                standing.number,
+                m.src,
+                standing.term,
+                standing.last_index,
+                standing.last_term,
+                standing.progress,
+            ),
+        )
+
+    def _take_refusal(self, server: str, refusal: Refusal) -> None:
+        group = self.groups.get(refusal.tablet)
+        if group is not None and refusal.dst == group.replica.number:
+            for number, each in group.servers.items():
+                if each == server:
+                    group.refusals[number] = refusal
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def propose(self, tablet: str, request: int, payload: bytes) -> None:
+        """A client writes."""
+        group = self._group_for(tablet, request)
+        if group is not None:
+            self._request(group, request, group.propose, request, payload)
+
+    def read(self, tablet: str, request: int) -> None:
+        """A client reads what is newest."""
+        group = self._group_for(tablet, request)
+        if group is not None:
+            self._request(group, request, group.read, request)
+
+    def read_at_least(self, tablet: str, request: int, index: int) -> None:
+        """A client reads a state that holds the entry at `index`."""
+        group = self._group_for(tablet, request)
+        if group is not None:
+            self._request(group, request, group.read_at_least, request, index, self.beats.now)
+
+    def _request(self, group: Group, request: int, what: Callable[..., object], *arguments: object) -> None:
+        """Give a request to a group that runs. A group that fails by it has not noted it, so it is answered here."""
+        self._run(group, what, *arguments)
+        if group.failure:
+            self._out.answers.append(TabletAnswer(group.replica.tablet, request, Fate.FAILED))
+
+    def _group_for(self, tablet: str, request: int) -> Group | None:
+        group = self.groups.get(tablet)
+        if group is not None and not group.failure:
+            return group
+        fate = Fate.DOES_NOT_EXIST if group is None and tablet not in self.resting else Fate.FAILED
+        self._out.answers.append(TabletAnswer(tablet, request, fate))
+        return None
+
+    # --- time, disk, rows, peers --------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Let a tick of TICK_MS pass."""
+        for server in self.beats.tick():
+            self._peer_is_gone(server)
+        now = self.beats.now
+        for group in self.groups.values():
+            if not group.failure:
+                self._tick(group, now)
+
+    def _tick(self, group: Group, now: int) -> None:
+        try:
+            group.tick(now)
+            if group.has_output():
+                self._touch(group)
+        except Exception as error:
+            self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
+
+    def persisted(self, number: int) -> None:
+        """The lists of log items up to `number` are durable."""
+        assert number <= self.written, f"write {number} is durable, handed out are {self.written}"
+        self.durable = max(self.durable, number)
+        while self._held and self._held[0].number <= number:
+            held = self._held.popleft()
+            for group, ready in held.readies:
+                if self._is_hosted(group):
+                    self._run(group, group.persisted, ready)
+            for group, promises in held.promises:
+                if self._is_hosted(group):
+                    self._dispatch(group, promises)
+
+    def applied(self, tablet: str, index: int, values: Sequence[Any]) -> None:
+        """The rows of a tablet hold its round, which ends at `index`; one value per entry."""
+        group = self.groups.get(tablet)
+        if group is not None:
+            self._run(group, group.applied, index, values)
+
+    def steady(self, tablet: str, index: int) -> Floor | None:
+        """The rows of a tablet hold everything up to `index` durably. Return the floor for the log."""
+        group = self.groups.get(tablet)
+        floors: list[Floor] = []
+        if group is not None:
+            self._run(group, group.steady, index, floors)
+        return floors[0] if floors else None
+
+    def peer_gone(self, server: str, start_code: int) -> None:
+        """The connection to that process broke."""
+        if self.beats.lost(server, start_code):
+            self._peer_is_gone(server)
+
+    def disk(self, *, answers: bool) -> None:
+        """Note whether a write to this server's log takes longer than it may. BEATs say so, and leaderships go."""
+        was_answering, self.beats.disk_answers = self.beats.disk_answers, answers
+        if was_answering and not answers:
+            self.hand_over()
+
+    def hand_over(self) -> list[tuple[str, int]]:
+        """Transfer all leaderships to members that are there. Return (tablet, member) for each."""
+        handed: list[tuple[str, int]] = []
+        for group in self.groups.values():
+            if group.core.leadership is not None:
+                there = {number: self.beats.is_there(server) for number, server in group.servers.items()}
+                self._run(group, group.hand_over, there, handed)
+        return handed
+
+    def _peer_is_gone(self, server: str) -> None:
+        """Groups led from there forget their leader and stand for election within 4 ticks."""
+        for group in self._shared.get(server, {}).values():
+            self._run(group, group.peer_gone, server)
+
+    def _is_hosted(self, group: Group) -> bool:
+        return self.groups.get(group.replica.tablet) is group and not group.failure
+
+    # --- the turn -----------------------------------------------------------------------------------------------------
+
+    def take(self) -> TurnOutput:
+        """Return what the inputs since the last call lead to."""
+        held = _Held(self.written + 1)
+        while self._touched:
+            touched, self._touched = self._touched, {}
+            for group in touched.values():
+                self._collect(group, held)
+        if self._out.log:
+            self.written = self._out.log_number = held.number
+            self._held.append(held)
+        if self.beats.is_due() and self.beats.sent < self.beats.now:
+            self._beat()
+        out, self._out = self._out, TurnOutput()
+        return out
+
+    def _collect(self, group: Group, held: _Held) -> None:
+        try:
+            got = group.collect()
+        except Exception as error:
+            self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
+            got = group.collect()
+            self._touched.pop(group.replica.tablet, None)
+        out = self._out
+        tablet = group.replica.tablet
+        self._dispatch(group, got.messages)
+        for m in got.patient:
+            server = group.servers.get(m.dst)
+            if server is not None:
+                self._waiting.setdefault(server, {})[tablet, m.kind] = (group, m)
+        if got.items is not None:
+            out.log.append(got.items)
+            group.write_number = held.number
+            held.readies.append((group, group.write_ready))
+        if got.promises:
+            self._hold(group, got.promises, held)
+        if got.round:
+            out.rounds[tablet] = got.round
+        out.answers += got.answers
+        out.reads += got.reads
+        out.events += [(tablet, event) for event in got.events]
+        out.needs_copy += [(tablet, member) for member in got.needs_copy]
+
+    def _hold(self, group: Group, promises: list[Message], held: _Held) -> None:
+        """Let promises wait for the last write of their group, unless it is durable."""
+        number = group.write_number
+        if number <= self.durable:
+            self._dispatch(group, promises)
+        elif number == held.number:
+            held.promises.append((group, promises))
+        else:
+            next(each for each in self._held if each.number == number).promises.append((group, promises))
+
+    def _dispatch(self, group: Group, messages: list[Message]) -> None:
+        for m in messages:
+            server = group.servers.get(m.dst)
+            if server is not None:
+                self._send(server, Envelope(group.replica.tablet, m))
+
+    def _send(self, server: str, item: Item) -> None:
+        self._out.frames.setdefault(server, []).append(item)
+
+    def _beat(self) -> None:
+        """Hand out a BEAT for each peer server, with what waited for it."""
+        self.beats.sent = self.beats.now
+        waiting, self._waiting = self._waiting, {}
+        for server in self._shared:
+            rows = [
+                Envelope(group.replica.tablet, m)
+                for group, m in waiting.get(server, {}).values()
+                if self._is_hosted(group) and group.refresh(m)
+            ]
+            self._out.beats[server] = BeatOutput(self.beats.now, self.beats.disk_answers, rows)
+
+    def header(self, recipient: str) -> Header:
+        """Return the header of frames for a server."""
+        return Header(self.cluster, self.server, self.start_code, recipient)

@@ -1,0 +1,80 @@
+"""A group is reopened from its log and rows, or refused with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coord.errors import StorageError
+from coord.raft.membership import Configuration
+from coord.raft.messages import NORMAL
+from coord.storage.records import HardStateItem, LogItem
+from coord.storage.shared.items import BEGINNING, Position, RecoveredSlot
+from regionserver.tablets.host.group import Group, Replica
+from regionserver.tablets.host.recovery import reopen
+from simulation.engine.chance import SeededRandom
+
+CONFIG = Configuration([1, 2, 3])
+SERVERS = {1: "s1", 2: "s2", 3: "s3"}
+REPLICA = Replica("t", 4, 2, 1)
+
+
+def slot(first: int = 1, last: int = 5, floor: Position = BEGINNING, **changes: Any) -> RecoveredSlot:
+    """Return a slot with entries of term 2."""
+    entries = [LogItem(2, index, NORMAL, b"%d" % index) for index in range(first, last + 1)]
+    fields: dict[str, Any] = {
+        "tablet": "t",
+        "number": 1,
+        "generation": 2,
+        "hard_state": HardStateItem(7, 3),
+        "floor": floor,
+        "last": Position(last, 2) if entries else floor,
+        "load": lambda: entries,
+        **changes,
+    }
+    return RecoveredSlot(**fields)
+
+
+def opened(recovered: RecoveredSlot, applied: Position) -> Group:
+    return reopen(REPLICA, recovered, applied, CONFIG, SERVERS, SeededRandom(1))
+
+
+@pytest.mark.parametrize("applied", [0, 1, 4, 5])
+def test_a_group_goes_on_where_its_rows_are(applied: int) -> None:
+    group = opened(slot(), Position(applied, 2 if applied else 0))
+    core = group.core
+    core.validate()
+    assert (core.term, core.vote, core.log.last, core.log.stable) == (7, 3, 5, 5)
+    assert group.applied_index == core.log.applying == core.log.commit == applied
+
+
+def test_a_group_goes_on_behind_a_floor() -> None:
+    group = opened(slot(first=4, last=6, floor=Position(3, 1)), Position(3, 1))
+    assert (group.core.log.offset, group.core.log.last, group.applied_index) == (3, 6, 3)
+    group = opened(slot(first=4, last=6, floor=Position(3, 1)), Position(5, 2))
+    assert (group.core.log.last, group.applied_index) == (6, 5)
+    group.core.validate()
+
+
+def test_a_new_replica_begins_at_nothing() -> None:
+    group = opened(slot(first=1, last=0, hard_state=HardStateItem(0, 0)), BEGINNING)
+    assert (group.core.term, group.core.log.last) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("recovered", "applied", "why"),
+    [
+        (slot(damage="bytes 10 to 20"), Position(3, 2), "lost a part of its log: bytes 10 to 20"),
+        (slot(tablet="u"), Position(3, 2), "belongs to number 1 of u"),
+        (slot(number=2), Position(3, 2), "belongs to number 2"),
+        (slot(generation=1), Position(3, 2), "generation 1"),
+        (slot(), Position(6, 2), "at index 6, its log holds 0 to 5"),
+        (slot(first=4, floor=Position(3, 1)), Position(2, 1), "at index 2, its log holds 3 to 5"),
+        (slot(), Position(3, 1), "entry 3 of term 1, its log has one of 2"),
+        (slot(first=4, floor=Position(3, 1)), Position(3, 2), "entry 3 of term 2, its log has one of 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(recovered: RecoveredSlot, applied: Position, why: str) -> None:
+    with pytest.raises(StorageError, match=why):
+        opened(recovered, applied)

@@ -1,0 +1,597 @@
+"""One host for all tablets of a server: what leaves when, what clients are answered, and what one bad tablet costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from coord.errors import RemoteProtocolError
+from coord.raft.messages import (
+    APPEND,
+    APPEND_RESP,
+    HEARTBEAT,
+    HEARTBEAT_RESP,
+    NORMAL,
+    VOTE,
+    VOTE_RESP,
+    Entry,
+    HardState,
+    Message,
+)
+from coord.raft.progress import REPLICATE
+from coord.storage.shared.items import Floor
+from regionserver.tablets.host import group as group_module
+from regionserver.tablets.host import requests
+from regionserver.tablets.host.beats import SILENCE_TICKS
+from regionserver.tablets.host.delivery import ReplicaStanding, State
+from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
+from regionserver.tablets.host.group import Replica
+from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.host.turn import REFUSAL_TICKS
+from regionserver.tablets.host.words import Word
+from tests.support.tablet_hosts import CLUSTER, Hosts
+
+
+@pytest.fixture
+def hosts() -> Hosts:
+    """Three servers with one tablet."""
+    return Hosts()
+
+
+def fates(hosts: Hosts, name: str) -> dict[int, Fate]:
+    return {answer.request: answer.fate for answer in hosts.servers[name].answers}
+
+
+def kinds(items: list[tuple[str, Item]]) -> list[int]:
+    return [item.message.kind for _, item in items if isinstance(item, Envelope)]
+
+
+# --- writes
+
+
+def test_a_write_is_answered_after_it_is_applied(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    hosts.slow_rows.add(leader)
+    hosts.servers[leader].turn.propose("t", 7, b"row")
+    hosts.settle()
+    assert fates(hosts, leader) == {}
+    hosts.apply(leader, even_if_slow=True)
+    hosts.settle()
+    (answer,) = hosts.servers[leader].answers
+    assert (answer.request, answer.fate, answer.value) == (7, Fate.DONE, b"ROW")
+    assert (answer.term, answer.index) == (hosts.core(leader).term, hosts.core(leader).log.last)
+    assert all(server.rows["t"] == [b"row"] for server in hosts.servers.values())
+
+
+def test_all_writes_of_a_turn_are_one_item_and_one_append_per_member(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    server = hosts.servers[leader]
+    for request in range(50):
+        server.turn.propose("t", request, b"%d" % request)
+    server.sent.clear()
+    out = hosts.turn(leader)
+    assert [len(items.entries) for items in out.log] == [50]
+    assert kinds(server.sent) == [APPEND, APPEND]
+    hosts.settle()
+    assert set(fates(hosts, leader).values()) == {Fate.DONE}
+
+
+def test_groups_share_one_write_and_one_frame_per_peer() -> None:
+    hosts = Hosts(tablets=[f"t{n}" for n in range(20)])
+    name = hosts.elect("t0")
+    hosts.ticks(40)
+    led = [tablet for tablet in hosts.servers[name].turn.groups if hosts.leader(tablet) == name]
+    for request, tablet in enumerate(led):
+        hosts.servers[name].turn.propose(tablet, request, b"x")
+    out = hosts.turn(name)
+    assert sorted(items.slot for items in out.log) == sorted(
+        hosts.servers[name].turn.groups[tablet].replica.slot for tablet in led
+    )
+    assert len(out.frames) == 2
+    assert out.log_number == hosts.servers[name].turn.written
+
+
+def test_other_members_name_the_leader(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    other = next(name for name in hosts.servers if name != leader)
+    hosts.servers[other].turn.propose("t", 1, b"x")
+    hosts.servers[other].turn.read("t", 2)
+    hosts.settle()
+    for answer in hosts.servers[other].answers:
+        assert (answer.fate, answer.leader_server) == (Fate.NOT_LEADER, leader)
+        assert hosts.places[answer.leader] == leader
+
+
+def test_a_tablet_that_is_not_here(hosts: Hosts) -> None:
+    turn = hosts.servers["s1"].turn
+    turn.resting["closed"] = ReplicaStanding(State.RESTING, 1)
+    turn.propose("nowhere", 1, b"x")
+    turn.read("closed", 2)
+    assert [answer.fate for answer in turn.take().answers] == [Fate.DOES_NOT_EXIST, Fate.FAILED]
+
+
+def test_a_leader_that_is_deposed_does_not_know_what_became_of_a_write(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    hosts.mute.add(leader)
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    hosts.servers[leader].turn.read("t", 2)
+    hosts.ticks(12)
+    assert fates(hosts, leader) == {1: Fate.UNKNOWN, 2: Fate.NOT_LEADER}
+    assert hosts.servers[leader].turn.in_flight.bytes == 0
+
+
+# --- what promises durability
+
+
+def promised(items: list[tuple[str, Item]]) -> list[int]:
+    """Return the kinds of messages that promise something durable."""
+    return [
+        item.message.kind
+        for _, item in items
+        if isinstance(item, Envelope)
+        and (item.message.kind == VOTE or (item.message.kind in (VOTE_RESP, APPEND_RESP) and item.message.granted))
+    ]
+
+
+def test_votes_and_acknowledgments_leave_after_their_write() -> None:
+    hosts = Hosts()
+    hosts.slow_disk.update(hosts.servers)
+    for _ in range(30):
+        hosts.ticks(1)
+        assert not any(promised(server.sent) for server in hosts.servers.values())
+    assert any(server.log for server in hosts.servers.values())
+
+
+def test_an_acknowledgment_waits_for_its_own_write(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    follower = next(name for name in hosts.servers if name != leader)
+    hosts.slow_disk.add(follower)
+    hosts.servers[follower].sent.clear()
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    hosts.settle()
+    assert fates(hosts, leader) == {1: Fate.DONE}
+    assert promised(hosts.servers[follower].sent) == []
+    hosts.sync(follower, even_if_slow=True)
+    hosts.settle()
+    assert promised(hosts.servers[follower].sent) == [APPEND_RESP]
+
+
+def test_a_promise_without_a_write_waits_for_earlier_writes_of_its_group(hosts: Hosts) -> None:
+    """An append that arrives twice: the second answer has nothing to write and still promises the first write."""
+    leader = hosts.elect()
+    follower = next(name for name in hosts.servers if name != leader)
+    server = hosts.servers[follower]
+    core = hosts.core(leader)
+    hosts.slow_disk.add(follower)
+    server.sent.clear()
+    entry = Entry(core.term, core.log.last + 1, NORMAL, b"x")
+    for _ in range(2):
+        append = Message(APPEND, core.id, hosts.core(follower).id, core.term, core.log.last, core.term, entries=[entry])
+        server.turn.frame(leader, TurnFrame(Header(CLUSTER, leader, 1, follower), [Envelope("t", append)]))
+        hosts.turn(follower)
+    assert promised(server.sent) == []
+    hosts.sync(follower, even_if_slow=True)
+    hosts.turn(follower)
+    assert promised(server.sent) == [APPEND_RESP, APPEND_RESP]
+
+
+def test_rows_do_not_run_ahead_of_the_log(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    hosts.slow_disk.add(leader)
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    hosts.settle()
+    assert hosts.core(leader).log.commit == hosts.core(leader).log.last
+    assert hosts.servers[leader].rows.get("t", []) == []
+    hosts.sync(leader, even_if_slow=True)
+    hosts.settle()
+    assert hosts.servers[leader].rows["t"] == [b"x"]
+
+
+def test_one_round_at_a_time_is_in_the_hands_of_the_rows(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "ROUND_ENTRIES_MAX", 3)
+    leader = hosts.elect()
+    hosts.slow_rows.add(leader)
+    for request in range(7):
+        hosts.servers[leader].turn.propose("t", request, b"x")
+    rounds = []
+    for _ in range(4):
+        hosts.settle()
+        rounds.append(len(hosts.servers[leader].rounds.get("t", [])))
+        hosts.apply(leader, even_if_slow=True)
+    assert rounds == [3, 3, 1, 0]
+
+
+# --- bounds
+
+
+def test_a_tablet_takes_so_many_bytes_and_no_more(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "TABLET_BYTES_MAX", 100)
+    leader = hosts.elect()
+    turn = hosts.servers[leader].turn
+    turn.propose("t", 1, bytes(60))
+    turn.propose("t", 2, bytes(40))
+    turn.propose("t", 3, b"x")
+    turn.propose("t", 4, b"")
+    hosts.settle()
+    assert fates(hosts, leader) == {1: Fate.DONE, 2: Fate.DONE, 3: Fate.BUSY, 4: Fate.DONE}
+    turn.propose("t", 5, bytes(100))
+    hosts.settle()
+    assert fates(hosts, leader)[5] is Fate.DONE
+
+
+def test_a_server_takes_so_many_bytes_and_no_more() -> None:
+    hosts = Hosts(tablets=["t", "u"], server_bytes=100)
+    leader = hosts.elect("t")
+    hosts.elect("u")
+    if hosts.leader("u") != leader:
+        to = hosts.core(leader, "u").id
+        hosts.core(hosts.leader("u"), "u").transfer_leadership(to)
+        hosts.ticks(5)
+        assert hosts.leader("u") == leader
+    turn = hosts.servers[leader].turn
+    turn.propose("t", 1, bytes(100))
+    turn.propose("u", 2, b"x")
+    hosts.settle()
+    assert fates(hosts, leader) == {1: Fate.DONE, 2: Fate.BUSY}
+    assert turn.in_flight.bytes == 0
+
+
+def test_a_payload_has_a_limit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "PAYLOAD_BYTES_MAX", 10)
+    leader = hosts.elect()
+    hosts.servers[leader].turn.propose("t", 1, bytes(10))
+    hosts.servers[leader].turn.propose("t", 2, bytes(11))
+    hosts.settle()
+    assert fates(hosts, leader) == {1: Fate.DONE, 2: Fate.TOO_LARGE}
+
+
+def test_so_many_reads_wait_and_no_more(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "TABLET_READS_MAX", 2)
+    leader = hosts.elect()
+    for request in (1, 2, 3):
+        hosts.servers[leader].turn.read("t", request)
+    hosts.settle()
+    assert fates(hosts, leader) == {3: Fate.BUSY}
+    assert [read.request for read in hosts.servers[leader].reads] == [1, 2]
+
+
+# --- reads
+
+
+def test_all_reads_of_a_turn_share_one_round(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    server = hosts.servers[leader]
+    for request in range(100):
+        server.turn.read("t", request)
+    server.sent.clear()
+    hosts.turn(leader)
+    assert kinds(server.sent) == [HEARTBEAT, HEARTBEAT]
+    hosts.settle()
+    assert [read.request for read in server.reads] == list(range(100))
+
+
+def test_a_read_waits_until_the_rows_hold_what_was_committed(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    hosts.slow_rows.add(leader)
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    hosts.settle()
+    hosts.servers[leader].turn.read("t", 2)
+    hosts.settle()
+    assert hosts.servers[leader].reads == []
+    hosts.apply(leader, even_if_slow=True)
+    hosts.settle()
+    assert [(read.request, read.index) for read in hosts.servers[leader].reads] == [(2, hosts.core(leader).log.last)]
+
+
+def test_a_new_leader_answers_reads_after_its_first_commit(hosts: Hosts) -> None:
+    first = hosts.elect()
+    hosts.mute.add(first)
+    hosts.slow_disk.update(hosts.servers)
+    second = ""
+    for _ in range(80):
+        # Disks answer for the election, not for the first entry of the term.
+        if not hosts.leader():
+            for name in hosts.servers:
+                hosts.sync(name, even_if_slow=True)
+        hosts.ticks(1)
+        second = hosts.leader()
+        if second:
+            break
+    assert second
+    hosts.servers[second].turn.read("t", 1)
+    hosts.ticks(3)
+    assert hosts.servers[second].reads == []
+    hosts.slow_disk.clear()
+    hosts.ticks(3)
+    assert [read.request for read in hosts.servers[second].reads] == [1]
+
+
+def test_a_leader_that_is_cut_off_answers_no_read(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    hosts.mute.add(leader)
+    hosts.servers[leader].turn.read("t", 1)
+    hosts.ticks(15)
+    assert hosts.servers[leader].reads == []
+    assert fates(hosts, leader) == {1: Fate.NOT_LEADER}
+
+
+def test_any_replica_serves_a_read_that_names_an_index(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    follower = next(name for name in hosts.servers if name != leader)
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    hosts.settle()
+    hosts.ticks(2)
+    (answer,) = hosts.servers[leader].answers
+    hosts.servers[follower].turn.read_at_least("t", 2, answer.index)
+    hosts.servers[follower].turn.read_at_least("t", 3, answer.index + 1)
+    hosts.settle()
+    assert [read.request for read in hosts.servers[follower].reads] == [2]
+    hosts.ticks(requests.AT_LEAST_TICKS)
+    assert fates(hosts, follower) == {3: Fate.TOO_STALE}
+
+
+# --- liveness between servers
+
+
+def test_heartbeats_travel_in_beats(hosts: Hosts) -> None:
+    """One BEAT per pair and 100 ms, whatever the number of tablets; no message per group."""
+    leader = hosts.elect()
+    hosts.ticks(4)
+    for server in hosts.servers.values():
+        server.sent.clear()
+        server.beaten.clear()
+    hosts.ticks(40)
+    assert all(server.sent == [] for server in hosts.servers.values())
+    assert kinds(hosts.servers[leader].beaten) == [HEARTBEAT] * 40
+    others = [kinds(server.beaten) for name, server in hosts.servers.items() if name != leader]
+    assert all(set(each) == {HEARTBEAT_RESP} and len(each) >= 19 for each in others)
+    assert hosts.leader() == leader
+
+
+def test_a_late_answer_in_a_beat_does_not_look_like_lost_entries(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    for request in range(60):
+        hosts.servers[leader].turn.propose("t", request, b"x")
+        hosts.ticks(1)
+        assert all(peer.state == REPLICATE for peer in hosts.core(leader).leadership.peers), "a peer is probed"
+    assert set(fates(hosts, leader).values()) == {Fate.DONE}
+
+
+@pytest.mark.parametrize("how", ["connection", "silence", "restart"])
+def test_when_a_server_is_gone_its_tablets_have_new_leaders_soon(how: str) -> None:
+    hosts = Hosts(tablets=[f"t{n}" for n in range(10)])
+    name = hosts.elect("t0")
+    hosts.ticks(40)
+    led = [tablet for tablet in hosts.servers[name].turn.groups if hosts.leader(tablet) == name]
+    hosts.mute.add(name)
+    if how == "connection":
+        for other in hosts.servers:
+            if other != name:
+                hosts.servers[other].turn.peer_gone(name, 1)
+        within = 6
+    elif how == "restart":
+        for other in hosts.servers:
+            if other != name:
+                hosts.servers[other].turn.introduced(name, 2)
+        within = 6
+    else:
+        within = SILENCE_TICKS + 8
+    hosts.ticks(within)
+    assert led
+    assert all(hosts.leader(tablet) not in ("", name) for tablet in led), how
+
+
+def test_frames_of_a_process_that_was_replaced_are_dropped(hosts: Hosts) -> None:
+    hosts.elect()
+    turn = hosts.servers["s1"].turn
+    assert turn.introduced("s2", 5)
+    before = hosts.core("s1").term
+    vote = Message(VOTE, 2, 1, before + 10, 99, before + 9, granted=True)
+    turn.frame("s2", TurnFrame(Header(CLUSTER, "s2", 4, "s1"), [Envelope("t", vote)]))
+    assert hosts.core("s1").term == before
+    turn.frame("s2", TurnFrame(Header(CLUSTER, "s2", 5, "s1"), [Envelope("t", vote)]))
+    assert hosts.core("s1").term == before + 10
+
+
+def test_a_server_whose_disk_does_not_answer_hands_its_leaderships_over(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    hosts.ticks(4)
+    hosts.servers[leader].turn.disk(answers=False)
+    hosts.ticks(4)
+    assert hosts.leader() not in ("", leader)
+    other = hosts.servers[hosts.leader()].turn
+    assert not other.beats.is_there(leader)
+    hosts.servers[leader].turn.disk(answers=True)
+    hosts.ticks(2)
+    assert other.beats.is_there(leader)
+
+
+# --- what a server answers
+
+
+def refusals(hosts: Hosts, name: str) -> list[tuple[Word, int]]:
+    return [(item.word, item.src) for _, item in hosts.servers[name].sent if isinstance(item, Refusal)]
+
+
+def deliver(hosts: Hosts, to: str, sender: str, m: Message, tablet: str = "t", cluster: str = CLUSTER) -> None:
+    frame = TurnFrame(Header(cluster, sender, 1, to), [Envelope(tablet, m)])
+    hosts.servers[to].turn.frame(sender, frame)
+    hosts.turn(to)
+
+
+def test_a_voter_is_not_made_from_nothing() -> None:
+    """A server that lost its disk says so, and its member never votes again."""
+    hosts = Hosts()
+    leader = hosts.elect()
+    lost = next(name for name in hosts.servers if name != leader)
+    hosts.servers[lost].turn.remove("t")
+    hosts.servers[lost].sent.clear()
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    hosts.ticks(6)
+    assert fates(hosts, leader) == {1: Fate.DONE}
+    assert refusals(hosts, lost) == [(Word.DOES_NOT_EXIST, 0)]
+    assert kinds(hosts.servers[lost].sent) == []
+    assert "t" not in hosts.servers[lost].turn.groups
+    told = hosts.servers[leader].turn.groups["t"].refusals
+    assert {number: refusal.word for number, refusal in told.items()} == {int(lost[1:]): Word.DOES_NOT_EXIST}
+
+
+def test_a_refusal_is_not_repeated_in_a_tight_loop(hosts: Hosts) -> None:
+    vote = Message(VOTE, 2, 1, 5, 1, 1)
+    for _ in range(100):
+        deliver(hosts, "s1", "s2", vote, tablet="gone")
+    assert refusals(hosts, "s1") == [(Word.DOES_NOT_EXIST, 0)]
+    for _ in range(REFUSAL_TICKS):
+        hosts.servers["s1"].turn.tick()
+    deliver(hosts, "s1", "s2", vote, tablet="gone")
+    assert len(refusals(hosts, "s1")) == 2
+
+
+def test_messages_for_another_number_change_nothing(hosts: Hosts) -> None:
+    before = hosts.core("s1").term
+    hosts.servers["s1"].turn.groups["t"].replica = Replica("t", 1, 1, 4)
+    deliver(hosts, "s1", "s2", Message(VOTE, 2, 1, before + 9, 1, 1))
+    deliver(hosts, "s1", "s2", Message(VOTE, 2, 5, before + 9, 1, 1))
+    assert refusals(hosts, "s1") == [(Word.OLDER, 4)]
+    assert hosts.core("s1").term == before
+
+
+def test_messages_in_another_name_change_nothing(hosts: Hosts) -> None:
+    before = hosts.core("s1").term
+    vote = Message(VOTE, 3, 1, before + 9, 1, 1)
+    deliver(hosts, "s1", "s2", vote)  # number 3 is on s3: a copied directory
+    deliver(hosts, "s1", "s3", vote, cluster="another")
+    with pytest.raises(RemoteProtocolError):
+        hosts.servers["s1"].turn.frame("s3", TurnFrame(Header(CLUSTER, "s2", 1, "s1"), [Envelope("t", vote)]))
+    assert refusals(hosts, "s1") == [(Word.INVALID_NAME, 0), (Word.INVALID_NAME, 0)]
+    assert hosts.core("s1").term == before
+
+
+# --- one bad tablet
+
+
+def test_a_bad_tablet_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = Hosts(tablets=["bad", "good"])
+    hosts.elect("bad")
+    leader = hosts.elect("good")
+    server = hosts.servers[leader]
+    bad = server.turn.groups["bad"]
+
+    def explode(*_: object) -> None:
+        raise AssertionError("impossible")
+
+    monkeypatch.setattr(bad.core, "tick", explode)
+    server.turn.propose("bad", 1, b"x")
+    server.turn.read("bad", 2)
+    hosts.ticks(1)
+    assert server.failed == [("bad", "AssertionError: impossible")]
+    server.turn.propose("bad", 3, b"x")
+    server.turn.propose("good", 4, b"x")
+    hosts.ticks(1)
+    assert fates(hosts, leader)[3] is Fate.FAILED
+    assert fates(hosts, leader)[4] is Fate.DONE
+    assert {1, 2} <= set(fates(hosts, leader)) | {read.request for read in server.reads}
+    hosts.ticks(40)
+    assert hosts.leader("bad") not in ("", leader)
+    assert refusals(hosts, leader)[-1][0] in (Word.FAILED, Word.INVALID_TERM)
+    assert server.turn.in_flight.bytes == 0
+
+
+@pytest.mark.parametrize("method", ["step", "ready", "propose", "persisted", "read_index", "peer_down"])
+def test_an_exception_anywhere_in_a_group_parks_that_group(hosts: Hosts, method: str) -> None:
+    leader = hosts.elect()
+    server = hosts.servers[leader]
+    server.turn.propose("t", 1, b"x")
+    server.turn.read("t", 2)
+
+    def explode(*_: object, **__: object) -> None:
+        raise ValueError("impossible")
+
+    setattr(hosts.core(leader), method, explode)
+    server.turn.propose("t", 3, b"x")
+    server.turn.peer_gone(next(name for name in hosts.servers if name != leader), 1)
+    hosts.ticks(30)
+    assert server.failed == [("t", "ValueError: impossible")]
+    assert set(fates(hosts, leader)) | {read.request for read in server.reads} == {1, 2, 3}
+    assert hosts.leader() not in ("", leader)
+
+
+def test_what_cannot_be_true_is_dropped_and_named(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    follower = next(name for name in hosts.servers if name != leader)
+    core = hosts.core(leader)
+    acknowledged = Message(
+        APPEND_RESP, hosts.core(follower).id, core.id, core.term, match_index=core.log.last + 100, granted=True
+    )
+    deliver(hosts, leader, follower, acknowledged)
+    ((tablet, server, why),) = hosts.servers[leader].rejected
+    assert (tablet, server) == ("t", follower)
+    assert "acknowledges" in why
+    assert hosts.leader() == leader
+
+
+def test_a_parked_tablet_keeps_its_promises_to_itself(hosts: Hosts) -> None:
+    """What was written for it may become durable later; nothing leaves then."""
+    leader = hosts.elect()
+    follower = next(name for name in hosts.servers if name != leader)
+    hosts.slow_disk.add(follower)
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    hosts.settle()
+    hosts.servers[follower].turn.park("t", "rows are damaged")
+    hosts.servers[follower].sent.clear()
+    hosts.sync(follower, even_if_slow=True)
+    hosts.settle()
+    assert kinds(hosts.servers[follower].sent) == []
+
+
+# --- items and floors
+
+
+def test_the_writes_of_several_readies_become_one_item() -> None:
+    replica = Replica("t", 4, 2, 1)
+    entries = [Entry(1, index, NORMAL, b"%d" % index) for index in range(3, 7)]
+    merged = group_module._merge(replica, None, HardState(1, 0), entries)
+    later = [Entry(2, 5, NORMAL, b"new")]
+    merged = group_module._merge(replica, merged, HardState(2, 3), later)
+    assert [(entry.term, entry.index) for entry in merged.entries] == [(1, 3), (1, 4), (2, 5)]
+    assert merged.hard_state == HardState(2, 3)
+    merged = group_module._merge(replica, merged, None, [Entry(3, 2, NORMAL, b"lower")])
+    assert [(entry.term, entry.index) for entry in merged.entries] == [(3, 2)]
+    assert (merged.slot, merged.generation, merged.hard_state) == (4, 2, HardState(2, 3))
+
+
+def test_a_steady_point_moves_the_floor(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "KEEP_ENTRIES", 2)
+    leader = hosts.elect()
+    for request in range(10):
+        hosts.servers[leader].turn.propose("t", request, b"x")
+    hosts.settle()
+    core = hosts.core(leader)
+    assert hosts.servers[leader].turn.steady("t", 8) == Floor(1, 1, 8, core.term)
+    assert core.log.offset == 6
+    assert hosts.servers[leader].turn.steady("t", 8) is None
+    core.validate()
+
+
+def test_a_member_behind_the_log_needs_a_copy(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_module, "KEEP_ENTRIES", 0)
+    leader = hosts.elect()
+    late = next(name for name in hosts.servers if name != leader)
+    hosts.mute.add(late)
+    for request in range(10):
+        hosts.servers[leader].turn.propose("t", request, b"x")
+    hosts.ticks(1)
+    hosts.servers[leader].turn.steady("t", 10)
+    hosts.mute.clear()
+    hosts.ticks(20)
+    assert hosts.servers[leader].needs_copy == {("t", int(late[1:]))}
+    assert hosts.leader() == leader
+
+
+def test_a_repeated_beat_proves_nothing(hosts: Hosts) -> None:
+    turn = hosts.servers["s1"].turn
+    frame = BeatFrame(Header(CLUSTER, "s2", 1, "s1"), 1, True, [])
+    turn.frame("s2", frame)
+    for _ in range(SILENCE_TICKS):
+        turn.frame("s2", frame)
+        turn.tick()
+    assert not turn.beats.is_there("s2")
