@@ -8,7 +8,7 @@ from coord.raft.core import RaftCore
 from coord.raft.messages import LEADER, Entry, bootstrap
 from coord.storage.shared.items import SlotItems
 from regionserver.tablets.host.envelope import Item, decode_frame, encode_beat, encode_turn
-from regionserver.tablets.host.group import Group, Replica, raft_settings
+from regionserver.tablets.host.group import Group, ReplicaIdentity, raft_settings
 from regionserver.tablets.host.requests import InFlight, ReadyRead, TabletAnswer
 from regionserver.tablets.host.turn import Turn, TurnOutput
 from simulation.engine.chance import SeededRandom
@@ -56,7 +56,7 @@ class Hosts:
         """Open a new replica."""
         core = RaftCore(number, raft_settings(), self.chance, bootstrap(list(self.places)))
         server = self.servers[self.places[number]]
-        group = Group(Replica(tablet, slot, 1, number), core, self.places, in_flight=server.turn.in_flight)
+        group = Group(ReplicaIdentity(tablet, slot, 1, number), core, self.places, in_flight=server.turn.in_flight)
         server.turn.add(group)
         return group
 

@@ -61,7 +61,7 @@ def raft_settings() -> RaftConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaIdentity:
     """Which replica this is: the slot is of this server's log, the number of the whole cluster."""
 
     tablet: str
@@ -111,7 +111,7 @@ class Group:
 
     def __init__(
         self,
-        replica: Replica,
+        replica: ReplicaIdentity,
         core: RaftCore,
         servers: Mapping[int, str],
         *,
@@ -371,7 +371,9 @@ class Group:
         )
 
 
-def _merge(replica: Replica, before: SlotItems | None, hard_state: HardState | None, entries: list[Entry]) -> SlotItems:
+def _merge(
+    replica: ReplicaIdentity, before: SlotItems | None, hard_state: HardState | None, entries: list[Entry]
+) -> SlotItems:
     """Return the writes of a Ready together with those of earlier Readies of the same turn: one item per slot."""
     if before is None:
         return SlotItems(replica.slot, replica.generation, hard_state, entries)

@@ -10,12 +10,12 @@ from coord.raft.core import RaftCore
 from coord.raft.membership import Configuration
 from coord.raft.messages import Entry, HardState, RaftConfig, RaftSnapshot
 from coord.storage.shared.items import Position, RecoveredSlot
-from regionserver.tablets.host.group import Group, GroupTracer, Replica, raft_settings
+from regionserver.tablets.host.group import Group, GroupTracer, ReplicaIdentity, raft_settings
 from regionserver.tablets.host.requests import InFlight
 
 
 def reopen(
-    replica: Replica,
+    replica: ReplicaIdentity,
     slot: RecoveredSlot,
     applied: Position,
     config: Configuration,

@@ -77,7 +77,7 @@ class TurnOutput:
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldWrite:
     """What waits for one write: the Readies of the groups in it, and messages that promise what it makes durable."""
 
     number: int
@@ -103,7 +103,7 @@ class Turn:
         self._out = TurnOutput()
         #: Groups with inputs since the last `take`, in the order of the first.
         self._touched: dict[str, Group] = {}
-        self._held: deque[_Held] = deque()
+        self._held: deque[_HeldWrite] = deque()
         #: Server -> (tablet, kind) -> the message that waits for the next BEAT.
         self._waiting: dict[str, dict[tuple[str, int], tuple[Group, Message]]] = {}
         #: Peer server -> tablets shared with it.
@@ -356,7 +356,7 @@ class Turn:
 
     def take(self) -> TurnOutput:
         """Return what the inputs since the last call lead to."""
-        held = _Held(self.written + 1)
+        held = _HeldWrite(self.written + 1)
         while self._touched:
             touched, self._touched = self._touched, {}
             for group in touched.values():
@@ -369,7 +369,7 @@ class Turn:
         out, self._out = self._out, TurnOutput()
         return out
 
-    def _collect(self, group: Group, held: _Held) -> None:
+    def _collect(self, group: Group, held: _HeldWrite) -> None:
         try:
             got = group.collect()
         except Exception as error:
@@ -396,7 +396,7 @@ class Turn:
         out.events += [(tablet, event) for event in got.events]
         out.needs_copy += [(tablet, member) for member in got.needs_copy]
 
-    def _hold(self, group: Group, promises: list[Message], held: _Held) -> None:
+    def _hold(self, group: Group, promises: list[Message], held: _HeldWrite) -> None:
         """Let promises wait for the last write of their group, unless it is durable."""
         number = group.write_number
         if number <= self.durable:

@@ -11,13 +11,13 @@ from coord.raft.membership import Configuration
 from coord.raft.messages import NORMAL
 from coord.storage.records import HardStateItem, LogItem
 from coord.storage.shared.items import BEGINNING, Position, RecoveredSlot
-from regionserver.tablets.host.group import Group, Replica
+from regionserver.tablets.host.group import Group, ReplicaIdentity
 from regionserver.tablets.host.recovery import reopen
 from simulation.engine.chance import SeededRandom
 
 CONFIG = Configuration([1, 2, 3])
 SERVERS = {1: "s1", 2: "s2", 3: "s3"}
-REPLICA = Replica("t", 4, 2, 1)
+REPLICA = ReplicaIdentity("t", 4, 2, 1)
 
 
 def slot(first: int = 1, last: int = 5, floor: Position = BEGINNING, **changes: Any) -> RecoveredSlot:

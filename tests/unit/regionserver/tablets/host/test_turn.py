@@ -24,7 +24,7 @@ from regionserver.tablets.host import requests
 from regionserver.tablets.host.beats import SILENCE_TICKS
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
-from regionserver.tablets.host.group import Replica
+from regionserver.tablets.host.group import ReplicaIdentity
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.host.turn import REFUSAL_TICKS
 from regionserver.tablets.host.words import Word
@@ -448,7 +448,7 @@ def test_a_refusal_is_not_repeated_in_a_tight_loop(hosts: Hosts) -> None:
 
 def test_messages_for_another_number_change_nothing(hosts: Hosts) -> None:
     before = hosts.core("s1").term
-    hosts.servers["s1"].turn.groups["t"].replica = Replica("t", 1, 1, 4)
+    hosts.servers["s1"].turn.groups["t"].replica = ReplicaIdentity("t", 1, 1, 4)
     deliver(hosts, "s1", "s2", Message(VOTE, 2, 1, before + 9, 1, 1))
     deliver(hosts, "s1", "s2", Message(VOTE, 2, 5, before + 9, 1, 1))
     assert refusals(hosts, "s1") == [(Word.OLDER, 4)]
@@ -547,7 +547,7 @@ def test_a_parked_tablet_keeps_its_promises_to_itself(hosts: Hosts) -> None:
 
 
 def test_the_writes_of_several_readies_become_one_item() -> None:
-    replica = Replica("t", 4, 2, 1)
+    replica = ReplicaIdentity("t", 4, 2, 1)
     entries = [Entry(1, index, NORMAL, b"%d" % index) for index in range(3, 7)]
     merged = group_module._merge(replica, None, HardState(1, 0), entries)
     later = [Entry(2, 5, NORMAL, b"new")]
