@@ -31,7 +31,7 @@ class Access(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class KeyOperation:
     """One operation on one key, as its client saw it. Times are of one clock, in any unit."""
 
     client: str
@@ -58,7 +58,7 @@ class TooHard(Exception):  # noqa: N818 - it is no error of the history
     """The search gave up: the history has too much concurrency to decide."""
 
 
-def objection(operations: Iterable[Operation], first: bytes | None = None) -> str:
+def objection(operations: Iterable[KeyOperation], first: bytes | None = None) -> str:
     """Return why the history of one key is not linearizable, "" if it is. `first`: the value before all operations.
 
     Raises: TooHard.
@@ -83,7 +83,7 @@ class _Configuration:
 
 
 class _Search:
-    def __init__(self, known: list[Operation], open_ones: list[Operation]) -> None:
+    def __init__(self, known: list[KeyOperation], open_ones: list[KeyOperation]) -> None:
         self.known = known
         self.open_ones = open_ones
         self.tried: set[_Configuration] = set()
@@ -161,14 +161,14 @@ class _Search:
         return "\n".join(lines)
 
 
-def _changes_nothing(each: Operation, value: bytes | None) -> bool:
+def _changes_nothing(each: KeyOperation, value: bytes | None) -> bool:
     """Return True if the operation agrees with `value` and leaves the value as it is."""
     if each.access is Access.READ:
         return each.value == value
     return each.access is Access.CAS and not each.succeeded and each.expected != value
 
 
-def _may_change(each: Operation, value: bytes | None) -> bool:
+def _may_change(each: KeyOperation, value: bytes | None) -> bool:
     """Return True if the operation can happen at `value` and stores its own."""
     if each.access is Access.WRITE:
         return True

@@ -7,22 +7,24 @@ from itertools import permutations
 import pytest
 
 from simulation.checks import linearizable
-from simulation.checks.linearizable import Access, Operation, TooHard, objection
+from simulation.checks.linearizable import Access, KeyOperation, TooHard, objection
 from simulation.engine.chance import SeededRandom
 
 A, B, C = b"a", b"b", b"c"
 
 
-def wrote(value: bytes | None, invoked: int, answered: int | None) -> Operation:
-    return Operation("writer", Access.WRITE, invoked, answered, value)
+def wrote(value: bytes | None, invoked: int, answered: int | None) -> KeyOperation:
+    return KeyOperation("writer", Access.WRITE, invoked, answered, value)
 
 
-def read(value: bytes | None, invoked: int, answered: int | None) -> Operation:
-    return Operation("reader", Access.READ, invoked, answered, value)
+def read(value: bytes | None, invoked: int, answered: int | None) -> KeyOperation:
+    return KeyOperation("reader", Access.READ, invoked, answered, value)
 
 
-def cas(expected: bytes | None, value: bytes | None, invoked: int, answered: int | None, ok: bool = True) -> Operation:
-    return Operation("cas", Access.CAS, invoked, answered, value, expected, ok)
+def cas(
+    expected: bytes | None, value: bytes | None, invoked: int, answered: int | None, ok: bool = True
+) -> KeyOperation:
+    return KeyOperation("cas", Access.CAS, invoked, answered, value, expected, ok)
 
 
 SOUND = {
@@ -80,7 +82,7 @@ def test_the_objection_names_the_operation() -> None:
     assert "[9, 10] reader read b'a'" in said
 
 
-def brute_force(operations: list[Operation]) -> bool:
+def brute_force(operations: list[KeyOperation]) -> bool:
     """Try every order of every choice of open operations."""
     known = [each for each in operations if each.answered is not None]
     maybe = [each for each in operations if each.answered is None and each.access is not Access.READ]
@@ -91,7 +93,7 @@ def brute_force(operations: list[Operation]) -> bool:
     return False
 
 
-def _is_legal(order: tuple[Operation, ...]) -> bool:
+def _is_legal(order: tuple[KeyOperation, ...]) -> bool:
     value: bytes | None = None
     for position, each in enumerate(order):
         if any(later.answered is not None and later.answered < each.invoked for later in order[position + 1 :]):
@@ -120,7 +122,7 @@ def test_it_agrees_with_a_search_through_all_orders() -> None:
             answered = None if chance.happens(0.15) else invoked + 1 + chance.below(6)
             values = [None, A, B]
             operations.append(
-                Operation(
+                KeyOperation(
                     "client",
                     chance.pick(list(Access)),
                     invoked,
@@ -145,9 +147,9 @@ def test_a_long_history_of_a_few_clients_is_decided_quickly(monkeypatch: pytest.
         start, end = 10 * moment - chance.below(25), 10 * moment + chance.below(25)
         if chance.happens(0.5):
             value = b"%d" % moment
-            operations.append(Operation(f"c{moment % 4}", Access.WRITE, start, end + 1, value))
+            operations.append(KeyOperation(f"c{moment % 4}", Access.WRITE, start, end + 1, value))
         else:
-            operations.append(Operation(f"c{moment % 4}", Access.READ, start, end + 1, value))
+            operations.append(KeyOperation(f"c{moment % 4}", Access.READ, start, end + 1, value))
     assert objection(operations) == ""
 
 
