@@ -71,6 +71,12 @@ from regions.messages.explain import NextActor as NextActor
 from regions.messages.explain import TableExplanation as TableExplanation
 from regions.messages.heartbeat import Heartbeat as Heartbeat
 from regions.messages.heartbeat import HeartbeatReply as HeartbeatReply
+from regions.messages.heartbeat import LeaderReport as LeaderReport
+from regions.messages.heartbeat import MemberHealth as MemberHealth
+from regions.messages.heartbeat import MemberReport as MemberReport
+from regions.messages.heartbeat import ReplicaState as ReplicaState
+from regions.messages.heartbeat import TabletReport as TabletReport
+from regions.messages.heartbeat import TabletRole as TabletRole
 from regions.messages.master import MasterReply as MasterReply
 from regions.messages.master import MasterRequest as MasterRequest
 from regions.messages.plans import AbortPlan as AbortPlan
@@ -87,6 +93,7 @@ from regions.messages.server import AlterRegions as AlterRegions
 from regions.messages.server import AlterResult as AlterResult
 from regions.messages.server import AlterResults as AlterResults
 from regions.messages.server import CloseOrder as CloseOrder
+from regions.messages.server import ClosePurpose as ClosePurpose
 from regions.messages.server import CloseRegions as CloseRegions
 from regions.messages.server import Directories as Directories
 from regions.messages.server import GetServerStatus as GetServerStatus
@@ -94,6 +101,7 @@ from regions.messages.server import HostedReplica as HostedReplica
 from regions.messages.server import ListDirectories as ListDirectories
 from regions.messages.server import ListOpen as ListOpen
 from regions.messages.server import MasterReach as MasterReach
+from regions.messages.server import MemberEndpoint as MemberEndpoint
 from regions.messages.server import OpenList as OpenList
 from regions.messages.server import OpenOrder as OpenOrder
 from regions.messages.server import OpenRegions as OpenRegions
@@ -106,6 +114,8 @@ from regions.messages.server import ReviewReplicas as ReviewReplicas
 from regions.messages.server import ServerReply as ServerReply
 from regions.messages.server import ServerRequest as ServerRequest
 from regions.messages.server import ServerStatus as ServerStatus
+from regions.messages.server import TabletClosing as TabletClosing
+from regions.messages.server import TabletOpening as TabletOpening
 from regions.messages.tables import DescribeRegion as DescribeRegion
 from regions.messages.tables import DescribeTable as DescribeTable
 from regions.messages.tables import ListTables as ListTables

@@ -14,15 +14,20 @@ leaves, so telling something twice does no harm, and nothing is lost with an ans
 Heartbeats of one start of a server are numbered: one that arrives after a later one, over a connection that was given
 up, is not believed.
 
+A replica of a tablet has a report of its own, `TabletReport`. It is a copy of what the Raft group decides; a master
+takes a configuration from a leader alone.
+
 Standby masters learn that the server lives, where it is and how busy it is; a report is for the leader (HB-08, X14).
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Final
 
 import msgspec
 
+from regions.records.members import NO_CONFIG, ConfigId, Member
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.replica_key import replica_key
 
@@ -32,6 +37,91 @@ HEARTBEAT_PERIOD_S: Final = 1.0
 
 #: State of a replica in a report that means: the server serves it. The others are OPENING and CLOSING.
 OPEN: Final = "OPEN"
+
+
+class ReplicaState(enum.StrEnum):
+    """State of a tablet's replica in its server's process; the table is `regionserver/tablets/disk/life.py`."""
+
+    ASLEEP = "ASLEEP"  #: its files are whole; the first message or request wakes it
+    RUNNING = "RUNNING"  #: takes part in its group
+    STOPPING = "STOPPING"  #: finishes what is under way before it rests or is deleted
+    RESTING = "RESTING"  #: closed with its files: its table is disabled
+    FAILED = "FAILED"  #: does not run, but remembers term and vote: it is copied anew under its number
+    COPYING = "COPYING"  #: its files are being made from another replica's
+    TOMBSTONE = "TOMBSTONE"  #: removed; remembers term and vote
+    LOST = "LOST"  #: its memory is lost and its number is burned
+
+
+#: States in which a replica takes part in its group, or wakes to do so.
+TAKES_PART: Final = (ReplicaState.ASLEEP, ReplicaState.RUNNING)
+#: States of a replica whose files are gone.
+HAS_NO_FILES: Final = (ReplicaState.TOMBSTONE, ReplicaState.LOST)
+
+
+class TabletRole(enum.StrEnum):
+    """Raft role of a replica, as its server has it."""
+
+    NONE = ""  #: it does not run
+    FOLLOWER = "FOLLOWER"
+    CANDIDATE = "CANDIDATE"
+    LEADER = "LEADER"
+
+
+class MemberHealth(enum.StrEnum):
+    """How a member fares, by its leader's judgment, which lasts while masters change."""
+
+    HEALTHY = "HEALTHY"
+    UNKNOWN = "UNKNOWN"  #: the leader is young, or the member has been silent for a short time
+    FAILED = "FAILED"  #: silent for too long, lost, failed without cure, or another server than the configuration says
+
+
+class MemberReport(msgspec.Struct, frozen=True, array_like=True):
+    """One member, as its leader judges it."""
+
+    number: int
+    health: MemberHealth
+    #: Entries of the leader's log that the member is not known to have.
+    behind: int = 0
+    reason: str = ""
+
+
+class LeaderReport(msgspec.Struct, frozen=True, array_like=True):
+    """What only a leader can say: the members of the committed configuration, and how each fares."""
+
+    members: tuple[Member, ...]
+    health: tuple[MemberReport, ...] = ()
+
+
+class TabletReport(msgspec.Struct, frozen=True, array_like=True):
+    """One replica of a tablet as its server has it. An array on the wire: there may be thousands."""
+
+    region_id: str
+    table_id: str
+    number: int
+    state: ReplicaState
+    term: int = 0
+    role: TabletRole = TabletRole.NONE
+    #: The latest committed configuration that the replica knows.
+    config_id: ConfigId = NO_CONFIG
+    schema_version: int = 0
+    applied_index: int = 0
+    size_bytes: int = 0
+    #: Requests per second of late.
+    load: float = 0.0
+    #: Why it is FAILED or LOST.
+    reason: str = ""
+    #: None of every replica that does not lead.
+    leader: LeaderReport | None = None
+
+    @property
+    def key(self) -> str:
+        """`<region_id>-<number>`."""
+        return replica_key(self.region_id, self.number)
+
+    @property
+    def leads(self) -> bool:
+        """Return True if this is the report of a leader."""
+        return self.role is TabletRole.LEADER and self.leader is not None
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
@@ -62,6 +152,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     gone: list[str] = []
     begins: bool = False
     ends: bool = False
+    #: Replicas of tablets; they count for `REPORT_MAX` as the others do, and their keys stand in `gone` as well.
+    tablets: list[TabletReport] = []
 
 
 class ServerFigures(msgspec.Struct, frozen=True, array_like=True):

@@ -11,6 +11,7 @@ from regions.messages.ddl import CreateTable as CreateTable
 from regions.messages.ddl import DeleteTable as DeleteTable
 from regions.messages.ddl import SetTableIntent as SetTableIntent
 from regions.messages.ddl import UndeleteTable as UndeleteTable
+from regions.records.members import NO_CONFIG, ConfigId
 from regions.records.model import (
     Incarnation,
     Intent,
@@ -21,6 +22,42 @@ from regions.records.model import (
 )
 
 # --- master to region server ----------------------------------------------------------------------------------
+
+
+class MemberEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a member's server listens for other members."""
+
+    number: int
+    uuid: str
+    host: str
+    peer_port: int
+
+
+class TabletOpening(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an OPEN of a tablet's replica needs beside the region's record.
+
+    `initial` is the first configuration, all voters, the same in every repetition of the order. `must_exist`: a server
+    has begun to make the replica, or had made it, so whoever has no superblock of it has lost a disk and must refuse. A
+    voter is never made twice: it could have voted.
+    """
+
+    initial: tuple[MemberEndpoint, ...]
+    must_exist: bool = False
+
+
+class ClosePurpose(enum.StrEnum):
+    """What is to become of a replica's files."""
+
+    REST = "rest"  #: they stay: the table is disabled
+    TOMBSTONE = "tombstone"  #: to quarantine: the configuration does not have the number any more
+    DELETE = "delete"  #: to quarantine, and the tombstone goes too: the tablet is deleted or was replaced
+
+
+class TabletClosing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a tablet's replica is closed. A server that knows a later configuration which has the number refuses."""
+
+    purpose: ClosePurpose
+    config_id: ConfigId = NO_CONFIG
 
 
 class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,6 +76,8 @@ class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     schema_version: int = 0
     #: Kind of service that the table needs (`regions/records/kinds.py`); "": a master of an earlier build did not say.
     kind: str = ""
+    #: Of a tablet's replica: what its server needs beside the region's record.
+    tablet: TabletOpening | None = None
 
 
 class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,6 +94,8 @@ class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     close_timeout_ms: int = 60_000
     #: What began the work; goes into the transition, and from there into the history.
     origin: WorkOrigin | None = None
+    #: Of a tablet's replica: what is to become of its files.
+    tablet: TabletClosing | None = None
 
 
 class OrderOutcome(enum.StrEnum):

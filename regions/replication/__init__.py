@@ -1,0 +1,12 @@
+"""Tablets, as a master decides about them. Pure; the tables here are the whole of the decisions.
+
+config.py           how many members a tablet may have, the first configuration, what a later one may change
+siting.py           servers for the members of a new tablet
+reports.py          folding of reports: an older one changes nothing
+heartbeat_steps.py  what follows from one replica's report (HB-15)
+health.py           how a tablet fares
+recovery.py         what a member's transition needs next, given which servers are alive
+guards.py           in which order a server checks an OPEN and a CLOSE, and what it answers
+
+The committed configuration of the Raft group is the only truth about members. No decision here claims membership.
+"""

@@ -1,0 +1,220 @@
+"""What follows from one replica's report: the steps of S0's heartbeat (HB-15), as a table. Pure.
+
+`STEPS` is in the order of the source. The rows up to number 4 end the matter: a replica that is not to be there, or is
+to be at rest, is no source of anything else. Of the later rows every one that applies is carried out.
+
+What differs from S0:
+
+- A replica that the store does not know is left alone (FN-04).
+- A removed table's rows can be brought back until their removal begins, so until then its replicas rest.
+- Whoever is not in the configuration becomes a tombstone, and the order names the configuration on which that rests.
+- A member too few is not mended here: one policy looks at the whole tablet, once a second.
+- The schema goes to the leader, as an entry of its log.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART, ReplicaState, TabletReport
+from regions.messages.server import ClosePurpose, TabletClosing
+from regions.records.members import Member
+from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState, TabletState
+from regions.replication.config import objection_to_report
+
+
+class ReportAction(enum.Enum):
+    """What the master does about a report."""
+
+    ORPHAN = "name it in status and audit, leave it alone"
+    READ = "read the region's record: it is older than the report"
+    DELETE = "CLOSE with purpose delete"
+    TOMBSTONE = "CLOSE with purpose tombstone"
+    REST = "CLOSE with purpose rest"
+    OPEN = "OFFLINE towards the same server, then OPEN"
+    RUNNING = "the record says RUNNING"
+    CONFIGURATION = "the record has the leader's configuration"
+    LEADER = "the record names the leader, some time"
+    NOTHING = "nothing: the policy decides"
+    ALTER = "tell the leader the latest schema"
+    APPLIED = "count the tablet as altered"
+
+
+class Facts(NamedTuple):
+    """A report, and what the store says of its tablet; None: no such record."""
+
+    uuid: str
+    report: TabletReport
+    region: RegionRecord | None
+    table: TableRecord | None
+    #: The replica has a transition, which has its own table (`recovery.py`).
+    in_transition: bool = False
+
+    @property
+    def member(self) -> Member | None:
+        """The member of the record's configuration that the report is about."""
+        return None if self.region is None else self.region.member(self.report.number)
+
+    @property
+    def wants_open(self) -> bool:
+        """Whether the replica is to take part: the persisted intents of its table and its region."""
+        table, region = self.table, self.region
+        assert table is not None, "rows are asked in order"
+        assert region is not None, "rows are asked in order"
+        exists = table.state in (TableState.RUNNING, TableState.ALTERING)
+        return exists and table.intent is TableIntent.ENABLED and not region.unassigned
+
+
+class HeartbeatStep(NamedTuple):
+    """One row. `source`: the step of S0, "" for a row of ours. `ends`: no later row is looked at."""
+
+    source: str
+    when: str
+    applies: Callable[[Facts], bool]
+    action: ReportAction
+    ends: bool
+
+
+def _is_unknown(facts: Facts) -> bool:
+    return facts.region is None
+
+
+def _has_no_table(facts: Facts) -> bool:
+    return facts.table is None
+
+
+def _is_gone(facts: Facts) -> bool:
+    assert facts.region is not None, "rows are asked in order"
+    assert facts.table is not None, "rows are asked in order"
+    is_purged = facts.table.state is TableState.REMOVED and facts.table.purging_ms > 0
+    return is_purged or facts.region.state is TabletState.REPLACED
+
+
+def _is_newer(facts: Facts) -> bool:
+    """The store gives numbers and knows configurations late: what it cannot know yet is no reason to close anything."""
+    assert facts.region is not None, "rows are asked in order"
+    report, region = facts.report, facts.region
+    return facts.member is None and (report.number >= region.next_number or report.config_id > region.config_id)
+
+
+def _is_no_member(facts: Facts) -> bool:
+    return facts.member is None and facts.report.state not in HAS_NO_FILES and not facts.in_transition
+
+
+def _is_stranger(facts: Facts) -> bool:
+    """A number on another server than the one it was given to: a copied data directory. `fsck` names it."""
+    return facts.member is None or facts.member.uuid != facts.uuid
+
+
+def _must_rest(facts: Facts) -> bool:
+    return not facts.wants_open and not facts.in_transition and facts.report.state in TAKES_PART
+
+
+def _must_open(facts: Facts) -> bool:
+    return facts.wants_open and not facts.in_transition and facts.report.state is ReplicaState.RESTING
+
+
+def _is_created(facts: Facts) -> bool:
+    assert facts.region is not None, "rows are asked in order"
+    return facts.report.leads and facts.region.state in (TabletState.PREPARING, TabletState.CREATING)
+
+
+def _has_new_configuration(facts: Facts) -> bool:
+    report, region = facts.report, facts.region
+    assert region is not None, "rows are asked in order"
+    if report.leader is None or not report.leads or report.config_id <= region.config_id:
+        return False
+    return not objection_to_report(region, report.leader.members)
+
+
+def _leads_anew(facts: Facts) -> bool:
+    assert facts.region is not None, "rows are asked in order"
+    return facts.report.leads and facts.report.term > facts.region.leader_term
+
+
+def _is_short(facts: Facts) -> bool:
+    assert facts.table is not None, "rows are asked in order"
+    leader = facts.report.leader
+    return leader is not None and len(leader.members) < facts.table.replication
+
+
+def _has_old_schema(facts: Facts) -> bool:
+    assert facts.table is not None, "rows are asked in order"
+    return facts.report.leads and facts.report.schema_version < facts.table.schema_version
+
+
+def _has_schema(facts: Facts) -> bool:
+    assert facts.table is not None, "rows are asked in order"
+    return facts.report.leads and facts.report.schema_version >= facts.table.schema_version
+
+
+_A: Final = ReportAction
+
+# fmt: off
+STEPS: Final[tuple[HeartbeatStep, ...]] = (
+    #             source    when                                       applies                 action            ends
+    HeartbeatStep("1",      "the store does not know the tablet",      _is_unknown,            _A.ORPHAN,        True),
+    HeartbeatStep("2",      "the store does not know its table",       _has_no_table,          _A.ORPHAN,        True),
+    HeartbeatStep("3",      "its rows are being removed; or REPLACED", _is_gone,               _A.DELETE,        True),
+    HeartbeatStep("",       "number or configuration is newer",        _is_newer,              _A.READ,          True),
+    HeartbeatStep("4, 6.3", "its number is in no configuration",       _is_no_member,          _A.TOMBSTONE,     True),
+    HeartbeatStep("",       "the number belongs to another server",    _is_stranger,           _A.NOTHING,       True),
+    HeartbeatStep("",       "it is to stay closed and takes part",     _must_rest,             _A.REST,          True),
+    HeartbeatStep("",       "it is to take part and rests",            _must_open,             _A.OPEN,          True),
+    HeartbeatStep("5",      "CREATING, and a leader reports (DD-05)",  _is_created,            _A.RUNNING,       False),
+    HeartbeatStep("6.1",    "a later configuration has committed",     _has_new_configuration, _A.CONFIGURATION, False),
+    HeartbeatStep("6.2",    "it leads in a later term",                _leads_anew,            _A.LEADER,        False),
+    HeartbeatStep("7",      "fewer members than wanted",               _is_short,              _A.NOTHING,       False),
+    HeartbeatStep("10",     "its schema is not the latest",            _has_old_schema,        _A.ALTER,         False),
+    HeartbeatStep("11",     "its schema is the latest",                _has_schema,            _A.APPLIED,       False),
+)
+# fmt: on
+
+
+def steps_for(facts: Facts) -> list[HeartbeatStep]:
+    """Return the rows that apply to a report, in order. S0's steps 8 and 9 (write, then show) are the caller's."""
+    found: list[HeartbeatStep] = []
+    for step in STEPS:
+        if step.applies(facts):
+            found.append(step)
+            if step.ends:
+                break
+    return found
+
+
+_PURPOSES: Final = {
+    ReportAction.DELETE: ClosePurpose.DELETE,
+    ReportAction.TOMBSTONE: ClosePurpose.TOMBSTONE,
+    ReportAction.REST: ClosePurpose.REST,
+}
+
+
+def closing(action: ReportAction, region: RegionRecord) -> TabletClosing | None:
+    """Return what a CLOSE order must say for that action, None for an action that closes nothing."""
+    purpose = _PURPOSES.get(action)
+    return None if purpose is None else TabletClosing(purpose, region.config_id)
+
+
+def updated(region: RegionRecord, facts: Facts, actions: list[ReportAction]) -> RegionRecord:
+    """Return the region's record after a leader's report; this very record if nothing is to be written."""
+    report = facts.report
+    if ReportAction.CONFIGURATION in actions and report.leader is not None:
+        region = region.with_configuration(report.config_id, report.leader.members)
+    if ReportAction.RUNNING in actions or (ReportAction.LEADER in actions and region is not facts.region):
+        region = msgspec.structs.replace(region, leader=report.number, leader_term=report.term)
+    if ReportAction.RUNNING in actions:
+        region = msgspec.structs.replace(region, state=TabletState.RUNNING)
+    return region
+
+
+def as_markdown() -> str:
+    """Return the table for docs/tablets.md."""
+    lines = ["| S0's step | a replica's report | the master | then |", "| --- | --- | --- | --- |"]
+    for step in STEPS:
+        then = "ends" if step.ends else "goes on"
+        lines.append(f"| {step.source or '(ours)'} | {step.when} | {step.action.value} | {then} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,188 @@
+"""What the transition of a tablet's member needs next, given which servers are alive. Pure.
+
+A shared region's transition is looked up in `regions/transitions/next_action.py`, where the death of a server moves a
+region elsewhere. Here **nothing is ever moved**: a member belongs to one server, and its number is in the configuration
+of the other members. While the server is away its transition waits; when the server has started again, OFFLINE names
+the new start, and the order to open follows. No row chooses a destination, and no row depends on whether the cluster
+has just started.
+
+What is wanted of a member decides which of four tables applies:
+
+    OPEN   the table is enabled
+    REST   the table is disabled, or an operator has unassigned the region
+    GONE   the table is removed
+    LEFT   the configuration does not have the number any more, or the newcomer is given up
+
+A first replica that no server has begun to make keeps its transition while the table is disabled: CREATING without a
+transition means that the member has been made.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from regions.records.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TransitionRecord,
+)
+from regions.transitions.next_action import Action, NextStep
+from regions.transitions.states import Cause
+
+
+class ServerFate(enum.IntEnum):
+    """How the server fares on which the member lies."""
+
+    AWAY = 0  #: no start of it is alive
+    RESTARTED = 1  #: another start of it is alive than the transition names
+    ALIVE = 2  #: the start that the transition names is alive
+
+
+class Goal(enum.Enum):
+    """What is wanted of a member."""
+
+    OPEN = "open"
+    REST = "rest"
+    GONE = "gone"
+    LEFT = "left"
+
+
+_OFFLINE: Final = RegionState.OFFLINE
+_OPENING: Final = RegionState.OPENING
+_OPENED: Final = RegionState.OPENED
+_CLOSING: Final = RegionState.CLOSING
+_CLOSED: Final = RegionState.CLOSED
+_AWAY: Final = (ServerFate.AWAY,)
+_AGAIN: Final = (ServerFate.RESTARTED,)
+_ALIVE: Final = (ServerFate.ALIVE,)
+_HERE: Final = (ServerFate.RESTARTED, ServerFate.ALIVE)
+_DEAD: Final = (ServerFate.AWAY, ServerFate.RESTARTED)
+_ANY: Final = tuple(ServerFate)
+
+
+class RecoveryRow(NamedTuple):
+    """One row: in that state, with the server in one of those fates."""
+
+    state: RegionState
+    fates: tuple[ServerFate, ...]
+    step: NextStep
+
+
+def _wait(cause: Cause, rows: str) -> NextStep:
+    return NextStep(Action.WAIT, cause, rows)
+
+
+_AT_WORK: Final = _wait(Cause.PROGRESS, "the server is at work")
+_CLOSES: Final = _wait(Cause.CLOSE_DONE, "the server is at work")
+_COMES_BACK: Final = _wait(Cause.SERVER_DEATH, "its server may come back; nothing moves")
+_SAME_SERVER: Final = NextStep(Action.KEEP_PLAN, Cause.SERVER_DEATH, "its server has started again")
+_IS_MADE: Final = NextStep(Action.ACKNOWLEDGE, Cause.DONE, "it is made, whoever has died since")
+_DOWN: Final = NextStep(Action.PUT_DOWN, Cause.SERVER_DEATH, "its server is dead")
+
+# Every state and fate is covered exactly once (a test counts them).
+# fmt: off
+TABLES: Final[dict[Goal, tuple[RecoveryRow, ...]]] = {
+    Goal.OPEN: (
+        RecoveryRow(_OFFLINE, _ALIVE, NextStep(Action.ORDER_OPEN, Cause.OPEN_ORDER,     "its server is there")),
+        RecoveryRow(_OFFLINE, _AGAIN, _SAME_SERVER),
+        RecoveryRow(_OFFLINE, _AWAY,  _COMES_BACK),
+        RecoveryRow(_OPENING, _ALIVE, _AT_WORK),
+        RecoveryRow(_OPENING, _AGAIN, _SAME_SERVER),
+        RecoveryRow(_OPENING, _AWAY,  _COMES_BACK),
+        RecoveryRow(_OPENED,  _ANY,   _IS_MADE),
+        RecoveryRow(_CLOSING, _ALIVE, _CLOSES),
+        RecoveryRow(_CLOSING, _AGAIN, _SAME_SERVER),
+        RecoveryRow(_CLOSING, _AWAY,  _COMES_BACK),
+        RecoveryRow(_CLOSED,  _HERE,  NextStep(Action.KEEP_PLAN,  Cause.MOVE_CONTINUES, "enabled meanwhile")),
+        RecoveryRow(_CLOSED,  _AWAY,  _COMES_BACK),
+    ),
+    Goal.REST: (
+        RecoveryRow(_OFFLINE, _ANY,   NextStep(Action.DELETE,     Cause.DO_NOT_REOPEN,  "it has its files, and rests")),
+        RecoveryRow(_OPENING, _ALIVE, _AT_WORK),
+        RecoveryRow(_OPENING, _AGAIN, _SAME_SERVER),
+        RecoveryRow(_OPENING, _AWAY,  _COMES_BACK),
+        RecoveryRow(_OPENED,  _ANY,   _IS_MADE),
+        RecoveryRow(_CLOSING, _ALIVE, _CLOSES),
+        RecoveryRow(_CLOSING, _AGAIN, _SAME_SERVER),
+        RecoveryRow(_CLOSING, _AWAY,  _COMES_BACK),
+        RecoveryRow(_CLOSED,  _ANY,   NextStep(Action.DELETE,     Cause.DO_NOT_REOPEN,  "it rests")),
+    ),
+    Goal.GONE: (
+        RecoveryRow(_OFFLINE, _ANY,   NextStep(Action.DELETE,     Cause.DO_NOT_REOPEN,  "nobody works on it")),
+        RecoveryRow(_OPENING, _ALIVE, _AT_WORK),
+        RecoveryRow(_OPENING, _DEAD,  _DOWN),
+        RecoveryRow(_OPENED,  _ANY,   _IS_MADE),
+        RecoveryRow(_CLOSING, _ALIVE, _CLOSES),
+        RecoveryRow(_CLOSING, _DEAD,  _DOWN),
+        RecoveryRow(_CLOSED,  _ANY,   NextStep(Action.DELETE,     Cause.DO_NOT_REOPEN,  "closed")),
+    ),
+    Goal.LEFT: (
+        RecoveryRow(_OFFLINE, _ANY,   NextStep(Action.DELETE,     Cause.ABANDONED,      "nobody works on it")),
+        RecoveryRow(_OPENING, _ANY,   NextStep(Action.PUT_DOWN,   Cause.ABANDONED,      "the newcomer is removed")),
+        RecoveryRow(_OPENED,  _ANY,   _IS_MADE),
+        RecoveryRow(_CLOSING, _ALIVE, _CLOSES),
+        RecoveryRow(_CLOSING, _DEAD,  _DOWN),
+        RecoveryRow(_CLOSED,  _ANY,   NextStep(Action.DELETE,     Cause.NOT_A_MEMBER,   "a removed replica is closed")),
+    ),
+}
+# fmt: on
+
+#: A first replica that nobody has begun to make waits until its table is enabled.
+_NOT_BEGUN: Final = _wait(Cause.ASSIGN, "made when the table is enabled")
+
+
+def _expand(rows: tuple[RecoveryRow, ...]) -> dict[tuple[RegionState, ServerFate], NextStep]:
+    table: dict[tuple[RegionState, ServerFate], NextStep] = {}
+    for row in rows:
+        for fate in row.fates:
+            assert (row.state, fate) not in table, f"two rows decide {row.state} with a server {fate.name}"
+            table[row.state, fate] = row.step
+    return table
+
+
+_INDEX: Final = {goal: _expand(rows) for goal, rows in TABLES.items()}
+
+
+def next_step(state: RegionState, fate: ServerFate, goal: Goal, *, has_begun: bool) -> NextStep:
+    """Return what the transition needs. `has_begun`: a server has begun to make the replica, or had made it."""
+    if goal is Goal.REST and state is _OFFLINE and not has_begun:
+        return _NOT_BEGUN
+    return _INDEX[goal][state, fate]
+
+
+def goal_of(region: RegionRecord, table: TableRecord, number: int, *, is_joining: bool = False) -> Goal:
+    """Return what is wanted of a member; `is_joining`: it is being added and no configuration has it yet."""
+    if table.state is TableState.REMOVED:
+        return Goal.GONE
+    if region.member(number) is None and not is_joining:
+        return Goal.LEFT
+    return Goal.OPEN if table.intent is TableIntent.ENABLED and not region.unassigned else Goal.REST
+
+
+def server_of(transition: TransitionRecord) -> Incarnation | None:
+    """Return the start of the member's server that the transition names."""
+    closes = transition.state in (_CLOSING, _CLOSED)
+    return transition.source if closes else transition.destination
+
+
+def fate_of(transition: TransitionRecord, uuid: str, alive: Iterable[Incarnation]) -> ServerFate:
+    """Return how the server of a member fares; `uuid` is the member's, `alive` are the starts that live."""
+    start = next((one for one in alive if one.uuid == uuid), None)
+    if start is None:
+        return ServerFate.AWAY
+    return ServerFate.ALIVE if server_of(transition) == start else ServerFate.RESTARTED
+
+
+def counts_for_startup(regions: Iterable[RegionRecord]) -> list[RegionRecord]:
+    """Return the regions whose records can tell a cluster startup from a failover: the shared ones.
+
+    A tablet's record names no start of a server, so after a full restart it would make every failover of the masters
+    look like a startup. Tablets need neither the wipe nor a plan.
+    """
+    return [region for region in regions if not region.is_tablet]

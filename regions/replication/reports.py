@@ -1,0 +1,97 @@
+"""What servers have reported about one tablet, folded. Pure.
+
+A leader's report is ordered by (config id, term) of its replica. A report that comes earlier in that order changes
+nothing about the leader and the configuration: it is late, or its sender was deposed and does not know it yet. So
+whatever order reports of several servers arrive in, the outcome is the same.
+
+A new leader that has committed nothing yet may know an older configuration than its predecessor reported. Its report
+counts from its first commit on.
+
+Everything here is lost with the master. Servers send a new active master full reports (HB-10).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from regions.messages.heartbeat import TAKES_PART, LeaderReport, TabletReport
+from regions.records.members import ConfigId
+from regions.records.model import Incarnation
+
+
+class ReplicaView(NamedTuple):
+    """The latest report of one server about its replica."""
+
+    server: Incarnation
+    report: TabletReport
+
+
+class LeaderView(NamedTuple):
+    """The latest leader's report, by (config id, term)."""
+
+    server: Incarnation
+    number: int
+    config_id: ConfigId
+    term: int
+    report: LeaderReport
+
+    @property
+    def order(self) -> tuple[ConfigId, int]:
+        """Where the report stands among leaders' reports."""
+        return (self.config_id, self.term)
+
+
+class TabletView:
+    """One tablet as its servers report it to this master."""
+
+    __slots__ = ("leader", "replicas", "rivals")
+
+    def __init__(self) -> None:
+        #: By the server's uuid: a server has at most one replica of a tablet.
+        self.replicas: dict[str, ReplicaView] = {}
+        self.leader: LeaderView | None = None
+        #: Numbers that have claimed to lead in the leader's term. More than one is a bug, or a copied data directory.
+        self.rivals: tuple[int, ...] = ()
+
+    def fold(self, server: Incarnation, report: TabletReport) -> bool:
+        """Take in a report. Return True if it says something new about the leader or the configuration.
+
+        The caller lets pass only heartbeats that are not out of date (`regions/liveness/roster.py`).
+        """
+        known = self.replicas.get(server.uuid)
+        if known is not None and known.server.start_code > server.start_code:
+            return False  # an earlier start of the server
+        self.replicas[server.uuid] = ReplicaView(server, report)
+        if not report.leads:
+            return False
+        assert report.leader is not None, report.key
+        found = LeaderView(server, report.number, report.config_id, report.term, report.leader)
+        former = self.leader
+        if former is not None and found.order < former.order:
+            return False
+        if former is None or former.term != found.term:
+            self.rivals = (found.number,)
+        elif found.number not in self.rivals:
+            self.rivals = (*self.rivals, found.number)
+            return False  # the first one keeps its place; `health` names both
+        self.leader = found
+        return former is None or found != former
+
+    def gone(self, uuid: str) -> None:
+        """Forget a server's replica: its server reports that it has none any more, or is dead."""
+        self.replicas.pop(uuid, None)
+
+    def leader_now(self) -> LeaderView | None:
+        """Return the leader if its server's latest report still says that it leads in that term."""
+        if self.leader is None:
+            return None
+        view = self.replicas.get(self.leader.server.uuid)
+        if view is None or view.server != self.leader.server or not view.report.leads:
+            return None
+        return self.leader if view.report.term == self.leader.term else None
+
+    @property
+    def takes_part(self) -> list[ReplicaView]:
+        """Replicas that take part in the group, by number."""
+        found = [view for view in self.replicas.values() if view.report.state in TAKES_PART]
+        return sorted(found, key=lambda view: view.report.number)

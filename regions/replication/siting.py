@@ -1,0 +1,59 @@
+"""Servers for the members of a new tablet. Pure.
+
+Members are chosen one after the other: a server whose rack has the fewest of them, then the lowest load for its weight,
+then the lower uuid, so that the choice is a function of the servers alone. With racks enough no rack has a majority.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+
+class Site(Protocol):
+    """What the choice looks at in a server that may take a replica."""
+
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def rack(self) -> str: ...
+
+    @property
+    def weight(self) -> float: ...
+
+    #: Replicas that the server has or is about to have.
+    @property
+    def load(self) -> int: ...
+
+
+def choose_members(candidates: Iterable[Site], count: int, extra: Mapping[str, int] | None = None) -> list[str]:
+    """Return the uuids of up to `count` servers, no server twice; fewer if there are no more.
+
+    `extra`: replicas by uuid that were given in this round and that `load` does not have yet.
+    """
+    given = extra or {}
+    left = {one.uuid: one for one in candidates}
+    racks: Counter[str] = Counter()
+    chosen: list[str] = []
+    while left and len(chosen) < count:
+        best = min(
+            left.values(),
+            key=lambda one: (racks[one.rack], (one.load + given.get(one.uuid, 0) + 1) / one.weight, one.uuid),
+        )
+        del left[best.uuid]
+        racks[best.rack] += 1
+        chosen.append(best.uuid)
+    return chosen
+
+
+def objection_to_racks(candidates: Iterable[Site], racks_min: int, replicas: int) -> str:
+    """Return why members cannot be spread over so many racks, "" if they can."""
+    if racks_min > replicas:
+        return f"{replicas} replicas cannot lie in {racks_min} racks"
+    racks = sorted({one.rack for one in candidates})
+    if len(racks) < racks_min:
+        there = ", ".join(racks) or "none"
+        return f"replicas are to lie in {racks_min} racks, and the servers that can be used are in: {there}"
+    return ""

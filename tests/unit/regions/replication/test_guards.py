@@ -1,0 +1,98 @@
+"""What a server answers to OPEN and CLOSE: all states, and the order of the checks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from regions.messages.heartbeat import ReplicaState
+from regions.messages.server import ClosePurpose, MemberEndpoint, TabletClosing, TabletOpening
+from regions.records.members import ConfigId
+from regions.replication.guards import (
+    CLOSE_CHECKS,
+    OPEN_CHECKS,
+    CloseFacts,
+    OpenFacts,
+    OrderAnswer,
+    ReplicaOnDisk,
+    answer_to_close,
+    answer_to_open,
+)
+
+INITIAL = tuple(MemberEndpoint(number, f"s{number}", "127.0.0.1", 7000 + number) for number in (1, 2, 3))
+CONFIG = ConfigId(3, 8)
+S, N = ReplicaState, OrderAnswer
+
+
+def opened(local: ReplicaOnDisk | None, number: int = 2, *, must_exist: bool = False) -> OrderAnswer:
+    """The answer to an OPEN."""
+    return answer_to_open(OpenFacts(number, TabletOpening(INITIAL, must_exist), local))
+
+
+def closed(local: ReplicaOnDisk | None, purpose: ClosePurpose, number: int = 2) -> OrderAnswer:
+    """The answer to a CLOSE that rests on configuration 3.8."""
+    return answer_to_close(CloseFacts(number, TabletClosing(purpose, CONFIG), local))
+
+
+def test_a_voter_is_made_once() -> None:
+    """Without a superblock it is made from the order, unless a server has begun before: then the disk was lost."""
+    assert opened(None) is N.MAKE
+    assert opened(None, must_exist=True) is N.AMNESIA
+    assert opened(None, number=4) is N.ILLEGAL_STATE
+    assert opened(ReplicaOnDisk(2, S.LOST)) is N.AMNESIA
+    assert opened(ReplicaOnDisk(2, S.TOMBSTONE), must_exist=True) is N.AMNESIA
+
+
+@pytest.mark.parametrize("must_exist", [False, True])
+@pytest.mark.parametrize("state", [S.ASLEEP, S.RUNNING, S.RESTING])
+def test_asking_again_does_no_harm(state: ReplicaState, must_exist: bool) -> None:
+    """The answer to the first order was lost, or the master has died."""
+    assert opened(ReplicaOnDisk(2, state), must_exist=must_exist) is N.WAKE
+
+
+def test_numbers_decide_between_two_lives() -> None:
+    """A late order for an earlier number changes nothing."""
+    for state in ReplicaState:
+        assert opened(ReplicaOnDisk(5, state)) is N.OLD_NUMBER
+        assert opened(ReplicaOnDisk(1, state)) is N.ILLEGAL_STATE
+        for purpose in ClosePurpose:
+            assert closed(ReplicaOnDisk(5, state), purpose) is N.OLD_NUMBER
+            assert closed(ReplicaOnDisk(1, state), purpose) is N.ILLEGAL_STATE
+
+
+def test_a_known_member_does_not_become_a_tombstone() -> None:
+    """The master's configuration may be old; the server's later one has the number (FN-03)."""
+    later = ReplicaOnDisk(2, S.RUNNING, ConfigId(3, 9), is_member=True)
+    assert closed(later, ClosePurpose.TOMBSTONE) is N.STALE_CONFIG
+    assert closed(later._replace(is_member=False), ClosePurpose.TOMBSTONE) is N.CLOSE
+    assert closed(later._replace(config_id=CONFIG), ClosePurpose.TOMBSTONE) is N.CLOSE
+    assert closed(later, ClosePurpose.DELETE) is N.CLOSE
+    assert closed(later, ClosePurpose.REST) is N.CLOSE
+
+
+def test_closing_again_does_no_harm() -> None:
+    """What is there already is done; a deletion takes the tombstone as well."""
+    for purpose in ClosePurpose:
+        assert closed(None, purpose) is N.DONE
+        assert closed(ReplicaOnDisk(2, S.STOPPING), purpose) is N.IN_PROGRESS
+        tombstone = N.CLOSE if purpose is ClosePurpose.DELETE else N.DONE
+        assert closed(ReplicaOnDisk(2, S.TOMBSTONE), purpose) is tombstone
+        assert closed(ReplicaOnDisk(2, S.LOST), purpose) is tombstone
+    assert closed(ReplicaOnDisk(2, S.RESTING), ClosePurpose.REST) is N.DONE
+    assert closed(ReplicaOnDisk(2, S.RESTING), ClosePurpose.DELETE) is N.CLOSE
+
+
+def test_every_state_is_answered_and_every_row_is_used() -> None:
+    """No row is shadowed by those before it."""
+    locals_ = [None, *(ReplicaOnDisk(n, s, ConfigId(4, 1)) for n, s in itertools.product((1, 2, 5), ReplicaState))]
+    used = set()
+    for local, number, must_exist in itertools.product(locals_, (2, 4), (False, True)):
+        facts = OpenFacts(number, TabletOpening(INITIAL, must_exist), local)
+        used.add(next(check.when for check in OPEN_CHECKS if check.applies(facts)))
+    assert used == {check.when for check in OPEN_CHECKS}
+    used = set()
+    for local, purpose in itertools.product(locals_, ClosePurpose):
+        order = CloseFacts(2, TabletClosing(purpose, CONFIG), local)
+        used.add(next(check.when for check in CLOSE_CHECKS if check.applies(order)))
+    assert used == {check.when for check in CLOSE_CHECKS}

@@ -1,0 +1,111 @@
+"""Recovery of tablets: the death of a server moves nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from regions.records.members import Member
+from regions.records.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TransitionRecord,
+)
+from regions.replication.recovery import (
+    TABLES,
+    Goal,
+    ServerFate,
+    counts_for_startup,
+    fate_of,
+    goal_of,
+    next_step,
+)
+from regions.transitions.next_action import Action, is_cluster_startup
+from regions.transitions.states import Actor, is_legal
+
+ALL = list(itertools.product(Goal, RegionState, ServerFate, (False, True)))
+#: What an action writes; the others write nothing.
+AFTER = {
+    Action.KEEP_PLAN: RegionState.OFFLINE,
+    Action.PUT_DOWN: RegionState.OFFLINE,
+    Action.ACKNOWLEDGE: None,
+    Action.DELETE: None,
+}
+
+
+def test_every_state_and_fate_is_decided_once() -> None:
+    """Four goals, five states, three fates."""
+    for goal, rows in TABLES.items():
+        covered = [(row.state, fate) for row in rows for fate in row.fates]
+        assert sorted(covered) == sorted(itertools.product(RegionState, ServerFate)), goal
+
+
+@pytest.mark.parametrize(("goal", "state", "fate", "has_begun"), ALL)
+def test_no_row_moves_a_member(goal: Goal, state: RegionState, fate: ServerFate, has_begun: bool) -> None:
+    """A member belongs to its server; and every write of a row is a row of the table of legal steps."""
+    step = next_step(state, fate, goal, has_begun=has_begun)
+    assert step.action is not Action.REASSIGN
+    if step.action in AFTER:
+        assert is_legal(Actor.MASTER, state, AFTER[step.action], step.cause)
+
+
+@pytest.mark.parametrize("state", list(RegionState))
+def test_a_dead_server_is_waited_for(state: RegionState) -> None:
+    """Nothing is written because of a death, but the end of what is done already."""
+    action = next_step(state, ServerFate.AWAY, Goal.OPEN, has_begun=True).action
+    assert action is (Action.ACKNOWLEDGE if state is RegionState.OPENED else Action.WAIT)
+
+
+@pytest.mark.parametrize("state", [RegionState.OFFLINE, RegionState.OPENING, RegionState.CLOSING, RegionState.CLOSED])
+def test_a_server_that_has_restarted_opens_it_again(state: RegionState) -> None:
+    """OFFLINE towards the new start of the same server."""
+    assert next_step(state, ServerFate.RESTARTED, Goal.OPEN, has_begun=True).action is Action.KEEP_PLAN
+
+
+def test_a_first_replica_is_not_forgotten_while_its_table_is_disabled() -> None:
+    """CREATING without a transition would mean that it has been made."""
+    for fate in ServerFate:
+        assert next_step(RegionState.OFFLINE, fate, Goal.REST, has_begun=False).action is Action.WAIT
+        assert next_step(RegionState.OFFLINE, fate, Goal.REST, has_begun=True).action is Action.DELETE
+        assert next_step(RegionState.OFFLINE, fate, Goal.GONE, has_begun=False).action is Action.DELETE
+
+
+def test_the_goal_follows_from_the_records() -> None:
+    """Intents of the table and of the region; a number that the configuration does not have has left."""
+    table = TableRecord("t", "n")
+    region = RegionRecord("t", "r", members=(Member(1, "a"),), next_number=3)
+    disabled = TableRecord("t", "n", intent=TableIntent.DISABLED)
+    removed = TableRecord("t", "n", state=TableState.REMOVED)
+    assert goal_of(region, table, 1) is Goal.OPEN
+    assert goal_of(region, disabled, 1) is Goal.REST
+    assert (
+        goal_of(RegionRecord("t", "r", unassigned=True, members=region.members, next_number=3), table, 1) is Goal.REST
+    )
+    assert goal_of(region, removed, 1) is Goal.GONE
+    assert goal_of(region, removed, 2) is Goal.GONE
+    assert goal_of(region, table, 2) is Goal.LEFT
+    assert goal_of(region, table, 2, is_joining=True) is Goal.OPEN
+
+
+@pytest.mark.parametrize("state", list(RegionState))
+def test_fates(state: RegionState) -> None:
+    """The start that a transition names is the destination's while it opens, the source's while it closes."""
+    one, two = Incarnation("a", 1), Incarnation("a", 2)
+    closes = state in (RegionState.CLOSING, RegionState.CLOSED)
+    record = TransitionRecord("r", "t", 1, state, one if closes else None, None if closes else one)
+    assert fate_of(record, "a", [one, Incarnation("b", 9)]) is ServerFate.ALIVE
+    assert fate_of(record, "a", [two]) is ServerFate.RESTARTED
+    assert fate_of(record, "a", [Incarnation("b", 1)]) is ServerFate.AWAY
+
+
+def test_tablets_do_not_make_a_failover_look_like_a_startup() -> None:
+    """Their records name no start of a server; a cluster of tablets alone has nothing to tell the two apart by."""
+    tablet = RegionRecord("t", "r", members=(Member(1, "a"),), next_number=2)
+    assert counts_for_startup([tablet]) == []
+    alive = [Incarnation("a", 1)]
+    assert is_cluster_startup([], [], alive)

@@ -1,0 +1,68 @@
+"""Servers for the members of a new tablet."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regions.replication.config import majority
+from regions.replication.siting import choose_members, objection_to_racks
+
+
+class Machine(NamedTuple):
+    """A candidate."""
+
+    uuid: str
+    rack: str
+    weight: float = 1.0
+    load: int = 0
+
+
+def test_racks_before_load() -> None:
+    """A busy server of another rack is better than an idle neighbor."""
+    servers = [Machine("a", "r1"), Machine("b", "r1"), Machine("c", "r2", load=50), Machine("d", "r3", load=90)]
+    assert choose_members(servers, 3) == ["a", "c", "d"]
+    assert choose_members(servers, 4) == ["a", "c", "d", "b"]
+    assert choose_members(servers, 9) == ["a", "c", "d", "b"]
+    assert choose_members([], 3) == []
+
+
+def test_what_was_given_in_this_round_counts() -> None:
+    """Twelve tablets on four equal servers: nine members each."""
+    servers = [Machine(name, "r") for name in "abcd"]
+    given_now: Counter[str] = Counter()
+    for _ in range(12):
+        given_now.update(choose_members(servers, 3, given_now))
+    assert set(given_now.values()) == {9}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 9), st.sampled_from([0.5, 1.0, 2.0])), max_size=9),
+    st.sampled_from([1, 3, 5, 7]),
+)
+def test_members_are_spread(machines: list[tuple[str, int, float]], count: int) -> None:
+    """No server twice, the same choice for any order of the servers, and no rack has more than it must."""
+    servers = [Machine(f"s{number}", *one[:1], one[2], one[1]) for number, one in enumerate(machines)]
+    chosen = choose_members(servers, count)
+    assert len(set(chosen)) == len(chosen) == min(count, len(servers))
+    assert choose_members(reversed(servers), count) == chosen
+    racks = {one.uuid: one.rack for one in servers}
+    sizes = Counter(racks.values())
+    per_rack = Counter(racks[uuid] for uuid in chosen)
+    for full, other in itertools.permutations(sizes, 2):
+        assert per_rack[full] <= per_rack[other] + 1 or per_rack[other] == sizes[other]
+    if len(sizes) >= 3 and len(chosen) == count == 3:
+        assert max(per_rack.values()) < majority(count)
+
+
+def test_racks_are_counted_beforehand() -> None:
+    """The refusal says which racks there are."""
+    servers = [Machine("a", "r1"), Machine("b", "r2"), Machine("c", "r2")]
+    assert objection_to_racks(servers, 2, 3) == ""
+    assert objection_to_racks(servers, 0, 3) == ""
+    assert objection_to_racks(servers, 3, 3).endswith("are in: r1, r2")
+    assert objection_to_racks(servers, 4, 3) == "3 replicas cannot lie in 4 racks"
