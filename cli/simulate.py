@@ -15,7 +15,7 @@ from twisted.logger import globalLogBeginner
 from cli.common.errors import EXIT_REFUSED, CliError, UsageFaultError
 from cli.common.options import Globals, own_masters_options
 from cli.common.output import console, count, invocation, print_json, shown
-from simulation.cluster.world import Options
+from simulation.cluster.cluster import Options
 from simulation.drills import DRILLS
 from simulation.run import BadRecordingError, Recording, RunVerdict, code_digest, read_recording, record, run
 

@@ -1,11 +1,11 @@
-"""Whole clusters in simulated time: the real masters and region servers, everything around them decided by one seed.
+"""Simulation of whole clusters in simulated time: real masters and region servers; one seed decides everything else.
 
-run.py          a run from its options to its verdict; the file by which another person repeats it
-drills.py       what happens: a named drill, or a part of everything
-storm.py        clients that create, alter and delete tables; ddl_stress/: the model that says what must become of it
-cluster/        the machines, the store, the operator, the faults
-checks/         what must hold after every commit and at the end
-engine/         timeline, chance, processes and network; the simulations in tests/sim run on it, too
+run.py          one run, from its options to its verdict; the file that repeats the run
+drills.py       the scenarios: named drills, and a random mix of faults
+ddl_clients.py  clients that create, alter and delete tables; ddl_stress/: the model of the expected catalog
+cluster/        machines, store, operator, faults
+checks/         invariants that are checked after every commit and at the end
+engine/         timeline, random numbers, processes and network; the simulations in tests/sim use them as well
 
 from simulation.run import Options, run
 verdict = run(Options(seed=7, drill="server-freeze"))

@@ -1,4 +1,4 @@
-"""One run from its options to its verdict, and the file by which another person repeats it."""
+"""One run from its options to its verdict, and the file that repeats the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
 from zope.interface import implementer
 
 from simulation.checks.observer import Violation
-from simulation.cluster.world import Options, SimulatedCluster
+from simulation.cluster.cluster import Options, SimulatedCluster
 from simulation.drills import DRILLS
 from simulation.engine.process import fault_of
 from simulation.engine.timeline import SECOND
@@ -26,80 +26,80 @@ CODE: Final = ("coord", "regions", "master", "regionserver", "simulation")
 
 
 class RunVerdict(msgspec.Struct, omit_defaults=True):
-    """What became of a run."""
+    """Result of a run."""
 
     options: Options
     violation: str
-    #: Equal for two runs of one history.
+    #: Equal for two runs with the same history.
     digest: str
     events: int
     simulated_s: float
     took_s: float
-    #: From the end of the last fault until everything was as wanted; -1: not reached.
+    #: Seconds from the last fault until the cluster had recovered; -1: it has not.
     recovered_s: float
     counts: dict[str, int]
 
     @property
     def ok(self) -> bool:
-        """Nothing was violated."""
+        """Return True if nothing was violated."""
         return not self.violation
 
 
 @implementer(ILogObserver)
-class _Log:
-    """Listens to the services' log: a fault that is logged is a fault that happened."""
+class _FaultObserver:
+    """Log observer that makes an exception in the services' log a violation."""
 
-    def __init__(self, world: SimulatedCluster) -> None:
-        self._world = world
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
         self.faults: list[str] = []
 
     def __call__(self, event: dict[str, Any]) -> None:
-        timeline = self._world.timeline
+        timeline = self._cluster.timeline
         failure = event.get("log_failure")
         if failure is not None and timeline.current:
             fault = f"{timeline.current.name}: {fault_of(failure)}"
             timeline.note(f"FAULT {fault}")
-            self._world.observer.violations.append(f"at {timeline.now / SECOND:.6f} s: a fault in {fault}")
-            if timeline.tell is not None:
-                timeline.tell(failure.getTraceback())
-        elif timeline.tell is not None and timeline.current and event["log_level"] >= LogLevel.info:
+            self._cluster.observer.violations.append(f"at {timeline.now / SECOND:.6f} s: a fault in {fault}")
+            if timeline.trace is not None:
+                timeline.trace(failure.getTraceback())
+        elif timeline.trace is not None and timeline.current and event["log_level"] >= LogLevel.info:
             text = event["log_format"] or ""
             try:
                 text = text.format(**event)
             except (KeyError, ValueError, IndexError, AttributeError):
                 text = str(text)
-            timeline.tell(f"{timeline.now / SECOND:12.6f}  {timeline.current.name}| {text}")
+            timeline.trace(f"{timeline.now / SECOND:12.6f}  {timeline.current.name}| {text}")
 
 
 def run(
     options: Options,
-    tell: Callable[[str], None] | None = None,
+    trace: Callable[[str], None] | None = None,
     *,
     script: Callable[[SimulatedCluster], None] | None = None,
 ) -> RunVerdict:
-    """Simulate; `tell` gets every event as a line, `script` stands for the drill.
+    """Run a simulation and return its verdict. `trace` gets every event as a line; `script` replaces the drill.
 
-    Raises KeyError for a drill that does not exist.
+    Raise KeyError for an unknown drill.
     """
     drill = script or DRILLS[options.drill]
     began = time.perf_counter()
-    world = SimulatedCluster(options)
-    world.timeline.tell = tell
-    log = _Log(world)
+    cluster = SimulatedCluster(options)
+    cluster.timeline.trace = trace
+    log = _FaultObserver(cluster)
     globalLogPublisher.addObserver(log)
-    # Killed processes are unwound when they are collected; that must not happen in the middle of a run.
+    # Killed processes unwind when they are collected; that must not happen in the middle of a run.
     gc.disable()
     violation = ""
     try:
-        world.run(drill)
+        cluster.run(drill)
     except Violation:
-        violation = world.observer.violations[0]
+        violation = cluster.observer.violations[0]
     finally:
         gc.enable()
         globalLogPublisher.removeObserver(log)
-    if not violation and world.observer.violations:
-        violation = world.observer.violations[0]
-    timeline = world.timeline
+    if not violation and cluster.observer.violations:
+        violation = cluster.observer.violations[0]
+    timeline = cluster.timeline
     return RunVerdict(
         options,
         violation,
@@ -107,8 +107,8 @@ def run(
         timeline.events,
         timeline.now / SECOND,
         time.perf_counter() - began,
-        world.recovered_s,
-        dict(sorted({**world.observer.counts, **world.operator.what}.items())),
+        cluster.recovered_s,
+        dict(sorted({**cluster.observer.counts, **cluster.operator.what}.items())),
     )
 
 
@@ -123,19 +123,19 @@ class Recording(msgspec.Struct, omit_defaults=True):
     digest: str
     events: int
     simulated_s: float
-    #: Version of the package, and a digest of the code that decides what happens: another one has other histories.
+    #: Package version, and digest of the code that decides a run: other code has other histories.
     version: str
     code: str
     format: int = 1
 
 
 class BadRecordingError(Exception):
-    """The file cannot be replayed; the message says why."""
+    """Raised for a file that cannot be replayed; the message names the reason."""
 
 
 @functools.cache
 def code_digest() -> str:
-    """Of the sources of everything that takes part."""
+    """Return a digest of all sources that take part in a run."""
     here = Path(__file__).resolve().parent.parent
     digest = hashlib.blake2b(digest_size=8)
     for package in CODE:
@@ -145,7 +145,7 @@ def code_digest() -> str:
 
 
 def version() -> str:
-    """Of the installed package."""
+    """Return the version of the installed package, or ""."""
     try:
         return metadata.version("regionkeeper")
     except metadata.PackageNotFoundError:
@@ -153,7 +153,7 @@ def version() -> str:
 
 
 def record(verdict: RunVerdict, folder: Path) -> Path:
-    """Write a run's file into `folder`; returns its path. Raises OSError."""
+    """Write a run's file into `folder` and return its path. Raise OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{verdict.options.drill}-{verdict.options.seed}.json"
     made = Recording(
@@ -170,13 +170,13 @@ def record(verdict: RunVerdict, folder: Path) -> Path:
 
 
 def read_recording(path: Path) -> Recording:
-    """A run's file. Raises BadRecordingError."""
+    """Read a run's file. Raise BadRecordingError."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Recording)
     except OSError as error:
         raise BadRecordingError(f"{path} cannot be read: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise BadRecordingError(f"{path} is no recording of a simulation: {error}") from error
+        raise BadRecordingError(f"{path} is not a recording of a simulation: {error}") from error
     if found.options.drill not in DRILLS:
-        raise BadRecordingError(f"{path} is of the drill {found.options.drill!r}, which this version does not know")
+        raise BadRecordingError(f"{path} names the drill {found.options.drill!r}, which this version does not have")
     return found

@@ -1,9 +1,12 @@
-"""Whether new regions crowd onto a few servers (HB-11, DD-10): what KUDU-1358 was about.
+"""Check that new regions do not crowd onto a few servers (HB-11, DD-10; the bug of KUDU-1358).
 
-A region that was never open goes to a server that has hardly more than the emptiest one, or to one that has no more of
-its table than its share: single regions are placed by the first rule, tables that are planned as a whole by the second.
-What breaks both is a table that crowds onto a few servers while others stand idle, because a master that has just
-become active knows only those.
+A region that was never open may go to a server that satisfies one of two rules:
+
+- the server has hardly more replicas than the emptiest server (rule for single regions);
+- the server has at most its share of the table's regions (rule for tables that are planned as a whole).
+
+A placement that breaks both rules crowds a table onto a few servers while other servers are idle. A master that has
+just become active does so if it knows only a few of the servers.
 """
 
 from __future__ import annotations
@@ -17,34 +20,34 @@ from regions.records.replica_key import replica_key
 from simulation.checks.observer import Shadow
 from simulation.engine.timeline import SECOND
 
-#: Replicas that the chosen server may have beyond the emptiest one, and beyond its share of a table: what is on its way
-#: is seen late.
+#: Replicas that the chosen server may have beyond the emptiest server, and regions beyond its share of the table.
+#: The master sees replicas in transition late.
 BEYOND_MAX: Final = 4
 SHARE_MORE: Final = 1
-#: Whoever decides may not have heard of a server that registered so short a time ago: an active master can be frozen
-#: for nearly as long as its session lasts, and decides by what it knew before as soon as it goes on.
-NEWS: Final = 3 * SECOND
+#: A server counts as known to the master this long after its registration. An active master may be frozen for nearly
+#: as long as its session timeout; when it continues, it decides with the cluster state from before.
+KNOWN_AFTER_US: Final = 3 * SECOND
 
 
 class Crowding:
-    """Looks at every first place of a region. Draining servers, weights and groups are not for runs with this."""
+    """Checks the first placement of every region. Only for runs without draining servers, weights and groups."""
 
     def __init__(self, shadow: Shadow, violated: Callable[[str], None], now: Callable[[], int]) -> None:
-        """`now`: simulated time; servers that are registered already count as long known."""
+        """Watch `shadow`. `now` returns the simulated time; servers that are registered already count as known."""
         self._shadow = shadow
         self._violated = violated
         self._now = now
-        #: When starts of servers registered that came later.
+        #: When each later start of a server registered.
         self._since: dict[Incarnation, int] = {}
-        #: The most that any chosen server had beyond the emptiest one.
+        #: The most replicas that any chosen server had beyond the emptiest one.
         self.worst = 0
 
     def changed(self, path: str) -> None:
-        """A znode below the root has changed (`Observer.changed`)."""
+        """Check the change of a znode below the root (see `Observer.changed`)."""
         if path.startswith("servers/"):
-            came = self._shadow.servers.get(path.rpartition("/")[2])
-            if came is not None:
-                self._since.setdefault(came.incarnation, self._now())
+            registered = self._shadow.servers.get(path.rpartition("/")[2])
+            if registered is not None:
+                self._since.setdefault(registered.incarnation, self._now())
         if not path.startswith("unassigned/"):
             return
         record = self._shadow.transitions.get(path.rpartition("/")[2])
@@ -56,7 +59,7 @@ class Crowding:
         loads = self._loads()
         chosen = record.destination.uuid
         if not self._shadow.is_alive(record.destination):
-            return  # it has gone meanwhile, or started anew
+            return  # the server has died or restarted since
         known = [uuid for uuid in loads if uuid == chosen or self._is_known(uuid)]
         emptiest = min(known, key=lambda uuid: (loads[uuid], uuid))
         beyond = loads[chosen] - 1 - loads[emptiest]
@@ -66,24 +69,24 @@ class Crowding:
         self.worst = max(self.worst, min(beyond, mine - share))
         if beyond > BEYOND_MAX and mine > share + SHARE_MORE:
             self._violated(
-                f"DD-10: {record.key} goes to {chosen}, which has {mine} of the table's {len(table)} regions then and"
-                f" {loads[chosen] - 1} replicas already; {emptiest} has {loads[emptiest]}"
+                f"DD-10: {record.key} was placed on {chosen}, which had {mine - 1} of the table's {len(table)} regions"
+                f" and {loads[chosen] - 1} replicas; {emptiest} has {loads[emptiest]} replicas"
             )
 
     def _is_known(self, uuid: str) -> bool:
-        """Whether every master that can write has heard of that server."""
+        """Return True if every master that can write has seen the server's registration."""
         since = self._since.get(self._shadow.servers[uuid].incarnation)
-        return since is None or self._now() - since >= NEWS
+        return since is None or self._now() - since >= KNOWN_AFTER_US
 
     def _is_on(self, uuid: str, region: RegionRecord, replica: int) -> bool:
-        """Whether a replica is there, or is to be."""
+        """Return True if the replica is on the server or on its way to the server."""
         transition = self._shadow.transitions.get(replica_key(region.region_id, replica))
         if transition is not None:
             return transition.destination is not None and transition.destination.uuid == uuid
         return region.location(replica).uuid == uuid
 
     def _loads(self) -> Counter[str]:
-        """Replicas that each live server has or is to have."""
+        """Return the replicas that each live server has or will have."""
         shadow = self._shadow
         found: Counter[str] = Counter(dict.fromkeys(shadow.servers, 0))
         for region in shadow.regions.values():

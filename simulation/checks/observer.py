@@ -1,11 +1,12 @@
-"""The observer of everything: what must hold after every event, whoever was killed, frozen or cut off.
+"""The observer of a simulated cluster: what must hold after every event, whatever was killed, frozen or cut off.
 
-It sees each command the moment the store commits it, with the session it came from, and asks: was this step legal, was
-it that process's to take, and do the znodes around it agree? Its rules are written down here anew, from the documents
-and not from the code of masters and servers; only the table of legal steps is shared (`regions/transitions/states.py`).
+The observer sees each command when the store commits it, with the session that sent it. It checks that the step was
+legal, that the sender was entitled to it, and that the znodes around it agree. The rules are written here a second
+time, from the documents and not from the code of masters and servers. Only the table of legal steps is shared
+(`regions/transitions/states.py`).
 
-Between commits it watches the servers: a replica may be served by one of them at a time, by their own clocks and
-leases.
+Between commits it watches the servers: at most one server may serve a replica at a time, judged by the servers' own
+clocks and leases.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from regions.records.znodes import (
 )
 from regions.transitions.next_action import is_cluster_startup
 from regions.transitions.states import Actor, is_legal
-from simulation.checks.record import Record
+from simulation.checks.history import HistoryCheck
 from simulation.engine.timeline import Timeline
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -53,12 +54,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 MASTER: Final = "m"
 SERVER: Final = "s"
 OPERATOR: Final = "op"
-#: What only the active master writes, and servers where the table of steps says so.
+#: Znodes that only the active master writes, and servers where the table of steps allows it.
 FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans", "requests", "barred"))
 
 
 class Violation(AssertionError):  # noqa: N818 - what it is about, not a fault of the simulator
-    """Something happened that must never happen."""
+    """Raised when an invariant of the cluster does not hold."""
 
 
 class Shadow:
@@ -75,18 +76,18 @@ class Shadow:
         self.bars: dict[str, BarRecord] = {}
         self.epoch = -1
         self.active_session = 0
-        #: Sessions that held /active when an operator took it away.
-        self.robbed: set[int] = set()
+        #: Sessions that held /active when an operator deleted it.
+        self.vacated_sessions: set[int] = set()
 
     def is_alive(self, incarnation: Incarnation | None) -> bool:
-        """Whether exactly that start of a server is registered."""
+        """Return True if exactly this start of a server is registered."""
         if incarnation is None:
             return False
         record = self.servers.get(incarnation.uuid)
         return record is not None and record.incarnation == incarnation
 
     def wants_open(self, table_id: str) -> bool:
-        """Whether the table's regions are to be open."""
+        """Return True if the table's regions should be open."""
         table = self.tables.get(table_id)
         return (
             table is not None
@@ -95,14 +96,14 @@ class Shadow:
         )
 
     def wants_region(self, region_id: str) -> bool:
-        """Whether a region is to be open: its table is, and it was not unassigned by itself."""
+        """Return True if the region should be open: its table should be, and the region is not unassigned by itself."""
         region = self.regions.get(region_id)
         if region is None or region.unassigned or region.is_replaced:
             return False
         return self.wants_open(region.table_id)
 
     def home(self, record: TransitionRecord) -> Incarnation | None:
-        """Where the store says that a transition's replica is open."""
+        """Return the server on which the store records the transition's replica as open."""
         region = self.regions.get(record.region_id)
         return None if region is None else region.location(record.replica).incarnation
 
@@ -115,37 +116,37 @@ class Observer:
         self._layout = layout
         self.shadow = Shadow()
         self.violations: list[str] = []
-        #: How often each kind of thing happened, to see that a run was not an idle one.
+        #: How often each kind of event happened; shows that a run was not idle.
         self.counts: dict[str, int] = {}
-        #: Host of every session ever.
+        #: Host of every session that was ever created.
         self.hosts: dict[int, str] = {}
-        #: The session that raised the epoch last: the only one that may write as a master.
-        self.reigning = 0
+        #: The session that raised the epoch last: the only session that may write as a master.
+        self.epoch_session = 0
         #: uuid of the server on each host.
         self.uuids: dict[str, str] = {}
         self._root = layout.root.encode()
-        #: The steps that were taken, against the history that the masters keep.
-        self.record = Record(self.violated)
-        #: Told of every change of the picture, with the path.
+        #: Compares the committed steps with the history that the masters write.
+        self.history = HistoryCheck(self.violated)
+        #: Called with the path after every change of `shadow`.
         self.changed: Callable[[str], None] = lambda _: None
 
     def violated(self, what: str) -> None:
-        """Note a violation; the run ends with it."""
+        """Record a violation and raise it, which ends the run."""
         self.violations.append(f"at {self._timeline.now / 1e6:.6f} s: {what}")
         self._timeline.note(f"VIOLATION {what}")
         raise Violation(what)
 
     def count(self, what: str) -> None:
-        """One more of those."""
+        """Increment the counter `what`."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
     # --- commits ------------------------------------------------------------------------------------------------------
 
     def committed(self, machine: StateMachine, outcome: CommandOutcome) -> None:
-        """The store has performed a command (`simulation.cluster.store.Witness`)."""
+        """Check a command that the store has applied (`simulation.cluster.store.Witness`)."""
         if outcome.opcode == OP_CREATE_SESSION and outcome.err == OK:
             session = machine.sessions.find(outcome.session_id)
-            assert session is not None, "a session that was created is there"
+            assert session is not None, "a created session exists"
             self.hosts[outcome.session_id] = session.identities[0][1].decode()
             self._timeline.note(f"commit {outcome.zxid} session {self.hosts[outcome.session_id]}")
             return
@@ -161,31 +162,31 @@ class Observer:
             if rest or kind in ("epoch", "active"):
                 changes.append((kind, rest, None if node is None else node.data or b""))
         host = self.hosts.get(outcome.session_id, "?")
-        changes = [one for one in changes if self._is_news(one)]
+        changes = [one for one in changes if self._is_relevant(one)]
         if changes:
             self._timeline.note(f"commit {outcome.zxid} by {host}: {' '.join(f'{k}/{r}' for k, r, _ in changes)}")
         for kind, rest, data in changes:
             self._check(before, kind, rest, data, changes, outcome, host, machine)
-        self._check_record(machine, changes, host)
+        self._check_history(machine, changes, host)
         for kind, rest, data in changes:
             self._remember(kind, rest, data, outcome)
             self.changed(f"{kind}/{rest}")
 
-    def _check_record(self, machine: StateMachine, changes: list[tuple[str, str, bytes | None]], host: str) -> None:
-        """The history equals the log: see `simulation/checks/record.py`."""
+    def _check_history(self, machine: StateMachine, changes: list[tuple[str, str, bytes | None]], host: str) -> None:
+        """Check that the history equals the log (see `simulation/checks/history.py`)."""
         server = self.uuids.get(host, "") if host.startswith(SERVER) else ""
         steps = [(rest, data) for kind, rest, data in changes if kind == "unassigned"]
         for rest, data in steps:
             key = rest.partition("/")[2]
             new = None if data is None else decode_transition(data, key)
-            self.record.taken(key, self.shadow.transitions.get(key), new, server, self.shadow.epoch)
-        self.record.segments_changed([(rest, data) for kind, rest, data in changes if kind == "history"])
+            self.history.committed(key, self.shadow.transitions.get(key), new, server, self.shadow.epoch)
+        self.history.segments_changed([(rest, data) for kind, rest, data in changes if kind == "history"])
         for rest, data in steps:
             node = machine.tree.nodes.get(f"{self._layout.unassigned}/{rest}".encode())
-            self.record.check_kept(rest.partition("/")[2], data, -1 if node is None else node.version)
+            self.history.check_kept(rest.partition("/")[2], data, -1 if node is None else node.version)
 
-    def _is_news(self, change: tuple[str, str, bytes | None]) -> bool:
-        """Whether a touched znode is of interest: lists of children are not."""
+    def _is_relevant(self, change: tuple[str, str, bytes | None]) -> bool:
+        """Return False for changes of child lists, which carry no record."""
         kind, rest, data = change
         if kind == "unassigned":
             return "/" in rest
@@ -211,8 +212,10 @@ class Observer:
         if kind not in FENCED:
             return
         actor = Actor.SERVER if host.startswith(SERVER) else Actor.MASTER
-        if actor is Actor.MASTER and session != self.reigning:
-            self.violated(f"FN-01: {kind}/{rest} written by {host}, whose epoch is over ({self.shadow.epoch} stands)")
+        if actor is Actor.MASTER and session != self.epoch_session:
+            self.violated(
+                f"FN-01: {host} wrote {kind}/{rest} after its epoch ended; the current epoch is {self.shadow.epoch}"
+            )
         if kind == "unassigned":
             key = rest.partition("/")[2]
             old = before.transitions.get(key)
@@ -221,7 +224,7 @@ class Observer:
         elif kind == "regions":
             self._check_region(actor, rest, data, changes)
         elif actor is Actor.SERVER:
-            self.violated(f"{host} wrote {kind}/{rest}, which is the masters'")
+            self.violated(f"{host} wrote {kind}/{rest}, which only masters may write")
         elif kind == "tables":
             self._check_table(rest, data, changes)
 
@@ -233,10 +236,10 @@ class Observer:
         if node.version <= self.shadow.epoch:
             self.violated(f"FW-11: the epoch went from {self.shadow.epoch} to {node.version}")
         if node.version > 0:
-            if session != self.shadow.active_session and session not in self.shadow.robbed:
+            if session != self.shadow.active_session and session not in self.shadow.vacated_sessions:
                 self.violated(f"the epoch was raised by {self.hosts.get(session)}, which does not hold /active")
-            self.count("reigns")
-            self.reigning = session
+            self.count("tenures")
+            self.epoch_session = session
         self.shadow.epoch = node.version
 
     # --- transitions --------------------------------------------------------------------------------------------------
@@ -250,16 +253,16 @@ class Observer:
         new: TransitionRecord | None,
         changes: list[tuple[str, str, bytes | None]],
     ) -> None:
-        """RT-21 to RT-30, X1, X3, X5: the table of legal steps, and what it says in words."""
+        """Check a step against the table of legal steps and its rules (RT-21 to RT-30, X1, X3, X5)."""
         before = None if old is None else old.state
         after = None if new is None else new.state
         step = f"{before.value if before else '(none)'} -> {after.value if after else '(deleted)'}"
         self.count(f"{actor.value}: {step}")
         self._timeline.note(f"  {key} {step} by {host}")
         if not is_legal(actor, before, after):
-            self.violated(f"RT-21: {key} {step} by {host} is no legal step")
+            self.violated(f"RT-21: {key} {step} by {host} is not a legal step")
         if actor is Actor.SERVER:
-            assert new is not None, "no row of the table lets a server delete"
+            assert new is not None, "no row of the table allows a server to delete a transition"
             self._check_server_step(host, key, old, new, changes)
         elif new is not None:
             self._check_offline(key, old, new)
@@ -278,9 +281,9 @@ class Observer:
         closing = new.state in (RegionState.CLOSING, RegionState.CLOSED)
         own = new.source if closing else new.destination
         if own is None or own.uuid != uuid:
-            self.violated(f"RT-28: {host} wrote {key} {new.state} in the name of {own}")
+            self.violated(f"RT-28: {host} wrote {key} {new.state} on behalf of {own}")
         if old is not None and (old.source if closing else old.destination) != own:
-            self.violated(f"RT-30: {host} took {key} from {old.source if closing else old.destination}")
+            self.violated(f"RT-30: {host} took over {key} from {old.source if closing else old.destination}")
         if old is None and self.shadow.home(new) != own:
             self.violated(f"RT-26: {own} closes {key}, which is open on {self.shadow.home(new)}")
         if new.state is RegionState.OPENED:
@@ -299,14 +302,14 @@ class Observer:
     def _check_offline(self, key: str, old: TransitionRecord | None, new: TransitionRecord) -> None:
         shadow = self.shadow
         if new.epoch != shadow.epoch:
-            self.violated(f"FW-11: {key} OFFLINE of epoch {new.epoch} while {shadow.epoch} stands")
+            self.violated(f"FW-11: {key} OFFLINE with epoch {new.epoch}; the current epoch is {shadow.epoch}")
         if (old is None or new.destination is not None) and not shadow.wants_open(new.table_id):
-            self.violated(f"DD-06: {key} is assigned to {new.destination}, and its table is removed or disabled")
+            self.violated(f"DD-06: {key} is assigned to {new.destination}, but its table is removed or disabled")
         bar = None if new.destination is None else shadow.bars.get(new.destination.uuid)
         if bar is not None and new.destination is not None and new.destination.start_code != bar.start_code:
-            self.violated(f"X10: {key} is assigned to {new.destination}, which was fenced and gets no regions")
+            self.violated(f"X10: {key} is assigned to {new.destination}, which is fenced and must get no regions")
         if old is None and shadow.is_alive(shadow.home(new)):
-            self.violated(f"RF-03: {key} OFFLINE while it is open on {shadow.home(new)}, which is alive")
+            self.violated(f"RF-03: {key} OFFLINE while the replica is open on {shadow.home(new)}, which is alive")
         if old is not None and old.state is RegionState.CLOSING and shadow.is_alive(old.source):
             self.violated(f"X1: {key} forced from CLOSING to OFFLINE while its source {old.source} is alive")
         if old is not None and old.state is RegionState.OPENED and shadow.is_alive(old.destination):
@@ -316,7 +319,7 @@ class Observer:
         shadow = self.shadow
         region = self._region_in(changes, old)
         if region is not None and region.is_replaced and old.state is RegionState.OFFLINE:
-            return  # DD-03; that its successor is written with it is seen at the region's own change
+            return  # DD-03; the check of the region's own change requires the successor in the same write
         if old.state is RegionState.OPENED and shadow.home(old) == old.destination:
             return
         is_gone = old.region_id not in shadow.regions
@@ -327,9 +330,9 @@ class Observer:
         alive = [record.incarnation for record in shadow.servers.values()]
         if not is_cluster_startup(shadow.regions.values(), shadow.transitions.values(), alive):
             reason = "X3" if old.state in (RegionState.OFFLINE, RegionState.CLOSED) else "RT-24, RT-25"
-            self.violated(f"{reason}: {key} {old.state} deleted, and this is no cluster startup")
+            self.violated(f"{reason}: {key} {old.state} deleted outside a cluster startup")
 
-    # --- the catalogue ------------------------------------------------------------------------------------------------
+    # --- the catalog --------------------------------------------------------------------------------------------------
 
     def _check_region(
         self, actor: Actor, rest: str, data: bytes | None, changes: list[tuple[str, str, bytes | None]]
@@ -354,21 +357,23 @@ class Observer:
         for number in {one.replica for one in (*old.replicas, *new.replicas)}:
             was, now = old.location(number).incarnation, new.location(number).incarnation
             key = replica_key(region_id, number)
-            # DD-06: what is left in the records of a removed table names servers that have died.
+            # DD-06: the records of a removed table may still name servers that have died.
             table = self.shadow.tables.get(table_id)
             is_removed = table is not None and table.state is TableState.REMOVED
             is_left = is_removed and now is None and not self.shadow.is_alive(was)
             if was != now and key not in steps and not is_left:
-                self.violated(f"RT-29: {key} moved from {was} to {now} in the catalogue, apart from its transition")
+                self.violated(
+                    f"RT-29: {key} moved from {was} to {now} in the catalog without a write of its transition"
+                )
             if was != now and now is None and self.shadow.is_alive(was):
                 transition = self.shadow.transitions.get(key)
                 if transition is None or transition.state not in (RegionState.OFFLINE, RegionState.CLOSED):
-                    self.violated(f"{key} is no longer on {was}, which has not closed it")
+                    self.violated(f"{key} is no longer recorded on {was}, which has not closed it")
 
     def _check_life(
         self, actor: Actor, old: RegionRecord, new: RegionRecord, changes: list[tuple[str, str, bytes | None]]
     ) -> None:
-        """DD-01 to DD-06: a region's own steps; REPLACED only together with its successor, of the same range."""
+        """Check a region's step (DD-01 to DD-06): REPLACED requires a successor of the same range in the same write."""
         steps = {
             (TabletState.PREPARING, TabletState.RUNNING): Actor.SERVER,
             (TabletState.PREPARING, TabletState.REPLACED): Actor.MASTER,
@@ -383,17 +388,18 @@ class Observer:
         self.count(f"region {old.state} -> {new.state}")
         if new.state is TabletState.REPLACED:
             written = [decode_region(value, one) for kind, one, value in changes if kind == "regions" and value]
-            heirs = [one for one in written if one.replaces == old.region_id]
-            if [(one.start_key, one.end_key) for one in heirs] != [(old.start_key, old.end_key)]:
-                self.violated(f"DD-03: {step}, and in its place came {[one.region_id for one in heirs]}")
+            successors = [one for one in written if one.replaces == old.region_id]
+            if [(one.start_key, one.end_key) for one in successors] != [(old.start_key, old.end_key)]:
+                self.violated(f"DD-03: {step}, replaced by {[one.region_id for one in successors]}")
             if any(one.start_code is not None for one in old.replicas):
-                self.violated(f"DD-03: {step}, and it was open on {old.replicas}")
+                self.violated(f"DD-03: {step}, but the region was open on {old.replicas}")
         table = self.shadow.tables.get(old.table_id)
         if new.state is TabletState.DELETED and (table is None or table.state is not TableState.REMOVED):
-            self.violated(f"DD-06: {step}, and its table is there")
+            self.violated(f"DD-06: {step}, but its table is not deleted")
 
     def _check_table(self, table_id: str, data: bytes | None, changes: list[tuple[str, str, bytes | None]]) -> None:
-        """OC-01, OC-08: a table exists with all its regions; they cover the key space."""
+        """Check that a table is written together with all its regions and that they cover the key space (OC-01,
+        OC-08)."""
         if data is None:
             return
         new = decode_table(data, table_id)
@@ -410,21 +416,21 @@ class Observer:
         self._check_cover(new, known + written)
 
     def _check_table_step(self, old: TableRecord, new: TableRecord) -> None:
-        """DD-06, DD-07: what one write may make of a table."""
+        """Check what one write changes of a table (DD-06, DD-07)."""
         if old.state is TableState.REMOVED and new.state is not TableState.REMOVED:
             if not old.finished_ms or old.purging_ms or old.purged_ms:
-                self.violated(f"DD-06: table {old.name} came back from the dead")
-            self.count("tables brought back")
+                self.violated(f"DD-06: table {old.name} was restored although it is not closed or its purge has begun")
+            self.count("tables restored")
         if old.purging_ms and not new.purging_ms:
-            self.violated(f"DD-06: the purge of table {old.name} was taken back")
+            self.violated(f"DD-06: the purge of table {old.name} was canceled")
         if new.purging_ms and not old.purging_ms and not (old.finished_ms and old.purge_at_ms):
-            self.violated(f"DD-06: the purge of table {old.name} began before it was closed and its time set")
+            self.violated(f"DD-06: the purge of table {old.name} began before the table was closed and a time was set")
         if new.purged_ms and not old.purged_ms:
             self.count("tables purged")
         if new.schema_version not in (old.schema_version, old.schema_version + 1):
             self.violated(f"DD-07: schema version of {old.name} from {old.schema_version} to {new.schema_version}")
         if new.schema_version > old.schema_version and new.state is not TableState.ALTERING:
-            self.violated(f"DD-07: {old.name} has another schema and is {new.state}")
+            self.violated(f"DD-07: the schema of {old.name} changed while the table is {new.state}")
         if old.state is TableState.ALTERING and new.state is TableState.RUNNING:
             self.count("alterations finished")
 
@@ -438,7 +444,7 @@ class Observer:
         except ValueError as error:
             self.violated(f"table {table.name} does not cover the key space: {error}")
 
-    # --- the picture --------------------------------------------------------------------------------------------------
+    # --- the copy of the store ----------------------------------------------------------------------------------------
 
     def _remember(self, kind: str, rest: str, data: bytes | None, outcome: CommandOutcome) -> None:
         shadow = self.shadow
@@ -467,26 +473,27 @@ class Observer:
                 shadow.names[rest] = data.decode()
         elif kind == "active":
             if data is None:
-                # Who has lost /active to an operator, and not to its session's end, may have the epoch on its way.
+                # A master that lost /active to an operator, and not by its session's end, may have sent the epoch
+                # already.
                 if self.hosts.get(outcome.session_id) == OPERATOR:
-                    shadow.robbed.add(shadow.active_session)
+                    shadow.vacated_sessions.add(shadow.active_session)
                 shadow.active_session = 0
             elif decode_active(data).epoch == 0:
                 shadow.active_session = outcome.session_id
 
     def rows_removed(self, table_id: str) -> None:
-        """A server removes the rows of a table."""
+        """Check that a server removes only the rows of a table that is being purged."""
         table = self.shadow.tables.get(table_id)
         if table is None or table.state is not TableState.REMOVED:
-            self.violated(f"DD-06: rows of table {table_id} are removed, which is not deleted")
+            self.violated(f"DD-06: rows of table {table_id} are removed, but the table is not deleted")
         elif not table.purging_ms:
-            self.violated(f"DD-06: rows of table {table.name} are removed, which may still be brought back")
+            self.violated(f"DD-06: rows of table {table.name} are removed, but the table may still be restored")
         self.count("rows removed")
 
     def check_all(self) -> None:
-        """At the end: no region lost, every table whole, the history as the log."""
-        self.record.check_all()
-        self.counts["steps recorded"] = self.record.steps
+        """Check at the end that no region is lost, every table is complete, and the history equals the log."""
+        self.history.check_all()
+        self.counts["steps recorded"] = self.history.steps
         for table_id, table in self.shadow.tables.items():
             if table.state is not TableState.REMOVED:
                 self._check_cover(table, [one for one in self.shadow.regions.values() if one.table_id == table_id])

@@ -1,9 +1,12 @@
-"""Are standbys what they say they are? Held against the store's truth whenever one answers a read or takes over.
+"""Check what standby masters claim, against the store, whenever a standby answers a read or takes over.
 
-A mirror that claims to hold everything up to some zxid must have, of each znode whose last change is not younger, that
-very version, and nothing that was deleted by then. The claim is the proof of an answer's age, or, at a takeover, the
-write of the new reign's epoch. Ages are held against the time at which the question was asked, by the clock of the
-machine that counted them.
+A mirror that claims to be complete up to a zxid must satisfy two conditions:
+
+- it has every znode that has not changed since that zxid, in its current version;
+- it has no znode that was deleted at or before that zxid.
+
+The zxid of a read is the proof of the answer's age. The zxid of a takeover is the write of the new epoch. Ages count
+from the time of the request, by the clock of the standby's machine.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ from simulation.checks.observer import Observer
 from simulation.engine.process import Process
 from simulation.engine.timeline import Timeline
 
-#: Readings of a process's clock are whole milliseconds.
+#: Process clocks are read in whole milliseconds.
 ROUNDING_US: Final = 2_000
 _ENDED: Final = (TabletState.DELETED, TabletState.REPLACED)
 
 
 class Standbys:
-    """Knows when what was committed, and checks claims."""
+    """Records when each zxid was committed and checks claims of standbys."""
 
     def __init__(self, timeline: Timeline, layout: Layout, observer: Observer) -> None:
         self._timeline = timeline
@@ -46,7 +49,7 @@ class Standbys:
         self._epochs: dict[int, int] = {}
 
     def committed(self, machine: StateMachine, outcome: CommandOutcome) -> None:
-        """The store has performed a command."""
+        """Record a command that the store has applied."""
         self.truth = machine
         if not outcome.events:
             return
@@ -66,43 +69,45 @@ class Standbys:
     # --- claims -------------------------------------------------------------------------------------------------------
 
     def took_over(self, who: str, epoch: int, warm: Warm) -> None:
-        """MF-11: a warm takeover knows what a load after the epoch's write would have found."""
+        """Check that a warm takeover has everything that a load after the write of the epoch would find (MF-11)."""
         self._count("warm takeovers")
         self._check(f"{who}, active under epoch {epoch} with its mirror,", warm.world, self._epochs.get(epoch, 0))
 
-    def answered(self, process: Process, as_of: AsOf, asked_us: int, world: ClusterState) -> None:
-        """FW-01: an answer is as old as it says."""
+    def answered(self, process: Process, as_of: AsOf, asked_us: int, state: ClusterState) -> None:
+        """Check that an answer is at most as old as it claims (FW-01)."""
         self._count("answers of standbys")
         who = f"{process.name}, which answers as of zxid {as_of.zxid},"
-        self._check(who, world, as_of.zxid)
+        self._check(who, state, as_of.zxid)
         held = asked_us - as_of.stale_ms * 1_000 / process.rate - ROUNDING_US
         if as_of.zxid < self._zxid_at(held):
-            self._violated(f"FW-01: {who} says that it is {as_of.stale_ms} ms old: {self._zxid_at(held)} is older")
+            self._violated(
+                f"FW-01: {who} claims an age of {as_of.stale_ms} ms, but zxid {self._zxid_at(held)} is older"
+            )
 
-    def _check(self, who: str, world: ClusterState, zxid: int) -> None:
+    def _check(self, who: str, state: ClusterState, zxid: int) -> None:
         try:
-            validate(world)
+            validate(state)
         except AssertionError as error:
             self._violated(f"invariant of {who}: {error}")
-        known = dict(self._held(world))
-        for path, version in self._stored(world, zxid):
+        known = dict(self._held(state))
+        for path, version in self._stored(state, zxid):
             if known.get(path) != version:
-                self._violated(f"FW-01: {who} has version {known.get(path)} of {path}; there is {version}")
+                self._violated(f"FW-01: {who} has version {known.get(path)} of {path}; the store has {version}")
         for path in known:
             if path.encode() not in self.truth.tree.nodes and self._deleted.get(path, 0) <= zxid:
                 self._violated(f"FW-01: {who} has {path}, which was deleted in {self._deleted.get(path)}")
 
-    def _held(self, world: ClusterState) -> Iterator[tuple[str, int]]:
+    def _held(self, state: ClusterState) -> Iterator[tuple[str, int]]:
         layout = self._layout
-        for table_id, table in world.tables.items():
+        for table_id, table in state.tables.items():
             yield layout.table(table_id), table.version
-        for region_id, region in world.regions.items():
+        for region_id, region in state.regions.items():
             yield layout.region(region.record.table_id, region_id), region.version
-        for replica in world.rit():
+        for replica in state.rit():
             yield layout.transition(replica.region.record.region_id, replica.number), replica.version
 
-    def _stored(self, world: ClusterState, zxid: int) -> Iterator[tuple[str, int]]:
-        """What must be known: of the znodes that have not changed since, those that a load takes notice of."""
+    def _stored(self, state: ClusterState, zxid: int) -> Iterator[tuple[str, int]]:
+        """Return the znodes that must be known: unchanged since `zxid`, and of a kind that a load reads."""
         layout, nodes = self._layout, self.truth.tree.nodes
         tables = {}
         for raw, node in nodes.items():
@@ -120,26 +125,26 @@ class Standbys:
                 region = decode_region(node.data or b"")
                 if tables.get(region.table_id) and region.state not in _ENDED:
                     yield path, node.version
-            elif (found := layout.parse_transition(path)) and replica_key(*found) in world.replicas:
+            elif (found := layout.parse_transition(path)) and replica_key(*found) in state.replicas:
                 yield path, node.version
 
 
 class ObservedWatcher(StoreWatcher):
-    """A feed whose claims are checked when they are made."""
+    """A store watcher whose claims are checked when it makes them."""
 
     standbys: Standbys
     process: Process
     epoch: Callable[[], int]
 
     async def hand_over(self) -> Warm | None:
-        """See Feed.hand_over."""
+        """See StoreWatcher.hand_over."""
         warm = await super().hand_over()
         if warm is not None:
             self.standbys.took_over(self.process.name, self.epoch(), warm)
         return warm
 
     async def prove(self, bound: Bound, asked_ms: int) -> AsOf | None:
-        """See Feed.prove."""
+        """See StoreWatcher.prove."""
         asked_us = self.process.timeline.now
         as_of = await super().prove(bound, asked_ms)
         if as_of is not None and self.mirror is not None:
@@ -148,7 +153,7 @@ class ObservedWatcher(StoreWatcher):
 
 
 def observed(standbys: Standbys, process: Process, epoch: Callable[[], int], *arguments: Any) -> ObservedWatcher:
-    """A feed as the service makes it, under observation."""
+    """Return a store watcher as the service makes it, with checked claims."""
     watcher = ObservedWatcher(*arguments)
     watcher.standbys, watcher.process, watcher.epoch = standbys, process, epoch
     return watcher

@@ -1,4 +1,4 @@
-"""What goes wrong, and when: every run takes a part of these, so that some stay away; the seed draws the rest."""
+"""Faults of a simulated cluster. Each run takes a random part of the kinds; the seed draws times and targets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from simulation.cluster.store import SimulatedStore
 from simulation.engine.network import Network
 from simulation.engine.timeline import SECOND, Timeline
 
-#: Nothing stays down, cut or frozen for longer than this, in seconds.
+#: No machine is down, cut off or frozen for longer than this, in seconds.
 SPAN_MAX_S: Final = 10.0
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What faults happen to."""
+    """Objects that faults act on."""
 
     network: Network
     store: SimulatedStore
@@ -36,13 +36,13 @@ class Targets:
 
 
 class Faults:
-    """Makes trouble until it is told to stop."""
+    """Injects faults until `stop` is called."""
 
     def __init__(self, timeline: Timeline, targets: Targets) -> None:
         self._targets = targets
         self._chance = timeline.chance
         self._timeline = timeline
-        #: Names of what may happen, with weights.
+        #: Names of the faults of this run, with their actions.
         self.kinds: list[tuple[str, Callable[[], None]]] = []
         self.pause_s = 1.0
         self._is_over = False
@@ -72,11 +72,11 @@ class Faults:
         }
 
     def depositions(self) -> dict[str, Callable[[], None]]:
-        """What takes the reign from a master that lives, by name; only on demand."""
+        """Return the faults that end the tenure of a live master, by name; only drills that name them use them."""
         return {"end-active-session": self.end_active_session, "vacate-active": self._targets.operator.vacate_active}
 
     def choose(self, wanted: list[str] | None = None) -> list[str]:
-        """Take a part of the faults for this run, or those that are wanted."""
+        """Draw a part of the faults for this run, or take the `wanted` ones."""
         every = {**self.all(), **self.depositions()}
         names = wanted if wanted is not None else [name for name in self.all() if self._chance.happens(0.5)]
         rare = {"kill-everything": 0.25, "lose-machine": 0.6}
@@ -85,11 +85,11 @@ class Faults:
         return names
 
     def start(self) -> None:
-        """Begin."""
+        """Schedule the first fault."""
         self._later()
 
     def stop(self) -> None:
-        """No more; what is cut, slow or down is for the world to heal."""
+        """Inject no more faults. The cluster repairs what is cut, slow or down."""
         self._is_over = True
 
     def _later(self) -> None:
@@ -107,11 +107,11 @@ class Faults:
         self._later()
 
     def _span(self, low_s: float, high_s: float) -> int:
-        """Microseconds, short ones more often, and not beyond the end of the faults by much."""
+        """Return microseconds, short spans more often, and at most `SPAN_MAX_S`."""
         span = low_s + (high_s - low_s) * self._chance.unit() ** 2
         return int(min(span, SPAN_MAX_S) * SECOND)
 
-    # --- whom ---------------------------------------------------------------------------------------------------------
+    # --- targets ------------------------------------------------------------------------------------------------------
 
     def _some_master(self) -> Machine:
         return self._chance.pick(self._targets.masters)
@@ -123,14 +123,14 @@ class Faults:
         return self._chance.pick(self._targets.machines)
 
     def active(self) -> MasterMachine | None:
-        """A master that reigns, or believes so."""
-        reigning = [one for one in self._targets.masters if one.is_up and one.service.active_master is not None]
-        return self._chance.pick(reigning) if reigning else None
+        """Return a master that is active or assumes that it is."""
+        active = [one for one in self._targets.masters if one.is_up and one.service.active_master is not None]
+        return self._chance.pick(active) if active else None
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def kill(self, machine: Machine, *, silent: bool = False) -> None:
-        """kill -9, and a start some time later, perhaps at once."""
+        """Kill a process (kill -9) and start it some time later, perhaps at once."""
         if machine.process is None or machine.process.is_dead:
             machine.start()
             return
@@ -143,7 +143,7 @@ class Faults:
         return self._span(0.1, SPAN_MAX_S)
 
     def kill_while_sending(self) -> None:
-        """Die between two sends of one turn, or of a few turns."""
+        """Kill a process between two sends of one turn or of a few turns."""
         machine = self._some_machine()
         process = machine.process
         if process is not None and not process.is_dead:
@@ -151,12 +151,12 @@ class Faults:
             process.on_death.append(lambda: self._timeline.later(self._down(), machine.start))
 
     def freeze(self, machine: Machine) -> None:
-        """Stop a process for a while: shorter than its session lives, or longer."""
+        """Freeze a process for a while, which may be shorter or longer than its session timeout."""
         if machine.process is not None:
             machine.process.freeze(self._span(0.02, 9))
 
     def restart_in_order(self) -> None:
-        """SIGTERM, and a start when it has ended."""
+        """Stop a process with SIGTERM and start it after it has ended."""
         machine = self._some_machine()
         process = machine.process
         if process is not None and not process.is_dead:
@@ -164,14 +164,14 @@ class Faults:
             machine.stop()
 
     def kill_everything(self) -> None:
-        """All masters and servers at once; the store lives on."""
+        """Kill all masters and servers at once. The store keeps running."""
         for machine in self._targets.machines:
             self.kill(machine)
 
     # --- network ------------------------------------------------------------------------------------------------------
 
     def break_connection(self) -> None:
-        """One connection, at one end first."""
+        """Break one connection. One end notices first."""
         network = self._targets.network
         ends = [end for end in network.ends if not end.is_closed]
         if ends:
@@ -184,31 +184,31 @@ class Faults:
         self._timeline.later(span_us, network.uncut, cuts)
 
     def _ways(self, here: str, there: list[str]) -> set[tuple[str, str]]:
-        """Both directions, or one."""
+        """Return the cuts of both directions, or of one."""
         out = {(here, other) for other in there}
         back = {(other, here) for other in there}
         return self._chance.pick((out | back, out, back))
 
     def cut_from_store(self) -> None:
-        """A machine and some or all store nodes hear each other no more, or only one way."""
+        """Cut a machine off from some or all store nodes, in both directions or in one."""
         nodes = [node.host for node in self._targets.store.nodes]
         some = nodes if self._chance.happens(0.6) else [self._chance.pick(nodes)]
         self._cut(self._ways(self._some_machine().host, some), self._span(0.1, 8))
 
     def cut_one_way(self) -> None:
-        """Between two machines."""
+        """Cut a master off from a server, in both directions or in one."""
         one, other = self._some_master().host, self._some_server().host
         self._cut(self._ways(one, [other]), self._span(0.1, 8))
 
     def isolate(self) -> None:
-        """One machine from all others, the store's nodes too."""
+        """Cut one machine off from all others, including the store's nodes."""
         machine = self._some_machine()
         others = [one.host for one in self._targets.machines if one is not machine]
         others += [node.host for node in self._targets.store.nodes]
         self._cut(self._ways(machine.host, others), self._span(0.1, 8))
 
     def slow_network(self) -> None:
-        """Delays with a heavy tail, for a while."""
+        """Give delays a heavy tail for a while."""
         network = self._targets.network
         network.heavy = self._chance.pick((0.02, 0.1, 0.3))
         self._timeline.later(self._span(0.5, 6), self._quick_again)
@@ -219,19 +219,19 @@ class Faults:
     # --- the store ----------------------------------------------------------------------------------------------------
 
     def store_node_alone(self) -> None:
-        """A node without the leader: its clients see old data, then lose it."""
+        """Cut a node off from the leader: its clients read old data, then lose their connections."""
         node = self._chance.pick(self._targets.store.nodes)
         node.cut_off()
         self._timeline.later(self._span(0.1, 5), node.rejoin)
 
     def store_node_restart(self) -> None:
-        """A node ends and starts again."""
+        """Restart a store node."""
         node = self._chance.pick(self._targets.store.nodes)
         if node.is_up:
             node.restart(self._span(0.05, 3))
 
     def end_master_session(self) -> None:
-        """The store ends a master's session although it lives. (A server's must live as long as its lease.)"""
+        """Expire a live master's session. (A server's session must live as long as its lease.)"""
         observer = self._targets.observer
         sessions = [
             one for one in self._targets.store.truth.sessions.sessions if observer.hosts.get(one, "").startswith("m")
@@ -240,7 +240,7 @@ class Faults:
             self._targets.store.end_session(self._chance.pick(sessions))
 
     def end_active_session(self) -> None:
-        """The same for the master that reigns."""
-        session = self._targets.observer.reigning
+        """Expire the active master's session."""
+        session = self._targets.observer.epoch_session
         if session in self._targets.store.truth.sessions.sessions:
             self._targets.store.end_session(session)

@@ -1,6 +1,6 @@
 """Masters and region servers: the real services, on simulated machines.
 
-A machine keeps what a disk keeps: the uuid and the last start code. Its process may be killed and started again any
+A machine keeps what is on its disk: the uuid and the last start code. Its process may be killed and started any
 number of times.
 """
 
@@ -31,15 +31,15 @@ from regionserver.server import Command, RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
 from regionserver.session.master_link import Us
 from simulation.checks.standbys import Standbys, observed
-from simulation.cluster.region_work import Holds, Opener, Threads, Work
+from simulation.cluster.region_work import Opener, OpenReplicas, Threads, Work
 from simulation.cluster.store import SimulatedStore
 from simulation.engine.network import Network
 from simulation.engine.process import Process
 from simulation.engine.timeline import Timeline
 
 RPC_PORT: Final = 9000
-#: With so many replicas and fewer the invariants are checked after every event of the assigner; with twice as many
-#: after every second one.
+#: Up to this number of replicas the invariants are checked after every event of the assigner, up to twice the number
+#: after every second event.
 VALIDATED_REPLICAS: Final = 25
 _NOWHERE: Final = Path("/simulated")
 
@@ -52,7 +52,7 @@ class Setting:
         self.network = network
         self.store = store
         self.root = root
-        self.holds = Holds()
+        self.open_replicas = OpenReplicas()
         self.work = Work()
         self.session_timeout_ms = 3_000
         self.master_timeout_ms = 3_000
@@ -60,14 +60,14 @@ class Setting:
         self.limits = AssignerConfig()
         #: How long the rows of deleted tables are kept.
         self.purge_after_s = 3_600.0
-        #: How plans go wrong: probability of failing, and of being late by up to so many seconds.
+        #: Plans fail with this probability, and are late by up to this many seconds.
         self.plan_fails = 0.0
         self.plan_late_s = 0.0
-        #: Holds standbys' claims against the truth.
+        #: Checks the claims of standbys.
         self.standbys: Standbys | None = None
-        #: Told of what must never happen.
+        #: Called with a violated invariant.
         self.violated: Callable[[str], None] = _nothing
-        #: Told of each table whose rows a server removes.
+        #: Called with each table whose rows a server removes.
         self.rows_removed: Callable[[str], None] = _nothing
 
 
@@ -90,25 +90,25 @@ class Machine:
         self.process: Process | None = None
         self.service: Any = None
         self._former: list[Any] = []
-        #: The process that was asked to stop.
+        #: The process that received SIGTERM.
         self._stopping: Process | None = None
 
     @property
     def is_up(self) -> bool:
-        """A process runs, or is frozen."""
+        """Return True if a process runs or is frozen."""
         return self.process is not None and not self.process.is_dead
 
     @property
     def is_awake(self) -> bool:
-        """A process runs and is not frozen."""
+        """Return True if a process runs and is not frozen."""
         return self.process is not None and not self.process.is_dead and not self.process.is_frozen
 
     def start(self) -> None:
-        """Start a process, unless there is one: the lock on its directory would refuse it."""
+        """Start a process unless one is running (the lock on its directory would reject a second one)."""
         if self.is_up:
             return
         if self.process is not None:
-            # Kept: what a dead process left unfinished must not unwind while others live.
+            # Keep the dead process's objects: they must not unwind while other processes run.
             self._former.append(self.service)
         self.starts += 1
         setting = self.setting
@@ -117,15 +117,15 @@ class Machine:
         self.begin(process)
 
     def begin(self, process: Process) -> None:
-        """Run the service on `process`."""
+        """Start the service on `process`."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """SIGTERM: end in order."""
+        """Stop the process with SIGTERM."""
         process = self.process
         if process is not None and not process.is_dead:
             self._stopping = process
-            self.setting.timeline.note(f"{process.name} is asked to stop")
+            self.setting.timeline.note(f"{process.name} gets SIGTERM")
             process.turn(self._stop, process)
 
     def _stop(self, process: Process) -> None:
@@ -137,23 +137,23 @@ class Machine:
         ended.addBoth(stop)
 
     async def end(self) -> None:
-        """The service's own way to end."""
+        """Stop the service as its own signal handler does."""
         raise NotImplementedError
 
 
 class SimulatedIdentity(MasterIdentity):
-    """A master's directory."""
+    """A master's directory, without files."""
 
     def __init__(self, uuid: str, start_code: int) -> None:
         self.uuid = uuid
         self.start_code = start_code
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Release nothing: no file is locked."""
 
 
 class SimulatedPlanner(Planner):
-    """The greedy engine; it takes its time, and may fail or be late."""
+    """The greedy engine, with a duration; a plan may fail or be late."""
 
     def __init__(self, process: Process, setting: Setting) -> None:
         super().__init__(None, _NOWHERE, engine="greedy", deadline_s=120, spark_master="", spark_min=1 << 30)
@@ -177,7 +177,7 @@ class SimulatedPlanner(Planner):
         self._process.reactor.callLater(span, pause.callback, None)
         await pause
         if is_faulty and chance.happens(setting.plan_fails):
-            raise PlanError("the simulation lets this plan fail")
+            raise PlanError("injected failure of a plan")
         made = plan(snapshot, Params(snapshot_id=plan_id, master_epoch=epoch), lambda: 100.0, engine="greedy")
         placements: dict[str, str] = {
             replica_key(region_id, replica): server_id for region_id, replica, server_id in made.rows
@@ -194,7 +194,7 @@ class MasterMachine(Machine):
 
     kind = "master"
     service: MasterService
-    #: The assigner that was validated last, and how much it had handled by then.
+    #: The assigner that was validated last, and the number of events that it had handled then.
     _validated: Assigner | None = None
     _validated_at = 0
 
@@ -222,7 +222,7 @@ class MasterMachine(Machine):
         )
         process.on_death.append(lambda: self._dead(process))
         service, standbys = self.service, setting.standbys
-        assert standbys is not None, "the world sets it"
+        assert standbys is not None, "the cluster sets it"
         self.service.make_watcher = lambda *given: observed(
             standbys, process, lambda: 0 if service.active_master is None else service.active_master.fence.epoch, *given
         )
@@ -230,7 +230,7 @@ class MasterMachine(Machine):
         process.reactor.callLater(process.chance.between(0, 2), self._ask, process, service)
 
     def _ask(self, process: Process, service: MasterService) -> None:
-        """Somebody asks for the tables, and allows what age he likes; whatever is answered is checked."""
+        """List the tables with a random bound on the age, again and again. `Standbys` checks the answers."""
         process.reactor.callLater(process.chance.between(0.1, 2), self._ask, process, service)
         if service.active_master is None:
             max_ms = process.chance.pick((0, 100, 1_500, 10_000))
@@ -238,9 +238,10 @@ class MasterMachine(Machine):
             asked.addErrback(_refused)
 
     def validate(self) -> None:
-        """Check every invariant of the active master's assigner if it has handled something since the last time.
+        """Check every invariant of the active master's assigner if it has handled an event since the last check.
 
-        A check costs time in proportion to the cluster: a larger one is checked every so many events, and at the end.
+        A check takes time in proportion to the cluster. A larger cluster is checked after every few events, and at
+        the end.
         """
         active = self.service.active_master if self.is_awake else None
         if active is None:
@@ -256,9 +257,9 @@ class MasterMachine(Machine):
                 self.setting.violated(f"invariant of {self.host}: {error}")
 
     def _dead(self, process: Process) -> None:
-        """MF-14: whatever the store refuses, a master goes on; only an order ends it."""
+        """Check that a master ends only on SIGTERM, whatever the store rejects (MF-14)."""
         if process.has_ended and self._stopping is not process:
-            self.setting.violated(f"MF-14: {process.name} ended itself")
+            self.setting.violated(f"MF-14: {process.name} ended by itself")
 
     async def end(self) -> None:
         """See Machine.end."""
@@ -266,7 +267,7 @@ class MasterMachine(Machine):
 
 
 class SimulatedInstance(Instance):
-    """A region server's directory: its start codes are the machine's."""
+    """A region server's directory; the machine keeps the start codes."""
 
     def __init__(self, machine: ServerMachine) -> None:
         super().__init__(_NOWHERE, -1, InstanceRecord(FORMAT, machine.uuid, machine.start_code, machine.cluster_id))
@@ -277,27 +278,27 @@ class SimulatedInstance(Instance):
         self._machine.cluster_id = self._record.cluster_id
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Close nothing: no file is open."""
 
 
 class ObservedServer(RegionServer):
-    """A region server that says which orders it took."""
+    """A region server that checks the epochs of the orders that it obeys."""
 
     setting: Setting
-    #: The highest epoch that this server has obeyed, has read in the store, or has told a master.
+    #: The highest epoch that this server has obeyed, has read from the store, or has sent to a master.
     highest_epoch = -1
 
     def _obey(self, request: ServerRequest) -> Any:
-        """See RegionServer._obey; FW-11: no order of a master older than one that the server knows already.
+        """See RegionServer._obey. Check that no order has a lower epoch than one that the server knows (FW-11).
 
-        An order of a higher epoch that still waits for the store's word has not been obeyed, and comes here when it
-        is carried out. A refused order raises RpcError, and has not been obeyed either.
+        An order with a higher epoch waits until the server has read the epoch from the store. It has not been obeyed
+        before this method is called. A rejected order raises RpcError and has not been obeyed either.
         """
         answer = super()._obey(request)
         if isinstance(request, Command):
             if request.epoch < self.highest_epoch:
                 self.setting.violated(
-                    f"FW-11: server {request.recipient} obeys epoch {request.epoch} after epoch {self.highest_epoch}"
+                    f"FW-11: server {request.recipient} obeyed epoch {request.epoch} after epoch {self.highest_epoch}"
                 )
             self.highest_epoch = max(self.highest_epoch, request.epoch)
         return answer
@@ -309,9 +310,9 @@ class ObservedServer(RegionServer):
 
     def us(self) -> Us:
         """See RegionServer.us."""
-        told = super().us()
-        self.highest_epoch = max(self.highest_epoch, told.epoch)
-        return told
+        registration = super().us()
+        self.highest_epoch = max(self.highest_epoch, registration.epoch)
+        return registration
 
 
 class ServerMachine(Machine):
@@ -326,7 +327,7 @@ class ServerMachine(Machine):
     def begin(self, process: Process) -> None:
         """See Machine.begin."""
         setting = self.setting
-        opener = self.opener = Opener(process, setting.holds, setting.work, setting.rows_removed)
+        opener = self.opener = Opener(process, setting.open_replicas, setting.work, setting.rows_removed)
         settings = ServerSettings(
             store=setting.store.address,
             data_dir=_NOWHERE,
@@ -352,9 +353,9 @@ class ServerMachine(Machine):
 
     def _died(self, process: Process, reason: str) -> None:
         setting = self.setting
-        setting.timeline.note(f"{process.name} ends itself: {reason}")
+        setting.timeline.note(f"{process.name} ends by itself: {reason}")
         if "cannot be closed" not in reason or not setting.work.failing_close:
-            setting.violated(f"{process.name} ended itself: {reason}")
+            setting.violated(f"{process.name} ended by itself: {reason}")
         process.reactor.stop()
 
     async def end(self) -> None:
@@ -363,11 +364,11 @@ class ServerMachine(Machine):
 
     @property
     def incarnation(self) -> Incarnation:
-        """The latest start of its server."""
+        """Return the latest start of the machine's server."""
         return Incarnation(self.uuid, self.start_code)
 
     def may_serve(self) -> bool:
-        """Whether a request that came now would be answered: alive, awake, told to serve, and by its own lease."""
+        """Return True if the server would answer a request now: alive, awake, serving, and holding its lease."""
         process = self.process
         return (
             process is not None

@@ -1,7 +1,7 @@
-"""The operator of a simulated cluster: creates, changes and moves things while everything breaks, and checks answers.
+"""The operator of a simulated cluster: sends requests during the faults and checks the answers.
 
-It asks as `rk` does, over RPC, with time-outs and unknown outcomes. What it is told is held against the store at the
-moment it is told (OC-08).
+The operator sends RPC requests as `rk` does, with time-outs and unknown outcomes. Each answer is compared with the
+store at the moment it arrives (OC-08).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TABLES_MAX: Final = 4
 
 
 class Operator:
-    """One operator at work; `is_idle` while nothing it asked for is unanswered."""
+    """An operator at work. `is_idle` is True while no request of it is unanswered."""
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class Operator:
         self._zk = ZkClient(process.reactor, store, 10_000, name="operator", clock=process, rng=process.chance)
         self._tables = 0
         self._under_way = 0
-        #: How often each table's intent was to be changed, and those of which a lost request may still do so.
+        #: Changes of each table's intent, changes in progress, and tables that a lost request may still change.
         self._changes: dict[str, int] = {}
         self._changing: dict[str, int] = {}
         self._unsure: set[str] = set()
         self.what: dict[str, int] = {}
-        #: Where the plans that were applied want each (region, replica), by plan.
+        #: Destination of each (region, replica) in the plans that were applied, by plan.
         self.planned: dict[str, dict[tuple[str, int], str]] = {}
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is unanswered."""
+        """Return True if no request is unanswered."""
         return self._under_way == 0
 
     def start(self) -> None:
-        """Connect with the store, for what is done there."""
+        """Connect to the store for the operations on znodes."""
         self._process.turn(self._start)
 
     def _start(self) -> None:
@@ -76,10 +76,10 @@ class Operator:
         if state is SessionState.EXPIRED:
             self._process.reactor.callLater(0, lambda: self._zk.connect().addErrback(lambda _: None))
 
-    # --- asking -------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     async def ask(self, message: msgspec.Struct, patience_s: float = 20.0) -> Any:
-        """The active master's answer. Raises RpcError: its refusal, or that nobody answered."""
+        """Return the active master's answer. Raise RpcError if it rejects the request or no master answers."""
         until = self._process.monotonic_s() + patience_s
         at = self._next
         while True:
@@ -98,13 +98,13 @@ class Operator:
             await self.pause(PAUSE_S)
 
     def pause(self, seconds: float) -> Deferred[None]:
-        """Done after so long."""
+        """Return a Deferred that fires after `seconds`."""
         pause: Deferred[None] = Deferred()
         self._process.reactor.callLater(seconds, pause.callback, None)
         return pause
 
     def do(self, what: str, act: Callable[[], Any]) -> None:
-        """Begin something; failures are a part of an operator's life."""
+        """Start an operation. Failures of operations are expected and only noted."""
         self._under_way += 1
         self.what[what] = self.what.get(what, 0) + 1
         self._process.timeline.note(f"operator: {what}")
@@ -126,10 +126,10 @@ class Operator:
         self._observer.violations.append(f"operator: {failure.value!r}")
         self._process.timeline.note(f"operator: {failure.getTraceback()}")
 
-    # --- what there is to do ------------------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------------
 
     def create(self, regions: int, replication: int = 1, *, system: bool = False) -> None:
-        """A new table."""
+        """Create a table."""
         self._tables += 1
         name = f"table{self._tables}"
         self.do(f"create {name} with {regions} regions", lambda: self._create(name, regions, replication, system))
@@ -143,27 +143,29 @@ class Operator:
         except RpcError as error:
             if error.code != ms.ALREADY_EXISTS:
                 raise
-            return  # an earlier attempt of ours, whose answer was lost
+            return  # an earlier attempt created the table; its reply was lost
         table_id = answer.tables[0].table.table_id
         shadow = self._observer.shadow
         if shadow.names.get(name) != table_id or table_id not in shadow.tables:
-            self._observer.violated(f"OC-08: table {name} was acknowledged and is not there")
+            self._observer.violated(
+                f"OC-08: the creation of table {name} was acknowledged but the store has no such table"
+            )
 
     def random_table(self) -> TableRecord | None:
-        """Some table."""
+        """Return a random table, or None if there is none."""
         tables = list(self._observer.shadow.tables.values())
         return self._chance.pick(tables) if tables else None
 
     def switch(self) -> None:
-        """Enable a table or disable it."""
+        """Enable or disable a random table."""
         table = self.random_table()
         if table is not None:
             intent = self._chance.pick((TableIntent.ENABLED, TableIntent.DISABLED))
             self.set_intent(table.name, intent)
 
     def set_intent(self, name: str, intent: TableIntent) -> None:
-        """Enable or disable a table."""
-        self.do(f"{name} shall be {intent.value}", lambda: self._set_intent(name, intent))
+        """Set the intent of a table."""
+        self.do(f"set {name} {intent.value}", lambda: self._set_intent(name, intent))
 
     async def _set_intent(self, name: str, intent: TableIntent) -> None:
         is_alone = not self._changing.get(name)
@@ -181,21 +183,23 @@ class Operator:
         shadow = self._observer.shadow
         found = shadow.tables.get(shadow.names.get(name, ""))
         if found is None or found.intent is not intent:
-            self._observer.violated(f"FW-04: table {name} was said to be {intent.value}; the store says otherwise")
+            self._observer.violated(
+                f"FW-04: {intent.value} was acknowledged for table {name}; the store does not have it"
+            )
 
-    def remove_and_bring_back(self, pause_s: float) -> None:
-        """Delete a table, and after about as long as its rows are kept bring it back."""
+    def delete_and_restore(self, pause_s: float) -> None:
+        """Delete a table and restore it after about the time for which its rows are kept."""
         table = self.random_table()
         if table is not None and table.state is not TableState.REMOVED:
-            self.do(f"delete {table.name} for a while", lambda: self._remove_and_bring_back(table, pause_s))
+            self.do(f"delete {table.name} for a while", lambda: self._delete_and_restore(table, pause_s))
 
-    async def _remove_and_bring_back(self, table: TableRecord, pause_s: float) -> None:
+    async def _delete_and_restore(self, table: TableRecord, pause_s: float) -> None:
         await self.ask(ms.DeleteTable(table.table_id))
         await self.pause(self._chance.between(0, 2 * pause_s))
         await self.ask(ms.UndeleteTable(table.table_id))
 
     def move(self) -> None:
-        """Move a region somewhere, or anywhere else."""
+        """Move a random region to a random server, or let the master choose."""
         regions = list(self._observer.shadow.regions.values())
         if not regions:
             return
@@ -209,7 +213,7 @@ class Operator:
         )
 
     def apply(self, plan_id: str, parts: int = 10) -> None:
-        """Carry out a plan of an operator that moves every open replica to the next server."""
+        """Apply a plan that moves every open replica to the next server."""
         moves = self._rotation()
         if moves:
             self.do(f"apply {plan_id}, {len(moves)} moves", lambda: self._apply(plan_id, moves, parts))
@@ -225,9 +229,9 @@ class Operator:
         return moves
 
     async def _apply(self, plan_id: str, moves: list[ms.PlannedMove], parts: int) -> None:
-        """As `rk plan apply` hands over: the plan is announced, each part sent until that is certain.
+        """Submit a plan as `rk plan apply` does: begin the plan, and send each part until it is acknowledged.
 
-        What `rk plan resume` does is done, too: a plan that ended meanwhile is announced again.
+        As `rk plan resume` does, begin a plan again that has ended meanwhile.
         """
         size = -(-len(moves) // parts)
         pieces = [moves[at : at + size] for at in range(0, len(moves), size)]
@@ -254,7 +258,7 @@ class Operator:
             await self.pause(PAUSE_S)
 
     def drain(self) -> None:
-        """Empty a server, as long as another one is left, or take the mark away."""
+        """Drain a server if another one is left, or undrain it."""
         draining = self._observer.shadow.draining
         server = self._chance.pick(self._servers)
         if server.uuid in draining:
@@ -263,7 +267,7 @@ class Operator:
             self.do(f"drain {server.uuid}", lambda: self._mark(server.uuid))
 
     def undrain(self, uuid: str) -> None:
-        """Take the mark away."""
+        """Undrain a server."""
         self.do(f"undrain {uuid}", lambda: self._unmark(uuid))
 
     async def _mark(self, uuid: str) -> None:
@@ -279,7 +283,7 @@ class Operator:
             return
 
     def fence(self) -> None:
-        """Fence a server for some seconds or until it is unfenced, as long as two others are left; or unfence one."""
+        """Fence a server for some seconds or until it is unfenced, if two others are left. Unfence a fenced server."""
         bars = self._observer.shadow.bars
         server = self._chance.pick(self._servers)
         if server.uuid in bars:
@@ -291,15 +295,15 @@ class Operator:
     async def _fence(self, server: ServerMachine, bar_ms: int) -> None:
         answer = await self.ask(ms.FenceServer(server.uuid, "simulated", bar_ms=bar_ms))
         if bar_ms < 0 and server.uuid not in self._observer.shadow.bars:
-            self._observer.violated(f"X10: {answer.detail}, and the store does not say so")
+            self._observer.violated(f"X10: {answer.detail}, but the store has no bar for the server")
 
     def unfence(self, uuid: str) -> None:
-        """Let a server have regions again."""
+        """Allow regions on a fenced server again."""
         self.do(f"unfence {uuid}", lambda: self.ask(ms.UnfenceServer(uuid)))
 
     def vacate_active(self) -> None:
-        """Delete the mark of the active master under it: another is elected while it believes that it reigns."""
-        self.do("the mark of the active master is taken away", self._vacate)
+        """Delete /active: another master is elected while the active master assumes that it is still active."""
+        self.do("delete /active", self._vacate)
 
     async def _vacate(self) -> None:
         try:
@@ -308,7 +312,7 @@ class Operator:
             return
 
     def retry_parked(self) -> None:
-        """Ask for everything that was parked to be tried again."""
+        """Retry every parked region."""
         for record in list(self._observer.shadow.transitions.values()):
             if record.parked:
                 self._retry(record)

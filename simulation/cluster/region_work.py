@@ -1,4 +1,4 @@
-"""What region servers call and do not bring along: the opener of regions, and the threads that run it."""
+"""What region servers call but do not contain: the opener of regions, and the threads that run the opener."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from simulation.engine.timeline import SECOND
 T = TypeVar("T")
 Key = tuple[str, int]
 
-#: Kind of the simulated service. Masters take it to copy rows between replicas, so a table may have several.
+#: Kind of the simulated service. The masters assume that its rows are shared, so a table may have several replicas.
 SIMULATED: Final = "simulated/1"
-#: A slow open reports its progress so often; one that hangs does not.
+#: Interval of a slow open's progress reports. A hanging open sends none.
 PROGRESS_US: Final = 1 * SECOND
-#: What hangs ends so soon after the faults have stopped.
+#: Hanging calls end within this time after the faults have stopped.
 RELEASED_US: Final = 2 * SECOND
 
 
 class Work(msgspec.Struct):
-    """How regions open and close, as probabilities; the same for all servers of a run. Changed when faults stop."""
+    """How regions open and close, as probabilities; shared by all servers of a run. Faults end at `until`."""
 
     slow_open: float = 0.0
     hanging_open: float = 0.0
@@ -36,35 +36,35 @@ class Work(msgspec.Struct):
     failing_close: float = 0.0
     #: Regions whose open always fails.
     poisoned: list[str] = []
-    #: Regions whose open ends its process.
+    #: Regions whose open kills the process.
     deadly: list[str] = []
-    #: How many processes each of them has ended.
+    #: Processes that each of these regions has killed.
     deaths: dict[str, int] = {}
-    #: Microseconds at which the faults stop.
+    #: Time in microseconds at which the faults stop.
     until: int = 0
-    #: Regions are locked while open, as by the built-in opener.
+    #: Regions are locked while they are open, as the built-in opener does.
     locks: bool = True
 
 
-class Holds:
-    """Who has which replica open, over all servers: the shared disk with its locks, and what the observer looks at."""
+class OpenReplicas:
+    """Which opener has which replica open, over all servers: the shared disk with its locks, read by the observer."""
 
     def __init__(self) -> None:
         self.locks: dict[Key, tuple[Incarnation, Opener]] = {}
         #: Openers that have a replica open.
         self.open: dict[Key, list[Opener]] = {}
-        #: Replicas that more than one opener has open, dead or alive, with a lease or without.
+        #: Replicas that more than one opener has open, whether their processes live or hold leases.
         self.contended: dict[Key, None] = {}
 
     def opened(self, key: Key, opener: Opener) -> None:
-        """An opener has a replica open."""
+        """Record that an opener has opened a replica."""
         holders = self.open.setdefault(key, [])
         holders.append(opener)
         if len(holders) > 1:
             self.contended[key] = None
 
     def closed(self, key: Key, opener: Opener) -> None:
-        """An opener has it open no more."""
+        """Record that an opener has closed a replica."""
         holders = self.open.get(key, [])
         if opener in holders:
             holders.remove(opener)
@@ -72,7 +72,7 @@ class Holds:
                 self.contended.pop(key, None)
 
     def process_gone(self, opener: Opener) -> None:
-        """A process ended; its system gives its locks back."""
+        """Release the locks of a process that has ended, as an operating system does."""
         for key in [key for key, holders in self.open.items() if opener in holders]:
             self.closed(key, opener)
         for key in [key for key, (_, holder) in self.locks.items() if holder is opener]:
@@ -84,34 +84,35 @@ class Opener(RegionOpener):
 
     kind = SIMULATED
 
-    def __init__(self, process: Process, holds: Holds, work: Work, rows_removed: Callable[[str], None]) -> None:
-        """`rows_removed` is told of each table whose rows are removed."""
+    def __init__(
+        self, process: Process, open_replicas: OpenReplicas, work: Work, rows_removed: Callable[[str], None]
+    ) -> None:
+        """Call `rows_removed` with each table whose rows are removed."""
         self.process = process
         self._rows_removed = rows_removed
         self.is_serving = False
-        #: Ends of opens that were cut short because a replica is given up: none is ever forgotten.
-        self._holds = holds
+        self._open_replicas = open_replicas
         self._work = work
         self._span_us = 0
-        process.on_death.append(lambda: holds.process_gone(self))
+        process.on_death.append(lambda: open_replicas.process_gone(self))
 
     def purge(self, table_id: str) -> int:
-        """Remove a table's rows, unless the lock of a region says that a server has it open."""
+        """Remove a table's rows. Raise RegionError if the lock of a region shows that the region is open."""
         if self.process.is_dead:
             return 0
-        if any(key[0].startswith(f"{table_id}.") and openers for key, openers in self._holds.open.items()):
+        if any(key[0].startswith(f"{table_id}.") and openers for key, openers in self._open_replicas.open.items()):
             raise RegionError(f"regions of {table_id} are open")
         self._takes(0.0, 0.0)
         self._rows_removed(table_id)
         return 1
 
     def take_span(self) -> int:
-        """How long the call that was made last takes, in microseconds."""
+        """Return the duration of the latest call in microseconds."""
         span, self._span_us = self._span_us, 0
         return span
 
     def _takes(self, slow: float, hanging: float) -> bool:
-        """Draw how long the call takes; return whether it hangs."""
+        """Draw the duration of a call; return True if the call hangs."""
         chance, work = self.process.chance, self._work
         left = work.until - self.process.timeline.now
         if left > 0 and chance.happens(hanging):
@@ -124,21 +125,21 @@ class Opener(RegionOpener):
         return False
 
     def open(self, opening: Opening) -> None:
-        """Begin to open; raises RegionError, OwnerHeld."""
+        """Begin to open a replica. Raise RegionError or OwnerHeld."""
         key = (opening.region.region_id, opening.replica)
         process, work = self.process, self._work
         if process.is_dead:
             return
         hangs = self._takes(work.slow_open, work.hanging_open)
         if work.locks:
-            holder = self._holds.locks.get(key)
+            holder = self._open_replicas.locks.get(key)
             if holder is not None and holder[0] != opening.evict:
                 raise OwnerHeld(holder[0])
-            self._holds.locks[key] = (opening.server, self)
+            self._open_replicas.locks[key] = (opening.server, self)
         is_faulty = process.timeline.now < work.until
         if is_faulty and (key[0] in work.poisoned or process.chance.happens(work.failing_open)):
             self._unlock(key)
-            raise RegionError("the simulation lets this open fail")
+            raise RegionError("injected failure of an open")
         if is_faulty and key[0] in work.deadly:
             process.timeline.later(self._span_us // 2, self._die_of, key[0])
         for at in () if hangs else range(PROGRESS_US, self._span_us, PROGRESS_US):
@@ -146,35 +147,35 @@ class Opener(RegionOpener):
         process.timeline.later(self._span_us, self._has_opened, key)
 
     def _die_of(self, region_id: str) -> None:
-        """The open ends its process, as a page that leads out of the map would."""
+        """Kill the process in the middle of an open, as a crash in native code would."""
         if not self.process.is_dead:
             self._work.deaths[region_id] = self._work.deaths.get(region_id, 0) + 1
             self.process.kill()
 
     def _has_opened(self, key: Key) -> None:
-        """The call returns now: from here on the region could be served."""
+        """Record the replica as open; the call returns now."""
         if not self.process.is_dead:
-            self._holds.opened(key, self)
+            self._open_replicas.opened(key, self)
 
     def close(self, region: RegionRecord, replica: int) -> None:
-        """Begin to close; raises RegionError."""
+        """Begin to close a replica. Raise RegionError."""
         key = (region.region_id, replica)
         work = self._work
         if self.process.is_dead:
             return
         self._takes(work.slow_close, work.hanging_close)
         if self.process.timeline.now < work.until and self.process.chance.happens(work.failing_close):
-            raise RegionError("the simulation lets this close fail")
-        self._holds.closed(key, self)
+            raise RegionError("injected failure of a close")
+        self._open_replicas.closed(key, self)
         self.process.timeline.later(max(0, self._span_us - 1), self._unlock, key)
 
     def _unlock(self, key: Key) -> None:
-        holder = self._holds.locks.get(key)
+        holder = self._open_replicas.locks.get(key)
         if holder is not None and holder[1] is self:
-            del self._holds.locks[key]
+            del self._open_replicas.locks[key]
 
     def serving_changed(self, is_serving: bool) -> None:
-        """The lease began or ended."""
+        """Store whether the server's lease open_replicas."""
         self.is_serving = is_serving
 
 
@@ -199,13 +200,13 @@ class Threads:
         self.pending = 0
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        """Run `work` on a thread; `done` gets its result, or the exception that it raised."""
+        """Run `work` on a thread; call `done` with its result, or with the exception that it raised."""
         self.pending += 1
         self._jobs.append((work, done))
         self._begin()
 
     def stop(self, timeout_s: float) -> bool:  # noqa: ARG002
-        """The process ends anyway."""
+        """Return True if no work is pending. The simulated process ends in any case."""
         return self.pending == 0
 
     def _begin(self) -> None:
@@ -219,7 +220,7 @@ class Threads:
         result: Any
         try:
             result = work()
-        except Exception as error:  # the boundary of foreign code, as in the real pool
+        except Exception as error:  # the real pool catches everything that an opener raises, too
             result = error
         span = self._opener.take_span()
         self._process.timeline.later(span, self._process.turn, self._ended, done, result)

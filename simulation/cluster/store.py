@@ -1,10 +1,12 @@
 """The store, as its clients see it: nodes that serve the real client protocol from the real state machine.
 
-In place of Raft stands one list of committed groups. A node hands its clients' commands to the leader and performs what
-is committed when it hears of it, each after delays of its own, so nodes are behind each other as real ones are. The
-leader may pause, be lost (what had not reached it is lost, and sessions begin anew), be cut off from a node, or find a
-session silent; nodes may restart. What a client may see of all that, Raft itself included, is the business of
-`tests/sim/store`; here it is the ground that masters and region servers must not slip on.
+Instead of Raft there is one list of committed batches. A node forwards its clients' commands to the leader. It
+applies a
+batch when the batch reaches it. Each step has a delay of its own, so nodes lag behind each other as real nodes do.
+
+Faults: the leader pauses or changes (commands on their way are sent again, and sessions get their whole timeout again),
+a node is cut off from the leader or restarts, a session expires. `tests/sim/store` checks what clients may see of all
+this with real Raft. Here the store is only the environment of masters and region servers.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from simulation.engine.process import EPOCH_MS, TURN_US
 from simulation.engine.timeline import Timeline
 
 PORT: Final = 2181
-#: How often the leader looks for silent sessions, and hears from the nodes about their clients.
+#: How often the leader looks for silent sessions and collects the sessions that the nodes' clients have used.
 TICK_US: Final = 100_000
-#: A node that has no leader for so long sends its clients away.
-ALONE_US: Final = 1_500_000
+#: A node without a leader closes its clients' connections after this time.
+NO_LEADER_US: Final = 1_500_000
 
-#: Told of every command that is committed, once, with the state behind it.
+#: Called once for every committed command, with the state after it.
 Witness = Callable[[StateMachine, CommandOutcome], None]
 
 
@@ -68,16 +70,16 @@ class Client:
         self._node.pipeline.clients.connection_lost(self.connection)
 
     def wake(self) -> None:
-        """There is output."""
+        """Schedule the client's output."""
         if not self.is_dirty:
             self.is_dirty = True
             self._node.dirty.append(self)
 
     def set_reading(self, is_reading: bool) -> None:
-        """Clients of a simulated cluster do not ask for more than may wait."""
+        """Do nothing: clients of a simulated cluster never exceed the limit of waiting requests."""
 
     def close(self, *, flush: bool) -> None:
-        """Close, behind the output if `flush`."""
+        """Close the connection; send the output first if `flush`."""
         if flush:
             self._ends_when_sent = True
             self.wake()
@@ -85,7 +87,7 @@ class Client:
             self.end.close()
 
     def send(self) -> None:
-        """Send what has gathered."""
+        """Send the collected output."""
         self.is_dirty = False
         output = self.connection.output
         if output:
@@ -96,7 +98,7 @@ class Client:
 
 
 class SimulatedNode:
-    """One node. `applied` groups of the store's list are in its tree."""
+    """A store node. Its tree contains the first `applied` batches of the store's list."""
 
     def __init__(self, store: SimulatedStore, number: int) -> None:
         self.store = store
@@ -105,11 +107,11 @@ class SimulatedNode:
         self.machine = StateMachine()
         self.applied = 0
         self.is_up = True
-        #: Cut off from the leader since, or -1.
-        self.alone_since = -1
+        #: Time since when the node is cut off from the leader, or -1.
+        self.cut_off_since = -1
         self.dirty: list[Client] = []
         self.incarnation = 0
-        self._heard_of = 0
+        self._known_committed = 0
         self._syncs: list[tuple[int, Connection, Pending]] = []
         self._is_turn_due = False
         self._start()
@@ -126,7 +128,7 @@ class SimulatedNode:
         Client(self, end)
 
     def restart(self, down_us: int) -> None:
-        """The process ends; its tree is on its disk. Commands that had not left are lost."""
+        """Stop the process. Its tree survives on disk; commands that it has not sent are lost."""
         self.is_up = False
         self.incarnation += 1
         self.store.network.unlisten(self.host, PORT)
@@ -139,12 +141,12 @@ class SimulatedNode:
         self.is_up = True
         self.dirty.clear()
         self._start()
-        self.hear(len(self.store.log))
+        self.learn_committed(len(self.store.log))
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
     def turn_ends(self) -> None:
-        """Answer, and hand commands on, at the end of this turn."""
+        """Schedule the end of the turn, which sends replies and forwards commands."""
         if not self._is_turn_due:
             self._is_turn_due = True
             self.store.timeline.later(TURN_US, self._turn)
@@ -153,7 +155,7 @@ class SimulatedNode:
         self._is_turn_due = False
         if not self.is_up:
             return
-        if self.proposals.waiting and self.alone_since < 0:
+        if self.proposals.waiting and self.cut_off_since < 0:
             _, taken = self.proposals.take(1)
             if taken:
                 self.store.forward(self, [one.command for one in taken])
@@ -163,29 +165,29 @@ class SimulatedNode:
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
-    def hear(self, length: int) -> None:
-        """So many groups are committed."""
-        self._heard_of = max(self._heard_of, length)
-        if not self.is_up or self.alone_since >= 0:
+    def learn_committed(self, length: int) -> None:
+        """Apply the committed batches up to `length`, unless the node is down or cut off."""
+        self._known_committed = max(self._known_committed, length)
+        if not self.is_up or self.cut_off_since >= 0:
             return
         pipeline = self.pipeline
-        while self.applied < self._heard_of:
-            group = self.store.log[self.applied]
+        while self.applied < self._known_committed:
+            batch = self.store.log[self.applied]
             self.applied += 1
             if pipeline.clients.waiting_reads:
-                time_ms, commands = decode_group(group)
+                time_ms, commands = decode_group(batch)
                 for command in commands:
                     pipeline.applied([self.machine.apply(command, time_ms)])
             else:
-                pipeline.applied(self.machine.apply_group(group))
+                pipeline.applied(self.machine.apply_group(batch))
         self._release_syncs()
         self.turn_ends()
 
     def _ask_read_index(self, connection: Connection, waiting: Pending) -> None:
         self.store.read_index(self, connection, waiting)
 
-    def may_answer(self, index: int, connection: Connection, waiting: Pending) -> None:
-        """A sync may be answered once so many groups are applied."""
+    def read_index_known(self, index: int, connection: Connection, waiting: Pending) -> None:
+        """Answer a sync once the first `index` batches are applied."""
         self._syncs.append((index, connection, waiting))
         self._release_syncs()
         self.turn_ends()
@@ -198,31 +200,31 @@ class SimulatedNode:
     # --- the leader ---------------------------------------------------------------------------------------------------
 
     def cut_off(self) -> None:
-        """The leader cannot be reached from here."""
-        if self.alone_since < 0:
-            self.alone_since = self.store.timeline.now
-            self.store.timeline.later(ALONE_US, self._send_away, self.alone_since)
+        """Cut the node off from the leader."""
+        if self.cut_off_since < 0:
+            self.cut_off_since = self.store.timeline.now
+            self.store.timeline.later(NO_LEADER_US, self._close_clients, self.cut_off_since)
 
     def rejoin(self) -> None:
-        """The leader can be reached again."""
-        if self.alone_since >= 0:
-            self.alone_since = -1
-            self.hear(len(self.store.log))
+        """Connect the node with the leader again."""
+        if self.cut_off_since >= 0:
+            self.cut_off_since = -1
+            self.learn_committed(len(self.store.log))
 
-    def _send_away(self, since: int) -> None:
-        if self.alone_since == since and self.is_up:
+    def _close_clients(self, since: int) -> None:
+        if self.cut_off_since == since and self.is_up:
             for connection in list(self.pipeline.clients.connections.values()):
                 self.pipeline.clients.close(connection)
 
 
 class SimulatedStore:
-    """All nodes, and the list of what is committed."""
+    """All nodes, and the list of committed batches."""
 
     def __init__(self, timeline: Timeline, network: Network, nodes: int, witness: Witness) -> None:
         self.timeline = timeline
         self.network = network
         self.chance = SeededRandom(f"regionkeeper store {timeline.chance.below(1 << 62)}")
-        #: What an observer of everything knows: performed the moment it is committed.
+        #: The committed state, applied at the moment of the commit; for the observer.
         self.truth = StateMachine()
         self.log: list[bytes] = []
         self._witness = witness
@@ -232,7 +234,7 @@ class SimulatedStore:
         self._is_commit_due = False
         self._last_time_ms = 0
         self.nodes = [SimulatedNode(self, number) for number in range(nodes)]
-        #: When what is sent now arrives at the earliest: to the leader and from it, per node.
+        #: Earliest arrival of what is sent now, to the leader and from the leader, per node.
         self._to_leader = [0] * nodes
         #: Commands on their way to the leader, in order, per node.
         self._on_their_way: list[deque[list[bytes]]] = [deque() for _ in range(nodes)]
@@ -242,11 +244,11 @@ class SimulatedStore:
 
     @property
     def address(self) -> str:
-        """What clients are told."""
+        """Return the connection string for clients."""
         return ",".join(f"{node.host}:{PORT}" for node in self.nodes)
 
     def now_ms(self) -> int:
-        """The store's own clock, against which the others' rates are counted."""
+        """Return the store's own time, to which the rates of the processes' clocks refer."""
         return self.timeline.now // 1000
 
     # --- commands -----------------------------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ class SimulatedStore:
         return lag
 
     def forward(self, node: SimulatedNode, commands: list[bytes]) -> None:
-        """A node's commands go to the leader."""
+        """Send a node's commands to the leader."""
         arrival = max(self.timeline.now + self._lag(), self._to_leader[node.number])
         self._to_leader[node.number] = arrival
         self._on_their_way[node.number].append(commands)
@@ -282,29 +284,29 @@ class SimulatedStore:
         self._is_commit_due = False
         commands, self._waiting = self._waiting, []
         self._last_time_ms = max(self._last_time_ms, EPOCH_MS + self.now_ms())
-        group = encode_group(self._last_time_ms, commands)
-        self.log.append(group)
-        time_ms, decoded = decode_group(group)
+        batch = encode_group(self._last_time_ms, commands)
+        self.log.append(batch)
+        time_ms, decoded = decode_group(batch)
         for command in decoded:
             self._witness(self.truth, self.truth.apply(command, time_ms))
         for node in self.nodes:
             arrival = max(self.timeline.now + self._lag(), self._to_node[node.number])
             self._to_node[node.number] = arrival
-            self.timeline.at(arrival, node.hear, len(self.log))
+            self.timeline.at(arrival, node.learn_committed, len(self.log))
         self._commit_soon()
 
     def read_index(self, node: SimulatedNode, connection: Connection, waiting: Pending) -> None:
-        """A round trip to the leader tells how much a sync must see."""
+        """Ask the leader for the commit index that a sync must wait for."""
         self.timeline.later(self._lag(), self._read_index_at_leader, node, node.incarnation, connection, waiting)
 
     def _read_index_at_leader(
         self, node: SimulatedNode, incarnation: int, connection: Connection, waiting: Pending
     ) -> None:
-        if self.timeline.now < self._paused_until or node.alone_since >= 0:
+        if self.timeline.now < self._paused_until or node.cut_off_since >= 0:
             again = max(self._paused_until, self.timeline.now + TICK_US)
             self.timeline.at(again, self._read_index_at_leader, node, incarnation, connection, waiting)
             return
-        # Syncs of one node are answered in the order of their round trips, which keep the order of the link.
+        # Syncs of one node are answered in the order of their round trips: the link keeps its order.
         arrival = max(self.timeline.now + self._lag(), self._to_node[node.number])
         self._to_node[node.number] = arrival
         self.timeline.at(arrival, self._read_index_known, node, incarnation, len(self.log), connection, waiting)
@@ -314,19 +316,19 @@ class SimulatedStore:
         node: SimulatedNode, incarnation: int, index: int, connection: Connection, waiting: Pending
     ) -> None:
         if node.is_up and node.incarnation == incarnation:
-            node.may_answer(index, connection, waiting)
+            node.read_index_known(index, connection, waiting)
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     def session_opened(self, session_id: int, node: int) -> None:  # noqa: ARG002
-        """A session was created or moved: it is alive."""
+        """Restart the timeout of a session that was created or moved."""
         self._expiry.touch(session_id, self.now_ms())
 
     def _tick(self) -> None:
         self.timeline.later(TICK_US, self._tick)
         now_ms = self.now_ms()
         for node in self.nodes:
-            if node.is_up and node.alone_since < 0:
+            if node.is_up and node.cut_off_since < 0:
                 for session_id in node.pipeline.clients.take_heard():
                     self._expiry.touch(session_id, now_ms)
         if self.timeline.now < self._paused_until:
@@ -339,16 +341,16 @@ class SimulatedStore:
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def pause(self, span_us: int) -> None:
-        """The leader stands still; sessions get their whole time again when it goes on."""
-        self.timeline.note(f"store: the leader pauses for {span_us} us")
+        """Pause the leader. Sessions get their whole timeout again afterwards."""
+        self.timeline.note(f"store: leader pauses for {span_us} us")
         self._paused_until = max(self._paused_until, self.timeline.now + span_us)
         self.timeline.at(self._paused_until, self._restart_expiry)
 
     def change_leader(self, span_us: int) -> None:
-        """Another node leads after a pause: what is on its way to the old one has to be sent again."""
+        """Elect another node after a pause. Commands on their way to the old leader are sent again."""
         self._era += 1
         for node in self.nodes:
-            # The node knows that these were not performed, and sends them again before anything newer.
+            # The node knows that these commands were not committed, and sends them before any newer command.
             lost = [command for commands in self._on_their_way[node.number] for command in commands]
             self._on_their_way[node.number].clear()
             if lost:
@@ -359,7 +361,7 @@ class SimulatedStore:
         self._expiry = ExpiryQueue(self.truth.sessions, TICK_US // 1000, self.now_ms())
 
     def end_session(self, session_id: int) -> None:
-        """The store ends a session although its client is alive: its process may know nothing for a while."""
+        """Expire a session whose client is alive; the client's process may not notice for a while."""
         session = self.truth.sessions.find(session_id)
         if session is not None:
             self._waiting.append(encode_command(session_id, session.owner, 0, OP_EXPIRE, b""))

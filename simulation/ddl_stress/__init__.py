@@ -1,6 +1,6 @@
-"""The oracle of the DDL stress test (TS-04): clients change tables while masters come and go. Pure.
+"""The oracle of the DDL stress test (TS-04): clients change tables while masters fail over. Pure.
 
-operations.py        what the clients ask
-model.py             what they were answered, and whether the answers can be true
-catalog_snapshot.py  the catalog held against the answers
+operations.py        the clients' requests
+model.py             the results that the clients received, and whether these results can all be true
+catalog_snapshot.py  the comparison of the catalog with the results
 """

@@ -1,17 +1,17 @@
-"""What the clients of a storm were told, and what follows from it: the model that the catalogue must equal (TS-04).
+"""The results of a DDL stress run, and what follows from them: the model of the expected catalog (TS-04).
 
-Every operation is noted with the moment it was first asked and the moment its result came. From the results alone the
-life of each table can be told again: a create names the table's id, each alteration the version of the schema that it
-has made, a delete ends it. So the order of what was done to one table is known exactly, whoever did it, and everything
-can be checked:
+Every operation is logged with the time of its first request and the time of its result. The results alone determine the
+history of each table: a create names the table's id, each alteration names its new schema version, a delete ends the
+table. So the order of the operations on one table is known exactly, whichever client sent them, and these rules can be
+checked:
 
-- each operation has a definite result, within its deadline;
-- no version is missing or there twice, and each result shows what its alteration makes of the version before;
-- nothing is done to a table that is deleted; no two tables have a name at the same time;
-- each refusal was right at some moment between question and answer. A refusal because of what the same request did
-  itself, at an attempt whose answer was lost, is none.
+- each operation has a definite result within its deadline;
+- no schema version is missing or occurs twice, and each result shows what its alteration makes of the version before;
+- no operation succeeds on a deleted table; no two tables have the same name at the same time;
+- each rejection was right at some moment between request and result. A request must not be rejected because of its own
+  effect in an earlier attempt whose reply was lost.
 
-Times are on one clock, in any unit.
+Times are read from one clock, in any unit.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from simulation.ddl_stress.operations import Operation, OperationOutcome, column
 
 FOREVER: Final = float("inf")
 
-#: What a table looks like from outside: its name, and its columns or its owner's text.
-Form = tuple[str, tuple[str, ...] | str]
+#: A table as clients see it: its name, and its columns or its owner's text.
+Shape = tuple[str, tuple[str, ...] | str]
 
 
-class Deed(msgspec.Struct):
-    """One operation, when it was asked, and what became of it when."""
+class LoggedOperation(msgspec.Struct):
+    """An operation with the time of its first request, its result, and the time of the result."""
 
     operation: Operation
     asked: float
@@ -43,21 +43,25 @@ class Deed(msgspec.Struct):
 
     @property
     def request(self) -> CreateTable | AlterTable | DeleteTable:
-        """What was asked."""
+        """Return the operation's request."""
         return self.operation.request
 
     @property
     def is_unanswered(self) -> bool:
-        """Nobody knows what became of it."""
+        """Return True if the operation's effect is unknown."""
         return self.outcome.table is None and not self.outcome.code
 
     def __str__(self) -> str:
         target = self.request.name if isinstance(self.request, CreateTable) else self.request.table
-        return f"{self.operation.kind.value} {target} ({self.request.request_id}: {self.outcome.word})"
+        return f"{self.operation.kind.value} {target} ({self.request.request_id}: {self.outcome.label})"
 
 
-class NameHolding(msgspec.Struct, frozen=True):
-    """A table had a name: at the latest from `sure_from` to `sure_until`, at the most from `perhaps_from` on."""
+class NameInterval(msgspec.Struct, frozen=True):
+    """The time during which a table had a name.
+
+    The table had the name from `sure_from` to `sure_until`, and at no time before `perhaps_from` or after
+    `perhaps_until`.
+    """
 
     table_id: str
     perhaps_from: float
@@ -66,36 +70,37 @@ class NameHolding(msgspec.Struct, frozen=True):
     perhaps_until: float
 
 
-class Life(msgspec.Struct):
-    """One table, as its operations tell it."""
+class TableHistory(msgspec.Struct):
+    """One table, as its operations describe it."""
 
     table_id: str
-    created: Deed | None = None
-    #: Alterations in the order of the versions that they made.
-    altered: list[Deed] = []
-    deleted: Deed | None = None
+    created: LoggedOperation | None = None
+    #: Alterations in the order of the schema versions that they made.
+    altered: list[LoggedOperation] = []
+    deleted: LoggedOperation | None = None
 
-    def forms(self) -> list[Form]:
-        """How it looked, from its creation on: one form more than it was altered. Empty for a table nobody created."""
+    def shapes(self) -> list[Shape]:
+        """Return the table's shapes since its creation: one more than its alterations. Empty if its creation is
+        unknown."""
         if self.created is None or not isinstance(self.created.request, CreateTable):
             return []
         request = self.created.request
         first = tuple(one.name for one in request.columns if not one.key) if request.columns else request.schema
-        found: list[Form] = [(request.name, first)]
-        for deed in self.altered:
-            found.append(changed(found[-1], deed.request))
+        found: list[Shape] = [(request.name, first)]
+        for entry in self.altered:
+            found.append(changed(found[-1], entry.request))
         return found
 
 
-def changed(form: Form, request: CreateTable | AlterTable | DeleteTable) -> Form:
-    """What an alteration makes of a table."""
-    name, schema = form
+def changed(shape: Shape, request: CreateTable | AlterTable | DeleteTable) -> Shape:
+    """Return the shape after a request."""
+    name, schema = shape
     if not isinstance(request, AlterTable):
-        return form
+        return shape
     if request.schema is not None:
         schema = request.schema
     for step in request.steps:
-        assert not isinstance(schema, str), "steps are for tables with columns"
+        assert not isinstance(schema, str), "only tables with columns have schema steps"
         if isinstance(step, AddColumn):
             schema = (*schema, step.column.name)
         elif isinstance(step, DropColumn):
@@ -103,109 +108,109 @@ def changed(form: Form, request: CreateTable | AlterTable | DeleteTable) -> Form
     return request.name or name, schema
 
 
-def form_of(record: TableRecord) -> Form:
-    """What a record says."""
+def shape_of(record: TableRecord) -> Shape:
+    """Return the shape that a record describes."""
     columns = columns_of(record)
     return record.name, str(record.schema) if columns is None else columns
 
 
-class Ledger:
-    """All operations of a storm."""
+class OperationLog:
+    """All operations of a run."""
 
     def __init__(self) -> None:
-        self.deeds: list[Deed] = []
-        self._open: dict[int, Deed] = {}
+        self.entries: list[LoggedOperation] = []
+        self._running: dict[int, LoggedOperation] = {}
 
-    def asked(self, operation: Operation, now: float) -> None:
-        """A client is about to ask this for the first time."""
-        deed = Deed(operation, now)
-        self.deeds.append(deed)
-        self._open[operation.number] = deed
+    def start(self, operation: Operation, now: float) -> None:
+        """Add an operation at its first request."""
+        entry = LoggedOperation(operation, now)
+        self.entries.append(entry)
+        self._running[operation.number] = entry
 
-    def ended(self, operation: Operation, outcome: OperationOutcome, now: float) -> None:
-        """It has its result, or has given up."""
-        deed = self._open.pop(operation.number)
-        deed.outcome = outcome
-        if not deed.is_unanswered:
-            deed.ended = now
+    def finish(self, operation: Operation, outcome: OperationOutcome, now: float) -> None:
+        """Set the operation's result, or mark it as given up."""
+        entry = self._running.pop(operation.number)
+        entry.outcome = outcome
+        if not entry.is_unanswered:
+            entry.ended = now
 
     # --- what was done ------------------------------------------------------------------------------------------------
 
-    def lives(self) -> dict[str, Life]:
-        """Every table that was acknowledged to anybody, by id."""
-        found: dict[str, Life] = {}
-        for deed in self.deeds:
-            record = deed.outcome.table
+    def histories(self) -> dict[str, TableHistory]:
+        """Return the history of every table that a result has named, by table id."""
+        found: dict[str, TableHistory] = {}
+        for entry in self.entries:
+            record = entry.outcome.table
             if record is None:
                 continue
-            life = found.setdefault(record.table_id, Life(record.table_id))
-            if isinstance(deed.request, AlterTable):
-                life.altered.append(deed)
-            elif isinstance(deed.request, CreateTable):
-                life.created = life.created or deed
+            history = found.setdefault(record.table_id, TableHistory(record.table_id))
+            if isinstance(entry.request, AlterTable):
+                history.altered.append(entry)
+            elif isinstance(entry.request, CreateTable):
+                history.created = history.created or entry
             else:
-                life.deleted = life.deleted or deed
-        for life in found.values():
-            life.altered.sort(key=_version)
+                history.deleted = history.deleted or entry
+        for history in found.values():
+            history.altered.sort(key=_version)
         return found
 
-    def in_doubt(self) -> set[str]:
-        """Names and ids that an unanswered operation may have changed: nothing is said about them."""
+    def uncertain(self) -> set[str]:
+        """Return the names and ids that an unanswered operation may have changed; checks skip them."""
         found: set[str] = set()
-        for deed in self.deeds:
-            if deed.is_unanswered:
-                found |= _mentioned(deed.request)
+        for entry in self.entries:
+            if entry.is_unanswered:
+                found |= _mentioned(entry.request)
         return found
 
-    # --- what cannot be -----------------------------------------------------------------------------------------------
+    # --- contradictions -----------------------------------------------------------------------------------------------
 
     def unanswered(self) -> list[str]:
-        """Operations without a definite result."""
-        return [str(deed) for deed in self.deeds if deed.is_unanswered]
+        """Return the operations without a definite result."""
+        return [str(entry) for entry in self.entries if entry.is_unanswered]
 
     def contradictions(self) -> list[str]:
-        """Results that cannot all be true."""
-        lives = self.lives()
-        doubt = self.in_doubt()
+        """Describe results that cannot all be true."""
+        histories = self.histories()
+        uncertain = self.uncertain()
         found = list(self._created_twice())
-        for life in lives.values():
-            found += _breaches_of(life, bool(({life.table_id} | names_of(life)) & doubt))
-        return found + list(_names_shared(lives.values()))
+        for history in histories.values():
+            found += _problems_of(history, bool(({history.table_id} | names_of(history)) & uncertain))
+        return found + list(_shared_names(histories.values()))
 
     def _created_twice(self) -> Iterator[str]:
-        first: dict[tuple[str, type], Deed] = {}
-        for deed in self.deeds:
-            record = deed.outcome.table
-            if record is None or isinstance(deed.request, AlterTable):
+        first: dict[tuple[str, type], LoggedOperation] = {}
+        for entry in self.entries:
+            record = entry.outcome.table
+            if record is None or isinstance(entry.request, AlterTable):
                 continue
-            other = first.setdefault((record.table_id, type(deed.request)), deed)
-            if other is not deed:
-                yield f"both {other} and {deed} were told that they did it to table {record.table_id}"
+            other = first.setdefault((record.table_id, type(entry.request)), entry)
+            if other is not entry:
+                yield f"both {other} and {entry} succeeded on table {record.table_id}"
 
-    def wrong_refusals(self) -> list[str]:
-        """Refusals that were right at no moment between question and answer."""
-        holds = self._holds()
-        lives = self.lives()
-        doubt = self.in_doubt()
+    def wrong_rejections(self) -> list[str]:
+        """Describe rejections that were right at no moment between request and result."""
+        intervals = self._name_intervals()
+        histories = self.histories()
+        uncertain = self.uncertain()
         found = []
-        for deed in self.deeds:
-            if deed.outcome.code and not _mentioned(deed.request) & doubt:
-                why = _wrong(deed, holds, lives)
+        for entry in self.entries:
+            if entry.outcome.code and not _mentioned(entry.request) & uncertain:
+                why = _why_wrong(entry, intervals, histories)
                 if why:
-                    found.append(f"{deed}: {why}; it was told: {deed.outcome.error}")
+                    found.append(f"{entry}: {why}; the reply was: {entry.outcome.error}")
         return found
 
-    def _holds(self) -> dict[str, list[NameHolding]]:
-        """Who had which name when."""
-        found: dict[str, list[NameHolding]] = {}
-        for life in self.lives().values():
-            for name, hold in _holds_of(life):
-                found.setdefault(name, []).append(hold)
+    def _name_intervals(self) -> dict[str, list[NameInterval]]:
+        """Return the intervals during which tables had each name."""
+        found: dict[str, list[NameInterval]] = {}
+        for history in self.histories().values():
+            for name, interval in _intervals_of(history):
+                found.setdefault(name, []).append(interval)
         return found
 
 
-def _version(deed: Deed) -> int:
-    return deed.outcome.table.schema_version if deed.outcome.table is not None else -1
+def _version(entry: LoggedOperation) -> int:
+    return entry.outcome.table.schema_version if entry.outcome.table is not None else -1
 
 
 def _mentioned(request: CreateTable | AlterTable | DeleteTable) -> set[str]:
@@ -216,133 +221,137 @@ def _mentioned(request: CreateTable | AlterTable | DeleteTable) -> set[str]:
     return {request.table}
 
 
-def names_of(life: Life) -> set[str]:
-    """All that it was ever called, also by operations on a table whose beginning nobody was told of."""
-    deeds = [*life.altered, *([] if life.deleted is None else [life.deleted])]
-    return {name for name, _ in life.forms()}.union(*(_mentioned(deed.request) for deed in deeds))
+def names_of(history: TableHistory) -> set[str]:
+    """Return every name that the table had, including names in operations on a table whose creation is unknown."""
+    entries = [*history.altered, *([] if history.deleted is None else [history.deleted])]
+    return {name for name, _ in history.shapes()}.union(*(_mentioned(entry.request) for entry in entries))
 
 
-def _breaches_of(life: Life, is_in_doubt: bool) -> list[str]:
-    """What is wrong with one table's life."""
-    if life.created is None:
-        if is_in_doubt:
+def _problems_of(history: TableHistory, is_uncertain: bool) -> list[str]:
+    """Describe what is wrong with one table's history."""
+    if history.created is None:
+        if is_uncertain:
             return []
-        deed = next(iter(life.altered), life.deleted)
-        return [f"{deed} was done to table {life.table_id}, which nobody was told that it was created"]
+        entry = next(iter(history.altered), history.deleted)
+        return [f"{entry} succeeded on table {history.table_id}, but no operation created the table"]
     found = []
-    forms = life.forms()
-    expected = list(range(1, len(life.altered) + 1))
-    versions = [_version(deed) for deed in life.altered]
-    if versions != expected and not is_in_doubt:
-        made = ", ".join(str(deed) for deed in life.altered)
-        found.append(f"table {life.table_id} was altered to the versions {versions}, not {expected}: {made}")
-    elif not is_in_doubt:
-        found += _misread(life, forms)
-    for deed in life.altered:
-        if life.deleted is not None and deed.asked > life.deleted.ended:
-            found.append(f"{deed} was done to table {life.table_id}, which had been deleted before it was asked")
-        if deed.ended < life.created.asked:
-            found.append(f"{deed} was done to table {life.table_id} before that was created")
+    shapes = history.shapes()
+    expected = list(range(1, len(history.altered) + 1))
+    versions = [_version(entry) for entry in history.altered]
+    if versions != expected and not is_uncertain:
+        made = ", ".join(str(entry) for entry in history.altered)
+        found.append(f"table {history.table_id} got the schema versions {versions}; expected {expected}: {made}")
+    elif not is_uncertain:
+        found += _wrong_results(history, shapes)
+    for entry in history.altered:
+        if history.deleted is not None and entry.asked > history.deleted.ended:
+            found.append(f"{entry} succeeded on table {history.table_id}, which had been deleted before the request")
+        if entry.ended < history.created.asked:
+            found.append(f"{entry} succeeded on table {history.table_id} before the table was created")
     return found
 
 
-def _misread(life: Life, forms: list[Form]) -> Iterator[str]:
-    """Results that do not show what the operation makes of the version before; operations that hit the wrong table."""
-    steps: list[tuple[Deed, Form, Form]] = []
-    assert life.created is not None, "only tables that were created have forms"
-    steps.append((life.created, forms[0], forms[0]))
-    steps += [(deed, forms[at], forms[at + 1]) for at, deed in enumerate(life.altered)]
-    if life.deleted is not None:
-        steps.append((life.deleted, forms[-1], forms[-1]))
-    for deed, before, after in steps:
-        record = deed.outcome.table
-        assert record is not None, f"{deed} is part of a life"
-        if form_of(record) != after:
-            yield f"{deed} shows {form_of(record)} as version {record.schema_version} of table, which must be {after}"
-        request = deed.request
-        if not isinstance(request, CreateTable) and request.table not in (before[0], life.table_id):
-            yield f"{deed} was done to a table whose name was {before[0]}"
-        is_deleted = life.deleted is not None and life.deleted.asked < deed.ended
+def _wrong_results(history: TableHistory, shapes: list[Shape]) -> Iterator[str]:
+    """Describe results that do not follow from the version before, and operations that changed the wrong table."""
+    steps: list[tuple[LoggedOperation, Shape, Shape]] = []
+    assert history.created is not None, "only tables that were created have shapes"
+    steps.append((history.created, shapes[0], shapes[0]))
+    steps += [(entry, shapes[at], shapes[at + 1]) for at, entry in enumerate(history.altered)]
+    if history.deleted is not None:
+        steps.append((history.deleted, shapes[-1], shapes[-1]))
+    for entry, before, after in steps:
+        record = entry.outcome.table
+        assert record is not None, f"{entry} is in a table's history"
+        if shape_of(record) != after:
+            yield f"{entry} shows {shape_of(record)} as version {record.schema_version} of the table; expected {after}"
+        request = entry.request
+        if not isinstance(request, CreateTable) and request.table not in (before[0], history.table_id):
+            yield f"{entry} changed a table whose name was {before[0]}"
+        is_deleted = history.deleted is not None and history.deleted.asked < entry.ended
         if isinstance(request, DeleteTable) != (record.state is TableState.REMOVED) and not is_deleted:
-            yield f"{deed} shows the table as {record.state.value}"
+            yield f"{entry} shows the table as {record.state.value}"
 
 
-def _holds_of(life: Life) -> Iterator[tuple[str, NameHolding]]:
-    if life.created is None:
+def _intervals_of(history: TableHistory) -> Iterator[tuple[str, NameInterval]]:
+    if history.created is None:
         return
-    forms = life.forms()
-    taking = life.created
-    for at, deed in enumerate([*life.altered, life.deleted]):
-        name = forms[at][0]
-        is_last = at == len(life.altered)
-        if not is_last and forms[at + 1][0] == name:
+    shapes = history.shapes()
+    taking = history.created
+    for at, entry in enumerate([*history.altered, history.deleted]):
+        name = shapes[at][0]
+        is_last = at == len(history.altered)
+        if not is_last and shapes[at + 1][0] == name:
             continue
-        until = (FOREVER, FOREVER) if deed is None else (deed.asked, deed.ended)
-        yield name, NameHolding(life.table_id, taking.asked, taking.ended, *until)
-        if deed is not None:
-            taking = deed
+        until = (FOREVER, FOREVER) if entry is None else (entry.asked, entry.ended)
+        yield name, NameInterval(history.table_id, taking.asked, taking.ended, *until)
+        if entry is not None:
+            taking = entry
 
 
-def _names_shared(lives: Iterable[Life]) -> Iterator[str]:
-    """Two tables that had one name at the same time."""
-    by_name: dict[str, list[NameHolding]] = {}
-    for life in lives:
-        for name, hold in _holds_of(life):
-            if hold.sure_from < hold.sure_until:
-                by_name.setdefault(name, []).append(hold)
-    for name, holds in by_name.items():
-        holds.sort(key=lambda one: one.sure_from)
-        latest = holds[0]
-        for hold in holds[1:]:
-            if hold.sure_from < latest.sure_until and hold.table_id != latest.table_id:
-                yield f"the name {name} was that of table {latest.table_id} and of table {hold.table_id} at once"
-            latest = max(latest, hold, key=lambda one: one.sure_until)
+def _shared_names(histories: Iterable[TableHistory]) -> Iterator[str]:
+    """Describe pairs of tables that had the same name at the same time."""
+    by_name: dict[str, list[NameInterval]] = {}
+    for history in histories:
+        for name, interval in _intervals_of(history):
+            if interval.sure_from < interval.sure_until:
+                by_name.setdefault(name, []).append(interval)
+    for name, intervals in by_name.items():
+        intervals.sort(key=lambda one: one.sure_from)
+        latest = intervals[0]
+        for interval in intervals[1:]:
+            if interval.sure_from < latest.sure_until and interval.table_id != latest.table_id:
+                yield f"the name {name} belonged to the tables {latest.table_id} and {interval.table_id} at once"
+            latest = max(latest, interval, key=lambda one: one.sure_until)
 
 
-def _wrong(deed: Deed, holds: dict[str, list[NameHolding]], lives: dict[str, Life]) -> str:
-    """Why a refusal is not right; empty if it is."""
-    request, code = deed.request, deed.outcome.code
+def _why_wrong(
+    entry: LoggedOperation, intervals: dict[str, list[NameInterval]], histories: dict[str, TableHistory]
+) -> str:
+    """Return why a rejection is wrong, or "" if it is right."""
+    request, code = entry.request, entry.outcome.code
     if code == ms.ALREADY_EXISTS and not isinstance(request, DeleteTable):
         taken = [
             one
-            for one in holds.get(request.name, [])
-            if one.perhaps_from < deed.ended and one.perhaps_until > deed.asked
+            for one in intervals.get(request.name, [])
+            if one.perhaps_from < entry.ended and one.perhaps_until > entry.asked
         ]
-        return "" if taken else "nobody had that name meanwhile"
+        return "" if taken else "no table had this name meanwhile"
     if isinstance(request, CreateTable):
-        return "nothing stood against it"
-    there = _sure(deed, request.table, holds, lives)
+        return "there was no reason for the rejection"
+    there = _certain_table(entry, request.table, intervals, histories)
     if code == ms.NOT_FOUND:
-        return "" if there is None else f"table {there.table_id} was there all the time"
+        return "" if there is None else f"table {there.table_id} existed all the time"
     if code == ms.BAD_REQUEST and isinstance(request, AlterTable):
         drops = [one.name for one in request.steps if isinstance(one, DropColumn)]
-        if drops and not (there is not None and _column_sure(there, drops[0], deed)):
+        if drops and not (there is not None and _certainly_had(there, drops[0], entry)):
             return ""
-    return "nothing stood against it"
+    return "there was no reason for the rejection"
 
 
-def _sure(deed: Deed, reference: str, holds: dict[str, list[NameHolding]], lives: dict[str, Life]) -> Life | None:
-    """The table that `reference` meant from question to answer without a doubt."""
-    life = lives.get(reference)
-    if life is not None:
-        is_there = life.created is not None and life.created.ended <= deed.asked
-        return life if is_there and (life.deleted is None or life.deleted.asked >= deed.ended) else None
-    for hold in holds.get(reference, []):
-        if hold.sure_from <= deed.asked and hold.sure_until >= deed.ended:
-            return lives[hold.table_id]
+def _certain_table(
+    entry: LoggedOperation, reference: str, intervals: dict[str, list[NameInterval]], histories: dict[str, TableHistory]
+) -> TableHistory | None:
+    """Return the table that `reference` certainly named from request to result, or None."""
+    history = histories.get(reference)
+    if history is not None:
+        exists = history.created is not None and history.created.ended <= entry.asked
+        return history if exists and (history.deleted is None or history.deleted.asked >= entry.ended) else None
+    for interval in intervals.get(reference, []):
+        if interval.sure_from <= entry.asked and interval.sure_until >= entry.ended:
+            return histories[interval.table_id]
     return None
 
 
-def _column_sure(life: Life, column: str, deed: Deed) -> bool:
-    """Whether the table had that column from question to answer without a doubt."""
-    is_there = False
-    for other in life.altered:
+def _certainly_had(history: TableHistory, column: str, entry: LoggedOperation) -> bool:
+    """Return True if the table certainly had the column from request to result."""
+    exists = False
+    for other in history.altered:
         for step in other.request.steps if isinstance(other.request, AlterTable) else ():
             if isinstance(step, AddColumn) and step.column.name == column:
-                is_there = other.ended <= deed.asked
-            elif isinstance(step, DropColumn) and step.name == column and other.asked < deed.ended:
+                exists = other.ended <= entry.asked
+            elif isinstance(step, DropColumn) and step.name == column and other.asked < entry.ended:
                 return False
-    return is_there
+    return exists
 
 
-__all__ = ["Deed", "Form", "Ledger", "Life", "form_of", "names_of"]
+__all__ = ["LoggedOperation", "OperationLog", "Shape", "TableHistory", "names_of", "shape_of"]

@@ -1,9 +1,9 @@
-"""What the clients of a storm ask: operations on tables drawn by chance, from what each client has been told.
+"""The clients' operations of a DDL stress run: random operations on tables, based on the results of each client.
 
-Every client has names of its own, which nobody else uses, and there are a few names that all of them want. Tables of
-either kind are created, altered, renamed from one kind of name to the other, and deleted; names are used again.
+Every client has names of its own; a few names are shared by all clients. Tables of either kind are created, altered,
+renamed from one kind of name to the other, and deleted; names are reused.
 
-Each operation has a request id of its own and is to be repeated under it until there is a definite result.
+Each operation has its own request id and is retried under this id until there is a definite result.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from regions.records.schema import AddColumn, ColumnSpec, ColumnType, DropColumn
 
 T = TypeVar("T")
 
-#: Names of each client's own, tables that it keeps at once, and names that all want.
+#: Names of each client, tables that it keeps at once, and names that all clients share.
 OWN_NAMES: Final = 6
 OWN_TABLES_MAX: Final = 4
 SHARED_NAMES: Final = 3
 KEY_COLUMN: Final = "id"
 
 
-#: What is no result: it is asked again under the same id. Any other refusal is one, and must be right.
-AGAIN: Final = frozenset((ms.NOT_LEADER, ms.BUSY, ms.TIMED_OUT, Code.UNREACHABLE, Code.CONNECTION_LOST, Code.TIMEOUT))
+#: Codes after which the request is retried under the same id. Any other rejection is a result and must be right.
+RETRIED_CODES: Final = frozenset(
+    (ms.NOT_LEADER, ms.BUSY, ms.TIMED_OUT, Code.UNREACHABLE, Code.CONNECTION_LOST, Code.TIMEOUT)
+)
 
 
-class Dice(Protocol):
-    """Chance, as much of it as is needed."""
+class RandomSource(Protocol):
+    """The random numbers that `OperationGenerator` needs."""
 
     def below(self, bound: int) -> int:
-        """A number from 0 on, below `bound`."""
+        """Return a number from 0 to `bound` - 1."""
         ...
 
 
 class OperationKind(enum.StrEnum):
-    """What an operation does."""
+    """Kind of an operation."""
 
     CREATE = "create"
     ADD_COLUMN = "add column"
@@ -53,7 +55,7 @@ class OperationKind(enum.StrEnum):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One operation of one client; `number` counts over all clients and is part of the request id."""
+    """One operation of one client. `number` counts over all clients and is part of the request id."""
 
     number: int
     client: int
@@ -62,46 +64,50 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class OperationOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a client was told: the table as it became, or a refusal; neither: it was told nothing in time."""
+    """Result of an operation: the table after it, or a rejection. Neither: no result within the deadline."""
 
     table: TableRecord | None = None
-    #: A code of `regions.messages`, and the words that came with it.
+    #: A code of `regions.messages`, and the message of the reply.
     code: str = ""
     error: str = ""
 
     @property
-    def word(self) -> str:
-        """For counting."""
+    def label(self) -> str:
+        """Return "ok", the rejection's code, or "no result"; for counters."""
         return "ok" if self.table is not None else self.code or "no result"
 
 
 def columns_of(record: TableRecord) -> tuple[str, ...] | None:
-    """Names of the table's columns, the key left out; None for a table without columns."""
+    """Return the names of the table's columns without the key, or None for a table without columns."""
     schema: Schema | str = record.schema
     if not isinstance(schema, Schema):
         return None
     return tuple(one.name for one in schema.columns if not one.key)
 
 
-class Storm:
-    """Makes up what each client asks next. `regions_max`: of one table; `wait_ms`: of those who wait, one in four;
-    `kind`: of the tables."""
+class OperationGenerator:
+    """Draws the next operation of each client.
 
-    def __init__(self, dice: Dice, prefix: str, *, regions_max: int = 4, wait_ms: int = 5_000, kind: str = "") -> None:
-        self._dice = dice
+    `regions_max` limits the regions of a table. One request in four waits up to `wait_ms`. `kind` is the tables' kind.
+    """
+
+    def __init__(
+        self, rng: RandomSource, prefix: str, *, regions_max: int = 4, wait_ms: int = 5_000, kind: str = ""
+    ) -> None:
+        self._rng = rng
         self._prefix = prefix
         self._regions_max = regions_max
         self._wait_ms = wait_ms
         self._kind = kind
         self._number = 0
-        #: What each client knows of the tables under names of its own, by name; and all of those that all want.
+        #: What each client knows about the tables under its own names, and what all know about the shared names.
         self._own: dict[int, dict[str, TableRecord]] = {}
         self._shared: dict[str, TableRecord] = {}
 
     def next(self, client: int) -> Operation:
-        """The client's next operation."""
+        """Return the client's next operation."""
         own = self._own.setdefault(client, {})
-        acts: list[tuple[int, Callable[[int], Operation | None]]] = [
+        choices: list[tuple[int, Callable[[int], Operation | None]]] = [
             (3 if len(own) < OWN_TABLES_MAX else 0, self._create_own),
             (6 if own else 0, self._alter_own),
             (2 if own else 0, self._rename_own),
@@ -112,13 +118,13 @@ class Storm:
             (1, self._delete_shared),
         ]
         while True:
-            act = self._weighed(acts)
-            found = act(client)
+            choice = self._pick_weighted(choices)
+            found = choice(client)
             if found is not None:
                 return found
 
-    def told(self, operation: Operation, outcome: OperationOutcome) -> None:
-        """The client has its result."""
+    def finished(self, operation: Operation, outcome: OperationOutcome) -> None:
+        """Update the tables that the client knows."""
         record = outcome.table
         if record is None:
             return
@@ -133,11 +139,11 @@ class Storm:
         elif record.name.startswith(f"{self._prefix}-{operation.client}-"):
             own[record.name] = record
 
-    # --- on names of one's own ----------------------------------------------------------------------------------------
+    # --- names of one client ------------------------------------------------------------------------------------------
 
     def _create_own(self, client: int) -> Operation | None:
         name = self._free_name(client)
-        return None if name is None else self._create(client, name, has_columns=self._dice.below(3) > 0)
+        return None if name is None else self._create(client, name, has_columns=self._rng.below(3) > 0)
 
     def _alter_own(self, client: int) -> Operation | None:
         table = self._pick_own(client)
@@ -147,17 +153,21 @@ class Storm:
         table = self._pick_own(client)
         if table is None:
             return None
-        if columns_of(table) is not None and self._dice.below(4) == 0:
+        if columns_of(table) is not None and self._rng.below(4) == 0:
             name: str | None = self._shared_name()
         else:
             name = self._free_name(client)
         if name is None:
             return None
-        return self._made(client, OperationKind.RENAME, AlterTable(self._reference(table), name=name))
+        return self._operation(client, OperationKind.RENAME, AlterTable(self._reference(table), name=name))
 
     def _delete_own(self, client: int) -> Operation | None:
         table = self._pick_own(client)
-        return None if table is None else self._made(client, OperationKind.DELETE, DeleteTable(self._reference(table)))
+        return (
+            None
+            if table is None
+            else self._operation(client, OperationKind.DELETE, DeleteTable(self._reference(table)))
+        )
 
     def _pick_own(self, client: int) -> TableRecord | None:
         own = self._own.get(client)
@@ -169,7 +179,7 @@ class Storm:
         free = [name for name in names if name not in taken]
         return self._pick(free) if free else None
 
-    # --- on names that all want: others may have been faster, so some of it is refused --------------------------------
+    # --- shared names: another client may be faster, so some operations are rejected ----------------------------------
 
     def _create_shared(self, client: int) -> Operation | None:
         return self._create(client, self._shared_name(), has_columns=True)
@@ -185,13 +195,13 @@ class Storm:
         name = self._free_name(client)
         if name is None or len(self._own.get(client, {})) >= OWN_TABLES_MAX:
             return None
-        return self._made(client, OperationKind.RENAME, AlterTable(self._shared_name(), name=name))
+        return self._operation(client, OperationKind.RENAME, AlterTable(self._shared_name(), name=name))
 
     def _delete_shared(self, client: int) -> Operation | None:
-        return self._made(client, OperationKind.DELETE, DeleteTable(self._shared_name()))
+        return self._operation(client, OperationKind.DELETE, DeleteTable(self._shared_name()))
 
     def _shared_name(self) -> str:
-        return f"{self._prefix}-all-{self._dice.below(SHARED_NAMES)}"
+        return f"{self._prefix}-all-{self._rng.below(SHARED_NAMES)}"
 
     def _is_shared(self, name: str) -> bool:
         return name.startswith(f"{self._prefix}-all-")
@@ -199,46 +209,58 @@ class Storm:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _create(self, client: int, name: str, *, has_columns: bool) -> Operation:
-        splits = [f"{number:04d}" for number in range(1, 1 + self._dice.below(self._regions_max))]
+        splits = [f"{number:04d}" for number in range(1, 1 + self._rng.below(self._regions_max))]
         columns = [ColumnSpec(KEY_COLUMN, ColumnType.INT64, key=True)] if has_columns else []
-        return self._made(client, OperationKind.CREATE, CreateTable(name, splits, columns=columns, kind=self._kind))
+        return self._operation(
+            client, OperationKind.CREATE, CreateTable(name, splits, columns=columns, kind=self._kind)
+        )
 
     def _alter(self, client: int, table: TableRecord, reference: str) -> Operation:
         columns = columns_of(table)
         if columns is None:
             text = f"text {self._number}"
-            return self._made(client, OperationKind.SET_TEXT, AlterTable(reference, schema=text))
-        if columns and self._dice.below(5) < 2:
+            return self._operation(client, OperationKind.SET_TEXT, AlterTable(reference, schema=text))
+        if columns and self._rng.below(5) < 2:
             drop = DropColumn(self._pick(columns))
-            return self._made(client, OperationKind.DROP_COLUMN, AlterTable(reference, steps=[drop]))
+            return self._operation(client, OperationKind.DROP_COLUMN, AlterTable(reference, steps=[drop]))
         return self._add(client, reference)
 
     def _add(self, client: int, reference: str) -> Operation:
-        # A name that no other operation adds: so whoever is told that it is there already was done twice.
+        # No other operation adds this name. A rejection because the column exists means that the add was applied twice.
         spec = ColumnSpec(f"c{self._number}", ColumnType.STRING, nullable=True)
-        return self._made(client, OperationKind.ADD_COLUMN, AlterTable(reference, steps=[AddColumn(spec)]))
+        return self._operation(client, OperationKind.ADD_COLUMN, AlterTable(reference, steps=[AddColumn(spec)]))
 
-    def _made(self, client: int, kind: OperationKind, request: CreateTable | AlterTable | DeleteTable) -> Operation:
+    def _operation(
+        self, client: int, kind: OperationKind, request: CreateTable | AlterTable | DeleteTable
+    ) -> Operation:
         number = self._number
         self._number += 1
-        wait_ms = self._wait_ms if self._dice.below(4) == 0 else 0
+        wait_ms = self._wait_ms if self._rng.below(4) == 0 else 0
         named = msgspec.structs.replace(request, request_id=f"{self._prefix}.{number}", wait_ms=wait_ms)
         return Operation(number, client, kind, named)
 
     def _reference(self, table: TableRecord) -> str:
-        """By name, or now and then by id."""
-        return table.table_id if self._dice.below(4) == 0 else table.name
+        """Return the table's name, or sometimes its id."""
+        return table.table_id if self._rng.below(4) == 0 else table.name
 
     def _pick(self, among: Sequence[T]) -> T:
-        return among[self._dice.below(len(among))]
+        return among[self._rng.below(len(among))]
 
-    def _weighed(self, acts: list[tuple[int, T]]) -> T:
-        at = self._dice.below(sum(weight for weight, _ in acts))
-        for weight, act in acts:
+    def _pick_weighted(self, choices: list[tuple[int, T]]) -> T:
+        at = self._rng.below(sum(weight for weight, _ in choices))
+        for weight, choice in choices:
             at -= weight
             if at < 0:
-                return act
-        raise AssertionError("the weights' sum is beyond the last of them")
+                return choice
+        raise AssertionError("a number below the sum of the weights selects an choice")
 
 
-__all__ = ["AGAIN", "Dice", "Operation", "OperationKind", "OperationOutcome", "Storm", "columns_of"]
+__all__ = [
+    "RETRIED_CODES",
+    "Operation",
+    "OperationGenerator",
+    "OperationKind",
+    "OperationOutcome",
+    "RandomSource",
+    "columns_of",
+]

@@ -1,8 +1,9 @@
-"""The network: streams of bytes between machines, as TCP gives them, with everything that TCP does not hide.
+"""The network: byte streams between machines with the guarantees of TCP and no others.
 
-Bytes of one direction arrive in order, after delays with a heavy tail, or not at all because the connection broke. A
-cut from A to B holds back what A sends; when it ends before A gives up, all of it arrives late. A connection that one
-end has given up still delivers what was on its way, perhaps after its successor has begun.
+The bytes of one direction arrive in order, after delays with a heavy tail, or not at all because the connection
+breaks. A
+cut from A to B holds back what A sends. If the cut ends before A gives up, everything arrives late. A connection that
+one end has closed still delivers what was on its way, perhaps after a new connection has begun.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from twisted.python.failure import Failure
 from simulation.engine.process import TURN_US, Process
 from simulation.engine.timeline import SECOND, Timeline
 
-#: How long a machine sends again without an answer before it gives a connection up.
+#: A machine retransmits for this long without an answer before it gives a connection up.
 GIVE_UP_US: Final = 4 * SECOND
 SYN_AGAIN_US: Final = 300_000
 
 
 class End:
-    """One end of a connection. The owner sets `receive` and `lost`, which run by `run`, the owner's turns."""
+    """One end of a connection.
+
+    The owner sets `receive` and `lost`; `run` calls them in the owner's turns.
+    """
 
     def __init__(self, network: Network, host: str, owner: Process | None) -> None:
         self.network = network
@@ -34,9 +38,9 @@ class End:
         self.receive: Callable[[bytes], object] = _ignore
         self.lost: Callable[[str], object] = _ignore
         self.is_closed = False
-        #: The owner has let go of it: nothing is read any more.
-        self.is_deaf = False
-        #: What a cut holds back, and since when.
+        #: The owner has closed the connection; incoming bytes are dropped.
+        self.is_read_closed = False
+        #: Bytes that a cut holds back, and since when.
         self.held: deque[bytes | None] = deque()
         self._held_since = 0
         self._free_at = 0
@@ -47,26 +51,26 @@ class End:
             self.network.transmit(self, data)
 
     def close(self) -> None:
-        """No more from this side; the other end hears of it behind everything that was sent."""
-        self.is_deaf = True
+        """Close this end. The other end is informed after everything that was sent."""
+        self.is_read_closed = True
         if not self.is_closed:
             self.is_closed = True
             self.network.transmit(self, None)
 
-    def vanish(self) -> None:
-        """This end is gone, and the other one is not told."""
-        self.is_closed = self.is_deaf = True
+    def drop_silently(self) -> None:
+        """Drop this end without informing the other end."""
+        self.is_closed = self.is_read_closed = True
         self.held.clear()
 
     def run(self, what: Callable[..., object], *arguments: Any) -> None:
-        """Have the owner do something."""
+        """Call a function in a turn of the owner."""
         if self.owner is None:
             what(*arguments)
         else:
             self.owner.turn(what, *arguments)
 
     def broken(self, reason: str) -> None:
-        """This end learns that the connection is gone."""
+        """Report the loss of the connection to this end's owner."""
         if not self.is_closed:
             self.is_closed = True
             self.held.clear()
@@ -78,18 +82,18 @@ def _ignore(_: object) -> None:
 
 
 class Network:
-    """All machines' connections."""
+    """The connections of all machines."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self._chance = timeline.chance
         #: One-way cuts: (from host, to host).
         self.cuts: set[tuple[str, str]] = set()
-        #: Part of the messages that are late by tens to thousands of milliseconds.
+        #: Part of the messages that are late, by tens to thousands of milliseconds.
         self.heavy = 0.0
         self.base_us = 200
         self.spread_us = 800
-        #: Open ends, in order of creation, and some that are not open any more.
+        #: Open ends in the order of their creation, and some closed ends.
         self.ends: list[End] = []
         self._prune_at = 64
         self._listening: dict[tuple[str, int], tuple[Process | None, Callable[[End], None]]] = {}
@@ -97,11 +101,11 @@ class Network:
     # --- listening and connecting -------------------------------------------------------------------------------------
 
     def listen(self, host: str, port: int, owner: Process | None, accept: Callable[[End], None]) -> None:
-        """Have `accept` called with the own end of every new connection to host:port."""
+        """Call `accept` with the local end of every new connection to host:port."""
         self._listening[host, port] = (owner, accept)
 
     def unlisten(self, host: str, port: int) -> None:
-        """Refuse connections from now on."""
+        """Reject connections from now on."""
         self._listening.pop((host, port), None)
 
     def connect(
@@ -113,7 +117,8 @@ class Network:
         connected: Callable[[End], None],
         failed: Callable[[bool], None],
     ) -> End:
-        """Connect; `failed(refused)` when the other machine says no, or (False) nothing."""
+        """Connect. Call `failed(True)` if the other machine rejects the connection, or `failed(False)` without an
+        answer."""
         end = End(self, from_host, owner)
         other = End(self, host, None)
         end.peer, other.peer = other, end
@@ -143,7 +148,7 @@ class Network:
             return
         owner, accept = found
         other.owner = owner
-        # Whatever the other side says first arrives behind the news that there is a connection.
+        # The other side's first bytes must arrive after this side has learned that the connection exists.
         other._free_at = self.timeline.now + self._delay()
         self.timeline.at(other._free_at, end.run, connected, end)
         other.run(accept, other)
@@ -157,7 +162,7 @@ class Network:
         return delay
 
     def transmit(self, end: End, data: bytes | None) -> None:
-        """`data`, or None for the end of the stream, leaves `end`."""
+        """Send `data` from `end`; None ends the stream."""
         if end.held or (self.cuts and (end.host, end.peer.host) in self.cuts):
             if not end.held:
                 end._held_since = self.timeline.now
@@ -184,8 +189,8 @@ class Network:
 
     @staticmethod
     def _read(end: End, data: bytes) -> None:
-        """The owner's turn to read; a frozen one may have let go of the connection by then."""
-        if not end.is_deaf:
+        """Pass bytes to the owner. A frozen owner may have closed the connection before it reads."""
+        if not end.is_read_closed:
             end.receive(data)
 
     def _give_up(self, end: End, since: int) -> None:
@@ -194,12 +199,12 @@ class Network:
             end.broken("connection timed out")
 
     def heal(self) -> None:
-        """All cuts end; what they held back is on its way again."""
+        """End all cuts and send what they held back."""
         self.cuts.clear()
         self._release()
 
     def uncut(self, cuts: set[tuple[str, str]]) -> None:
-        """These cuts end."""
+        """End these cuts."""
         self.cuts -= cuts
         self._release()
 
@@ -211,21 +216,22 @@ class Network:
                     self._put(end, data)
 
     def break_connection(self, end: End) -> None:
-        """One end learns at once that the connection is gone, the other perhaps later."""
+        """Break a connection. One end notices at once, the other perhaps later."""
         late = self._chance.pick((0, 2_000, 500_000, 2_000_000))
         other = end.peer
         end.broken("connection reset")
         self.timeline.at(max(self.timeline.now + late, end._free_at), other.broken, "connection reset")
 
     def process_gone(self, process: Process, *, silent: bool) -> None:
-        """A process ended: its machine tells the other ends, unless it went away as well."""
+        """Close the connections of a dead process. If `silent`, its machine is gone, too, and the other ends time
+        out."""
         for address, (owner, _) in list(self._listening.items()):
             if owner is process:
                 del self._listening[address]
         for end in list(self.ends):
             if end.owner is process and not end.is_closed:
                 if silent:
-                    end.vanish()
+                    end.drop_silently()
                     self.timeline.later(GIVE_UP_US, end.peer.broken, "connection timed out")
                 else:
                     end.close()
@@ -233,11 +239,11 @@ class Network:
     # --- for Twisted --------------------------------------------------------------------------------------------------
 
     def connect_twisted(self, process: Process, host: str, port: int, factory: Any, timeout: float) -> Connector:
-        """connectTCP."""
+        """Implement `connectTCP`."""
         return Connector(self, process, (host, port), factory, timeout)
 
     def listen_twisted(self, process: Process, port: int, factory: Any) -> Port:
-        """listenTCP."""
+        """Implement `listenTCP`."""
 
         def accept(end: End) -> None:
             protocol = factory.buildProtocol(Address(end.peer.host, 0))
@@ -260,7 +266,7 @@ def _refusal(why: str) -> Exception:
 
 
 class Address:
-    """Host and port, as Twisted's IPv4Address."""
+    """Host and port, like Twisted's IPv4Address."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
@@ -275,16 +281,16 @@ class Port:
         self._address = Address(host, port)
 
     def getHost(self) -> Address:
-        """Where it listens."""
+        """Return the listening address."""
         return self._address
 
     def stopListening(self) -> None:
-        """Refuse connections from now on."""
+        """Reject connections from now on."""
         self._network.unlisten(self._address.host, self._address.port)
 
 
 class SimulatedTransport:
-    """An end, as Twisted protocols see it."""
+    """An end of a connection as a Twisted transport."""
 
     def __init__(self, process: Process, end: End, protocol: Any) -> None:
         self._process = process
@@ -296,16 +302,16 @@ class SimulatedTransport:
         protocol.makeConnection(self)
 
     def write(self, data: bytes) -> None:
-        """Send."""
+        """Send data."""
         if not self._is_over and self._process.may_send():
             self._end.send(data)
 
     def loseConnection(self) -> None:
-        """Close behind what was written."""
+        """Close the connection after the written data."""
         self._close(ConnectionDone())
 
     def abortConnection(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         self._close(ConnectionLost())
 
     def _close(self, reason: Exception) -> None:
@@ -321,15 +327,15 @@ class SimulatedTransport:
             self._protocol.connectionLost(_failure(ConnectionLost(reason)))
 
     def getPeer(self) -> Address:
-        """The other end."""
+        """Return the address of the other end."""
         return Address(self._end.peer.host, 0)
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Nobody is ever told to pause: the network takes everything."""
+        """Do nothing: the network takes everything, so no producer is ever paused."""
 
 
 class Connector:
-    """What connectTCP returns, and the attempt itself."""
+    """What connectTCP returns, and the connection attempt."""
 
     def __init__(
         self, network: Network, process: Process, address: tuple[str, int], factory: Any, timeout: float
@@ -365,7 +371,7 @@ class Connector:
             self._factory.clientConnectionFailed(self, _failure(error))
 
     def disconnect(self) -> None:
-        """Give the attempt up, or close the connection."""
+        """Cancel the attempt, or close the connection."""
         if self._transport is not None:
             self._transport.loseConnection()
         elif not self._is_decided:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from simulation.engine.chance import SeededRandom
-from simulation.engine.timeline import LOOK_US, SECOND, Timeline
+from simulation.engine.timeline import POLL_US, SECOND, Timeline
 
 
 class Violation(AssertionError):  # noqa: N818 - it names what was violated
@@ -19,7 +19,7 @@ class History(Timeline):
 
     #: What ends a history as a failure when an event raises it.
     FAILURES: ClassVar[tuple[type[Exception], ...]] = (AssertionError,)
-    LOOK_US: ClassVar[int] = LOOK_US
+    POLL_US: ClassVar[int] = POLL_US
 
     def __init__(self, seed: int, size: int, *, trace: bool) -> None:
         super().__init__(SeededRandom(seed * 1000 + size))
@@ -43,7 +43,7 @@ class History(Timeline):
         Raises: Violation, with seed, time and how to see it again in the message.
         """
         try:
-            return self.run_until(end, done, self.LOOK_US)
+            return self.run_until(end, done, self.POLL_US)
         except self.FAILURES as error:
             raise self.failure(error) from error
 

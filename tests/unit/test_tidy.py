@@ -30,12 +30,8 @@ LONG_FILES: Final = {
 FULL_FOLDERS: Final[dict[str, int]] = {}
 CIRCLES: Final[list[list[str]]] = []
 ROOMS_IN_CIRCLES: Final[set[str]] = set()
-#: Protocols and private classes that are still defined twice.
-DUPLICATE_CLASSES: Final = {
-    "Reactor",
-    "Step",
-    "_Log",
-}
+#: Classes that are still defined twice.
+DUPLICATE_CLASSES: Final[set[str]] = set()
 
 
 @pytest.fixture(scope="module")

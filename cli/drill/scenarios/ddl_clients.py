@@ -15,8 +15,14 @@ from typing import Final
 from coord.rpc.wire import RpcError
 from master.client import MasterClient, NoLeader
 from regions import messages
-from simulation.ddl_stress.model import Ledger
-from simulation.ddl_stress.operations import AGAIN, Dice, Operation, OperationOutcome, Storm
+from simulation.ddl_stress.model import OperationLog
+from simulation.ddl_stress.operations import (
+    RETRIED_CODES,
+    Operation,
+    OperationGenerator,
+    OperationOutcome,
+    RandomSource,
+)
 
 #: An operation, with all its attempts, must have a definite result by then.
 DEADLINE_S: Final = 60.0
@@ -65,13 +71,13 @@ class DdlClients:
     """All clients of one drill. `on_result` is called after each result, on the client's thread."""
 
     def __init__(
-        self, count: int, masters: Sequence[str], dice: Dice, prefix: str, on_result: Callable[[], object]
+        self, count: int, masters: Sequence[str], dice: RandomSource, prefix: str, on_result: Callable[[], object]
     ) -> None:
         self.allowance = Allowance()
         self.count = count
-        self.log = Ledger()
+        self.log = OperationLog()
         self._masters = list(masters)
-        self._workload = Storm(dice, prefix, wait_ms=WAIT_MS)
+        self._workload = OperationGenerator(dice, prefix, wait_ms=WAIT_MS)
         self._on_result = on_result
         #: Guards the workload and the log.
         self._lock = threading.Lock()
@@ -108,7 +114,7 @@ class DdlClients:
     @property
     def done(self) -> int:
         """Operations that have ended."""
-        return len(self.log.deeds) - self._busy
+        return len(self.log.entries) - self._busy
 
     def has_done(self, count: int) -> bool:
         """Return whether `count` operations have ended."""
@@ -124,14 +130,14 @@ class DdlClients:
             while self.allowance.take():
                 with self._lock:
                     operation = self._workload.next(client)
-                    self.log.asked(operation, time.monotonic())
+                    self.log.start(operation, time.monotonic())
                     self._busy += 1
                 before = masters.sent
                 outcome = self._ask(masters, operation)
                 with self._lock:
                     self.attempts[operation.number] = masters.sent - before
-                    self.log.ended(operation, outcome, time.monotonic())
-                    self._workload.told(operation, outcome)
+                    self.log.finish(operation, outcome, time.monotonic())
+                    self._workload.finished(operation, outcome)
                     self._busy -= 1
                 self._on_result()
         except BaseException as error:
@@ -148,7 +154,7 @@ class DdlClients:
             except NoLeader as nobody:
                 error = str(nobody)
             except RpcError as refused:
-                if refused.code not in AGAIN:
+                if refused.code not in RETRIED_CODES:
                     return OperationOutcome(code=refused.code, error=refused.message)
                 error = str(refused)
             else:

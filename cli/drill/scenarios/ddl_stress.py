@@ -26,8 +26,8 @@ from regions import messages
 from regions.messages.ddl import DeleteTable
 from regions.records.model import ActiveRecord, Incarnation
 from regions.records.znodes import decode_region
-from simulation.ddl_stress.catalog_snapshot import CatalogCheck, RestingCluster, judge
-from simulation.ddl_stress.model import Deed
+from simulation.ddl_stress.catalog_snapshot import CatalogCheck, RestingCluster, check_catalog
+from simulation.ddl_stress.model import LoggedOperation
 
 NAME: Final = "ddl-storm"
 
@@ -48,13 +48,13 @@ class How(enum.StrEnum):
 
 
 class DrillDice:
-    """`simulation.ddl_stress.operations.Dice` of the drill's seed."""
+    """`simulation.ddl_stress.operations.RandomSource` of the drill's seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def below(self, bound: int) -> int:
-        """See Dice."""
+        """See RandomSource."""
         return self._random.randrange(bound)
 
 
@@ -210,7 +210,7 @@ def _at_rest(drill: Drill, clients: DdlClients, known: set[str]) -> list[Catalog
     drill.settle()
     began_s = time.monotonic()
     while True:
-        findings = judge(clients.log, read_cluster(drill).without(known))
+        findings = check_catalog(clients.log, read_cluster(drill).without(known))
         late = time.monotonic() - began_s > _REST_S
         if late or not any(one.breaches for one in findings):
             return findings
@@ -247,20 +247,20 @@ def _as_check(finding: CatalogCheck) -> InvariantCheck:
 
 def _figures(clients: DdlClients, forced: Elections) -> list[Figure]:
     """Counts of operations by kind and result, of elections by kind, and how long the operations took."""
-    operations = clients.log.deeds
-    counts = Counter((one.operation.kind.value, one.outcome.word) for one in operations)
+    operations = clients.log.entries
+    counts = Counter((one.operation.kind.value, one.outcome.label) for one in operations)
     found = [
         Figure(
             "elections", forced.count, "", ", ".join(f"{len(one)} {how.value}" for how, one in forced.gaps_s.items())
         ),
-        Figure("operations", len(operations), "", f"of {len(clients.log.lives())} tables"),
+        Figure("operations", len(operations), "", f"of {len(clients.log.histories())} tables"),
     ]
     found += [Figure(f"{kind}: {word}", count, "", "") for (kind, word), count in sorted(counts.items())]
     again = sum(count > 1 for count in clients.attempts.values())
     found.append(Figure("asked more than once", again, "", "operations whose first attempt brought no definite result"))
     answered = [one for one in operations if not one.is_unanswered]
     waits = [one.ended - one.asked for one in answered]
-    longest: Deed | None = max(answered, key=lambda one: one.ended - one.asked, default=None)
+    longest: LoggedOperation | None = max(answered, key=lambda one: one.ended - one.asked, default=None)
     found += [
         Figure("operation, median", round(percentile(waits, 0.5), 3), "s", "from the first attempt to the result"),
         Figure("operation, p99", round(percentile(waits, 0.99), 3), "s", ""),

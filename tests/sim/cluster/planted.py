@@ -41,7 +41,7 @@ from regionserver.session import master_link as tie_module
 from regionserver.session.lease import Lease
 from regionserver.session.master_link import MasterLink
 from regionserver.storage import purging as server_purging
-from simulation.cluster.world import SimulatedCluster
+from simulation.cluster.cluster import SimulatedCluster
 from simulation.drills import DRILLS, come_up, operate
 from simulation.engine.timeline import SECOND
 from simulation.run import Options, RunVerdict, run
@@ -55,9 +55,9 @@ class Bug(PlantedBug):
     #: Masters of the cluster; 0: by the seed.
     masters = 0
 
-    def script(self, world: SimulatedCluster) -> None:
+    def script(self, cluster: SimulatedCluster) -> None:
         """Put the cluster through what is hard on the bug."""
-        DRILLS["random"](world)
+        DRILLS["random"](cluster)
 
     def options(self, seed: int) -> Options:
         """Return the options of a run."""
@@ -74,18 +74,21 @@ class Bug(PlantedBug):
 
 
 def trouble(
-    world: SimulatedCluster, kinds: list[str], pause_s: float, prepare: Callable[[SimulatedCluster], None] | None = None
+    cluster: SimulatedCluster,
+    kinds: list[str],
+    pause_s: float,
+    prepare: Callable[[SimulatedCluster], None] | None = None,
 ) -> None:
     """A run with these faults alone, and the operator at work."""
-    come_up(world)
-    world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
+    come_up(cluster)
+    cluster.setting.work.until = cluster.timeline.now + int(cluster.options.duration_s * SECOND)
     if prepare is not None:
-        prepare(world)
-    world.faults.choose(kinds)
-    world.faults.pause_s = pause_s
-    world.faults.start()
-    operate(world, 0.5)
-    world.run_for(world.options.duration_s)
+        prepare(cluster)
+    cluster.faults.choose(kinds)
+    cluster.faults.pause_s = pause_s
+    cluster.faults.start()
+    operate(cluster, 0.5)
+    cluster.run_for(cluster.options.duration_s)
 
 
 # --- fencing ---
@@ -106,24 +109,24 @@ class NoEpochCheck(Bug):
 
         return [instead(Fence, "send", send)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        come_up(world)
-        world.setting.work.until = world.timeline.now + 15 * SECOND
-        chance = world.timeline.chance
-        while world.timeline.now < world.setting.work.until:
-            active = world.faults.active()
-            for node in world.store.nodes:
+    def script(self, cluster: SimulatedCluster) -> None:
+        come_up(cluster)
+        cluster.setting.work.until = cluster.timeline.now + 15 * SECOND
+        chance = cluster.timeline.chance
+        while cluster.timeline.now < cluster.setting.work.until:
+            active = cluster.faults.active()
+            for node in cluster.store.nodes:
                 hosts = [one.address for one in node.pipeline.clients.connections.values()]
                 if active is not None and active.process is not None and active.host in hosts:
-                    world.operator.create(2)
-                    world.run_for(chance.between(0, 0.01))
+                    cluster.operator.create(2)
+                    cluster.run_for(chance.between(0, 0.01))
                     node.cut_off()
-                    world.run_for(chance.between(0, 0.03))
+                    cluster.run_for(chance.between(0, 0.03))
                     active.process.kill()
                     active.start()
-                    world.run_for(1.2)
+                    cluster.run_for(1.2)
                     node.rejoin()
-            world.run_for(chance.between(0, 1))
+            cluster.run_for(chance.between(0, 1))
 
 
 class ActiveIsEnough(Bug):
@@ -150,8 +153,8 @@ class LowerEpochsObeyed(Bug):
         real = RegionServer._admit
         return [instead(RegionServer, "_admit", admit)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        trouble(world, ["freeze-active", "master-session-ends", "slow-network", "cut-one-way"], 0.4)
+    def script(self, cluster: SimulatedCluster) -> None:
+        trouble(cluster, ["freeze-active", "master-session-ends", "slow-network", "cut-one-way"], 0.4)
 
 
 # --- compare and set ---
@@ -188,11 +191,11 @@ class NoVersionByMasters(Bug):
         real = TransitionWriter._ops
         return [instead(TransitionWriter, "_ops", operations)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        def slow(world: SimulatedCluster) -> None:
-            world.setting.work.slow_open = world.setting.work.hanging_open = 0.3
+    def script(self, cluster: SimulatedCluster) -> None:
+        def slow(cluster: SimulatedCluster) -> None:
+            cluster.setting.work.slow_open = cluster.setting.work.hanging_open = 0.3
 
-        trouble(world, ["slow-network", "freeze-active", "kill-server", "store-pause"], 0.5, slow)
+        trouble(cluster, ["slow-network", "freeze-active", "kill-server", "store-pause"], 0.5, slow)
 
 
 class LocationApart(Bug):
@@ -226,16 +229,16 @@ class X1Literally(Bug):
             transition = replica.transition
             if transition is None or transition.state is not RegionState.CLOSING:
                 return bool(real(self, replica))
-            return self._world.alive(transition.destination) is None
+            return self._cluster.alive(transition.destination) is None
 
         real = Selection.wants
         return [mock.patch.dict(next_action._REOPEN_TABLE, {row: literal}), instead(Selection, "wants", wants)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        def slow(world: SimulatedCluster) -> None:
-            world.setting.work.slow_close = 0.7
+    def script(self, cluster: SimulatedCluster) -> None:
+        def slow(cluster: SimulatedCluster) -> None:
+            cluster.setting.work.slow_close = 0.7
 
-        trouble(world, ["kill-server"], 1.0, slow)
+        trouble(cluster, ["kill-server"], 1.0, slow)
 
 
 class WipeOnFailover(Bug):
@@ -246,8 +249,8 @@ class WipeOnFailover(Bug):
     def patches(self) -> list[Patch]:
         return [instead(reign_module, "is_cluster_startup", lambda *_: True)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        trouble(world, ["kill-active"], 1.0)
+    def script(self, cluster: SimulatedCluster) -> None:
+        trouble(cluster, ["kill-active"], 1.0)
 
 
 class ClosedWithoutIntent(Bug):
@@ -264,14 +267,14 @@ class ClosedWithoutIntent(Bug):
         real = transition_writes.delete
         return [instead(transition_writes, "delete", delete)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        come_up(world)
-        world.setting.work.until = world.timeline.now + 15 * SECOND
-        chance, network = world.timeline.chance, world.network
+    def script(self, cluster: SimulatedCluster) -> None:
+        come_up(cluster)
+        cluster.setting.work.until = cluster.timeline.now + 15 * SECOND
+        chance, network = cluster.timeline.chance, cluster.network
         network.heavy = 0.3
-        while world.timeline.now < world.setting.work.until:
-            world.operator.switch()
-            world.run_for(chance.between(0, 0.1))
+        while cluster.timeline.now < cluster.setting.work.until:
+            cluster.operator.switch()
+            cluster.run_for(chance.between(0, 0.1))
 
 
 class PlanForgotten(Bug):
@@ -282,8 +285,8 @@ class PlanForgotten(Bug):
     def patches(self) -> list[Patch]:
         return [instead(BulkPlans, "load", lambda *_: None)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        DRILLS["master-during-bulk"](world)
+    def script(self, cluster: SimulatedCluster) -> None:
+        DRILLS["master-during-bulk"](cluster)
 
 
 # --- standbys ---
@@ -327,21 +330,21 @@ class HandedOverUnread(Bug):
 
         return [instead(StoreWatcher, "hand_over", hand_over)]
 
-    def script(self, world: SimulatedCluster) -> None:
+    def script(self, cluster: SimulatedCluster) -> None:
         """Masters die while servers open regions one after the other, so that something was not read yet."""
-        come_up(world)
-        chance = world.timeline.chance
-        world.setting.work.until = world.timeline.now + 15 * SECOND
-        while world.timeline.now < world.setting.work.until:
-            world.operator.create(100)
-            until = world.timeline.now + 2 * SECOND
-            while world.timeline.now < until and len(world.observer.shadow.transitions) < 50:
-                world.run_for(0.01)
-            world.run_for(chance.between(0, 0.1))
-            active = world.faults.active()
+        come_up(cluster)
+        chance = cluster.timeline.chance
+        cluster.setting.work.until = cluster.timeline.now + 15 * SECOND
+        while cluster.timeline.now < cluster.setting.work.until:
+            cluster.operator.create(100)
+            until = cluster.timeline.now + 2 * SECOND
+            while cluster.timeline.now < until and len(cluster.observer.shadow.transitions) < 50:
+                cluster.run_for(0.01)
+            cluster.run_for(chance.between(0, 0.1))
+            active = cluster.faults.active()
             if active is not None:
-                world.faults.kill(active)
-            world.run_for(3)
+                cluster.faults.kill(active)
+            cluster.run_for(3)
 
 
 class ProvedByWordAlone(Bug):
@@ -373,8 +376,8 @@ class ProvedByAPing(Bug):
 
         return [instead(StoreWatcher, "_prove_once", prove)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        trouble(world, ["store-node-alone"], 0.5)
+    def script(self, cluster: SimulatedCluster) -> None:
+        trouble(cluster, ["store-node-alone"], 0.5)
 
 
 class GapIgnored(Bug):
@@ -390,19 +393,19 @@ class GapIgnored(Bug):
         real = StoreWatcher._transition_event
         return [instead(StoreWatcher, "_transition_event", event)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        trouble(world, ["store-node-restart", "cut-from-store", "break-connection"], 0.3)
+    def script(self, cluster: SimulatedCluster) -> None:
+        trouble(cluster, ["store-node-restart", "cut-from-store", "break-connection"], 0.3)
 
 
-def sessions_end(world: SimulatedCluster) -> None:
+def sessions_end(cluster: SimulatedCluster) -> None:
     """Sessions of masters end, each next one is slow to begin, and the tables change all the time."""
-    come_up(world)
-    world.setting.work.until = world.timeline.now + 15 * SECOND
-    world.network.heavy = 0.3
-    operate(world, 0.1)
-    while world.timeline.now < world.setting.work.until:
-        world.faults.end_master_session()
-        world.run_for(world.timeline.chance.between(0.5, 3))
+    come_up(cluster)
+    cluster.setting.work.until = cluster.timeline.now + 15 * SECOND
+    cluster.network.heavy = 0.3
+    operate(cluster, 0.1)
+    while cluster.timeline.now < cluster.setting.work.until:
+        cluster.faults.end_master_session()
+        cluster.run_for(cluster.timeline.chance.between(0.5, 3))
 
 
 class MirrorOutlivesItsSession(Bug):
@@ -419,8 +422,8 @@ class MirrorOutlivesItsSession(Bug):
         real = StoreWatcher._session_changed
         return [instead(StoreWatcher, "_session_changed", changed)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        sessions_end(world)
+    def script(self, cluster: SimulatedCluster) -> None:
+        sessions_end(cluster)
 
 
 # --- servers ---
@@ -437,17 +440,17 @@ class LeaseIgnored(Bug):
 
         return [instead(Lease, "holds", holds)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        world.setting.work.locks = False
-        trouble(world, ["freeze-server", "cut-from-store"], 1.0)
+    def script(self, cluster: SimulatedCluster) -> None:
+        cluster.setting.work.locks = False
+        trouble(cluster, ["freeze-server", "cut-from-store"], 1.0)
 
 
 class BarOfOneStart(Bug):
     """A fenced server is kept empty under the start code that was fenced; it joins again, and gets regions."""
 
     def patches(self) -> list[Patch]:
-        def only_that_start(world: Any) -> None:
-            for server in world.servers.values():
+        def only_that_start(cluster: Any) -> None:
+            for server in cluster.servers.values():
                 if server.bar is not None and server.bar.start_code != server.incarnation.start_code:
                     server.bar = None
 
@@ -458,13 +461,13 @@ class BarOfOneStart(Bug):
 
         def up(self: ServerTracker, event: Any, now_ms: int) -> None:
             real_up(self, event, now_ms)
-            only_that_start(self._world)
+            only_that_start(self._cluster)
 
         real_set, real_up = Picture.set_bars, ServerTracker.up
         return [instead(Picture, "set_bars", set_bars), instead(ServerTracker, "up", up)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        DRILLS["fencing"](world)
+    def script(self, cluster: SimulatedCluster) -> None:
+        DRILLS["fencing"](cluster)
 
 
 class PurgedUnclaimed(Bug):
@@ -480,8 +483,8 @@ class PurgedUnclaimed(Bug):
             instead(server_purging, "objection_to_purge", lambda _: ""),
         ]
 
-    def script(self, world: SimulatedCluster) -> None:
-        DRILLS["purging"](world)
+    def script(self, cluster: SimulatedCluster) -> None:
+        DRILLS["purging"](cluster)
 
 
 class KeepsRegionsOfLostSession(Bug):
@@ -494,8 +497,8 @@ class KeepsRegionsOfLostSession(Bug):
 
         return [instead(Replicas, "session_lost", keep)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        trouble(world, ["freeze-server"], 1.0)
+    def script(self, cluster: SimulatedCluster) -> None:
+        trouble(cluster, ["freeze-server"], 1.0)
 
 
 # --- heartbeats ---
@@ -515,20 +518,20 @@ class LostReports(Bug):
         real = MasterLink.failed
         return [instead(MasterLink, "failed", failed)]
 
-    def script(self, world: SimulatedCluster) -> None:
+    def script(self, cluster: SimulatedCluster) -> None:
         """Regions come and go, and the connections that servers report over break again and again."""
-        come_up(world)
-        world.setting.work.until = world.timeline.now + 12 * SECOND
-        masters = {master.host for master in world.masters}
-        servers = {server.host for server in world.servers}
-        network, chance = world.network, world.timeline.chance
+        come_up(cluster)
+        cluster.setting.work.until = cluster.timeline.now + 12 * SECOND
+        masters = {master.host for master in cluster.masters}
+        servers = {server.host for server in cluster.servers}
+        network, chance = cluster.network, cluster.timeline.chance
         network.heavy = 0.3
-        operate(world, 0.2)
-        while world.timeline.now < world.setting.work.until:
+        operate(cluster, 0.2)
+        while cluster.timeline.now < cluster.setting.work.until:
             for end in [one for one in network.ends if one.host in servers and one.peer.host in masters]:
                 if not end.is_closed and chance.happens(0.3):
                     network.break_connection(end)
-            world.run_for(chance.between(0.05, 0.3))
+            cluster.run_for(chance.between(0.05, 0.3))
 
 
 class NewLeaderNotTold(Bug):
@@ -539,8 +542,8 @@ class NewLeaderNotTold(Bug):
         edges = {key: (role, False) for key, (role, _) in real.items()}
         return [mock.patch.object(tie_module, "_STEPS", edges), instead(Reports, "wants_full", lambda *_: False)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        trouble(world, ["kill-active", "master-session-ends"], 1.0)
+    def script(self, cluster: SimulatedCluster) -> None:
+        trouble(cluster, ["kill-active", "master-session-ends"], 1.0)
 
 
 def _all(root: type[Bug]) -> list[type[Bug]]:

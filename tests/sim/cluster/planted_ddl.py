@@ -21,12 +21,12 @@ from regions.assign.orders import CLOSE, OrderBook
 from regions.assign.selection import Selection
 from regions.records.model import Incarnation, TableIntent, TableState
 from regionserver.server import Command, RegionServer
+from simulation.cluster.cluster import SimulatedCluster
 from simulation.cluster.region_work import SIMULATED
-from simulation.cluster.world import SimulatedCluster
+from simulation.ddl_clients import SimulatedDdlClients
 from simulation.drills import come_up
 from simulation.engine.timeline import SECOND
 from simulation.run import Options
-from simulation.storm import DdlStorm
 from tests.sim.cluster.planted import Bug
 from tests.support.planted import Patch, instead
 
@@ -48,20 +48,20 @@ class DdlBug(Bug):
             seed, "ddl-storm", servers=4, masters=3, store_nodes=self.store_nodes, duration_s=self.duration_s
         )
 
-    def script(self, world: SimulatedCluster) -> None:
+    def script(self, cluster: SimulatedCluster) -> None:
         """Four busy clients, and an election every second or so."""
-        world.setting.limits = msgspec.structs.replace(world.setting.limits, bulk_min=1_000)
-        come_up(world)
-        clients = DdlStorm(world, 4, 0.03, 12, even="freeze-server" not in self.elections)
-        world.setting.work.until = world.timeline.now + int(world.options.duration_s * SECOND)
-        world.faults.choose(list(self.elections))
-        world.faults.pause_s = self.pause_s
-        world.network.heavy = self.heavy
+        cluster.setting.limits = msgspec.structs.replace(cluster.setting.limits, bulk_min=1_000)
+        come_up(cluster)
+        clients = SimulatedDdlClients(cluster, 4, 0.03, 12, even="freeze-server" not in self.elections)
+        cluster.setting.work.until = cluster.timeline.now + int(cluster.options.duration_s * SECOND)
+        cluster.faults.choose(list(self.elections))
+        cluster.faults.pause_s = self.pause_s
+        cluster.network.heavy = self.heavy
         clients.start()
-        world.faults.start()
-        world.run_for(world.options.duration_s)
+        cluster.faults.start()
+        cluster.run_for(cluster.options.duration_s)
         clients.stop()
-        world.at_rest.append(clients.check)
+        cluster.at_rest.append(clients.check)
 
 
 class ColdServerList(DdlBug):
@@ -80,12 +80,12 @@ class ColdServerList(DdlBug):
 
         def choose(self: Selection, replica: Any, **more: Any) -> Incarnation | None:
             heard = self.__dict__.get("heard", set())
-            everybody = self._world.servers
-            self._world.servers = {uuid: one for uuid, one in everybody.items() if uuid in heard}
+            everybody = self._cluster.servers
+            self._cluster.servers = {uuid: one for uuid, one in everybody.items() if uuid in heard}
             try:
                 return real_choose(self, replica, **more)
             finally:
-                self._world.servers = everybody
+                self._cluster.servers = everybody
 
         real_answer, real_choose = HeartbeatReceiver.answer, Selection.choose
         return [instead(HeartbeatReceiver, "answer", answer), instead(Selection, "choose", choose)]
@@ -180,11 +180,11 @@ class AssignsUnchecked(DdlBug):
         real = transition_writes.offline
         return [instead(transition_writes, "offline", offline)]
 
-    def script(self, world: SimulatedCluster) -> None:
+    def script(self, cluster: SimulatedCluster) -> None:
         """Tables are deleted or disabled while their regions are being assigned."""
-        world.setting.limits = msgspec.structs.replace(world.setting.limits, bulk_min=1_000)
-        come_up(world)
-        chance, operator = world.timeline.chance, world.operator
+        cluster.setting.limits = msgspec.structs.replace(cluster.setting.limits, bulk_min=1_000)
+        come_up(cluster)
+        chance, operator = cluster.timeline.chance, cluster.operator
 
         async def briefly(name: str) -> None:
             splits = [f"{number:02}" for number in range(1, 12)]
@@ -198,7 +198,7 @@ class AssignsUnchecked(DdlBug):
 
         for number in range(40):
             operator.do(f"table brief{number} for a moment", partial(briefly, f"brief{number}"))
-            world.run_for(chance.between(0.0, 0.3))
+            cluster.run_for(chance.between(0.0, 0.3))
 
 
 class UncheckedAfterWaiting(DdlBug):

@@ -13,7 +13,7 @@ from regions.cluster.history import HistoryEntry, Segment, unpack
 from regions.transitions import trail
 from regions.transitions.states import Actor
 from regionserver.replica.machine import Replicas
-from simulation.cluster.world import SimulatedCluster
+from simulation.cluster.cluster import SimulatedCluster
 from simulation.drills import come_up, operate
 from simulation.engine.timeline import SECOND
 from tests.sim.cluster.planted import Bug, trouble
@@ -25,21 +25,21 @@ def quick_merges() -> list[Patch]:
     return [mock.patch.object(history, "MERGE_AT", 2), mock.patch.object(module, "TIDY_MS", 0)]
 
 
-def lost_answers(world: SimulatedCluster) -> None:
+def lost_answers(cluster: SimulatedCluster) -> None:
     """The active master's connection to the store breaks again and again while it has multis on their way."""
-    come_up(world)
-    world.setting.work.until = world.timeline.now + 12 * SECOND
-    operate(world, 0.3)
-    network, chance = world.network, world.timeline.chance
-    nodes = {node.host for node in world.store.nodes}
-    while world.timeline.now < world.setting.work.until:
-        active = world.faults.active()
+    come_up(cluster)
+    cluster.setting.work.until = cluster.timeline.now + 12 * SECOND
+    operate(cluster, 0.3)
+    network, chance = cluster.network, cluster.timeline.chance
+    nodes = {node.host for node in cluster.store.nodes}
+    while cluster.timeline.now < cluster.setting.work.until:
+        active = cluster.faults.active()
         for end in [one for one in network.ends if one.peer.host in nodes and not one.is_closed]:
             if active is not None and end.host == active.host and chance.happens(0.3):
                 network.break_connection(end)
         if chance.happens(0.1):
-            world.operator.create(8)
-        world.run_for(chance.between(0.005, 0.15))
+            cluster.operator.create(8)
+        cluster.run_for(chance.between(0.005, 0.15))
 
 
 class FoundStatesTold(Bug):
@@ -63,11 +63,11 @@ class FoundStatesTold(Bug):
         was, real = HistoryWriter.begin, active.take_over
         return [instead(HistoryWriter, "begin", begin), instead(active, "take_over", take_over)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        def slow(world: SimulatedCluster) -> None:
-            world.setting.work.slow_open = 0.5
+    def script(self, cluster: SimulatedCluster) -> None:
+        def slow(cluster: SimulatedCluster) -> None:
+            cluster.setting.work.slow_open = 0.5
 
-        trouble(world, ["kill-active"], 0.5, slow)
+        trouble(cluster, ["kill-active"], 0.5, slow)
 
 
 class LostAnswerToldTwice(Bug):
@@ -80,8 +80,8 @@ class LostAnswerToldTwice(Bug):
 
         return [instead(HistoryPage, "lost", lost)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        lost_answers(world)
+    def script(self, cluster: SimulatedCluster) -> None:
+        lost_answers(cluster)
 
 
 class MergedOutOfOrder(Bug):
@@ -95,8 +95,8 @@ class MergedOutOfOrder(Bug):
 
         return [*quick_merges(), instead(HistoryWriter, "_in_order", in_order)]
 
-    def script(self, world: SimulatedCluster) -> None:
-        lost_answers(world)
+    def script(self, cluster: SimulatedCluster) -> None:
+        lost_answers(cluster)
 
 
 class StepsOfServersForgotten(Bug):
@@ -117,10 +117,10 @@ class Sound(Bug):
     def patches(self) -> list[Patch]:
         return quick_merges()
 
-    def script(self, world: SimulatedCluster) -> None:
-        if world.options.seed % 2:
-            world.network.heavy = 0.3
-        lost_answers(world)
+    def script(self, cluster: SimulatedCluster) -> None:
+        if cluster.options.seed % 2:
+            cluster.network.heavy = 0.3
+        lost_answers(cluster)
 
 
 HISTORY_BUGS: list[type[Bug]] = [

@@ -70,10 +70,10 @@ def main() -> int:
                 said = time.monotonic()
                 sys.stdout.write(f"{seeds} seeds, {simulated_s:.0f} s simulated, {failed} with violations\n")
                 sys.stdout.flush()
-    asked = sum(count for what, count in counts.items() if what.startswith("storm "))
-    storm = f", {asked} operations on tables" if asked else ""
+    asked = sum(count for what, count in counts.items() if what.startswith("ddl "))
+    ddl = f", {asked} operations on tables" if asked else ""
     sys.stdout.write(
-        f"{seeds} seeds, {simulated_s:.0f} s simulated, {counts['reigns']} elections{storm}, {failed} with violations\n"
+        f"{seeds} seeds, {simulated_s:.0f} s simulated, {counts['tenures']} elections{ddl}, {failed} with violations\n"
     )
     return 1 if failed else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regions.transitions import hazards
-from simulation.cluster.world import SimulatedCluster
+from simulation.cluster.cluster import SimulatedCluster
 from simulation.drills import come_up
 from simulation.engine.timeline import SECOND
 from simulation.run import Options, run
@@ -16,30 +16,30 @@ SPAN_S = 60
 DEATHS_MAX = hazards.DEATHS_MAX
 
 
-def deadly(world: SimulatedCluster) -> None:
+def deadly(cluster: SimulatedCluster) -> None:
     """One region ends whoever opens it; masters are killed besides, in every second run. Then it is mended."""
-    come_up(world)
-    work = world.setting.work
-    work.until = world.timeline.now + SPAN_S * SECOND
-    victim = world.timeline.chance.pick(sorted(world.observer.shadow.regions))
+    come_up(cluster)
+    work = cluster.setting.work
+    work.until = cluster.timeline.now + SPAN_S * SECOND
+    victim = cluster.timeline.chance.pick(sorted(cluster.observer.shadow.regions))
     work.deadly = [victim]
-    if world.options.seed % 2:
-        world.faults.choose(["kill-active"])
-        world.faults.pause_s = 4.0
-        world.faults.start()
-    home = world.observer.shadow.regions[victim].location(0).incarnation
-    for server in world.servers:
+    if cluster.options.seed % 2:
+        cluster.faults.choose(["kill-active"])
+        cluster.faults.pause_s = 4.0
+        cluster.faults.start()
+    home = cluster.observer.shadow.regions[victim].location(0).incarnation
+    for server in cluster.servers:
         if server.incarnation == home and server.process is not None:
             server.process.kill()
     for _ in range(4 * SPAN_S):
-        world.run_for(0.25)
-        for machine in world.machines:
+        cluster.run_for(0.25)
+        for machine in cluster.machines:
             machine.start()
-    record = world.observer.shadow.transitions.get(f"{victim}-0")
+    record = cluster.observer.shadow.transitions.get(f"{victim}-0")
     if work.deaths != {victim: DEATHS_MAX} or record is None or not record.parked:
-        world.observer.violated(f"{victim} has ended {work.deaths} servers and is {record}")
+        cluster.observer.violated(f"{victim} has ended {work.deaths} servers and is {record}")
     if record is not None and "servers died one after the other" not in record.last_error:
-        world.observer.violated(f"{victim} is parked because of {record.last_error!r}")
+        cluster.observer.violated(f"{victim} is parked because of {record.last_error!r}")
 
 
 @pytest.mark.parametrize("seed", range(1, 7))

@@ -16,7 +16,7 @@ import pytest
 
 from regions.cluster.limits import AssignerConfig
 from regions.records.model import PlanState
-from simulation.cluster.world import SimulatedCluster
+from simulation.cluster.cluster import SimulatedCluster
 from simulation.drills import come_up
 from simulation.engine.timeline import SECOND
 from simulation.run import Options, run
@@ -40,45 +40,45 @@ def _nothing(_: SimulatedCluster) -> None:
     pass
 
 
-def _a_table(world: SimulatedCluster) -> None:
-    world.operator.create(REGIONS)
-    world.run_for(8)
+def _a_table(cluster: SimulatedCluster) -> None:
+    cluster.operator.create(REGIONS)
+    cluster.run_for(8)
 
 
-def _die_and_start(world: SimulatedCluster) -> None:
-    for machine in world.machines:
+def _die_and_start(cluster: SimulatedCluster) -> None:
+    for machine in cluster.machines:
         if machine.process is not None:
             machine.process.kill()
-    world.run_for(8)  # all sessions end: only then is it a start
-    for machine in world.machines:
-        world.timeline.later(world.timeline.chance.below(SECOND), machine.start)
+    cluster.run_for(8)  # all sessions end: only then is it a start
+    for machine in cluster.machines:
+        cluster.timeline.later(cluster.timeline.chance.below(SECOND), machine.start)
 
 
 ROADS = (
     # RT-06 to RT-08: a table is created, and a bulk plan places it.
-    Road("new table", _nothing, lambda world: world.operator.create(REGIONS)),
+    Road("new table", _nothing, lambda cluster: cluster.operator.create(REGIONS)),
     # X7: everything has died; the wipe, the plan and the OFFLINE znodes of a start.
     Road("cluster start", _a_table, _die_and_start),
     # `rk plan apply` in ten parts: every region moves to the next server.
-    Road("operator's plan", _a_table, lambda world: world.operator.apply("plan-1")),
+    Road("operator's plan", _a_table, lambda cluster: cluster.operator.apply("plan-1")),
 )
 
 
-def kill(world: SimulatedCluster) -> None:
+def kill(cluster: SimulatedCluster) -> None:
     """kill -9; it starts again some time later."""
-    world.faults.kill(world.faults.active() or world.masters[0])
+    cluster.faults.kill(cluster.faults.active() or cluster.masters[0])
 
 
-def freeze(world: SimulatedCluster) -> None:
+def freeze(cluster: SimulatedCluster) -> None:
     """It stands still until its session is over, wakes, and goes on."""
-    active = world.faults.active()
+    active = cluster.faults.active()
     if active is not None and active.process is not None:
-        active.process.freeze(int(2.5 * world.setting.master_timeout_ms * 1000))
+        active.process.freeze(int(2.5 * cluster.setting.master_timeout_ms * 1000))
 
 
-def depose(world: SimulatedCluster) -> None:
+def depose(cluster: SimulatedCluster) -> None:
     """The store ends its session: the epoch is raised while it writes."""
-    world.store.end_session(world.observer.reigning)
+    cluster.store.end_session(cluster.observer.epoch_session)
 
 
 STRIKES = (kill, freeze, depose)
@@ -87,45 +87,45 @@ STRIKES = (kill, freeze, depose)
 class Striker:
     """Strikes once, at the commit by which the plan under way has come far enough."""
 
-    def __init__(self, world: SimulatedCluster, tenth: int, strike: Callable[[SimulatedCluster], None]) -> None:
-        self._world = world
+    def __init__(self, cluster: SimulatedCluster, tenth: int, strike: Callable[[SimulatedCluster], None]) -> None:
+        self._cluster = cluster
         self._strike = strike
         self._steps_before = self._steps()
-        self._plans_before = set(world.observer.shadow.plans)
+        self._plans_before = set(cluster.observer.shadow.plans)
         self._after = 2 * REGIONS * tenth // 10
         self.has_struck = False
 
     def _steps(self) -> int:
-        return sum(self._world.observer.counts.get(step, 0) for step in STEPS)
+        return sum(self._cluster.observer.counts.get(step, 0) for step in STEPS)
 
     def changed(self, _path: str) -> None:
         """A commit has changed the picture."""
-        if self.has_struck or not set(self._world.observer.shadow.plans) - self._plans_before:
+        if self.has_struck or not set(self._cluster.observer.shadow.plans) - self._plans_before:
             return
         if self._steps() - self._steps_before >= self._after:
             self.has_struck = True
-            self._world.timeline.later(0, self._strike, self._world)
+            self._cluster.timeline.later(0, self._strike, self._cluster)
 
 
 def _struck(road: Road, strike: Callable[[SimulatedCluster], None], tenth: int) -> SimulatedCluster:
     """A run in which the strike comes at that tenth; whatever the observer has against it fails the test."""
     lived: list[tuple[SimulatedCluster, Striker]] = []
 
-    def script(world: SimulatedCluster) -> None:
-        world.setting.limits = AssignerConfig(bulk_min=REGIONS, open_timeout_ms=8_000, reask_ms=1_500)
-        come_up(world)
-        road.before(world)
-        striker = Striker(world, tenth, strike)
-        world.observer.changed = striker.changed
-        lived.append((world, striker))
-        road.begin(world)
-        world.run_for(12)
+    def script(cluster: SimulatedCluster) -> None:
+        cluster.setting.limits = AssignerConfig(bulk_min=REGIONS, open_timeout_ms=8_000, reask_ms=1_500)
+        come_up(cluster)
+        road.before(cluster)
+        striker = Striker(cluster, tenth, strike)
+        cluster.observer.changed = striker.changed
+        lived.append((cluster, striker))
+        road.begin(cluster)
+        cluster.run_for(12)
 
     verdict = run(Options(100 + tenth, regions=1, servers=3, masters=2, store_nodes=1), script=script)
     assert verdict.ok, f"tenth {tenth}: {verdict.violation}"
-    world, striker = lived[0]
+    cluster, striker = lived[0]
     assert striker.has_struck, f"tenth {tenth}: the plan did not come so far"
-    return world
+    return cluster
 
 
 @pytest.mark.parametrize("strike", STRIKES, ids=lambda strike: str(strike.__name__))
@@ -136,12 +136,12 @@ def test_a_plan_survives_its_master(
     """No region lost, doubled or without an owner, and an operator's plan ends where it wanted everything."""
     monkeypatch.setattr("master.assignment.transitions.OPS_MAX", 4)
     for tenth in TENTHS:
-        world = _struck(road, strike, tenth)
-        shadow = world.observer.shadow
+        cluster = _struck(road, strike, tenth)
+        shadow = cluster.observer.shadow
         states = {plan.plan_id: plan.state for plan in shadow.plans.values()}
         assert set(states.values()) == {PlanState.DONE}, (tenth, states)
         assert shadow.epoch > 1, f"tenth {tenth}: nobody took over"
-        for plan_id, places in world.operator.planned.items():
+        for plan_id, places in cluster.operator.planned.items():
             assert shadow.plans[plan_id].skipped == {}, (tenth, shadow.plans[plan_id])
             found = {(region, number): shadow.regions[region].location(number).uuid for region, number in places}
             assert found == places, tenth

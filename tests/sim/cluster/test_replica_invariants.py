@@ -7,7 +7,7 @@ from unittest import mock
 
 from regionserver.replica.machine import Replicas
 from regionserver.replica.states import Phase
-from simulation.cluster.world import Options
+from simulation.cluster.cluster import Options
 from simulation.run import run
 
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from cli.simulate import simulate
 from regions.records.model import RegionState, TransitionRecord
 from regions.transitions.states import STEPS, Cause
-from simulation.cluster.world import SimulatedCluster
+from simulation.cluster.cluster import SimulatedCluster
 from simulation.drills import DRILLS, come_up
 from simulation.engine.chance import SeededRandom
 from simulation.engine.network import End, Network
@@ -49,19 +49,19 @@ def test_drill(drill: str) -> None:
         assert verdict.ok, f"{verdict.violation}; again: python -m cli simulate --drill {drill} --seed {seed}"
 
 
-def _catch(world: SimulatedCluster, state: RegionState, strike: Callable[[TransitionRecord], None]) -> None:
+def _catch(cluster: SimulatedCluster, state: RegionState, strike: Callable[[TransitionRecord], None]) -> None:
     """Strike at the next transition that is in `state`, while regions are opened, closed and moved."""
-    world.setting.work.until = world.timeline.now + 60 * SECOND
+    cluster.setting.work.until = cluster.timeline.now + 60 * SECOND
     for _ in range(40):
-        world.operator.create(4)
-        world.operator.move()
-        world.operator.switch()
+        cluster.operator.create(4)
+        cluster.operator.move()
+        cluster.operator.switch()
         for _ in range(1_000):
-            world.timeline.run_until(world.timeline.now + 500)
-            found = [one for one in world.observer.shadow.transitions.values() if one.state is state]
+            cluster.timeline.run_until(cluster.timeline.now + 500)
+            found = [one for one in cluster.observer.shadow.transitions.values() if one.state is state]
             if found:
                 strike(found[0])
-                world.run_for(15)
+                cluster.run_for(15)
                 return
     pytest.fail(f"no transition was {state}")
 
@@ -69,63 +69,63 @@ def _catch(world: SimulatedCluster, state: RegionState, strike: Callable[[Transi
 def _everything_dies(state: RegionState) -> Callable[[SimulatedCluster], None]:
     """RT-25: all masters and servers die when a transition is in `state`; the next master finds it at a startup."""
 
-    def script(world: SimulatedCluster) -> None:
+    def script(cluster: SimulatedCluster) -> None:
         def strike(_: TransitionRecord) -> None:
-            for machine in world.machines:
+            for machine in cluster.machines:
                 if machine.process is not None:
                     machine.process.kill()
-            world.run_for(8)  # all sessions end
-            for machine in world.machines:
+            cluster.run_for(8)  # all sessions end
+            for machine in cluster.machines:
                 machine.start()
 
-        come_up(world)
-        world.setting.work.slow_open = world.setting.work.slow_close = 0.5
-        _catch(world, state, strike)
+        come_up(cluster)
+        cluster.setting.work.slow_open = cluster.setting.work.slow_close = 0.5
+        _catch(cluster, state, strike)
 
     return script
 
 
-def _destination_dies_after_it_opened(world: SimulatedCluster) -> None:
+def _destination_dies_after_it_opened(cluster: SimulatedCluster) -> None:
     """RF-08, X5: the master that ordered it is dead, too, and the next one finds OPENED and no server."""
 
     def strike(record: TransitionRecord) -> None:
         opener = [
-            one for one in world.servers if record.destination is not None and one.uuid == record.destination.uuid
+            one for one in cluster.servers if record.destination is not None and one.uuid == record.destination.uuid
         ]
-        for machine in [*world.masters, *opener]:
+        for machine in [*cluster.masters, *opener]:
             if machine.process is not None:
                 machine.process.kill()
-        world.run_for(8)  # the server's session ends
-        for machine in [*world.masters, *opener]:
+        cluster.run_for(8)  # the server's session ends
+        for machine in [*cluster.masters, *opener]:
             machine.start()
 
-    come_up(world)
-    _catch(world, RegionState.OPENED, strike)
+    come_up(cluster)
+    _catch(cluster, RegionState.OPENED, strike)
 
 
-def _opens_take_long(world: SimulatedCluster) -> None:
+def _opens_take_long(cluster: SimulatedCluster) -> None:
     """X11: some get on and say so, others hang until the deadline."""
-    work, setting = world.setting.work, world.setting
+    work, setting = cluster.setting.work, cluster.setting
     setting.limits = msgspec.structs.replace(setting.limits, open_timeout_ms=4_000)
-    come_up(world)
-    work.until = world.timeline.now + 20 * SECOND
+    come_up(cluster)
+    work.until = cluster.timeline.now + 20 * SECOND
     work.slow_open, work.hanging_open = 1.0, 0.2
-    world.operator.create(8)
-    world.run_for(20)
+    cluster.operator.create(8)
+    cluster.run_for(20)
 
 
-def _servers_do_not_begin(world: SimulatedCluster) -> None:
+def _servers_do_not_begin(cluster: SimulatedCluster) -> None:
     """RT-11: they stand still, for less than their session lives."""
-    setting = world.setting
+    setting = cluster.setting
     setting.limits = msgspec.structs.replace(setting.limits, start_timeout_ms=2_000)
     setting.session_timeout_ms = 12_000
-    come_up(world)
-    setting.work.until = world.timeline.now + 15 * SECOND
-    for server in world.servers[1:]:
+    come_up(cluster)
+    setting.work.until = cluster.timeline.now + 15 * SECOND
+    for server in cluster.servers[1:]:
         assert server.process is not None
         server.process.freeze(5 * SECOND)
-    world.operator.create(8)
-    world.run_for(15)
+    cluster.operator.create(8)
+    cluster.run_for(15)
 
 
 #: Rows that no run takes: rows of regions are not simulated, nor builds that do not know of kinds of servers. Tests of
@@ -152,16 +152,18 @@ def test_every_step_of_the_table_is_taken() -> None:
         *map(_everything_dies, RegionState),
     ]
     for seed, script in enumerate(scripts, 1):
-        worlds: list[SimulatedCluster] = []
+        clusters: list[SimulatedCluster] = []
 
-        def play(world: SimulatedCluster, script: Script = script, worlds: list[SimulatedCluster] = worlds) -> None:
-            worlds.append(world)
-            script(world)
+        def play(
+            cluster: SimulatedCluster, script: Script = script, clusters: list[SimulatedCluster] = clusters
+        ) -> None:
+            clusters.append(cluster)
+            script(cluster)
 
         verdict = run(Options(seed), script=play)
         assert verdict.ok, verdict.violation
         counted.update(verdict.counts)
-        taken.update((one.actor, one.before, one.after, one.cause) for one in worlds[0].observer.record.entries())
+        taken.update((one.actor, one.before, one.after, one.cause) for one in clusters[0].observer.history.entries())
     assert counted >= {"warm takeovers", "answers of standbys"}, "FW-01"
     rows = {(one.actor.value, one.before or "", one.after or "", one.cause.value) for one in STEPS}
     missed = sorted(" ".join(row) for row in rows - taken - NOT_SIMULATED)

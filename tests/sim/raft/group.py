@@ -88,7 +88,7 @@ class SimNode:
 class Simulation(History):
     """One group of nodes 1 .. n (and spare ones behind), one seed."""
 
-    LOOK_US = SECOND // 2
+    POLL_US = SECOND // 2
 
     def __init__(self, seed: int, size: int, bug: type[Bug] = Bug, trace: bool = False) -> None:
         super().__init__(seed, size, trace=trace)

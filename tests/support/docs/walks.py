@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import simulation.cluster.world
+import simulation.cluster.cluster
 from coord.server.config.settings import StoreSettings
 from coord.server.net.reactor import TurnReactor
 from coord.server.service import Service
@@ -30,7 +30,7 @@ from regions.cluster.events import PlanReady
 from regions.cluster.limits import AssignerConfig
 from regionserver.session.heartbeats import HeartbeatSender
 from regionserver.session.master_link import MasterLink
-from simulation.cluster.world import Options, SimulatedCluster
+from simulation.cluster.cluster import Options, SimulatedCluster
 from simulation.engine.chance import SeededRandom
 from simulation.engine.timeline import SECOND, Callback, ScheduledEvent, Timeline
 from tests.support.docs.calls import Recorder, Walk, as_markdown
@@ -77,22 +77,22 @@ class Cluster:
     """A simulated cluster of one master and two region servers, at rest, with `regions` regions."""
 
     def __init__(self, regions: int, **limits: Any) -> None:
-        simulation.cluster.world.Timeline = CausalTimeline  # type: ignore[misc]
+        simulation.cluster.cluster.Timeline = CausalTimeline  # type: ignore[misc]
         try:
-            self.world = SimulatedCluster(Options(SEED, masters=1, servers=2, store_nodes=1))
+            self.simulated = SimulatedCluster(Options(SEED, masters=1, servers=2, store_nodes=1))
         finally:
-            simulation.cluster.world.Timeline = Timeline  # type: ignore[misc]
-        assert isinstance(self.world.timeline, CausalTimeline)
-        self.timeline = self.world.timeline
-        self.operator = self.world.operator
-        self.world.setting.limits, self.world.setting.min_servers = AssignerConfig(**limits), 1
+            simulation.cluster.cluster.Timeline = Timeline  # type: ignore[misc]
+        assert isinstance(self.simulated.timeline, CausalTimeline)
+        self.timeline = self.simulated.timeline
+        self.operator = self.simulated.operator
+        self.simulated.setting.limits, self.simulated.setting.min_servers = AssignerConfig(**limits), 1
         self.operator.start()
-        for machine in self.world.machines:
+        for machine in self.simulated.machines:
             machine.start()
-        self.world.run_for(10)
+        self.simulated.run_for(10)
         if regions:
             self.operator.create(regions)
-            self.world.run_for(10)
+            self.simulated.run_for(10)
 
     def begin(self, act: Callable[[], object]) -> None:
         """Let what `act` leads to be the walk."""
@@ -129,7 +129,7 @@ class Cluster:
         recorder = self.timeline.recorder
         recorder.start()
         try:
-            self.world.run_for(seconds)
+            self.simulated.run_for(seconds)
         finally:
             recorder.stop()
         assert recorder.calls, "nothing was recorded"
@@ -140,9 +140,9 @@ def opening() -> list[Walk]:
     """One region, from the assigner's decision to the deletion of its znode."""
     cluster = Cluster(regions=1)
     operator = cluster.operator
-    (region,) = cluster.world.observer.shadow.regions.values()
+    (region,) = cluster.simulated.observer.shadow.regions.values()
     operator.do("unassign", lambda: operator.ask(ms.SetRegionIntent(region.region_id, assigned=False)))
-    cluster.world.run_for(10)
+    cluster.simulated.run_for(10)
     request = ms.SetRegionIntent(region.region_id, assigned=True)
     cluster.begin(lambda: operator.do("assign", lambda: operator.ask(request)))
     recorder = cluster.record(5)

@@ -1,4 +1,4 @@
-"""A catalogue that does at once and without fail what a storm of operations asks: what the model is tested with."""
+"""A catalog that applies every operation at once: the tests of the model use it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, Ta
 from regions.records.partitioning import split_ranges
 from regions.records.schema import Schema, create, evolve
 from simulation.ddl_stress.catalog_snapshot import RestingCluster
-from simulation.ddl_stress.model import Ledger
-from simulation.ddl_stress.operations import Operation, OperationOutcome, Storm
+from simulation.ddl_stress.model import OperationLog
+from simulation.ddl_stress.operations import Operation, OperationGenerator, OperationOutcome
 
 SERVERS = [Incarnation(f"s{number}", 1) for number in range(3)]
 
 
 class Chance:
-    """`simulation.ddl_stress.operations.Dice` of a seed."""
+    """`simulation.ddl_stress.operations.RandomSource` of a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -29,7 +29,7 @@ class Chance:
         return self._random.randrange(bound)
 
 
-class Catalogue:
+class Catalog:
     """Tables and their tablets."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Catalogue:
         ]
         return removed
 
-    def picture(self) -> RestingCluster:
+    def snapshot(self) -> RestingCluster:
         """As a cluster at rest would be described."""
         regions = [one for found in self.regions.values() for one in found]
         hosted: dict[str, list[HostedReplica] | None] = {str(server): [] for server in SERVERS}
@@ -119,26 +119,26 @@ class Catalogue:
         return RestingCluster(tables, dict(self.names), regions, [], answered, hosted)
 
 
-def storm(seed: int, count: int, clients: int = 3) -> tuple[Ledger, Catalogue]:
+def run_operations(seed: int, count: int, clients: int = 3) -> tuple[OperationLog, Catalog]:
     """Operations of several clients at once: asked, done and answered at different times."""
     chance = Chance(seed)
-    ledger, catalog, made = Ledger(), Catalogue(), Storm(chance, "x")
+    operations, catalog, made = OperationLog(), Catalog(), OperationGenerator(chance, "x")
     now = 0.0
     under_way: dict[int, tuple[Operation, OperationOutcome | None]] = {}
-    while len(ledger.deeds) < count or under_way:
+    while len(operations.entries) < count or under_way:
         now += 1
         client = chance.below(clients)
         if client not in under_way:
-            if len(ledger.deeds) < count:
+            if len(operations.entries) < count:
                 operation = made.next(client)
-                ledger.asked(operation, now)
+                operations.start(operation, now)
                 under_way[client] = operation, None
             continue
         operation, outcome = under_way[client]
         if outcome is None:
             under_way[client] = operation, catalog.do(operation)
         else:
-            ledger.ended(operation, outcome, now)
-            made.told(operation, outcome)
+            operations.finish(operation, outcome, now)
+            made.finished(operation, outcome)
             del under_way[client]
-    return ledger, catalog
+    return operations, catalog

@@ -1,4 +1,4 @@
-"""One simulated cluster and its history: built from a seed, troubled, healed, and asked whether it recovered."""
+"""One simulated cluster and one run: build from a seed, inject faults, repair, check the recovery."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from simulation.engine.network import Network
 from simulation.engine.process import Process
 from simulation.engine.timeline import SECOND, Timeline
 
-#: How often it is asked whether the cluster has recovered, and for how long it must stay so.
-LOOK_US: Final = 250_000
-STEADY_LOOKS: Final = 8
-#: How long a cluster may take to come up before the faults begin.
+#: Interval at which the recovery is checked, and the number of consecutive checks that must succeed.
+POLL_US: Final = 250_000
+STEADY_POLLS: Final = 8
+#: Time that a cluster may take to come up before the faults begin.
 UP_WITHIN_S: Final = 60
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What decides a run, together with the code."""
+    """Parameters of a run. They and the code decide everything that happens."""
 
     seed: int
     drill: str = "random"
@@ -43,12 +43,12 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     servers: int = 0
     masters: int = 0
     store_nodes: int = 0
-    #: Seconds of trouble.
+    #: Duration of the faults in seconds.
     duration_s: float = 15.0
 
 
 class SimulatedCluster:
-    """A cluster: a store, masters, servers, an operator, faults, and an observer of everything."""
+    """A cluster: a store, masters, servers, an operator, faults, and an observer."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -76,11 +76,11 @@ class SimulatedCluster:
         targets = Targets(self.network, self.store, self.observer, self.operator, self.masters, self.servers)
         self.faults = Faults(timeline, targets)
         self._draw_settings(servers)
-        #: What the first table has.
+        #: Regions of the first table.
         self.regions = options.regions or chance.pick((1, 4, 9, 16))
         timeline.after = self._after_event
         self.recovered_s = -1.0
-        #: What is asked once everything is healed and at rest.
+        #: Checks that run when everything is repaired and at rest.
         self.at_rest: list[Callable[[], None]] = []
         #: Why the cluster does not count as recovered.
         self.missing = ""
@@ -117,19 +117,19 @@ class SimulatedCluster:
     # --- a run --------------------------------------------------------------------------------------------------------
 
     def run(self, script: Callable[[SimulatedCluster], None]) -> None:
-        """Live through everything; raises Violation."""
+        """Run the script, repair everything, await the recovery and check the end state. Raise Violation."""
         self.operator.start()
         for machine in self.machines:
             self.timeline.later(self.timeline.chance.below(2 * SECOND), machine.start)
         script(self)
         self.heal()
-        self.settle()
+        self.await_recovery()
         for check in self.at_rest:
             check()
         self.observer.check_all()
 
     def run_for(self, seconds: float) -> None:
-        """Let time pass; raises Violation."""
+        """Advance the time. Raise Violation."""
         self.timeline.run_until(self.timeline.now + int(seconds * SECOND))
         self._raise_if_violated()
 
@@ -138,8 +138,8 @@ class SimulatedCluster:
             raise Violation(self.observer.violations[0])
 
     def heal(self) -> None:
-        """Everything is repaired, started and awake; nothing goes wrong from here on."""
-        self.timeline.note("healed")
+        """Repair the network and the store, start every process, and stop all faults."""
+        self.timeline.note("repaired")
         self.faults.stop()
         self.setting.work.until = self.timeline.now
         self.setting.work.poisoned = []
@@ -155,45 +155,45 @@ class SimulatedCluster:
             machine.start()
 
     @property
-    def patience_s(self) -> float:
-        """How long a healed cluster may take: every bound of the masters once, plus what was still under way."""
+    def recovery_limit_s(self) -> float:
+        """Return the time that a repaired cluster may take: every limit of the masters twice, and one minute."""
         limits = self.setting.limits
         bounds = (limits.start_timeout_ms, limits.open_timeout_ms, limits.reask_max_ms, limits.retry_max_ms)
         return 60 + 2 * sum(bounds) / 1000
 
-    def settle(self) -> None:
-        """Wait until everything is as it is wanted, and stays so; raises Violation when it takes too long."""
+    def await_recovery(self) -> None:
+        """Wait until the cluster is as requested and stays so. Raise Violation if this takes too long."""
         began = self.timeline.now
         steady = 0
-        while steady < STEADY_LOOKS:
-            self.run_for(LOOK_US / SECOND)
-            self.missing = self.why_unsettled()
+        while steady < STEADY_POLLS:
+            self.run_for(POLL_US / SECOND)
+            self.missing = self.why_not_recovered()
             steady = 0 if self.missing else steady + 1
             if self.missing:
                 for machine in self.machines:
                     machine.start()
                 if self.operator.is_idle:
                     self.operator.retry_parked()
-            if self.timeline.now - began > self.patience_s * SECOND:
-                self.observer.violated(f"liveness: {self.patience_s:.0f} s after the last fault {self.missing}")
-        self.recovered_s = (self.timeline.now - began) / SECOND - STEADY_LOOKS * LOOK_US / SECOND
+            if self.timeline.now - began > self.recovery_limit_s * SECOND:
+                self.observer.violated(f"liveness: {self.recovery_limit_s:.0f} s after the last fault {self.missing}")
+        self.recovered_s = (self.timeline.now - began) / SECOND - STEADY_POLLS * POLL_US / SECOND
 
     # --- what must hold -----------------------------------------------------------------------------------------------
 
     def server_of(self, opener: Opener) -> ServerMachine | None:
-        """The machine whose present process has this opener."""
+        """Return the machine whose current process has this opener, or None."""
         for server in self.servers:
             if server.is_up and server.opener is opener:
                 return server
         return None
 
-    def _is_announced(self, server: ServerMachine, key: Key) -> bool:
-        """Whether the server itself counts the replica as open."""
+    def _is_reported(self, server: ServerMachine, key: Key) -> bool:
+        """Return True if the server itself reports the replica as open."""
         found = server.service.dispatch(ListOpen("", 0))
         return any((one.region_id, one.replica) == key and one.state == "OPEN" for one in found.replicas)
 
     def _after_event(self) -> None:
-        """Check what must hold after every event, between servers and inside each server and each master."""
+        """Check the invariants after every event: between servers, and inside each server and each master."""
         self._check_owners()
         for server in self.servers:
             if server.is_up:
@@ -206,31 +206,34 @@ class SimulatedCluster:
                 master.validate()
 
     def _check_owners(self) -> None:
-        """At most one server serves a replica. Where regions are locked, opening is serving; else being OPEN is."""
-        contended = self.setting.holds.contended
+        """Check that at most one server serves a replica.
+
+        With locks a replica is served as soon as it is open, without locks once the server reports the replica as OPEN.
+        """
+        contended = self.setting.open_replicas.contended
         if not contended:
             return
         for key in contended:
             serving = []
-            for opener in self.setting.holds.open[key]:
+            for opener in self.setting.open_replicas.open[key]:
                 server = self.server_of(opener)
                 if server is None or not server.may_serve():
                     continue
-                if self.setting.work.locks or self._is_announced(server, key):
+                if self.setting.work.locks or self._is_reported(server, key):
                     serving.append(server.host)
             if len(serving) > 1:
                 self.observer.violated(f"two servers serve {replica_key(*key)}: {' and '.join(serving)}")
 
-    def why_unsettled(self) -> str:
-        """The first thing that is not as it is wanted; empty if all is well."""
+    def why_not_recovered(self) -> str:
+        """Return a description of the first difference from the requested state, or "" if there is none."""
         shadow = self.observer.shadow
-        reigning = [
+        active = [
             one
             for one in self.masters
             if one.is_up and one.service.active_master is not None and one.service.active_master.is_open
         ]
-        if len(reigning) != 1:
-            return f"{len(reigning)} masters are active"
+        if len(active) != 1:
+            return f"{len(active)} masters are active"
         if not self.operator.is_idle:
             return "the operator waits for an answer"
         for key, record in shadow.transitions.items():
@@ -254,33 +257,34 @@ class SimulatedCluster:
                 if home is None or not shadow.is_alive(home):
                     return f"{replica_key(region.region_id, number)} is not open: the store names {home}"
                 wanted[region.region_id, number] = home
-        return self._why_not_as_stored(wanted) or self._why_not_empty(wanted) or self._why_not_told(reigning[0])
+        return self._why_not_as_stored(wanted) or self._why_not_drained(wanted) or self._why_not_reported(active[0])
 
     def _why_not_as_stored(self, wanted: dict[Key, Incarnation]) -> str:
-        """Compare the store with what the servers really have open."""
+        """Compare the store with the replicas that the servers have open."""
         for server in self.servers:
-            opened = [key for key, openers in self.setting.holds.open.items() if server.opener in openers]
+            opened = [key for key, openers in self.setting.open_replicas.open.items() if server.opener in openers]
             for key in opened:
                 if wanted.get(key) != server.incarnation:
                     return f"{replica_key(*key)} is open on {server.host}, the store names {wanted.get(key)}"
             for key, home in wanted.items():
-                if home == server.incarnation and not (key in opened and self._is_announced(server, key)):
+                if home == server.incarnation and not (key in opened and self._is_reported(server, key)):
                     return f"{replica_key(*key)} is not open on {server.host}, which the store names"
             if not server.may_serve():
                 return f"{server.host} does not serve"
         return ""
 
-    def _why_not_told(self, leader: MasterMachine) -> str:
-        """HB-03, HB-10: what the servers have told the active master is what they have; every master hears them all."""
+    def _why_not_reported(self, leader: MasterMachine) -> str:
+        """Compare the servers' reports with their replicas; every master must receive every heartbeat (HB-03,
+        HB-10)."""
         reports = leader.service.active_master.reports if leader.service.active_master is not None else None
         for server in self.servers:
             for master in self.masters:
-                ear = master.service
-                if not master.is_up or not ear.heartbeats.roster.is_heard(server.incarnation, ear.now_ms()):
-                    return f"{server.host} is not heard by {master.host}"
+                service = master.service
+                if not master.is_up or not service.heartbeats.roster.is_heard(server.incarnation, service.now_ms()):
+                    return f"{master.host} receives no heartbeats from {server.host}"
             holding = None if reports is None else reports.holding(server.incarnation)
             if holding is None or not holding.is_complete:
-                return f"{server.host} has not told {leader.host} what it has"
+                return f"{server.host} has not sent {leader.host} a complete report"
             found = server.service.dispatch(ListOpen("", 0))
             serves = {
                 replica_key(one.region_id, one.replica): one.schema_version
@@ -288,16 +292,16 @@ class SimulatedCluster:
                 if one.state == OPEN
             }
             if holding.versions != serves:
-                return f"{server.host} serves {serves}, and told {leader.host} {holding.versions}"
+                return f"{server.host} serves {serves}, but reported {holding.versions} to {leader.host}"
         return ""
 
-    def _why_not_empty(self, wanted: dict[Key, Incarnation]) -> str:
+    def _why_not_drained(self, wanted: dict[Key, Incarnation]) -> str:
         shadow = self.observer.shadow
         places = sum(server.uuid not in shadow.draining for server in self.servers)
         for key, home in wanted.items():
             replication = shadow.tables[shadow.regions[key[0]].table_id].replication
             if home.uuid in shadow.draining and places >= replication:
-                return f"{replica_key(*key)} is on {home.uuid}, which is drained"
+                return f"{replica_key(*key)} is on {home.uuid}, which is draining"
             if home.uuid in shadow.bars:
-                return f"{replica_key(*key)} is on {home.uuid}, which was fenced and gets no regions"
+                return f"{replica_key(*key)} is on {home.uuid}, which is fenced and must get no regions"
         return ""
