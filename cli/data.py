@@ -27,7 +27,7 @@ from cli.common.connect import open_cluster
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
 from regions.records.partitioning import place
-from regionserver.client import Change, DataError, NoSuchTable, Places, RegionClient, Unavailable
+from regionserver.client import Change, DataError, NoSuchTable, RegionClient, RegionLocator, Unavailable
 from regionserver.kv.messages import KEYS_MAX, WRITE_BYTES_MAX
 
 #: Rows of one request of `rk load`, and requests under way.
@@ -43,7 +43,7 @@ _timeout = click.option(
 def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
     """A client of the cluster's regions; its errors become one clear line."""
     with open_cluster(given) as cluster:
-        client = RegionClient(Places(cluster.client, cluster.layout), timeout_s=timeout_s)
+        client = RegionClient(RegionLocator(cluster.client, cluster.layout), timeout_s=timeout_s)
         try:
             yield client
         except NoSuchTable as error:
@@ -244,7 +244,7 @@ def read_rows(source: Path, key_column: str | None = None) -> list[Change]:
 
 def _by_region(client: RegionClient, table: str, rows: list[Change]) -> list[list[Change]]:
     """Rows, in the order of their placed keys, cut where regions begin and where a request would be too large."""
-    regions, record = client.places.regions(table), client.places.table(table)
+    regions, record = client.locator.regions(table), client.locator.table(table)
     if regions is None or record is None:
         raise NoSuchTable(f"there is no table {table!r}")
     batches: list[list[Change]] = []

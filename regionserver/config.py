@@ -1,4 +1,4 @@
-"""Settings of a region server: checked once, then fixed."""
+"""Settings of a region server, checked at construction and immutable."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from regions.messages.heartbeat import HEARTBEAT_PERIOD_S
 from regions.records.kinds import check_group
 from regions.records.znodes import DEFAULT_ROOT
 
-#: Addresses to listen on that tell nobody where to connect to.
+#: Listening addresses to which no other process can connect.
 _NOWHERE: Final = frozenset({"", "0.0.0.0", "::", "*"})
 SESSION_TIMEOUT_MS_MIN: Final = 500
 HEARTBEAT_PERIOD_S_MIN: Final = 0.05
 HEARTBEAT_PERIOD_S_MAX: Final = 60.0
-#: Key-value regions; directories that are taken and given back, without data; nothing at all, for benchmarks.
+#: Key-value regions; directories without data; nothing at all, for benchmarks.
 OPENERS: Final = ("kv", "directories", "none")
 
 
 def parse_address(text: str, what: str) -> tuple[str, int]:
-    """`host:port` (port 0: any free one). Raises ConfigError that names `what`."""
+    """Parse `host:port` (port 0: any free port). Raise ConfigError that names `what`."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535 or not host:
         raise ConfigError(f"{what} {text!r} is not host:port")
@@ -31,15 +31,15 @@ def parse_address(text: str, what: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Settings of a region server. Raises ConfigError for values that cannot be right."""
+    """Settings of a region server. Raise ConfigError for invalid values."""
 
-    #: The store's clients' addresses, "host:port,host:port".
+    #: Client addresses of the store, "host:port,host:port".
     store: str
-    #: Own directory, of this server alone: identity and lock.
+    #: Directory of this server alone: identity and lock.
     data_dir: Path
     #: Directory that all servers share: the regions.
     shared_dir: Path
-    #: Where commands are taken; also what the others are told.
+    #: Address for requests; also the address in the registration.
     host: str
     port: int
     admin_host: str | None = None
@@ -51,23 +51,23 @@ class ServerSettings:
     session_timeout_ms: int = 3000
     #: Threads that open and close regions.
     threads: int = 4
-    #: A stopping server hands its regions over for at most so long before it closes the rest; 0: not at all.
+    #: A stopping server moves its regions for at most this long before it closes the rest; 0: close at once.
     handover_s: float = 30.0
-    #: What a region is: one of OPENERS.
+    #: Kind of service: one of OPENERS.
     opener: str = "kv"
-    #: Masters' addresses that get heartbeats whatever the store says; the live ones below /masters always do.
+    #: Addresses of masters that get heartbeats in addition to the live masters below /masters.
     masters: tuple[tuple[str, int], ...] = ()
     heartbeat_period_s: float = HEARTBEAT_PERIOD_S
-    #: How this server gets into the store.
+    #: Credentials and TLS settings for the store.
     access: StoreAccess = OPEN_ACCESS
 
     def __post_init__(self) -> None:
-        """Check each value, and those that must fit together."""
+        """Check each value and their combination."""
         for part in self.store.split("/", 1)[0].split(","):
             parse_address(part.strip(), "store address")
         if self.host in _NOWHERE:
             raise ConfigError(
-                f"address {self.host or '(empty)'!r} tells nobody where this server is: give its own name"
+                f"no other process can connect to address {self.host or '(empty)'!r}: give this server's own host name"
             )
         if self.root and (not self.root.startswith("/") or self.root.endswith("/")):
             raise ConfigError(f"root {self.root!r} must begin with a slash and not end with one")
@@ -83,12 +83,12 @@ class ServerSettings:
         except ValueError as error:
             raise ConfigError(str(error)) from error
         if not 0 < self.weight <= 1000:
-            raise ConfigError(f"weight {self.weight:g} is not above 0 and at most 1000")
+            raise ConfigError(f"weight {self.weight:g} is outside of (0, 1000]")
         if self.session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
             raise ConfigError(f"session timeout {self.session_timeout_ms} ms is below {SESSION_TIMEOUT_MS_MIN} ms")
         if not 1 <= self.threads <= 64:
-            raise ConfigError(f"{self.threads} threads: between 1 and 64 make sense")
+            raise ConfigError(f"{self.threads} threads: give a number from 1 to 64")
         if self.opener not in OPENERS:
-            raise ConfigError(f"opener {self.opener!r} is none of {', '.join(OPENERS)}")
+            raise ConfigError(f"opener {self.opener!r} is unknown: give one of {', '.join(OPENERS)}")
         if self.data_dir.absolute() == self.shared_dir.absolute():
-            raise ConfigError(f"data directory and shared directory are both {self.data_dir}")
+            raise ConfigError(f"data directory and shared directory are both {self.data_dir}: give two directories")

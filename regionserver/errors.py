@@ -1,4 +1,4 @@
-"""What can go wrong with a region on its server, in words for the operator."""
+"""Errors of a region on its server, with messages for the operator."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from regions.records.model import Incarnation
 
 
 class RegionError(Exception):
-    """A region cannot be opened or closed; the message reaches the master and the operator."""
+    """Raised if a region cannot be opened or closed; the message reaches the master and the operator."""
 
 
 class OwnerHeld(RegionError):  # noqa: N818 - a finding, not a fault
-    """Another incarnation holds the region.
+    """Raised if another incarnation holds the region.
 
-    The server then asks the store: if that incarnation is not registered any more, `open` is called again with it as
-    `Opening.evict`.
+    The server then reads the holder's registration. If the holder is not registered, the server calls `open` again with
+    the holder as `Opening.evict`.
     """
 
     def __init__(self, holder: Incarnation) -> None:
-        super().__init__(f"server {holder} holds it")
+        super().__init__(f"server {holder} holds the region")
         self.holder = holder

@@ -1,4 +1,4 @@
-"""What a region server counts, for Prometheus. Names begin with `regionkeeper_server_`."""
+"""Metrics of a region server for Prometheus. Names begin with `regionkeeper_server_`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _OPEN_BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1,
 
 
 class _Refresh(Collector):
-    """Collected first, as the first registered: contributes nothing but up-to-date gauges."""
+    """Updates the gauges. It is registered first, so it is collected first; it has no metrics of its own."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """Refresh."""
+        """Update the gauges."""
         self._metrics.refresh()
         return ()
 
 
 class Metrics:
-    """One set per process."""
+    """The metrics of a process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        #: Brings the gauges up to date; called at the beginning of every scrape.
+        #: Updates the gauges; called at the beginning of every scrape.
         self.refresh: Callable[[], object] = lambda: None
         self.registry.register(_Refresh(self))
         ProcessCollector(registry=self.registry)

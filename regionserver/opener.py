@@ -1,21 +1,21 @@
-"""What opens and closes regions: the interface that a service built on RegionKeeper implements.
+"""The interface that a service built on RegionKeeper implements: it opens and closes regions.
 
-A region opener owns what is behind a region: files, caches, connections. RegionKeeper tells it when to take a region
-and when to let go, and never asks it to open a region that it has open. `prepare`, `open` and `close` run on worker
-threads and may block; everything else runs on the reactor's thread and must not.
+A region opener owns what is behind a region: files, caches, connections. RegionKeeper calls it to open and to close a
+region, and never opens a region that is open already. `prepare`, `open` and `close` run on worker threads and may
+block; everything else runs on the reactor's thread and must not block.
 
     class Counters(RegionOpener):
         kind = "counters/1"
         def open(self, opening): self._counts[opening.region.region_id] = load(...)
         def close(self, region, replica): save(self._counts.pop(region.region_id))
 
-An opener may also answer requests, at the address under which the server is registered: it names their types in
-`requests` and answers them in `answer`, after `serving.admit`. docs/regionserver.md tells the whole story, and
-examples/counters.py is a service to copy.
+An opener may also answer requests, at the server's registered address: it lists their types in `requests` and answers
+them
+in `answer`, after `serving.admit`. docs/regionserver.md describes this in full; examples/counters.py is a service to
+copy.
 
-Every opener has a *kind*: a name of the service and the version of what it reads and writes. Masters give a server the
-regions of tables of its kind alone, so that servers of several services live in one cluster
-(`regions/records/kinds.py`).
+Every opener has a *kind*: the name of the service and the version of its data. Masters assign regions to servers of
+their table's kind only, so one cluster can contain servers of several services (`regions/records/kinds.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Opening:
-    """One replica to be opened."""
+    """A replica to be opened."""
 
     def __init__(
         self,
@@ -53,84 +53,85 @@ class Opening:
     ) -> None:
         self.region = region
         self.replica = replica
-        #: This server: whoever looks at the region's files should find this name.
+        #: This server; its name goes into the region's lock file.
         self.server = server
-        #: Fencing epoch of the master that ordered it.
+        #: Fencing epoch of the master that sent the order.
         self.epoch = epoch
-        #: A former owner whose session is certainly over; its hold may be broken. None: break nobody's.
+        #: A former owner whose session has certainly ended; its lock may be broken. None: break no lock.
         self.evict = evict
-        #: Say that a long open gets on, so that its deadline is extended. From any thread, as often as you like.
+        #: Report that a long open makes progress, which extends its deadline. Thread-safe; may be called often.
         self.progress = progress
-        #: zxid of the write that made this server the opener: a later opening of the replica has a higher one. Whatever
-        #: checks it (files, a database, another service) is safe from former owners that wake up.
+        #: zxid of the write that made this server the owner. A later opening of the replica has a higher token. Storage
+        #: that checks the token (files, a database, another service) is safe from former owners that wake up.
         self.token = token
-        #: Version of the table's schema, which is in the table's record (DD-07).
+        #: Version of the table's schema; the table's record has the schema (DD-07).
         self.schema_version = schema_version
 
 
 class RegionOpener(ABC):
     """Opens and closes regions. One object serves all regions of a server, from several threads at once."""
 
-    #: Kind of service, "counters/1". A class that adds requests, or another `open`, names a kind of its own.
+    #: Kind of service, "counters/1". A subclass that adds requests or overrides `open` declares its own kind.
     kind: str = ""
 
     #: Types of the requests that `answer` takes: msgspec Structs with `tag=True` and names of their own.
     requests: tuple[type[msgspec.Struct], ...] = ()
 
-    #: The directory that all servers of this kind share: its identity is compared before the server registers.
-    #: None: the opener keeps nothing in files.
+    #: Directory that all servers of this kind share; its identity is checked before the server registers. None: the
+    #: opener keeps no files.
     shared: SharedDirectory | None = None
 
     def attach(self, serving: Serving) -> None:  # noqa: B027 - optional
-        """Called once, before anything else: what the opener may ask of its server."""
+        """Receive the interface to the server; called once, before anything else."""
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct | Awaitable[msgspec.Struct]:
-        """Answer one of `requests`, now or later. Refuse by `RpcError`; call `serving.admit` first."""
-        raise NotImplementedError(f"nobody answers {type(request).__name__}")
+        """Answer one of `requests`, now or later. Call `serving.admit` first; reject with `RpcError`."""
+        raise NotImplementedError(f"no answer to {type(request).__name__}")
 
     def stop(self) -> None:  # noqa: B027 - optional
-        """The process ends; all regions that could be closed are closed."""
+        """Clean up before the process ends; all regions that could be closed are closed."""
 
     def prepare(self, openings: Sequence[Opening]) -> None:  # noqa: B027 - optional
-        """Do for many regions at once what is dear for each, before `open` is called for every one of them.
+        """Do work for many regions at once that is expensive for each region, before `open` is called for each of them.
 
-        Optional. If it raises, each opening is prepared by itself.
+        Optional. If it raises, it is called again for each opening by itself.
         """
 
     @abstractmethod
     def open(self, opening: Opening) -> None:
-        """Return when the replica can serve. Raises anything, and then nothing of it may be held."""
+        """Open the replica; return when it can serve. After an exception nothing of the replica may be held."""
 
     @abstractmethod
     def close(self, region: RegionRecord, replica: int) -> None:
-        """Return when nothing of the replica is held any more: another server may open it the next moment.
+        """Close the replica. After the return another server may open it at any moment.
 
-        Raises anything: the replica then counts as open, and will be closed again.
+        After an exception the replica counts as open and is closed again later.
         """
 
     def purge(self, table_id: str) -> int:  # noqa: ARG002 - what is kept is the service's own affair
-        """Remove everything that is kept of a deleted table; return how many regions that were.
+        """Remove everything that is kept of a deleted table; return the number of its regions.
 
-        Called in a thread, and only when the store says that the table never comes back. Repeated after a crash or a
-        lost answer: go on with what is left. Raise when a region may be open anywhere. By default nothing is kept.
+        Called in a thread, after the store has recorded that the table will never be restored. Repeated after a crash
+        or a
+        lost reply: continue with what is left. Raise if a region may be open on any server. By default nothing is kept.
         """
         return 0
 
     def kept(self) -> tuple[list[str], list[str]]:
-        """Return the ids of the tables of which something is kept, and of those that are being removed."""
+        """Return the ids of the tables with kept data, and the ids of the tables that are being removed."""
         return [], []
 
     def schema_changed(self, region: RegionRecord, replica: int, schema_version: int) -> None:  # noqa: B027 - optional
-        """Take note of a later schema version of an open replica's table; the schema is in the table's record (DD-07).
+        """Receive a later schema version of an open replica's table; the table's record has the schema (DD-07).
 
-        On the reactor's thread: take note, and return. The server has told the master that it follows as soon as the
-        order is here; a service that cannot go on under the former schema has to stop it by itself.
+        Runs on the reactor's thread: record the version and return. The server acknowledges the version as soon as the
+        order arrives. A service that cannot continue with the former schema must stop doing so by itself.
         """
 
     def serving_changed(self, is_serving: bool) -> None:  # noqa: B027 - optional
-        """The lease began or ended. Between False and True no request for any region may be answered.
+        """Receive the begin or end of the lease. While the lease does not hold no request for a region may be answered.
 
-        For each single request ask `Serving.holds` as well: this call may come late, for instance after the process
+        Check `Serving.holds` for every single request as well: this call may come late, for example after the process
         was frozen.
         """
 
@@ -138,19 +139,19 @@ class RegionOpener(ABC):
 def kind_of(opener: RegionOpener) -> str:
     """Return the kind that `opener` declares.
 
-    A kind that was inherited together with another `open` or other `requests` does not count: the class that has these
-    is another service, and would get the regions of the one that it derives from.
+    A kind does not count if it is inherited by a class that overrides `open` or `requests`: this class is another
+    service, and must not get the regions of its base class.
 
     Raises:
-        ConfigError: it declares none, or a text that is no kind.
+        ConfigError: the opener declares no kind, or an invalid one.
     """
     kin = type(opener).__mro__
     owner = {name: next(at for at, one in enumerate(kin) if name in vars(one)) for name in ("kind", "open", "requests")}
     if owner["kind"] > min(owner["open"], owner["requests"]):
         name = type(opener).__name__
         raise ConfigError(
-            f"the region opener {name} declares no kind of service: give the class a line such as"
-            f' kind = "{name.lower()}/1"'
+            f"the region opener {name} declares no kind of service: add a line such as"
+            f' kind = "{name.lower()}/1" to the class'
         )
     try:
         check_kind(opener.kind)
@@ -160,12 +161,12 @@ def kind_of(opener: RegionOpener) -> str:
 
 
 class NothingOpener(RegionOpener):
-    """Opens and closes nothing at all: what is left is the cost of the assignment itself, for benchmarks."""
+    """Opens and closes nothing; benchmarks use it to measure the assignment alone."""
 
     kind = NOTHING
 
     def open(self, opening: Opening) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self, region: RegionRecord, replica: int) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,9 +1,10 @@
-"""The gate that every request for a region's data goes through, and the words for turning it back.
+"""The gate that every request for a region's data passes, and the codes of its rejections.
 
-A client says which opening of a region it means: the location that it read in the store, as a `Place`. A server answers
-only for the opening that it has now, under a lease that holds now. So a request that waited in a socket buffer while
-its server was frozen, while the region moved away, or away and back, is refused, and the client learns that nothing
-was done.
+A client names the opening that it addresses: the location that it read from the store, as a `Place`. A server answers
+only for its present opening of the region, while its lease holds. A request may wait in a socket buffer while its
+server
+is frozen, or while the region moves away, or away and back. Such a request is rejected, and the client knows that
+nothing was done.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from regions.messages import NO_LEASE, WRONG_SERVER
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
 from regionserver.workers import Pool, Workers
 
-#: Requests per second of a region are counted over at least so long.
+#: Minimum time over which a region's requests per second are counted.
 RATE_SPAN_S: Final = 10.0
 
-#: The region is not open here, or this is another opening of it; nothing was done. Read its location again.
+#: The region is not open on the server, or in another opening; nothing was done. Read its location again.
 NOT_SERVING: Final = "not_serving"
-#: The server lost its lease, or the region, while the request was under way: nobody knows whether it was done.
+#: The server lost its lease, or the region, during the request: the outcome is unknown.
 FENCED: Final = "fenced"
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """One opening of a replica, as its location in `/regions/...` has it."""
+    """One opening of a replica, as its location in `/regions/...` describes it."""
 
     region_id: str
     server: str
@@ -40,7 +41,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, region: RegionRecord, replica: int = 0) -> Place | None:
-        """The place that a region's record names; None while it is open nowhere."""
+        """Return the place that a region's record names, or None while the region is not open."""
         location = region.location(replica)
         if location.uuid is None or location.start_code is None:
             return None
@@ -48,7 +49,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Serving:
-    """What a region opener may ask of its server. `holds` on any thread, the others on the reactor's."""
+    """The server's interface for its region opener. `holds` is thread-safe; call the others on the reactor's thread."""
 
     def __init__(
         self,
@@ -61,11 +62,11 @@ class Serving:
         damaged: Callable[[tuple[str, int], str], None] = lambda _key, _why: None,
     ) -> None:
         self.reactor = reactor
-        #: For metrics of the opener's own.
+        #: For the opener's own metrics.
         self.registry = registry
-        #: Makes pools of threads that hand their results back to the reactor.
+        #: Makes pools of threads whose results are delivered on the reactor's thread.
         self.workers = workers
-        #: Whether the lease holds now, by the server's own clock.
+        #: Returns True if the lease holds now, by the server's own clock.
         self.holds = holds
         self._me = me
         self._served = served
@@ -75,32 +76,33 @@ class Serving:
         self._since_s = reactor.seconds()
 
     def admit(self, place: Place) -> RegionRecord:
-        """Let a request for that opening pass. Raises RpcError: WRONG_SERVER, NO_LEASE or NOT_SERVING.
+        """Check that a request for this opening may be answered, and return the region.
 
-        Ask again, by `check_lease`, before the answer leaves: answering may have taken longer than the lease.
+        Raise RpcError: WRONG_SERVER, NO_LEASE or NOT_SERVING. Call `check_lease` before the reply is sent: answering
+        may have taken longer than the lease.
         """
         me = self._me()
         if (place.server, place.start_code) != (me.uuid, me.start_code):
-            raise RpcError(WRONG_SERVER, f"this is {me}, not {Incarnation(place.server, place.start_code)}")
+            raise RpcError(WRONG_SERVER, f"this server is {me}, not {Incarnation(place.server, place.start_code)}")
         self.check_lease()
         found = self._served((place.region_id, place.replica))
         if found is None:
             raise RpcError(NOT_SERVING, f"region {place.region_id} is not open here")
         region, location = found
         if location.since_ms != place.opened_ms:
-            raise RpcError(NOT_SERVING, f"region {place.region_id} was opened anew since")
+            raise RpcError(NOT_SERVING, f"region {place.region_id} was opened again since")
         self._asked[place.region_id, place.replica] += 1
         return region
 
     def report_damage(self, region_id: str, replica: int, why: str) -> None:
-        """Report that an open replica's data are not what was written: the masters have it closed and park it.
+        """Report that an open replica's data are damaged: the masters close and park the replica.
 
-        On any thread. The opener answers no request for the replica any more, and `close` is called soon.
+        Thread-safe. The opener must answer no further request for the replica; `close` is called soon.
         """
         self.reactor.callFromThread(self._damaged, (region_id, replica), why)
 
     def rates(self) -> dict[tuple[str, int], float]:
-        """Requests per second by (region id, replica), of late; regions that nobody asked anything are left out."""
+        """Return recent requests per second by (region id, replica); regions without requests are left out."""
         now_s = self.reactor.seconds()
         span_s = now_s - self._since_s
         if span_s >= RATE_SPAN_S:
@@ -110,6 +112,6 @@ class Serving:
         return self._rates
 
     def check_lease(self) -> None:
-        """Raises RpcError(NO_LEASE) when this server may not serve now."""
+        """Raise RpcError(NO_LEASE) if this server may not serve now."""
         if not self.holds():
-            raise RpcError(NO_LEASE, "this server has no lease now")
+            raise RpcError(NO_LEASE, "this server holds no lease")

@@ -1,10 +1,11 @@
 """One region server: one incarnation after the other, until it is stopped.
 
-    lock the data directory -> listen -> [ session -> register -> serve under the lease -> session over: close all ]*
+    lock the data directory -> listen -> [ session -> register -> serve under the lease -> session lost: close all ]*
 
-`stop` moves the regions away while they are served (`regionserver/session/drain.py`), then takes no more orders, closes
-what is left and ends the session, so that the masters see the departure at once. A region that cannot be closed after
-its session is over ends the process: only the end of the process gives the region's files back.
+`stop` first moves the regions to other servers while they are served (`regionserver/session/drain.py`). Then the server
+accepts no more orders, closes the remaining regions and closes its session, so that the masters notice its end at once.
+A region that cannot be closed after the loss of the session stops the process: only its end releases the region's
+files.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ from regions.records.formats import KNOWN
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
-from regionserver.health import LOOK_EVERY_S, ServerHealth, SharedWatch
+from regionserver.health import PROBE_EVERY_S, ServerHealth, SharedDirectoryProbe
 from regionserver.metrics import Metrics
 from regionserver.opener import RegionOpener, kind_of
 from regionserver.replica.effects import Key
 from regionserver.replica.host import Host
 from regionserver.replica.states import Phase
 from regionserver.request_gate import Serving
-from regionserver.session.drain import hand_over
+from regionserver.session.drain import drain
 from regionserver.session.epochs import Epochs
 from regionserver.session.heartbeats import HeartbeatSender
 from regionserver.session.instance import Instance
 from regionserver.session.lease import Lease
-from regionserver.session.master_link import Us
+from regionserver.session.master_link import HeartbeatState
 from regionserver.session.registration import Registration
 from regionserver.shared_directory import Admission
 from regionserver.storage.purging import Purges
@@ -76,14 +77,14 @@ from regionserver.workers import Pool, Workers
 
 log = Logger()
 
-#: While the store cannot be reached, a line this often.
-SAY_EVERY_S: Final = 5.0
-#: Pause before a store that refuses to register us is asked again.
-REFUSED_AGAIN_S: Final = 1.0
-#: SIGTERM: the regions get this long to close; then the process ends without them.
+#: Interval of the log lines while the store cannot be reached.
+LOG_EVERY_S: Final = 5.0
+#: Pause before a rejected registration is retried.
+RETRY_S: Final = 1.0
+#: Time limit for closing the regions after SIGTERM; then the process ends without closing the rest.
 CLOSE_WITHIN_S: Final = 10.0
 
-#: What only the newest master may send, and only to this very incarnation.
+#: Requests that only the latest master may send, and only to this incarnation.
 Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable
 
 _OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
@@ -91,7 +92,7 @@ _CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, P
 
 
 def boot_time_s() -> float:
-    """The lease's clock: monotonic, and unlike CLOCK_MONOTONIC it runs on while the machine is suspended."""
+    """Return the lease's clock: monotonic, and unlike CLOCK_MONOTONIC it also runs while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -110,9 +111,9 @@ class RegionServer:
         boot_s: Callable[[], float] = boot_time_s,
         workers: Pool = Workers,
     ) -> None:
-        """`died` is called with the reason when the process must end by itself.
+        """`died` is called with the reason if the process must end.
 
-        `system`, `boot_s` (the lease's clock) and `workers` are this machine's unless given.
+        `system`, `boot_s` (the lease's clock) and `workers` default to those of this machine.
 
         Raises:
             ConfigError: `opener` declares no kind.
@@ -149,7 +150,7 @@ class RegionServer:
         )
         self._admin_port: IListeningPort | None = None
         self._client: ZkClient | None = None
-        self._membership: Registration | None = None
+        self._registration: Registration | None = None
         self._heartbeats: HeartbeatSender | None = None
         self._record = ServerRecord(instance.uuid, settings.host, settings.port, 0)
         #: The highest epoch that the store has confirmed.
@@ -159,8 +160,8 @@ class RegionServer:
         self._began_s = self._boot_s()
         self._closing_since_s: float | None = None
         shared = opener.shared
-        self._watch = SharedWatch((lambda: None) if shared is None else shared.check, self._boot_s)
-        self._health_of = ServerHealth(self._boot_s, settings.session_timeout_ms, self._watch)
+        self._shared_probe = SharedDirectoryProbe((lambda: None) if shared is None else shared.check, self._boot_s)
+        self._health_of = ServerHealth(self._boot_s, settings.session_timeout_ms, self._shared_probe)
         self._noting = LoopingCall(self._note_health)
         self._noting.clock = reactor
         self._is_leaving = False
@@ -180,11 +181,11 @@ class RegionServer:
 
     @property
     def lease(self) -> Lease:
-        """To be asked before any request for a region is answered."""
+        """Return the lease, to be checked before any request for a region is answered."""
         return self._lease
 
     def validate(self) -> None:
-        """Check every invariant of the replicas if an event has come since the last call. For simulations.
+        """Check every invariant of the replicas if there was an event since the last call. For simulations.
 
         Raises:
             AssertionError: an invariant does not hold.
@@ -194,7 +195,7 @@ class RegionServer:
     # --- start and stop ---
 
     def start(self) -> None:
-        """Listen, and begin to join. Raises ConfigError when an address is taken."""
+        """Listen, and begin to register. Raise ConfigError if an address is in use."""
         settings = self._settings
         _, port = self._listen(self._rpc, "address", settings.host, settings.port)
         admin_port = 0
@@ -205,8 +206,8 @@ class RegionServer:
             self._admin_port, admin_port = self._listen(
                 admin, "admin address", settings.admin_host, settings.admin_port
             )
-            self._watch.start()
-            self._noting.start(LOOK_EVERY_S)
+            self._shared_probe.start()
+            self._noting.start(PROBE_EVERY_S)
         self._record = ServerRecord(
             uuid=self._instance.uuid,
             host=settings.host,
@@ -228,31 +229,37 @@ class RegionServer:
         return opened, int(address.port)
 
     async def stop(self) -> None:
-        """Hand everything over, close what is left, end the session, stop listening."""
+        """Move regions away, close the remaining ones, close the session, stop listening."""
         if self._is_leaving:
             return
         self._is_leaving = True
-        member = self._membership
-        if self._client is not None and member is not None and member.is_joined:
-            patience_s = self._settings.handover_s
-            await hand_over(
-                self._reactor, self._client, self._paths, self._record, member.announce, self._left, patience_s
+        registration = self._registration
+        if self._client is not None and registration is not None and registration.is_joined:
+            limit_s = self._settings.handover_s
+            await drain(
+                self._reactor,
+                self._client,
+                self._paths,
+                self._record,
+                registration.announce,
+                self._replica_count,
+                limit_s,
             )
         self._is_stopping = True
         log.info("stopping: {open} regions to close", open=len(self._host.replicas))
-        membership, client = self._membership, self._client
-        if membership is not None:
-            membership.end("this server is stopping")
+        registration, client = self._registration, self._client
+        if registration is not None:
+            registration.end("this server is stopping")
         emptied = self._host.end()
         emptied.addTimeout(CLOSE_WITHIN_S, self._reactor)
         try:
             await emptied
-        except Exception as error:  # a region that does not close must not keep the others' masters waiting
+        except Exception as error:  # one region that does not close must not delay the reassignment of the others
             log.error("{left} regions are still open: {error!r}", left=len(self._host.replicas), error=error)
         if client is not None:
             await client.close()
         await self._rpc.stop()
-        self._watch.stop()
+        self._shared_probe.stop()
         if self._noting.running:
             self._noting.stop()
         if self._admin_port is not None:
@@ -262,15 +269,15 @@ class RegionServer:
         self._host.stop_workers(1.0)
         self._opener.stop()
 
-    def _left(self) -> int:
+    def _replica_count(self) -> int:
         return len(self._host.replicas)
 
     def _fatal(self, failure: Failure) -> None:
         if isinstance(failure.value, ConfigError):
             self._died(failure.getErrorMessage())
             return
-        log.failure("the region server cannot go on", failure=failure)
-        self._died(f"a fault of this program: {failure.getErrorMessage()}")
+        log.failure("internal error of the region server, ending the process", failure=failure)
+        self._died(f"internal error: {failure.getErrorMessage()}")
 
     # --- one incarnation after the other ---
 
@@ -285,17 +292,17 @@ class RegionServer:
                 rng=self._system.rng,
                 access=self._settings.access,
             )
-            complaint = LoopingCall(self._say_unreachable, client)
-            complaint.clock = self._reactor
-            complaint.start(SAY_EVERY_S, now=False)
+            logging = LoopingCall(self._log_unreachable, client)
+            logging.clock = self._reactor
+            logging.start(LOG_EVERY_S, now=False)
             try:
                 await client.connect()
             except OperationError as error:
                 if not self._is_stopping:
-                    raise ConfigError(f"the store refuses this server: {error}") from error
+                    raise ConfigError(f"the store rejected this server's session: {error}") from error
                 return
             finally:
-                complaint.stop()
+                logging.stop()
             await self._one_incarnation(client)
             if not self._is_stopping:
                 await client.close()
@@ -305,7 +312,7 @@ class RegionServer:
         self._record = msgspec.structs.replace(
             self._record, start_code=me.start_code, session_ms=client.timeout_ms, leaving=False
         )
-        membership = self._membership = Registration(
+        registration = self._registration = Registration(
             self._reactor,
             client,
             self._paths,
@@ -318,16 +325,16 @@ class RegionServer:
         )
         self._metrics.sessions.inc()
         try:
-            await membership.join(self._record)
+            await registration.join(self._record)
         except OperationError as error:
-            membership.end(f"not registered: {error}")
+            registration.end(f"not registered: {error}")
             if not self._is_stopping:
                 log.warn("the store rejected the registration, retrying: {error}", error=error)
-                await deferLater(self._reactor, REFUSED_AGAIN_S)
+                await deferLater(self._reactor, RETRY_S)
             return
         if self._is_stopping:
             return
-        self._epoch = max(self._epoch, membership.epoch)
+        self._epoch = max(self._epoch, registration.epoch)
         self._host.begin(me, client)
         self._host.set_serving(self._lease.holds(self._boot_s()))
         log.info("registered as {me} at {host}:{port}", me=str(me), host=self._record.host, port=self._record.port)
@@ -341,7 +348,7 @@ class RegionServer:
         )
         heartbeats.start()
         try:
-            reason = await membership.over
+            reason = await registration.over
         finally:
             heartbeats.stop()
         if self._is_stopping:
@@ -359,36 +366,34 @@ class RegionServer:
         return Admission(shared, self._paths, f"{self._record.host}:{self._record.port}", self._clock.wall_ms)
 
     def _adopt(self, cluster_id: str) -> None:
-        """This is the cluster that the store holds. Raises ConfigError if ours is another one."""
-        where = f"the one at {self._settings.store} below {self._settings.root or '/'}"
+        """Check that the store holds this server's cluster. Raise ConfigError if it is another cluster."""
+        where = f"the cluster at {self._settings.store} below {self._settings.root or '/'}"
         self._instance.adopt(cluster_id, where)
 
-    def _say_unreachable(self, client: ZkClient) -> None:
+    def _log_unreachable(self, client: ZkClient) -> None:
         if client.state is not SessionState.CONNECTED:
-            why = client.trouble or "it does not answer"
+            why = client.trouble or "no reply"
             log.warn("no session with the store {store}: {why}; retrying", store=self._settings.store, why=why)
 
     def _region_damaged(self, key: Key, why: str) -> None:
         if self._host.damaged(key, why) and self._heartbeats is not None:
-            self._heartbeats.soon()
+            self._heartbeats.send_soon()
 
     def _lease_changed(self, holds: bool) -> None:
-        membership = self._membership
-        if membership is None or not membership.is_joined or self._is_stopping:
+        registration = self._registration
+        if registration is None or not registration.is_joined or self._is_stopping:
             return
         self._host.set_serving(holds)
         if holds:
-            log.info("the lease is renewed: serving regions again")
-        elif not membership.is_over:
+            log.info("lease renewed, serving regions again")
+        elif not registration.is_over:
             self._metrics.lease_lapses.inc()
-            log.warn(
-                "the lease has ended without an answer from the store: not serving regions until the store answers"
-            )
+            log.warn("lease expired without a reply from the store, not serving regions until the store replies")
 
     # --- commands ---
 
     def dispatch(self, request: Any) -> Any:
-        """Answer one RPC. Raises RpcError(STALE_EPOCH, WRONG_SERVER, NO_LEASE), or what the opener refuses with."""
+        """Answer one RPC. Raise RpcError(STALE_EPOCH, WRONG_SERVER, NO_LEASE), or an error of the opener."""
         if isinstance(request, self._opener.requests):
             return self._opener.answer(request)
         return self._dispatch(request)
@@ -409,7 +414,7 @@ class RegionServer:
             self._admit(request)
             answer = self._host.alter_regions(request.orders)
             if self._heartbeats is not None:
-                self._heartbeats.soon()  # somebody waits for the table to leave ALTERING
+                self._heartbeats.send_soon()  # a client waits for the table to leave ALTERING
             return answer
         if isinstance(request, ReviewReplicas):
             self._admit(request)
@@ -418,7 +423,7 @@ class RegionServer:
             self._admit(request)
             return ensureDeferred(self._purges.purge(request.table_id))
         if request.recipient not in ("", self._record.uuid):
-            raise RpcError(WRONG_SERVER, f"this is {self._record.uuid}")
+            raise RpcError(WRONG_SERVER, f"this server is {self._record.uuid}")
         if isinstance(request, ListOpen):
             rates = self._serving.rates()
             hosted = [
@@ -432,59 +437,62 @@ class RegionServer:
             return OpenList(self._record.uuid, self._record.start_code, hosted, directory)
         if isinstance(request, ListDirectories):
             return ensureDeferred(self._purges.directories())
-        assert isinstance(request, GetServerStatus), f"nobody answers {request}"
+        assert isinstance(request, GetServerStatus), f"unexpected request {request}"
         return self.status()
 
     def _admit(self, command: Command) -> None:
-        """Let a command of the newest master, meant for this very incarnation, under a valid lease, pass."""
+        """Reject a command unless the latest master sent it to this incarnation and the lease holds."""
         code, why = self._objection(command)
         if not code and command.epoch > self._epoch:
-            code, why = UNKNOWN_EPOCH, f"epoch {command.epoch} is not confirmed by the store, {self._epoch} stands"
+            code, why = (
+                UNKNOWN_EPOCH,
+                f"the store has not confirmed epoch {command.epoch}; epoch {self._epoch} is current",
+            )
         if code:
             self._metrics.refused_commands.labels(code).inc()
             raise RpcError(code, why)
 
     async def _read_table(self, table_id: str) -> bytes:
-        membership = self._membership
-        if membership is None:
+        registration = self._registration
+        if registration is None:
             raise ConnectionLoss("", "no session with the store")
-        return await membership.read_table(table_id)
+        return await registration.read_table(table_id)
 
     async def _read_epoch(self) -> int:
-        membership = self._membership
-        if membership is None:
+        registration = self._registration
+        if registration is None:
             raise ConnectionLoss("", "no session with the store")
-        return await membership.read_epoch()
+        return await registration.read_epoch()
 
     def _epoch_begun(self, epoch: int) -> None:
         """Adopt an epoch that the store has confirmed."""
         if epoch > self._epoch:
-            log.info("commands come from epoch {epoch} now", epoch=epoch)
+            log.info("accepting commands of epoch {epoch}", epoch=epoch)
             self._epoch = epoch
 
     def _objection(self, command: Command) -> tuple[str, str]:
         me = Incarnation(self._record.uuid, self._record.start_code)
         if (command.recipient, command.start_code) != (me.uuid, me.start_code):
-            return WRONG_SERVER, f"this is {me}, not {Incarnation(command.recipient, command.start_code)}"
+            return WRONG_SERVER, f"this server is {me}, not {Incarnation(command.recipient, command.start_code)}"
         mine = self._instance.cluster_id
-        # A server that knows of no cluster yet has registered in this one's store a moment ago, else no master of it
-        # could name this start.
+        # A server without a cluster id has just registered in this cluster's store. Otherwise no master of this cluster
+        # could know its start code.
         if mine and command.cluster != mine:
-            return WRONG_CLUSTER, f"this server belongs to cluster {mine}, the order comes from {command.cluster!r}"
+            return WRONG_CLUSTER, f"this server belongs to cluster {mine}, but the order comes from {command.cluster!r}"
         if command.epoch < self._epoch:
-            return STALE_EPOCH, f"epoch {command.epoch} is over, {self._epoch} has begun"
+            return STALE_EPOCH, f"epoch {command.epoch} has ended, epoch {self._epoch} is current"
         if not self._holds():
-            return NO_LEASE, "this server is leaving" if self._is_stopping else "this server has no lease now"
+            return NO_LEASE, "this server is stopping" if self._is_stopping else "this server holds no lease"
         return "", ""
 
     def _holds(self) -> bool:
-        """Return whether requests for regions may be answered now. Any thread."""
+        """Return True if requests for regions may be answered now. Thread-safe."""
         return not self._is_stopping and self._host.is_serving and self._lease.holds(self._boot_s())
 
-    # --- what heartbeats tell (regionserver.session.heartbeats.Host) ---
+    # --- content of heartbeats (regionserver.session.heartbeats.HeartbeatSource) ---
 
-    def us(self) -> Us:
-        """This server as it is now."""
+    def heartbeat_state(self) -> HeartbeatState:
+        """Return the present state of this server."""
         phases = self._host.phases_now()
         rates = self._serving.rates()
 
@@ -494,7 +502,7 @@ class RegionServer:
                 return found
             return msgspec.structs.replace(found, load=round(rates[key], 2))
 
-        return Us(
+        return HeartbeatState(
             self._instance.cluster_id,
             self._record,
             self._epoch,
@@ -509,30 +517,30 @@ class RegionServer:
         )
 
     def take_changed(self) -> list[Key]:
-        """Replicas that have changed since the last call."""
+        """Return the replicas that have changed since the last call."""
         return self._host.replicas.take_changed()
 
     def rates(self) -> Mapping[Key, float]:
-        """Requests per second of late."""
+        """Return recent requests per second."""
         return self._serving.rates()
 
     def learn_epoch(self, epoch: int) -> int:
-        """Look into the store for an epoch that a master of our cluster claims (FN-05), and return the one known now.
+        """Verify an epoch that a master of this cluster claims (FN-05), and return the epoch known now.
 
-        Once the store has confirmed the epoch, orders of a lower one are refused.
+        After the store has confirmed the epoch, orders with a lower epoch are rejected.
         """
         if epoch > self._epoch:
-            self._epochs.hear(epoch)
+            self._epochs.verify(epoch)
         return self._epoch
 
     def heartbeat_ended(self, *, is_answered: bool) -> None:
-        """A heartbeat was answered, or refused or lost."""
+        """Count a heartbeat that was acknowledged, or rejected or lost."""
         self._metrics.heartbeats.labels("answered" if is_answered else "failed").inc()
 
-    # --- what it shows ---
+    # --- status and health ---
 
     def status(self) -> ServerStatus:
-        """The server's own figures."""
+        """Return the server's own figures."""
         phases = self._host.phases()
         left_s = self._lease.left_s(self._boot_s())
         self._metrics.epoch.set(self._epoch)
@@ -552,8 +560,8 @@ class RegionServer:
         )
 
     def _ready(self) -> tuple[bool, Mapping[str, object]]:
-        membership = self._membership
-        is_joined = membership is not None and membership.is_joined and not membership.is_over
+        registration = self._registration
+        is_joined = registration is not None and registration.is_joined and not registration.is_over
         return is_joined and self._host.is_serving, {"registered": is_joined, "serving": self._host.is_serving}
 
     def _health(self) -> tuple[bool, Mapping[str, object]]:
@@ -567,10 +575,10 @@ class RegionServer:
         self._health_of.note((self._ready()[0] and self._holds()) or self._is_leaving)
 
     def _why_unserving(self) -> str:
-        client, membership = self._client, self._membership
+        client, registration = self._client, self._registration
         if client is None or client.state is not SessionState.CONNECTED:
             trouble = "" if client is None else client.trouble
-            return f"no session with the store ({trouble or 'no node answers'})"
-        if membership is None or not membership.is_joined:
+            return f"no session with the store ({trouble or 'no node replies'})"
+        if registration is None or not registration.is_joined:
             return "the server is not registered"
         return "the lease does not hold" if not self._holds() else "the server is leaving"

@@ -1,4 +1,4 @@
-"""A region server as a process: what the process sets for itself, its log, its signals, its exit status."""
+"""A region server as a process: its resource limits, log, signals and exit status."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ log = Logger()
 
 
 def built_in(settings: ServerSettings) -> RegionOpener:
-    """The opener that `settings` names. Raises ConfigError when the shared directory cannot be used."""
+    """Return the opener that `settings` names. Raise ConfigError if the shared directory cannot be used."""
     if settings.opener == "none":
         return NothingOpener()
     return KvRegions(settings.shared_dir) if settings.opener == "kv" else DirectoryOpener(settings.shared_dir)
 
 
 def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
-    """Be a region server until a signal comes; the exit status.
+    """Run a region server until a signal arrives; return the exit status.
 
-    `opener` opens and closes the regions; without one it is the built-in that `settings.opener` names.
+    `opener` opens and closes the regions; by default it is the built-in opener that `settings.opener` names.
 
     Raises:
-        ConfigError: nothing was started; the message is one line for the operator.
+        ConfigError: the server was not started; the message is one line for the operator.
     """
     allow_many_files()
     if opener is None:
         opener = built_in(settings)
     instance = Instance.open(settings.data_dir)
     reactor = install_reactor()
-    # A worker between two system calls must not wait 5 ms for a busy reactor to let go of the interpreter.
+    # By default a worker between two system calls waits 5 ms for a busy reactor to release the interpreter.
     sys.setswitchinterval(0.0005)
     deaths: list[str] = []
 

@@ -1,20 +1,21 @@
-"""The identity of a shared directory: a server with another directory than the others' must not serve.
+"""The identity of a shared directory: a server must not serve with another directory than the other servers.
 
     <shared-dir>/directory.json    {"format": 1, "directory_id": …, "cluster_id": …}, written once, durable
     <root>/shared/<kind>           the same id in the store, with the path and the server that wrote it first
 
-A server compares the two before it registers (`Admission`), and looks at the file again before each batch of opens
+A server compares the two before it registers (`Admission`). It reads the file again before each batch of opens
 (`SharedDirectory.check`), because a volume can be unmounted while the server runs.
 
     store    directory    the server
     id       same id      registers
-    id       other id     ends: another directory than the other servers'
+    id       other id     ends: it has another directory than the other servers
     id       no file      ends: the volume is not mounted, or the directory is empty
-    none     id           records the id in the store: an earlier server wrote the file and died before it could
+    none     id           records the id in the store: an earlier server wrote the file and died before it recorded
+    the id
     none     no file      writes the file, then records its id: the first server of the cluster, or of this build
 
-Of several first servers one creates the file (`link` fails for the others) and one creates the znode. A server whose
-file lost against another directory's znode reads the znode again and ends.
+If several servers start first, one creates the file (`link` fails for the others) and one creates the znode. A server
+whose znode was created with another directory's id reads the znode again and ends.
 """
 
 from __future__ import annotations
@@ -50,23 +51,23 @@ class DirectoryIdentity(msgspec.Struct):
 
     format: int
     directory_id: str
-    #: The cluster whose regions the directory holds; "" when the file was written before the cluster had an id.
+    #: The cluster whose regions the directory holds; "" if the file was written before the cluster had an id.
     cluster_id: str = ""
 
 
 class SharedDirectory:
-    """The directory that all servers of one kind share. Any thread."""
+    """The directory that all servers of one kind share; thread-safe."""
 
     def __init__(self, path: Path, kind: str = "") -> None:
         self.path = path.absolute()
         #: Name of its record in the store: the kind of service without its version.
         self.name = kind.partition("/")[0] or _NO_KIND
-        #: The id that was compared with the store's; "" before.
+        #: The id that was compared with the store's; "" before the comparison.
         self.directory_id = ""
         self._file = os.fspath(self.path / FILE)
 
     def read(self) -> DirectoryIdentity | None:
-        """Return the directory's identity, or None when it has none. Raises ConfigError if the file is unreadable."""
+        """Return the directory's identity, or None without one. Raise ConfigError if the file is unreadable."""
         try:
             with open(self._file, "rb") as file:
                 found = msgspec.json.decode(file.read(_FILE_BYTES_MAX), type=DirectoryIdentity)
@@ -76,14 +77,14 @@ class SharedDirectory:
             raise ConfigError(f"{self._file} cannot be read: {error.strerror}") from error
         except (msgspec.DecodeError, ValueError) as error:
             raise ConfigError(
-                f"{self._file} does not say which shared directory this is ({error}); restore the file from a backup"
+                f"{self._file} does not identify a shared directory ({error}); restore the file from a backup"
             ) from error
         if found.format != FORMAT:
-            raise ConfigError(f"{self._file} has format {found.format}, this program knows format {FORMAT}")
+            raise ConfigError(f"{self._file} has format {found.format}; this program supports format {FORMAT}")
         return found
 
     def create(self, cluster_id: str) -> DirectoryIdentity:
-        """Give the directory an identity, durably; return the one that another server gave it first, if one did.
+        """Create the directory's identity durably; return the identity of another server that was faster.
 
         Raises:
             ConfigError: the file cannot be written.
@@ -95,7 +96,7 @@ class SharedDirectory:
         return found
 
     def name_cluster(self, found: DirectoryIdentity, cluster_id: str) -> None:
-        """Complete an identity that was written before the cluster had an id. Raises ConfigError."""
+        """Complete an identity that was written before the cluster had an id. Raise ConfigError."""
         self._write(DirectoryIdentity(FORMAT, found.directory_id, cluster_id), replace=True)
 
     def check(self) -> None:
@@ -108,13 +109,13 @@ class SharedDirectory:
             raise RegionError(str(error)) from error
         if found is None:
             raise RegionError(
-                f"shared directory {self.path} has no {FILE} any more: mount the volume with directory"
+                f"the file {FILE} of shared directory {self.path} has disappeared: mount the volume with directory"
                 f" {self.directory_id} there"
             )
         if found.directory_id != self.directory_id:
             raise RegionError(
-                f"shared directory {self.path} is directory {found.directory_id} now, and was {self.directory_id} when"
-                " this server started: mount the former one there"
+                f"shared directory {self.path} is now directory {found.directory_id}, but was {self.directory_id} when"
+                " this server started: mount the former directory there"
             )
 
     def _write(self, identity: DirectoryIdentity, *, replace: bool) -> None:
@@ -129,7 +130,7 @@ class SharedDirectory:
             if replace:
                 os.rename(temporary, self._file)
             else:
-                with contextlib.suppress(FileExistsError):  # another server was first; the file is its own
+                with contextlib.suppress(FileExistsError):  # another server was faster
                     os.link(temporary, self._file)
                 os.unlink(temporary)
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -142,27 +143,27 @@ class SharedDirectory:
 
 
 class Admission:
-    """The comparison of a server's shared directory with the one that the store names, before the server registers."""
+    """Compares a server's shared directory with the store's record before the server registers."""
 
     def __init__(self, shared: SharedDirectory, paths: Layout, server: str, now_ms: Callable[[], int]) -> None:
-        """`server` is this server's name for people, as "host:port"."""
+        """`server` is this server's name for operators, "host:port"."""
         self._shared = shared
         self._path = paths.shared_directory(shared.name)
         self._parent = paths.shared
         self._server = server
         self._now_ms = now_ms
 
-    async def prove(self, client: ZkClient, cluster_id: str) -> None:
-        """Return when directory and store name the same id; give both an id when neither has one.
+    async def check(self, client: ZkClient, cluster_id: str) -> None:
+        """Return when directory and store have the same id; create the id in both if neither has one.
 
         Args:
             client: The server's session.
             cluster_id: The cluster's id, "" if the store has none yet.
 
         Raises:
-            ConfigError: The directory is another one, or has no identity; the message says what to do.
+            ConfigError: The directory is another one, or has no identity; the message names the remedy.
             RetryableError: The connection broke; call again.
-            OperationError: The store refuses.
+            OperationError: The store rejects an operation.
         """
         shared = self._shared
         recorded = await self._recorded(client)
@@ -171,7 +172,7 @@ class Admission:
             self._compare(recorded, found)
         elif found is not None and found.cluster_id and cluster_id and found.cluster_id != cluster_id:
             raise ConfigError(
-                f"shared directory {shared.path} belongs to cluster {found.cluster_id}, and this store holds cluster"
+                f"shared directory {shared.path} belongs to cluster {found.cluster_id}, but this store holds cluster"
                 f" {cluster_id}: nothing was registered; start this server with its own cluster's --shared-dir"
             )
         else:
@@ -181,13 +182,13 @@ class Admission:
                     "shared directory {path} is directory {id} from now on", path=shared.path, id=found.directory_id
                 )
             await self._record(client, found)
-        assert found is not None, "an unmarked directory was refused"
+        assert found is not None, "a directory without identity is rejected or gets one"
         if cluster_id and not found.cluster_id:
             shared.name_cluster(found, cluster_id)
         shared.directory_id = found.directory_id
 
     async def _recorded(self, client: ZkClient) -> DirectoryRecord | None:
-        # A store node that lags could answer "no record" long after another server has written it.
+        # A store node that lags could report no record long after another server has written it.
         await client.sync(self._path)
         try:
             data, _ = await client.get(self._path)
@@ -197,7 +198,7 @@ class Admission:
             return znodes.decode_directory(data, self._path)
         except CorruptZnode as error:
             raise ConfigError(
-                f"the store does not say which shared directory the servers use ({error}); nothing was registered"
+                f"the store's record of the shared directory is corrupt ({error}); nothing was registered"
             ) from error
 
     async def _record(self, client: ZkClient, found: DirectoryIdentity) -> None:
@@ -208,22 +209,24 @@ class Admission:
         except NoNode:
             with contextlib.suppress(NodeExists):
                 await client.create(self._parent)
-            raise ConnectionLoss(self._path, "its parent was missing; once more") from None
+            raise ConnectionLoss(self._path, "its parent was missing; retry") from None
         except NodeExists:
-            # Another server was first, or our own answer was lost: the next round compares with what is there.
-            raise ConnectionLoss(self._path, "another server recorded its directory meanwhile; once more") from None
+            # Another server was faster, or the reply to this server's create was lost: the retry compares the ids.
+            raise ConnectionLoss(self._path, "another server recorded its directory meanwhile; retry") from None
 
     def _compare(self, recorded: DirectoryRecord, found: DirectoryIdentity | None) -> None:
         where = f"{recorded.directory_id} (recorded by {recorded.server} as {recorded.path})"
         if found is None:
             raise ConfigError(
-                f"shared directory {self._shared.path} has no {FILE}, and the servers of this cluster share directory"
-                f" {where}: nothing was registered; mount that volume, or start this server with --shared-dir of the"
+                f"shared directory {self._shared.path} has no {FILE}, but the servers of this cluster share directory"
+                f" {where}: nothing was registered; mount that volume, or start this server with the --shared-dir"
+                " of the"
                 " others"
             )
         if found.directory_id != recorded.directory_id:
             raise ConfigError(
-                f"shared directory {self._shared.path} is directory {found.directory_id}, and the servers of this"
-                f" cluster share directory {where}: nothing was registered; start this server with --shared-dir of the"
+                f"shared directory {self._shared.path} is directory {found.directory_id}, but the servers of this"
+                f" cluster share directory {where}: nothing was registered; start this server with the"
+                " --shared-dir of the"
                 " others"
             )

@@ -1,8 +1,7 @@
-"""A bounded pool of threads for work that may block, made for thousands of short jobs.
+"""A bounded pool of threads for work that may block, designed for thousands of short jobs.
 
-A job's result goes back to the reactor's thread. Results that are ready together are delivered in one turn of the
-reactor, followed by one call of `delivered`: so a thousand regions opened in that turn become a few multis and not a
-thousand.
+A job's result is delivered on the reactor's thread. Results that are ready together are delivered in one turn, followed
+by one call of `delivered`. So a thousand regions opened in one turn need a few multis, not a thousand.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class ThreadReactor(Protocol):
 
 
 class WorkerPool(Protocol):
-    """What runs the opener's methods: `Workers`, or whatever stands for them."""
+    """Runs the opener's methods: `Workers`, or a replacement in tests and simulations."""
 
     pending: int
 
@@ -38,7 +37,7 @@ Pool = Callable[[Any, int, Callable[[], None], Callable[[Failure], object]], Wor
 
 
 class Workers:
-    """The pool. Everything but `callFromThread` is called on the reactor's thread."""
+    """The pool. Every method is called on the reactor's thread."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Workers:
         delivered: Callable[[], None],
         fatal: Callable[[Failure], object],
     ) -> None:
-        """`fatal` gets what `done` and `delivered` raise."""
+        """`fatal` is called with exceptions of `done` and `delivered`."""
         self._reactor = reactor
         self._delivered = delivered
         self._fatal = fatal
@@ -62,14 +61,14 @@ class Workers:
             thread.start()
 
     def submit(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        """Run `work` on a thread; `done` gets its result, or the exception that it raised."""
+        """Run `work` on a thread; call `done` with its result, or with the exception that it raised."""
         self.pending += 1
         self._jobs.put((work, done))
 
     def stop(self, timeout_s: float) -> bool:
-        """Let the threads end after the jobs that are queued; False if some job still runs after `timeout_s`.
+        """Stop the threads after the queued jobs; return False if a job still runs after `timeout_s`.
 
-        Threads that are stuck are daemons: they end with the process.
+        Blocked threads are daemons: they end with the process.
         """
         for _ in self._threads:
             self._jobs.put(None)
@@ -83,14 +82,16 @@ class Workers:
             result: Any
             try:
                 result = work()
-            except Exception as error:  # the boundary of foreign code: its owner gets the error as the job's result
+            except (
+                Exception
+            ) as error:  # foreign code may raise anything; the submitter gets the exception as the result
                 result = error
             self._results.append((done, result))
             if self._is_delivery_due.acquire(blocking=False):
                 self._reactor.callFromThread(self._deliver)
 
     def _deliver(self) -> None:
-        # Released first: a result appended from here on calls for another delivery, at worst an empty one.
+        # Released first: a result appended from here on causes another delivery, at worst an empty one.
         self._is_delivery_due.release()
         results = self._results
         try:
@@ -99,5 +100,5 @@ class Workers:
                 self.pending -= 1
                 done(result)
             self._delivered()
-        except Exception:  # the boundary to the reactor, which would log it and go on: `fatal` stops the process
+        except Exception:  # the reactor would log the exception and continue; `fatal` stops the process
             self._fatal(Failure())  # type: ignore[no-untyped-call]

@@ -32,7 +32,7 @@ from regions.records.znodes import Layout, encode
 from regionserver.replica.effects import Key
 from regionserver.service import allow_many_files
 from regionserver.session.heartbeats import HeartbeatSender
-from regionserver.session.master_link import Us
+from regionserver.session.master_link import HeartbeatState
 
 TABLE: Final = "beaten"
 START_CODE: Final = 1
@@ -59,10 +59,10 @@ class Quiet:
         self._cluster_id = cluster_id
         self._epoch = -1
 
-    def us(self) -> Us:
+    def heartbeat_state(self) -> HeartbeatState:
         """Itself."""
         figures = ServerFigures(len(self._keys))
-        return Us(self._cluster_id, self.record, self._epoch, figures, self._describe, lambda: self._keys)
+        return HeartbeatState(self._cluster_id, self.record, self._epoch, figures, self._describe, lambda: self._keys)
 
     @staticmethod
     def _describe(key: Key) -> ReplicaReport:
@@ -121,7 +121,7 @@ class Load(Protocol):
         self._look.start(LOOK_S)
 
     def _are_told(self) -> None:
-        if all(one.is_told for one in self._beating):
+        if all(one.is_up_to_date for one in self._beating):
             self._look.stop()
             _say("told")
 

@@ -162,12 +162,12 @@ class Load:
 
         Raises NoSuchTable.
         """
-        records = client.places.regions(table)
+        records = client.locator.regions(table)
         if not records:
             raise NoSuchTable(f"there is no table {table!r}")
         if regions_max and len(records) > regions_max:
             records = [records[number * len(records) // regions_max] for number in range(regions_max)]
-        self._client = RegionClient(client.places, timeout_s=timeout_s, on_attempt=self._attempted)
+        self._client = RegionClient(client.locator, timeout_s=timeout_s, on_attempt=self._attempted)
         self._attempts = _Attempts()
         self._table = table
         self._interval_s = 1.0 / rate_per_s

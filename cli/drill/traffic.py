@@ -21,7 +21,7 @@ from coord.client.access import StoreAccess
 from coord.rpc.wire import Code
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState
 from regions.records.znodes import Layout
-from regionserver.client import DataError, Places, Refused, RegionClient
+from regionserver.client import DataError, Refused, RegionClient, RegionLocator
 
 #: Longest time for one operation, all its attempts together.
 OPERATION_TIMEOUT_S: Final = 75.0
@@ -47,8 +47,8 @@ class Running:
     def __init__(self, hosts: str, root: str, access: StoreAccess) -> None:
         self._stack = contextlib.ExitStack()
         store = self._stack.enter_context(open_store(hosts, access=access))
-        self.places = Places(store, Layout("" if root == "/" else root))
-        self.client = RegionClient(self.places, timeout_s=_PROBE_TIMEOUT_S)
+        self.locator = RegionLocator(store, Layout("" if root == "/" else root))
+        self.client = RegionClient(self.locator, timeout_s=_PROBE_TIMEOUT_S)
         self._stack.callback(self.client.close)
         #: What can be read and written; found by `look`.
         self.tables = LoadedTables({})
@@ -58,7 +58,7 @@ class Running:
         """Find out which of these tables keep rows, by asking one region of each. Raises CliError."""
         found: dict[str, list[RegionRecord]] = {}
         for name in names:
-            regions = self.places.regions(name)
+            regions = self.locator.regions(name)
             if not regions:
                 continue
             try:

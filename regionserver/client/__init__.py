@@ -1,15 +1,15 @@
-"""The client of regions: finds the server that has a key's region open, follows it when it moves, within a deadline.
+"""The client of regions: finds the server of a key's region, follows the region when it moves, keeps deadlines.
 
     with connect("127.0.0.1:21801", root="/regionkeeper") as client:
         client.put("packages", "python3", b"3.11")
         client.get("packages", "python3")
         for key, value in client.scan("packages", "python3", "python4"): ...
 
-Blocking, and safe to share between threads: each call under way has a connection of its own.
+Calls block. Threads may share a client: each call in progress has its own connection.
 
-    places.py        where regions are, from the store, with a cache
-    connections.py   requests to servers over kept connections
-    client.py        the calls, and what is done again when
+    locator.py       locations of regions, from the store, with a cache
+    connections.py   requests to servers over pooled connections
+    client.py        the calls and their retries
 
 A service with requests of its own uses `RegionClient.call` (docs/regionserver.md).
 """
@@ -25,7 +25,7 @@ from regionserver.client.client import (
     Unavailable,
     connect,
 )
-from regionserver.client.places import Places
+from regionserver.client.locator import RegionLocator
 
 __all__ = [
     "Attempt",
@@ -33,9 +33,9 @@ __all__ = [
     "DataError",
     "NoSuchTable",
     "OutcomeUnknown",
-    "Places",
     "Refused",
     "RegionClient",
+    "RegionLocator",
     "Unavailable",
     "connect",
 ]

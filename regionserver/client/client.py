@@ -1,17 +1,18 @@
-"""Calls to the server that has a key's region open, repeated until they succeed or their time is over.
+"""Calls to the server that has a key's region open, retried until they succeed or time out.
 
-What happens after a refusal or a failure:
+Retries depend on the error code:
 
-    nothing was done            not_serving, wrong_server, no_lease, unreachable, busy, wrong_region: look where the
-                                region is now and try again; every call does
-    nobody knows                timeout, connection_lost, fenced, superseded: try again if the call may be repeated.
-                                Reads, puts and deletes by key may (see `regionserver.kv.messages` for what keeps a
-                                late first copy from undoing later writes); else OutcomeUnknown
-    it makes no sense           anything else (a key that is too long, a full region): Refused, at once
+    nothing was done   not_serving, wrong_server, no_lease, unreachable, busy, wrong_region: find the region's current
+                       location and retry, for every call
+    outcome unknown    timeout, connection_lost, fenced, superseded: retry if the request is idempotent, else raise
+                       OutcomeUnknown. Reads, puts and deletes by key are (`regionserver.kv.messages` explains what
+                       prevents a late first copy from undoing later writes)
+    permanent          every other code (a key that is too long, a full region): raise Refused at once
 
-Every call ends within its `timeout_s`, by default `TIMEOUT_S`. The first attempt gets `ATTEMPT_TIMEOUT_S` of that: a
-frozen server accepts connections and says nothing, and its regions will soon be elsewhere. After each timeout the next
-attempt gets twice as long, for a server may also be slow.
+Every call ends within its `timeout_s`, by default `TIMEOUT_S`. The first attempt gets `ATTEMPT_TIMEOUT_S` of it: a
+frozen
+server accepts connections but never replies, and its regions will soon move. Each timeout doubles the limit of the next
+attempt, because the server may also be slow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from regions.records import partitioning
 from regions.records.model import RegionRecord
 from regions.records.znodes import DEFAULT_ROOT, Layout
 from regionserver.client.connections import Connections
-from regionserver.client.places import Places
+from regionserver.client.locator import RegionLocator
 from regionserver.client.store import StoreReader, StoreSilentError
 from regionserver.kv.messages import (
     KEYS_MAX,
@@ -57,22 +58,22 @@ Change = KvChange
 
 TIMEOUT_S: Final = 30.0
 ATTEMPT_TIMEOUT_S: Final = 1.0
-#: Pause before the store is asked again for a region that is nowhere, doubling up to the second figure.
+#: Pause before the store is read again for a region that is not open, doubling up to the second value.
 PAUSE_FIRST_S: Final = 0.01
 PAUSE_MAX_S: Final = 0.2
-#: How long the store may take to say where a region is by now, before the known place is tried again.
-LOOK_S: Final = 3.0
+#: Time limit for reading a region's current location; afterwards the cached location is tried again.
+REFRESH_S: Final = 3.0
 
 _NOTHING_DONE: Final = frozenset({NOT_SERVING, WRONG_SERVER, NO_LEASE, WRONG_REGION, Code.UNREACHABLE, Code.BUSY})
-#: Refusals of the request itself, before anything of it is done.
+#: Rejections of the request itself, before any of it is executed.
 _NEVER_BEGUN: Final = frozenset({Code.BAD_REQUEST, Code.UNSUPPORTED})
 _UNKNOWN: Final = frozenset({Code.TIMEOUT, Code.CONNECTION_LOST, FENCED, SUPERSEDED})
 
 
 class DataError(Exception):
-    """A call did not succeed; the message is one line for people.
+    """A call did not succeed; the message is one line for the user.
 
-    `may_have_been_done`: whether the change may be there all the same, now or (for the time of a lease) later.
+    `may_have_been_done` is True if the change may take effect all the same, now or until the server's lease ends.
     """
 
     def __init__(self, message: str, *, may_have_been_done: bool = False) -> None:
@@ -81,19 +82,19 @@ class DataError(Exception):
 
 
 class NoSuchTable(DataError):  # noqa: N818 - named after what it reports
-    """There is no table of that name."""
+    """Raised if no table has this name."""
 
 
 class Unavailable(DataError):  # noqa: N818
-    """No server answered for the region in time."""
+    """Raised if no server answered for the region in time."""
 
 
 class OutcomeUnknown(DataError):  # noqa: N818
-    """Raised when a call that must not be repeated was sent and its answer was lost: it may have been carried out."""
+    """Raised if the reply to a request that must not be repeated was lost: the server may have executed the request."""
 
 
 class Refused(DataError):  # noqa: N818
-    """The server will not do it; `code` is its word for why."""
+    """Raised if the server rejects the request; `code` is the rejection's code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message, may_have_been_done=code not in (*_NOTHING_DONE, *_NEVER_BEGUN))
@@ -101,25 +102,25 @@ class Refused(DataError):  # noqa: N818
 
 
 class Attempt(NamedTuple):
-    """One attempt of a call, for whoever watches: `code` is "" for one that succeeded."""
+    """One attempt of a call, for observers. `code` is "" after success."""
 
     region_id: str
     code: str
 
 
 class RegionClient:
-    """Calls to regions. Any thread. Calls raise DataError."""
+    """Calls to regions, for any thread. Calls raise DataError."""
 
     def __init__(
         self,
-        places: Places,
+        locator: RegionLocator,
         *,
         timeout_s: float = TIMEOUT_S,
         attempt_timeout_s: float = ATTEMPT_TIMEOUT_S,
         on_attempt: Callable[[Attempt], object] = lambda _attempt: None,
     ) -> None:
-        """`on_attempt` hears of every attempt's end, in the caller's thread."""
-        self.places = places
+        """Call `on_attempt` after every attempt, in the caller's thread."""
+        self.locator = locator
         self._timeout_s = timeout_s
         self._attempt_timeout_s = attempt_timeout_s
         self._on_attempt = on_attempt
@@ -132,13 +133,13 @@ class RegionClient:
         self._connections.close()
 
     def _until_s(self, timeout_s: float | None) -> float:
-        """Return when a call that begins now ends."""
+        """Return the deadline of a call that begins now."""
         return time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
 
     # --- key-value regions ---
 
     def get(self, table: str, key: str, *, timeout_s: float | None = None) -> bytes | None:
-        """The value at `key`, None if there is none."""
+        """Return the value at `key`, or None."""
 
         def ask(place: Place, region: RegionRecord, _attempt: int) -> KvRead:
             return KvRead(place, [partitioning.place(key, region.hash_buckets)])
@@ -150,21 +151,21 @@ class RegionClient:
         self._write(table, [KvChange(key, value)], timeout_s)
 
     def delete(self, table: str, key: str, *, timeout_s: float | None = None) -> None:
-        """Delete `key`, whether it is there or not; durable on return."""
+        """Delete `key`, which need not exist; durable on return."""
         self._write(table, [KvChange(key, None)], timeout_s)
 
     def write(self, table: str, changes: Iterable[KvChange], *, timeout_s: float | None = None) -> int:
-        """Put and delete many keys; how many. Each region's changes are made in few steps, each all or nothing.
+        """Put and delete many keys and return their number. Each region's changes are written in few atomic batches.
 
-        `timeout_s` is for each step, and finding the regions is the first. After a DataError any of the steps may have
-        been made; all may be repeated.
+        `timeout_s` limits each batch and the search for the regions. After a DataError some batches may have been
+        written; all changes may be repeated.
         """
         by_region: dict[str, list[KvChange]] = {}
         count = 0
         until_s = self._until_s(timeout_s)
         for change in changes:
-            with _within(table, change.key):
-                region = _there(table, self.places.region_of(table, change.key, until_s=until_s))
+            with _store_errors(table, change.key):
+                region = _require(table, self.locator.region_of(table, change.key, until_s=until_s))
             by_region.setdefault(region.region_id, []).append(change)
         for mine in by_region.values():
             for batch in _batches(mine):
@@ -175,13 +176,13 @@ class RegionClient:
     def scan(
         self, table: str, start: str = "", end: str = "", *, rows_max: int | None = None, timeout_s: float | None = None
     ) -> Iterator[tuple[str, bytes]]:
-        """Rows of `[start, end)` by key, "" for no bound; at most `rows_max`. Page by page: `timeout_s` is for each.
+        """Yield rows of `[start, end)` by key, at most `rows_max`; "" means no bound. `timeout_s` limits each page.
 
-        A page is as of one moment, the whole is not. In a table with hash buckets every bucket has its part of the
-        rows.
+        A page is a consistent snapshot, the whole scan is not. In a table with hash buckets, every bucket is scanned
+        and the results are merged.
         """
-        with _within(table, start):
-            known = self.places.table(table, until_s=self._until_s(timeout_s))
+        with _store_errors(table, start):
+            known = self.locator.table(table, until_s=self._until_s(timeout_s))
         buckets = 0 if known is None else known.hash_buckets
         if not buckets:
             yield from self._scan(table, start, end, rows_max, timeout_s)
@@ -196,7 +197,7 @@ class RegionClient:
     def _scan(
         self, table: str, start: str, end: str, rows_max: int | None, timeout_s: float | None
     ) -> Iterator[tuple[str, bytes]]:
-        """Rows of a range of placed keys, under their placed keys."""
+        """Yield rows of a range of placed keys, with their placed keys."""
         left = rows_max
         at = start
         while left is None or left > 0:
@@ -211,7 +212,7 @@ class RegionClient:
                 return
 
     def _page(self, table: str, at: str, end: str, rows_max: int, timeout_s: float | None) -> tuple[KvRows, str]:
-        """One page of the region that holds `at`, and where the next region begins ("" after the last)."""
+        """Return one page of the region that holds `at`, and the start key of the next region ("" after the last)."""
         following = ""
 
         def ask(place: Place, region: RegionRecord, _attempt: int) -> KvScan:
@@ -220,7 +221,7 @@ class RegionClient:
             return KvScan(place, at, end, rows_max)
 
         found = self._call(
-            table, at, lambda until_s: self.places.region_at(table, at, until_s=until_s), ask, KvRows, timeout_s
+            table, at, lambda until_s: self.locator.region_at(table, at, until_s=until_s), ask, KvRows, timeout_s
         )
         return found, following
 
@@ -246,16 +247,16 @@ class RegionClient:
         timeout_s: float | None = None,
         is_repeatable: bool = True,
     ) -> T:
-        """Send what `ask(place, region, attempt)` makes to the server that has the region of `key` open.
+        """Send the result of `ask(place, region, attempt)` to the server that has the region of `key` open.
 
-        `attempt` counts from 0. `is_repeatable`: whether the request may be carried out twice. In a table with hash
-        buckets the region is that of the key's bucket; services that store keys store them placed, too, by
-        `regions.records.partitioning.place(key, region.hash_buckets)`.
-        Raises NoSuchTable, Refused, Unavailable, OutcomeUnknown.
+        `attempt` counts from 0. `is_repeatable` tells whether the server may execute the request twice. In a table with
+        hash buckets the key's bucket determines the region. Services that store keys in such a table store placed keys
+        (`regions.records.partitioning.place(key, region.hash_buckets)`).
+        Raise NoSuchTable, Refused, Unavailable, OutcomeUnknown.
         """
 
         def find(until_s: float) -> RegionRecord | None:
-            return self.places.region_of(table, key, until_s=until_s)
+            return self.locator.region_of(table, key, until_s=until_s)
 
         return self._call(table, key, find, ask, expect, timeout_s, is_repeatable=is_repeatable)
 
@@ -270,17 +271,18 @@ class RegionClient:
         *,
         is_repeatable: bool = True,
     ) -> T:
-        """`call` to the region that `find` finds by a given time; `key` is for messages."""
+        """Send requests to the region that `find(deadline)` returns, until one succeeds; `key` is for error
+        messages."""
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         deadline_s = self._until_s(timeout_s)
         pause_s = PAUSE_FIRST_S
         attempt_s = self._attempt_timeout_s
-        is_in_doubt = False
+        is_outcome_unknown = False
         tried: Place | None = None
         for attempt in itertools.count():
             region: RegionRecord | None = None
             try:
-                region = _there(table, find(deadline_s))
+                region = _require(table, find(deadline_s))
                 place = Place.of(region)
                 if tried is not None and place != tried:
                     pause_s = PAUSE_FIRST_S
@@ -296,12 +298,12 @@ class RegionClient:
             if problem.code not in _NOTHING_DONE:
                 if problem.code not in _UNKNOWN:
                     raise Refused(problem.code, problem.message)
-                is_in_doubt = True
+                is_outcome_unknown = True
                 if problem.code == Code.TIMEOUT:
                     attempt_s *= 2
                 if not is_repeatable:
                     raise OutcomeUnknown(problem.message, may_have_been_done=True)
-            has_moved = self._look_again(table, region, tried, problem, deadline_s)
+            has_moved = self._refresh(table, region, tried, problem, deadline_s)
             remaining_s = deadline_s - time.monotonic()
             if remaining_s > 0 and not has_moved:
                 time.sleep(min(pause_s, remaining_s))
@@ -309,7 +311,7 @@ class RegionClient:
             if time.monotonic() >= deadline_s:
                 raise Unavailable(
                     f"{table}: {key!r}: no answer within {wait_s:g} s; last: {problem.message}",
-                    may_have_been_done=is_in_doubt,
+                    may_have_been_done=is_outcome_unknown,
                 )
         raise AssertionError("unreachable")
 
@@ -325,10 +327,10 @@ class RegionClient:
         code = NOT_SERVING
         try:
             if place is None or request is None:
-                raise RpcError(NOT_SERVING, f"region {region.region_id} is open nowhere")
-            server = self.places.server(place.server, place.start_code, until_s=deadline_s)
+                raise RpcError(NOT_SERVING, f"region {region.region_id} is not open")
+            server = self.locator.server(place.server, place.start_code, until_s=deadline_s)
             if server is None:
-                raise RpcError(NOT_SERVING, f"region {region.region_id} is open nowhere: its server is gone")
+                raise RpcError(NOT_SERVING, f"region {region.region_id} is not open: its server is not registered")
             within_s = max(0.001, min(attempt_s, deadline_s - time.monotonic()))
             reply = self._connections.call((server.host, server.port), request, expect, within_s)
             code = ""
@@ -339,34 +341,34 @@ class RegionClient:
             self._on_attempt(Attempt(region.region_id, code))
         return reply
 
-    def _look_again(
+    def _refresh(
         self, table: str, region: RegionRecord | None, tried: Place | None, problem: RpcError, deadline_s: float
     ) -> bool:
-        """Read what the failure has put in doubt; whether the region is elsewhere now."""
+        """Refresh what the error makes doubtful; return True if the region has moved."""
         if region is None or problem.code == Code.BUSY:
             return False
         try:
             if problem.code == WRONG_REGION:
-                self.places.forget(table)
+                self.locator.forget(table)
                 return False
-            # While the store is silent, what is known has to do.
-            until_s = min(deadline_s, time.monotonic() + LOOK_S)
+            # While the store does not answer, the cached location is used.
+            until_s = min(deadline_s, time.monotonic() + REFRESH_S)
             if tried is not None and problem.code != NOT_SERVING:
-                self.places.refresh_server(tried.server, until_s=until_s)
-            now = self.places.refresh(table, region.region_id, until_s=until_s)
+                self.locator.refresh_server(tried.server, until_s=until_s)
+            now = self.locator.refresh(table, region.region_id, until_s=until_s)
         except (KazooException, StoreSilentError):
             return False
         return now is not None and Place.of(now) not in (None, tried)
 
 
-def _there(table: str, region: RegionRecord | None) -> RegionRecord:
+def _require(table: str, region: RegionRecord | None) -> RegionRecord:
     if region is None:
-        raise NoSuchTable(f"there is no table {table!r}")
+        raise NoSuchTable(f"table {table!r} does not exist")
     return region
 
 
 def _batches(changes: list[KvChange]) -> Iterator[list[KvChange]]:
-    """Cut into writes within the limits of one request."""
+    """Split changes into writes within the limits of one request."""
     batch: list[KvChange] = []
     size = 0
     for change in changes:
@@ -381,8 +383,8 @@ def _batches(changes: list[KvChange]) -> Iterator[list[KvChange]]:
 
 
 @contextlib.contextmanager
-def _within(table: str, key: str) -> Iterator[None]:
-    """Turn the store's silence into Unavailable."""
+def _store_errors(table: str, key: str) -> Iterator[None]:
+    """Turn errors of the store into Unavailable."""
     try:
         yield
     except StoreSilentError as error:
@@ -395,13 +397,13 @@ def _within(table: str, key: str) -> Iterator[None]:
 def connect(
     store: str, root: str = DEFAULT_ROOT, *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S
 ) -> Iterator[RegionClient]:
-    """A client with a store session of its own. Raises Unavailable when the store gives none in time."""
+    """Yield a client with its own store session. Raise Unavailable if the store opens no session in time."""
     try:
         reader = StoreReader.open(store, connect_timeout_s)
     except StoreSilentError as error:
         raise Unavailable(str(error)) from error
     try:
-        client = RegionClient(Places(reader, Layout(root)), timeout_s=timeout_s)
+        client = RegionClient(RegionLocator(reader, Layout(root)), timeout_s=timeout_s)
         try:
             yield client
         finally:

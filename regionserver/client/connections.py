@@ -1,4 +1,4 @@
-"""Requests to region servers over connections that are kept: one call at a time on each, any number of threads."""
+"""Requests to region servers over pooled connections: one call at a time on each connection; thread-safe."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from coord.rpc.wire import (
 T = TypeVar("T", bound=msgspec.Struct)
 Address = tuple[str, int]
 
-#: Connections that are kept per server when nobody uses them.
+#: Idle connections that are kept per server.
 IDLE_MAX: Final = 32
 _READ_BYTES: Final = 256 * 1024
 
 
 class _Connection:
-    """One connection; one call after the other."""
+    """A connection that carries one call after the other."""
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         try:
@@ -47,7 +47,10 @@ class _Connection:
         self._greeting = PREAMBLE
 
     def call(self, message: msgspec.Struct, expect: type[T], deadline_s: float) -> T:
-        """Send, and wait for the answer. Raises RpcError, OSError, StreamError; after those it is of no more use."""
+        """Send a request and return the reply. Raise RpcError, OSError or StreamError.
+
+        After an OSError or StreamError the connection must be closed.
+        """
         number = next(self._ids)
         frame = encode_frame(Request(number, encode_body(message)))
         greeting, self._greeting = self._greeting, b""
@@ -71,7 +74,7 @@ class _Connection:
                     return payload
 
     def is_quiet(self) -> bool:
-        """Whether it looks alive: the server has neither closed it nor said anything unasked."""
+        """Return True if the connection looks alive: the server has neither closed it nor sent unexpected bytes."""
         self._socket.setblocking(False)
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -82,12 +85,12 @@ class _Connection:
         return False
 
     def close(self) -> None:
-        """Give it up."""
+        """Close the connection."""
         self._socket.close()
 
 
 class Connections:
-    """Kept connections by address. Any thread."""
+    """Pooled connections by address, for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,14 +98,14 @@ class Connections:
         self._is_closed = False
 
     def call(self, address: Address, message: msgspec.Struct, expect: type[T], timeout_s: float) -> T:
-        """Send one request to the server at `address`. Raises RpcError; with UNREACHABLE nothing was sent."""
+        """Send one request to the server at `address`. Raise RpcError; UNREACHABLE means that nothing was sent."""
         deadline_s = time.monotonic() + timeout_s
         connection = self._kept(address) or _Connection(address, timeout_s)
         where = f"{address[0]}:{address[1]}"
         try:
             reply = connection.call(message, expect, deadline_s)
         except RpcError:
-            # The server's own refusal: the connection is as good as before.
+            # The server rejected the request; the connection is still good.
             self._keep(address, connection)
             raise
         except TimeoutError as error:
@@ -119,7 +122,7 @@ class Connections:
         return reply
 
     def close(self) -> None:
-        """Close what is kept; calls under way close theirs when they end."""
+        """Close idle connections. Calls in progress close theirs when they end."""
         with self._lock:
             self._is_closed = True
             left = [connection for kept in self._idle.values() for connection in kept]
@@ -128,7 +131,10 @@ class Connections:
             connection.close()
 
     def _kept(self, address: Address) -> _Connection | None:
-        """A connection that is still good. One that its server closed long ago must not make a call's end unknown."""
+        """Return a pooled connection that is still good, or None.
+
+        A connection that its server has closed long ago must not make the outcome of a call unknown.
+        """
         while True:
             with self._lock:
                 kept = self._idle[address]

@@ -1,9 +1,9 @@
-"""Key-value regions: each region an LMDB file in its shared directory, served by its owner alone.
+"""Key-value regions: each region is an LMDB file in its shared directory, served by its owner alone.
 
-    messages.py   what clients ask, and the limits of it
-    files.py      one region's file: reads, durable batches, growth, and what keeps a former owner out (worker threads)
-    lanes.py      requests that wait are done together: one read transaction, one durable commit (reactor thread)
-    service.py    the region opener that puts them together
+    messages.py        requests of clients and their limits
+    files.py           one region's file: reads, durable batches, growth, fencing of a former owner (worker threads)
+    request_queue.py   waiting requests are executed in batches: one read transaction, one durable commit (reactor
+    thread) service.py         the region opener that combines the modules
 
-An acknowledged write is in the file, synced, and no later opening of the region had begun when that was checked.
+An acknowledged write is synced to the file, and no later opening of the region had begun when this was checked.
 """

@@ -1,14 +1,14 @@
-"""What clients ask of a key-value region, and within which limits.
+"""Requests to a key-value region, and their limits.
 
-Every request names the opening that it means (`regionserver.request_gate.Place`). Keys are placed ones
-(`regions.records.partitioning`): in a table with hash buckets they begin with their bucket. They are text, ordered by
-code point, which is also the order of their UTF-8 bytes; values are bytes.
+Every request names the opening that it addresses (`regionserver.request_gate.Place`). Keys are placed keys
+(`regions.records.partitioning`): in a table with hash buckets they begin with their bucket. Keys are text, ordered by
+code point, which is also the order of their UTF-8 bytes. Values are bytes.
 
-A write may come twice: a client that did not hear what became of it sends it again, to the same opening or to the next
-one. Puts and deletes by key may be repeated; what must not happen is that the first copy, late in some socket buffer,
-is carried out after the second one and after later writes. So a write says whose it is, which one, and which attempt
-at it: of one write, a server carries out no attempt that comes after a later attempt, and an attempt meant for another
-opening of the region is refused by its Place.
+A write may arrive twice: a client that received no reply sends it again, to the same opening or to the next one. Puts
+and
+deletes by key are idempotent, but the first copy may be delayed in a socket buffer. It must not be executed after the
+second copy and later writes. So each write carries its writer, a number, and the number of the attempt. A server
+rejects an attempt after a later attempt of the same write. Its Place rejects an attempt for another opening.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from regions.records.model import RegionRecord
 from regions.records.partitioning import is_placed
 from regionserver.request_gate import Place
 
-#: LMDB's own limit, as it is built everywhere.
+#: The limit of LMDB in its standard build.
 KEY_BYTES_MAX: Final = 511
 VALUE_BYTES_MAX: Final = 1024 * 1024
-#: Keys of one read, changes of one write: what one request may cost its region's other clients.
+#: Keys of one read, and changes of one write; bounds the delay of the region's other clients.
 KEYS_MAX: Final = 1000
 WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
-#: One page of a scan, and the values of one read, end with the row that reaches this.
+#: A page of a scan, and the values of one read, end with the row that reaches one of these limits.
 PAGE_ROWS_MAX: Final = 1000
 PAGE_BYTES_MAX: Final = 1024 * 1024
-#: Rows that one KvVerify checks at most: a few milliseconds of the region's time.
+#: Rows that one KvVerify checks at most: a few milliseconds of work.
 VERIFY_ROWS_MAX: Final = 5000
 
-#: A later attempt at the same write has come; this one was not carried out.
+#: A later attempt of the same write has arrived; this attempt was not executed.
 SUPERSEDED: Final = "superseded"
-#: The key does not lie in the region: the client's table of regions is out of date.
+#: The key is outside of the region: the client's cached location is outdated.
 WRONG_REGION: Final = "wrong_region"
-#: The region's file cannot be read or written; the message says why. A write may have been carried out.
+#: The region's file cannot be read or written; the message names the reason. A write may have been executed.
 STORAGE: Final = "storage"
-#: What the region's file holds is not what was written; the message says what. The region is closed and parked.
+#: The region's file is damaged; the message names the damage. The region is closed and parked.
 DAMAGED: Final = "damaged"
-#: The region has reached its largest size; the write was not carried out.
+#: The region has reached its largest size; the write was not executed.
 REGION_FULL: Final = "region_full"
 
 
 class KvRead(msgspec.Struct, frozen=True, tag=True):
-    """Values of some keys as of one moment. Answer: KvValues, perhaps of the first keys only."""
+    """Read the values of some keys in one snapshot. Reply: KvValues, perhaps of the first keys only."""
 
     place: Place
     keys: list[str]
@@ -61,9 +61,9 @@ class KvChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KvWrite(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Make all these changes, in this order, in one durable step. Answer: KvWritten.
+    """Make all these changes, in this order, in one durable commit. Reply: KvWritten.
 
-    `writer`, `number`, `attempt`: see the module. A writer numbers its writes as it likes, each with its own number.
+    `writer`, `number`, `attempt`: see the module docstring. Each write of a writer has its own number.
     """
 
     place: Place
@@ -74,7 +74,7 @@ class KvWrite(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class KvScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Rows of `[start, end)` in the order of their keys, "" for no bound. Answer: KvRows, one page."""
+    """Read rows of `[start, end)` in the order of their keys; "" means no bound. Reply: KvRows, one page."""
 
     place: Place
     start: str = ""
@@ -83,9 +83,10 @@ class KvScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class KvVerify(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Check stored rows from key `start` on, and report damaged ones instead of closing the region.
+    """Check stored rows from key `start` on; report damaged rows instead of closing the region.
 
-    Answer: KvVerified, one page. `start` is the `next_key` of the page before: bytes, because a damaged key may be any.
+    Reply: KvVerified, one page. `start` is the `next_key` of the previous page, as bytes, because a damaged key may
+    not be valid text.
     """
 
     place: Place
@@ -93,11 +94,11 @@ class KvVerify(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class KvVerified(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """What one page has. `damaged` are keys for people; `trouble` says why the check cannot go on."""
+    """Result of one page. `damaged` are printable keys; `trouble` is the reason why the check cannot continue."""
 
     rows: int
     size: int
-    #: The rows have checksums; else their keys alone were checked.
+    #: The rows have checksums; otherwise only their keys were checked.
     is_checked: bool = True
     damaged: list[str] = []
     next_key: bytes = b""
@@ -105,13 +106,13 @@ class KvVerified(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class KvValues(msgspec.Struct, frozen=True, tag=True):
-    """Values in the order of the keys, None where there is none; fewer than keys when they grow too long together."""
+    """Values in the order of the keys, None for missing keys; fewer values than keys if they exceed a page."""
 
     values: list[bytes | None]
 
 
 class KvWritten(msgspec.Struct, frozen=True, tag=True):
-    """All is done and durable."""
+    """All changes are durable."""
 
     changes: int
 
@@ -124,7 +125,7 @@ class KvRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KvRows(msgspec.Struct, frozen=True, tag=True):
-    """One page of a scan; the next one begins at `next_key`, "" after the last."""
+    """One page of a scan. The next page begins at `next_key`; "" after the last page."""
 
     rows: list[KvRow]
     next_key: str = ""
@@ -135,26 +136,26 @@ KvReply = KvValues | KvWritten | KvRows | KvVerified
 
 
 def check_key(key: str) -> bytes:
-    """The key as it is stored. Raises RpcError(BAD_REQUEST) for one that no region can hold."""
+    """Return the key as it is stored. Raise RpcError(BAD_REQUEST) for a key that no region can hold."""
     try:
         data = key.encode()
     except UnicodeEncodeError as error:
-        raise RpcError(Code.BAD_REQUEST, f"key {key!r} is no text that UTF-8 can hold") from error
+        raise RpcError(Code.BAD_REQUEST, f"key {key!r} cannot be encoded in UTF-8") from error
     if not 1 <= len(data) <= KEY_BYTES_MAX:
-        raise RpcError(Code.BAD_REQUEST, f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(data)}: {key[:40]!r}")
+        raise RpcError(Code.BAD_REQUEST, f"key {key[:40]!r} has {len(data)} bytes; allowed are 1 to {KEY_BYTES_MAX}")
     return data
 
 
 def check_value(key: str, value: bytes) -> None:
-    """Raises RpcError(BAD_REQUEST) for a value that is too long."""
+    """Raise RpcError(BAD_REQUEST) for a value that is too long."""
     if len(value) > VALUE_BYTES_MAX:
         raise RpcError(
-            Code.BAD_REQUEST, f"the value of {key[:40]!r} has {len(value)} bytes, at most {VALUE_BYTES_MAX} fit"
+            Code.BAD_REQUEST, f"the value of {key[:40]!r} has {len(value)} bytes; the limit is {VALUE_BYTES_MAX}"
         )
 
 
 def check_request(request: KvRequest, region: RegionRecord) -> int:
-    """Hold `request` against the limits and the region's range; its size in bytes. Raises RpcError."""
+    """Check `request` against the limits and the region's range; return its size in bytes. Raise RpcError."""
     if isinstance(request, KvVerify):
         return 0
     if isinstance(request, KvScan):
@@ -182,5 +183,5 @@ def check_request(request: KvRequest, region: RegionRecord) -> int:
                 check_value(change.key, change.value)
                 size += len(change.value)
         if size > WRITE_BYTES_MAX:
-            raise RpcError(Code.BAD_REQUEST, f"a write of {size} bytes, the limit is {WRITE_BYTES_MAX}: send several")
+            raise RpcError(Code.BAD_REQUEST, f"the write has {size} bytes; the limit is {WRITE_BYTES_MAX}: split it")
     return size

@@ -1,15 +1,15 @@
-"""Is a region's LMDB file as long as its pages need? Asked at every open, before LMDB maps the file.
+"""Check that a region's LMDB file contains all its pages. Runs at every open, before LMDB maps the file.
 
-A process that reads a mapped page behind the end of its file ends by SIGBUS. A file that was cut short (a copy that
-broke off, a damaged file system) would end one server after the other, so it must be a failed open.
+A process that reads a mapped page beyond the end of its file is killed by SIGBUS. A truncated file (an incomplete
+copy, a damaged file system) would kill one server after the other, so it must fail the open instead.
 
-The two meta pages at the beginning of the file are written in turn. The one with the higher transaction id counts, and
-names the highest page that was ever used. A file that reaches this page is long enough. A shorter one is not always
-cut: LMDB does not write a last page that the same transaction took and gave back. Then `check_tree` follows the tree,
-without a map, and looks for a page behind the end. That costs a read of each page, and happens rarely.
+LMDB writes the two meta pages at the beginning of the file in turn. The page with the higher transaction id is valid
+and names the highest page that was ever used. A file that contains this page is long enough. A shorter file need not be
+truncated: LMDB does not write a last page that the same transaction allocated and freed. In this case `check_tree`
+follows the tree, without a map, and looks for a page beyond the end. It reads every page, but rarely runs.
 
-`check_tree` also finds pages whose contents would lead LMDB out of its map, which ends the process as well. LMDB itself
-trusts its pages. A region's file is checked in this way after its servers have died twice in a row.
+`check_tree` also finds pages whose contents would make LMDB read outside of its map, which kills the process as well.
+LMDB itself trusts its pages. A region's file is checked this way after two of its servers in a row have died.
 
 Source: the layout of MDB_meta, MDB_page and MDB_node in LMDB 0.9 (mdb.c).
 """
@@ -37,10 +37,10 @@ _NODE: Final = struct.Struct("=HHHH")
 _BRANCH: Final = 0x01
 _LEAF: Final = 0x02
 _OVERFLOW: Final = 0x04
-#: Marks of a transaction under way, which may stay in a page.
+#: Flags of a transaction in progress, which may remain in a page.
 _DIRTY: Final = 0x10 | 0x4000 | 0x8000
 _KEY_BYTES_MAX: Final = 511
-#: A walk reports progress after so many pages.
+#: Pages between two progress reports of a walk.
 PROGRESS_PAGES: Final = 1000
 #: A node whose data are in overflow pages.
 _BIG_DATA: Final = 0x01
@@ -55,15 +55,15 @@ class _Meta(NamedTuple):
 
 
 class Damaged(RegionError):  # noqa: N818 - a finding, not a fault
-    """The file cannot be what its last commit left."""
+    """Raised if the file is not what its last commit wrote."""
 
 
 def check_whole(path: str) -> None:
-    """Return when every page that the file's latest commit uses is in the file.
+    """Check that every page of the file's latest commit is in the file.
 
     Raises:
-        Damaged: the file is shorter, or no region's file at all.
-        OSError: it cannot be read.
+        Damaged: the file is truncated, or is not a region's file.
+        OSError: the file cannot be read.
     """
     with open(path, "rb", buffering=0) as file:
         length = os.fstat(file.fileno()).st_size
@@ -73,10 +73,10 @@ def check_whole(path: str) -> None:
 
 
 def check_tree(path: str, progress: Callable[[], None] = lambda: None) -> None:
-    """Read every page that the file's latest commit uses; `progress` is called now and then.
+    """Read every page of the file's latest commit; call `progress` now and then.
 
     Raises:
-        Damaged: a page is not in the file, or leads out of it.
+        Damaged: a page is missing, or refers to a place outside of the file.
         OSError: the file cannot be read.
     """
     with open(path, "rb", buffering=0) as file:
@@ -108,7 +108,7 @@ def _meta(fd: int, path: str, length: int, at: int) -> _Meta:
 
 
 class _Tree:
-    """The pages of one file, read one by one."""
+    """The pages of one file, read one at a time."""
 
     def __init__(self, fd: int, path: str, length: int, page_bytes: int) -> None:
         self._fd = fd
@@ -118,7 +118,7 @@ class _Tree:
         self._seen: set[int] = set()
 
     def walk(self, root: int, progress: Callable[[], None]) -> None:
-        """Follow a tree from its root. Raises Damaged."""
+        """Check a tree from its root. Raise Damaged."""
         waiting = [root]
         while waiting:
             number = waiting.pop()
@@ -130,14 +130,14 @@ class _Tree:
                 progress()
 
     def _children(self, number: int) -> list[int]:
-        """Return the pages below a branch page; check the rows of a leaf page."""
+        """Return the children of a branch page; check the rows of a leaf page."""
         size = self._page_bytes
         page = os.pread(self._fd, size, number * size) if number * size < self._length else b""
         if len(page) < size:
             raise _cut(self._path, self._length)
         found, leaf2_key_bytes, flags, lower, upper = _PAGE.unpack_from(page)
         if found != number or flags & ~_DIRTY not in (_BRANCH, _LEAF) or leaf2_key_bytes:
-            raise self._damaged(number, "is no page of the tree")
+            raise self._damaged(number, "is not a page of the tree")
         count = (lower - _PAGE_HEADER) // 2
         if not _PAGE_HEADER <= lower <= upper <= size or lower % 2 or (flags & _BRANCH and count < 2):
             raise self._damaged(number, "has impossible bounds")
@@ -156,7 +156,7 @@ class _Tree:
         return children
 
     def _value_bytes(self, number: int, page: bytes, at: int, value_bytes: int, flags: int) -> int:
-        """Return how many bytes of the page a value takes; check its overflow pages if it has any."""
+        """Return the bytes of the page that a value occupies; check its overflow pages, if any."""
         if flags == 0:
             return value_bytes
         if flags != _BIG_DATA or at + _PAGE_NUMBER.size > len(page):
@@ -167,7 +167,7 @@ class _Tree:
             raise _cut(self._path, self._length)
         found, _, overflow_flags, count_low, count_high = _PAGE.unpack(os.pread(self._fd, _PAGE.size, at))
         if found != first or overflow_flags & ~_DIRTY != _OVERFLOW:
-            raise self._damaged(first, "is no overflow page")
+            raise self._damaged(first, "is not an overflow page")
         if (count_low | count_high << 16) * self._page_bytes < _PAGE_HEADER + value_bytes:
             raise self._damaged(first, "is shorter than its value")
         if at + _PAGE_HEADER + value_bytes > self._length:
@@ -180,6 +180,6 @@ class _Tree:
 
 def _cut(path: str, length: int) -> Damaged:
     return Damaged(
-        f"{path} was cut short: it has {length} bytes, and its latest commit uses pages behind them; restore the file"
+        f"{path} is truncated: it has {length} bytes, but its latest commit uses pages beyond them; restore the file"
         " from a backup"
     )

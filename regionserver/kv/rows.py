@@ -1,8 +1,9 @@
-"""How a row is stored: the value, then 4 bytes of CRC-32C over key and value.
+"""Stored form of a row: the value, then 4 bytes of CRC-32C over key and value.
 
-LMDB does not notice a byte that changed on the disk. The checksum covers the key as well, so that a value below the
-wrong key is found, too. Files of earlier builds (`data-<token>.mdb`) have no checksums; `regionserver/kv/files.py`
-says when they get them.
+LMDB does not detect a byte that changed on the disk. The checksum covers the key as well, so it also detects a value
+under
+the wrong key. Files of earlier builds (`data-<token>.mdb`) have no checksums; `regionserver/kv/files.py` describes when
+they get them.
 """
 
 from __future__ import annotations
@@ -16,37 +17,37 @@ from coord.rpc.wire import RpcError
 from regionserver.kv.messages import DAMAGED
 
 CRC_BYTES: Final = 4
-#: CRC-32C of any data followed by their own CRC-32C: one call checks a row as it is stored.
+#: CRC-32C of any data followed by their own CRC-32C: one call checks a stored row.
 _RESIDUE: Final = 0x48674BC7
 _SHORT: Final = 1024
 
 
 def seal(key: bytes, value: bytes) -> bytes:
-    """Return the value as it is stored."""
+    """Return the value in its stored form."""
     crc = crc32c(key + value) if len(value) < _SHORT else crc32c(value, crc32c(key))
     return value + crc.to_bytes(CRC_BYTES, "little")
 
 
 def is_whole(key: bytes, stored: bytes) -> bool:
-    """Return True if the checksum fits."""
+    """Return True if the checksum matches."""
     return crc32c(stored, crc32c(key)) == _RESIDUE and len(stored) >= CRC_BYTES
 
 
 def unseal(key: bytes, stored: bytes) -> bytes:
-    """Return the value of a stored row. Raises RpcError(DAMAGED) when its checksum does not fit."""
+    """Return the value of a stored row. Raise RpcError(DAMAGED) if its checksum does not match."""
     size = len(stored)
     # One call and a short copy cost less than two calls.
     crc = crc32c(key + stored) if size < _SHORT else crc32c(stored, crc32c(key))
     if crc != _RESIDUE or size < CRC_BYTES:
-        raise RpcError(DAMAGED, f"row {shown(key)} is damaged: its checksum does not fit")
+        raise RpcError(DAMAGED, f"row {shown(key)} is damaged: its checksum does not match")
     return stored[:-CRC_BYTES]
 
 
 def seal_all(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return rows of an earlier build as they are stored now."""
+    """Return rows of an earlier build in their stored form."""
     return [(key, seal(key, value)) for key, value in rows]
 
 
 def shown(key: bytes) -> str:
-    """Return a key for people, whatever bytes it has."""
+    """Return a printable form of a key with any bytes."""
     return repr(key[:40].decode(errors="backslashreplace"))

@@ -1,8 +1,9 @@
-"""The built-in region opener: key-value regions, served over the region server's own RPC.
+"""The built-in region opener: key-value regions, served by the region server's RPC.
 
-Every request passes the gate (`Serving.admit`) and waits in one of its region's two lanes; workers do what has
-gathered, and when an answer comes back the lease is asked once more. A write that comes back without it is `FENCED`:
-it may be in the file, but this server can no longer promise that.
+Every request passes the gate (`Serving.admit`) and waits in one of its region's two queues. Workers execute each
+queue in
+batches. Afterwards the lease is checked once more. A write that completes after the lease has ended is `FENCED`: it may
+be in the file, but this server can no longer guarantee it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from coord.rpc.wire import RpcError
 from regions.records.kinds import KV
 from regions.records.model import RegionRecord
 from regionserver.kv.files import Environments, RegionFile
-from regionserver.kv.lanes import Answer, Lane
 from regionserver.kv.messages import (
     REGION_FULL,
     SUPERSEDED,
@@ -39,6 +39,7 @@ from regionserver.kv.messages import (
     KvWritten,
     check_request,
 )
+from regionserver.kv.request_queue import Answer, RequestQueue
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.opener import Opening
 from regionserver.request_gate import FENCED, NOT_SERVING, Serving
@@ -47,11 +48,11 @@ from regionserver.workers import WorkerPool
 
 log = Logger()
 
-#: Threads that read and write regions; most of their time they wait for the disk.
+#: Threads that read and write regions; they mostly wait for the disk.
 THREADS: Final = 8
-#: Second and later attempts that are remembered; an earlier one that is as late as that will not come any more.
+#: Retried writes whose latest attempt is remembered. Older entries are dropped: no earlier attempt arrives that late.
 ATTEMPTS_MAX: Final = 100_000
-#: What the lane of reads answers.
+#: Requests of the read queue.
 Reading = KvRead | KvScan | KvVerify
 _PREFIX: Final = "regionkeeper_kv_"
 
@@ -63,7 +64,7 @@ class KvRegions(DirectoryOpener):
     requests = (KvRead, KvWrite, KvScan, KvVerify)
 
     def __init__(self, shared_dir: Path) -> None:
-        """Raises ConfigError when regions could not be created there."""
+        """Raise ConfigError if regions could not be created in the directory."""
         super().__init__(shared_dir)
         self._environments = Environments()
         self._regions_open: dict[tuple[str, int], _OpenRegion] = {}
@@ -71,10 +72,10 @@ class KvRegions(DirectoryOpener):
         self._serving: Serving | None = None
         self._workers: WorkerPool | None = None
 
-    # --- what the region server calls ---
+    # --- called by the region server ----------------------------------------------------------------------------------
 
     def attach(self, serving: Serving) -> None:
-        """Begin: threads for the data, metrics."""
+        """Start the threads for requests and register the metrics."""
         self._serving = serving
         self._workers = serving.workers(serving.reactor, THREADS, lambda: None, _log_fault)
         registry = serving.registry
@@ -84,8 +85,8 @@ class KvRegions(DirectoryOpener):
         self._changes = Counter(f"{_PREFIX}changes", "Keys put or deleted.", registry=registry)
 
     def open(self, opening: Opening) -> None:
-        """Take the directory and prove the region's file. Raises OwnerHeld, RegionError or OSError."""
-        hold = self.hold(opening)
+        """Lock the directory and check the region's file. Raise OwnerHeld, RegionError or OSError."""
+        lock = self.acquire(opening)
         try:
             serving, key = self._serving, (opening.region.region_id, opening.replica)
 
@@ -93,15 +94,16 @@ class KvRegions(DirectoryOpener):
                 if serving is not None:
                     serving.report_damage(*key, why)
 
-            file = RegionFile(hold, self._environments, damaged=damaged)
-            file.prove(opening.progress)
+            file = RegionFile(lock, self._environments, damaged=damaged)
+            file.recover(opening.progress)
         except BaseException:
             super().close(opening.region, opening.replica)
             raise
         self._regions_open[opening.region.region_id, opening.replica] = _OpenRegion(self, file)
 
     def close(self, region: RegionRecord, replica: int) -> None:
-        """Turn requests away, wait for those under way, let go. Raises RegionError when they take too long."""
+        """Reject new requests, wait for those in progress, release the region. Raise RegionError if they take too
+        long."""
         found = self._regions_open.get((region.region_id, replica))
         if found is not None:
             found.file.close()
@@ -109,24 +111,24 @@ class KvRegions(DirectoryOpener):
         super().close(region, replica)
 
     def answer(self, request: msgspec.Struct) -> Deferred[msgspec.Struct]:
-        """Answer one of `requests`. Raises RpcError."""
-        assert isinstance(request, self.requests), f"nobody answers {request!r}"
+        """Answer one of `requests`. Raise RpcError."""
+        assert isinstance(request, self.requests), f"unexpected request {request!r}"
         self._asked.labels(type(request).__name__).inc()
         try:
-            answer = self._take(request)
+            answer = self._accept(request)
         except RpcError as error:
             self._refused.labels(error.code).inc()
             raise
-        return answer.addErrback(self._count_refusal)
+        return answer.addErrback(self._count_rejection)
 
     def stop(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         if self._workers is not None:
             self._workers.stop(1.0)
 
     # --- inside ---
 
-    def _take(self, request: KvRequest) -> Deferred[msgspec.Struct]:
+    def _accept(self, request: KvRequest) -> Deferred[msgspec.Struct]:
         serving = self._serving
         assert serving is not None, "requests before attach"
         place = request.place
@@ -141,18 +143,18 @@ class KvRegions(DirectoryOpener):
         return found.writes.add(request, size).addCallback(self._still_ours)
 
     def _check_attempt(self, request: KvWrite) -> None:
-        """Refuse an attempt that comes after a later one (see `messages`)."""
+        """Reject an attempt that arrives after a later attempt (see `messages`)."""
         write = (request.writer, request.number)
         latest = self._attempts.get(write, 0)
         if request.attempt < latest:
-            raise RpcError(SUPERSEDED, f"attempt {latest} at this write has come before this attempt {request.attempt}")
+            raise RpcError(SUPERSEDED, f"attempt {latest} of this write arrived before attempt {request.attempt}")
         if request.attempt:
             self._attempts[write] = request.attempt
             if len(self._attempts) > ATTEMPTS_MAX:
                 self._attempts.popitem(last=False)
 
     def _still_current(self, answer: msgspec.Struct) -> msgspec.Struct:
-        """Return what was read if the lease still holds: then it was the latest when it was read."""
+        """Return the rows if the lease still holds: then they were the latest when they were read."""
         assert self._serving is not None
         self._serving.check_lease()
         return answer
@@ -160,10 +162,10 @@ class KvRegions(DirectoryOpener):
     def _still_ours(self, answer: msgspec.Struct) -> msgspec.Struct:
         assert self._serving is not None
         if not self._serving.holds():
-            raise RpcError(FENCED, "the lease ended while the region was being written")
+            raise RpcError(FENCED, "the lease ended during the write")
         return answer
 
-    def _count_refusal(self, failure: Failure) -> Failure:
+    def _count_rejection(self, failure: Failure) -> Failure:
         if isinstance(failure.value, RpcError):
             self._refused.labels(failure.value.code).inc()
         return failure
@@ -171,17 +173,17 @@ class KvRegions(DirectoryOpener):
     # --- on the workers ---
 
     def submit(self, work: Any, done: Any) -> None:
-        """Run `work` on a worker; `done` gets what it returns or raises."""
+        """Run `work` on a worker and call `done` with its result or exception."""
         assert self._workers is not None, "work before attach"
         self._workers.submit(work, done)
 
-    def read_together(self, file: RegionFile, requests: list[Reading]) -> Sequence[Answer]:
-        """Answer reads from one snapshot. Raises RpcError for all of them."""
+    def read_batch(self, file: RegionFile, requests: list[Reading]) -> Sequence[Answer]:
+        """Answer reads from one snapshot. Raise RpcError if all of them fail."""
         with file.reading() as snapshot:
             return [_read(snapshot, request) for request in requests]
 
-    def write_together(self, file: RegionFile, requests: list[KvWrite]) -> Sequence[Answer]:
-        """Make all changes in one commit. Raises RpcError for all of them."""
+    def write_batch(self, file: RegionFile, requests: list[KvWrite]) -> Sequence[Answer]:
+        """Make all changes in one commit. Raise RpcError if all of them fail."""
         assert self._serving is not None
         began_s = time.perf_counter()
         changes = [(one.key.encode(), one.value) for request in requests for one in request.changes]
@@ -196,20 +198,20 @@ class KvRegions(DirectoryOpener):
         return [KvWritten(len(request.changes)) for request in requests]
 
     def _write_alone(self, file: RegionFile, request: KvWrite) -> Answer:
-        """In a region that is full, what makes it smaller may still pass."""
+        """Write one request by itself: in a full region, a request that deletes rows may still succeed."""
         try:
-            return self.write_together(file, [request])[0]
+            return self.write_batch(file, [request])[0]
         except RpcError as error:
             return error
 
 
 class _OpenRegion:
-    """One open region: its file and its two lanes."""
+    """One open region: its file and its two queues."""
 
     def __init__(self, regions: KvRegions, file: RegionFile) -> None:
         self.file = file
-        self.reads: Lane[Reading] = Lane(regions.submit, lambda some: regions.read_together(file, some))
-        self.writes: Lane[KvWrite] = Lane(regions.submit, lambda some: regions.write_together(file, some))
+        self.reads: RequestQueue[Reading] = RequestQueue(regions.submit, lambda some: regions.read_batch(file, some))
+        self.writes: RequestQueue[KvWrite] = RequestQueue(regions.submit, lambda some: regions.write_batch(file, some))
 
 
 def _read(snapshot: RowSnapshot, request: Reading) -> msgspec.Struct:
@@ -222,4 +224,4 @@ def _read(snapshot: RowSnapshot, request: Reading) -> msgspec.Struct:
 
 
 def _log_fault(failure: Failure) -> None:
-    log.failure("a request could not be answered", failure=failure)
+    log.failure("internal error while answering requests", failure=failure)

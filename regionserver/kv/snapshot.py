@@ -1,7 +1,7 @@
-"""A region's rows as of one moment: keys, pages of a scan, and the check of all of them.
+"""A snapshot of a region's rows: single keys, pages of a scan, and the check of all rows.
 
-A row whose checksum does not fit, a key that is no text and a page that LMDB cannot follow are DAMAGED: a request ends
-with that error, never with a wrong value.
+A row whose checksum does not match, a key that is not text, and a page that LMDB cannot follow are DAMAGED. A request
+ends with this error, never with a wrong value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from coord.rpc.wire import RpcError
 from regionserver.kv.messages import DAMAGED, PAGE_BYTES_MAX, KvRow
 from regionserver.kv.rows import is_whole, shown, unseal
 
-#: What LMDB raises about a file whose pages make no sense.
+#: Exceptions of LMDB for a file with inconsistent pages.
 DAMAGE: Final = (
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
@@ -29,15 +29,15 @@ DAMAGE: Final = (
 
 
 class RowSnapshot:
-    """A region's rows as of one moment."""
+    """A region's rows at one moment."""
 
     def __init__(self, transaction: Any, *, is_checked: bool = True) -> None:
-        """None: the region has no file yet, and no rows. `is_checked`: its rows have checksums."""
+        """`transaction` None: the region has no file and no rows. `is_checked`: its rows have checksums."""
         self._transaction = transaction
         self._is_checked = is_checked
 
     def values(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Values of `keys`; of the first of them only, once the values fill a page. Raises RpcError(DAMAGED)."""
+        """Return the values of `keys`, or of the first of them that fill a page. Raise RpcError(DAMAGED)."""
         found: list[bytes | None] = []
         size = 0
         for key in keys:
@@ -51,10 +51,10 @@ class RowSnapshot:
         return found
 
     def page(self, start: bytes, end: bytes, rows_max: int) -> tuple[list[KvRow], str]:
-        """One page of `[start, end)`, and the key at which the next begins, "" after the last.
+        """Return one page of `[start, end)` and the key at which the next page begins, "" after the last page.
 
         Raises:
-            RpcError: DAMAGED, for a row whose checksum does not fit or whose key is no text.
+            RpcError: DAMAGED, for a row whose checksum does not match or whose key is not text.
         """
         rows: list[KvRow] = []
         if self._transaction is None:
@@ -77,9 +77,9 @@ class RowSnapshot:
         return rows, ""
 
     def verify(self, start: bytes, rows_max: int) -> Verified:
-        """Check the rows from `start` on, at most a page of them, and go on after a damaged one.
+        """Check the rows from `start` on, at most one page; continue after a damaged row.
 
-        Damage of the tree itself ends the check: what is behind it cannot be reached.
+        A damaged tree ends the check, because the rest of the rows cannot be reached.
         """
         result = Verified(is_checked=self._is_checked)
         if self._transaction is None:
@@ -109,20 +109,20 @@ class Verified:
     is_checked: bool = True
     rows: int = 0
     size: int = 0
-    #: Keys of damaged rows, for people.
+    #: Printable keys of damaged rows.
     damaged: list[str] = field(default_factory=list)
-    #: Where the next page begins; empty after the last.
+    #: Key at which the next page begins; empty after the last page.
     next_key: bytes = b""
-    #: Why the check ended before the last row.
+    #: Reason why the check ended before the last row.
     trouble: str = ""
 
 
 def _text(key: bytes) -> str:
-    """The key as text. Raises RpcError(DAMAGED): no key that is no text was ever written."""
+    """Return the key as text. Raise RpcError(DAMAGED): every key was text when it was written."""
     try:
         return key.decode()
     except UnicodeDecodeError as error:
-        raise RpcError(DAMAGED, f"row {shown(key)} is damaged: its key is no text") from error
+        raise RpcError(DAMAGED, f"row {shown(key)} is damaged: its key is not text") from error
 
 
 def _is_text(key: bytes) -> bool:

@@ -1,14 +1,14 @@
-"""Replicas on this server. Read in this order:
+"""The replicas on this server. Read in this order:
 
-states.py           the life cycle: one table that decides (phase, event, held)
-orders.py           what an order means in each phase: a table
-machine.py          orders and answers in, effects out (pure)
-local_replica.py    what is kept of one replica
-finished_orders.py  the ends of orders, for masters that ask again
-step_records.py     what each step of a transition writes
-readback.py         was our step taken? the answer from the store's content: a table
-effects.py          what the machine wants done
-invariants.py       what always holds, recomputed from first principles, for tests and simulations
+states.py           the life cycle: one table that decides by (phase, event, held)
+orders.py           the effect of an order in each phase: a table
+machine.py          orders and results in, effects out (pure)
+local_replica.py    the data of one replica
+finished_orders.py  results of finished orders, for masters that repeat an order
+step_records.py     the records that each step of a transition writes
+readback.py         whether a step was committed, by the store's content: a table
+effects.py          the effects of the machine
+invariants.py       invariants, recomputed from first principles, for tests and simulations
 host.py             carries the effects out
-step_writer.py      steps of transitions in multis
+step_writer.py      writes steps of transitions in multis
 """

@@ -1,8 +1,7 @@
-"""What the replicas' life cycle (`regionserver.replica.machine`) wants done. A shell (`regionserver.replica.host`)
-carries it out.
+"""Effects of the replicas' life cycle (`regionserver.replica.machine`). `regionserver.replica.host` carries them out.
 
-Every effect that will be answered carries a number; the answer names it again, and an answer whose number is no longer
-awaited is dropped. So a late answer of a former session can do no harm.
+Every effect with a result carries a number, and the result carries the same number. A result whose number is no longer
+expected is dropped. So a late result of a former session does no harm.
 """
 
 from __future__ import annotations
@@ -18,12 +17,14 @@ Key = tuple[str, int]
 
 
 class WriteStep(msgspec.Struct):
-    """Take one step of a transition by compare-and-set.
+    """Write one step of a transition by compare-and-set.
 
-    `before` None: create the znode; else set it at `version`. The versions of a znode that is deleted and created anew
-    begin again, so that alone does not tell one transition of a region from the next. Therefore the region's record is
-    part of every step: `region`, when there, is written at `region_version` in the same multi, else it must still have
-    that version (-1: any). With `epoch`, the fencing epoch must be that. Answered by `step_done` or `step_failed`.
+    `before` None: create the znode; otherwise set it at `version`. If a znode is deleted and created again, its
+    versions
+    start again, so the version alone does not distinguish two transitions of a region. Therefore every step involves
+    the
+    region's record: if `region` is given, it is written at `region_version` in the same multi, otherwise its version is
+    checked (-1: no check). If `epoch` is given, the fencing epoch is checked. Result: `step_done` or `step_failed`.
     """
 
     key: Key
@@ -38,9 +39,9 @@ class WriteStep(msgspec.Struct):
 
 
 class ReadBack(msgspec.Struct):
-    """Read the transition and the region's record again, after a step that was refused or whose answer was lost.
+    """Read the transition and the region's record again, after a step was rejected or its reply was lost.
 
-    Answered by `read_back`.
+    Result: `read_back`.
     """
 
     key: Key
@@ -49,7 +50,7 @@ class ReadBack(msgspec.Struct):
 
 
 class ReadOwner(msgspec.Struct):
-    """Read the transition and the region's record: a master doubts that the replica is ours. Answered by `reviewed`."""
+    """Read the transition and the region's record, because a master doubts the ownership. Result: `reviewed`."""
 
     key: Key
     number: int
@@ -57,10 +58,10 @@ class ReadOwner(msgspec.Struct):
 
 
 class OpenRegion(msgspec.Struct):
-    """Have the region handler open the replica. `evict`: a former owner, certainly dead, whose hold may be broken.
+    """Call the opener to open the replica. `evict`: a former owner, certainly dead, whose lock may be broken.
 
-    `token`: the zxid of the step that made this server the opener; later openings of the replica have higher ones.
-    Answered by `opened`, `open_failed` or `owner_held`.
+    `token`: zxid of the step that made this server the owner; later openings of the replica have higher tokens.
+    Result: `opened`, `open_failed` or `owner_held`.
     """
 
     key: Key
@@ -75,7 +76,7 @@ class OpenRegion(msgspec.Struct):
 
 
 class SchemaChanged(msgspec.Struct):
-    """Tell the region handler that an open replica's table has a later schema version. Not answered."""
+    """Pass a later schema version of an open replica's table to the opener. No result."""
 
     key: Key
     region: RegionRecord
@@ -83,7 +84,7 @@ class SchemaChanged(msgspec.Struct):
 
 
 class CloseRegion(msgspec.Struct):
-    """Have the region handler close the replica. Answered by `closed` or `close_failed`."""
+    """Call the opener to close the replica. Result: `closed` or `close_failed`."""
 
     key: Key
     number: int
@@ -92,25 +93,25 @@ class CloseRegion(msgspec.Struct):
     cause_id: str = ""
 
 
-class AskAlive(msgspec.Struct):
-    """Find out from the store whether that incarnation is registered. Answered by `holder_seen`."""
+class ReadHolder(msgspec.Struct):
+    """Read whether the incarnation that holds the replica is registered. Result: `holder_seen`."""
 
     key: Key
     number: int
     holder: Incarnation
 
 
-class Decided(msgspec.Struct):
-    """The order with this ticket has come to its end."""
+class OrderFinished(msgspec.Struct):
+    """Report the result of the order with this ticket."""
 
     ticket: int
     result: OrderResult
 
 
 class Stop(msgspec.Struct):
-    """This process must end: only that gives back what a handler does not let go of."""
+    """Stop this process: only its end releases what the opener does not close."""
 
     reason: str
 
 
-Effect = WriteStep | ReadBack | ReadOwner | OpenRegion | SchemaChanged | CloseRegion | AskAlive | Decided | Stop
+Effect = WriteStep | ReadBack | ReadOwner | OpenRegion | SchemaChanged | CloseRegion | ReadHolder | OrderFinished | Stop

@@ -1,11 +1,11 @@
-"""The replicas on this server, at work: orders in, znode steps and the opener's work out.
+"""The replicas on this server: carries out the effects of the state machine.
 
-`regionserver.replica.machine` decides; this class carries its effects out and brings the answers back. Everything
-here runs on the reactor's thread, except the opener's own methods.
+`regionserver.replica.machine` decides. This class carries its effects out and returns the results. Everything runs on
+the reactor's thread except the opener's own methods.
 
-Batches. The results of one turn are taken together and acted on together, so the steps they cause leave together: that,
-and nothing else, makes thousands of opens cheap. Regions to be opened gather while others are being prepared, so an
-opener that does something dear once for many regions does it rarely when there are many.
+Batches: the results of one turn are processed together, so the steps that they cause are sent together. This makes
+thousands of opens cheap. Regions wait while others are being prepared, so an opener with an expensive operation per
+batch runs it rarely when there are many regions.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from regions.records.znodes import CorruptZnode, Layout
 from regionserver.metrics import Metrics
 from regionserver.opener import Opening, OwnerHeld, RegionOpener
 from regionserver.replica.effects import (
-    AskAlive,
     CloseRegion,
-    Decided,
     Effect,
     OpenRegion,
+    OrderFinished,
     ReadBack,
+    ReadHolder,
     ReadOwner,
     SchemaChanged,
     Stop,
@@ -61,17 +61,17 @@ from regionserver.workers import ThreadReactor as ThreadReactor
 
 log = Logger()
 T = TypeVar("T")
-#: What asks for a look at a replica's transition and its region.
+#: An effect that reads a replica's transition and its region.
 Looking = TypeVar("Looking", ReadBack, ReadOwner)
 #: Record, version and last zxid of a znode.
 Read = tuple[T | None, int, int]
 
-#: Regions that are prepared together.
+#: Regions that are prepared in one batch.
 PREPARE_MAX: Final = 512
-#: Pause before a read is tried again after the connection broke.
+#: Pause before a read is repeated after the connection broke.
 READ_AGAIN_S: Final = 0.1
 FAILURES_SHOWN_MS: Final = 10 * 60 * 1000
-#: Nobody waits longer for an answer, whatever the command says.
+#: Upper limit of the time until a command is answered, whatever the command requests.
 ANSWER_WITHIN_MS_MAX: Final = 60_000
 
 
@@ -80,7 +80,7 @@ class HostReactor(TimerReactor, ThreadReactor):
 
 
 class _Batch:
-    """A command's orders, some of them undecided: answered when the last one is decided, or when time is up."""
+    """The orders of one command. The reply is sent when the last order is finished, or when its time is up."""
 
     def __init__(self, keys: list[tuple[str, int]], causes: list[str], results: list[OrderResult | None]) -> None:
         self.keys = keys
@@ -91,17 +91,17 @@ class _Batch:
         self.answer: Deferred[OrderResults] = Deferred()
         self.timer: IDelayedCall | None = None
 
-    def decided(self, at: int, result: OrderResult) -> None:
-        """One more order has come to its end."""
-        assert result.outcome is not OrderOutcome.STARTED, f"{result} is not an end"
+    def finished(self, at: int, result: OrderResult) -> None:
+        """Set the result of one order."""
+        assert result.outcome is not OrderOutcome.STARTED, f"{result} is not a final result"
         if self.results[at] is None:
             self.results[at] = result
             self.missing -= 1
             if self.missing == 0:
-                self.finish()
+                self.reply()
 
-    def finish(self) -> None:
-        """Answer with what is known."""
+    def reply(self) -> None:
+        """Reply with the results so far; unfinished orders are STARTED."""
         if self.timer is not None and self.timer.active():
             self.timer.cancel()
         if not self.answer.called:
@@ -111,7 +111,7 @@ class _Batch:
 
 
 def _causes_of(what: str, origins: Iterable[WorkOrigin | None]) -> list[str]:
-    """Return the cause id of each order; log how many orders of each cause there are."""
+    """Return the cause id of each order; log the number of orders of each cause."""
     causes = ["" if one is None else one.cause_id for one in origins]
     for cause_id, number in Counter(causes).items():
         log.info("ordered to {what} {number} regions, cause {cause}", what=what, number=number, cause=cause_id or "-")
@@ -123,7 +123,7 @@ def _started(region_id: str, replica: int) -> OrderResult:
 
 
 class Host:
-    """The shell around `Replicas`. One per process; `begin` and `end` frame each incarnation."""
+    """The shell around `Replicas`. One per process; `begin` and `end` delimit each incarnation."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Host:
         stop: Callable[[str], None],
         workers: Pool = Workers,
     ) -> None:
-        """`stop` is called when only the end of this process can keep the rules; `workers` makes the pool."""
+        """`stop` is called when only the end of this process keeps the rules; `workers` makes the pool."""
         self._reactor = reactor
         self._clock = clock
         self._opener = opener
@@ -151,7 +151,7 @@ class Host:
         self._unprepared: list[OpenRegion] = []
         self._is_preparing = False
         self._emptied: Deferred[None] | None = None
-        #: Runs of `_drain`, one or more for each event, and how many there were at the last `validate`.
+        #: Calls of `_drain`, one or more for each event, and their number at the last `validate`.
         self._drains = 0
         self._drains_validated = 0
         self.replicas = Replicas(Incarnation("", 0))
@@ -160,14 +160,14 @@ class Host:
     # --- sessions ---
 
     def begin(self, me: Incarnation, store: Store) -> None:
-        """A session has begun and `me` is registered."""
+        """Begin a session in which `me` is registered."""
         assert self._store is None, "a session begins before the former one has ended"
         self.replicas.rejoined(me)
         self._store = store
         self._steps = StepWriter(self._reactor, store, self._paths, self, self._fatal)
 
     def end(self) -> Deferred[None]:
-        """The session is over, or is about to be ended: close everything. Fires when nothing is open any more."""
+        """End the session and close everything. Fires when no replica is open."""
         if self._steps is not None:
             self._steps.stop()
         self._store = self._steps = None
@@ -179,26 +179,26 @@ class Host:
         return emptied
 
     def set_serving(self, is_serving: bool) -> None:
-        """The lease has begun or ended."""
-        assert self._store is not None or not is_serving, "regions are served without a session"
+        """Set whether the lease holds."""
+        assert self._store is not None or not is_serving, "regions cannot be served without a session"
         if is_serving != self.is_serving:
             self.is_serving = is_serving
             self._opener.serving_changed(is_serving)
 
     def in_thread(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run `work` in one of the threads; `done` gets what it returned or raised, on the reactor's thread."""
+        """Run `work` in a worker thread; call `done` with its result or exception on the reactor's thread."""
         self._workers.submit(work, done)
 
     def tables(self) -> set[str]:
-        """Return the ids of the tables of which a replica is here, in whatever phase."""
+        """Return the ids of the tables with a replica on this server, in any phase."""
         return {one.table_id for one in self.hosted(0)}
 
     def stop_workers(self, timeout_s: float) -> bool:
-        """End the threads; False if the opener does not return."""
+        """Stop the threads; return False if the opener does not return in time."""
         return self._workers.stop(timeout_s)
 
     def validate(self) -> None:
-        """Check every invariant of the replicas if an event has come since the last call. For simulations.
+        """Check every invariant of the replicas if there was an event since the last call. For simulations.
 
         Raises:
             AssertionError: an invariant does not hold.
@@ -207,10 +207,10 @@ class Host:
             self._drains_validated = self._drains
             self.replicas.validate()
 
-    # --- orders and questions ---
+    # --- orders and questions -----------------------------------------------------------------------------------------
 
     def open_regions(self, orders: list[OpenOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:
-        """Take OPEN orders. Fires with a result for each, in their order."""
+        """Accept OPEN orders. Fires with a result for each, in their order."""
         now_ms = self._clock.wall_ms()
         self._metrics.orders.labels("open").inc(len(orders))
         keys = [(order.transition.region_id, order.transition.replica) for order in orders]
@@ -219,18 +219,18 @@ class Host:
         return self._answer(keys, causes, taken, answer_within_ms)
 
     def _of_another_kind(self, order: OpenOrder) -> OrderResult | None:
-        """Return the failure of an order to open a region of another kind of service than this server's.
+        """Return a failure if the region's table has another kind of service than this server, else None.
 
-        No master that knows of kinds sends one, unless the order rests on a transition that an earlier build began.
+        A master of this build sends no such order, unless the transition was begun by an earlier build.
         """
         kind = self._opener.kind
         if not order.kind or can_open(kind, order.kind):
             return None
-        record, why = order.transition, f"the server is of kind {kind or KV}, the table of kind {order.kind}"
+        record, why = order.transition, f"the server has kind {kind or KV}, the table has kind {order.kind}"
         return OrderResult(record.region_id, record.replica, OrderOutcome.FAILED, error=why)
 
     def close_regions(self, orders: list[CloseOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:
-        """Take CLOSE orders; fires as `open_regions`."""
+        """Accept CLOSE orders; fires as `open_regions` does."""
         now_ms = self._clock.wall_ms()
         self._metrics.orders.labels("close").inc(len(orders))
         keys = [(order.region_id, order.replica) for order in orders]
@@ -239,14 +239,14 @@ class Host:
         return self._answer(keys, causes, taken, answer_within_ms)
 
     def alter_regions(self, orders: list[AlterOrder]) -> AlterResults:
-        """Tell replicas of their tables' schema versions; what each has now, in the orders' order."""
+        """Pass schema versions to replicas; return the version that each replica has, in the orders' order."""
         self._metrics.orders.labels("alter").inc(len(orders))
         results = AlterResults([self.replicas.alter(order) for order in orders])
         self._drain()
         return results
 
     def review(self, keys: list[tuple[str, int]]) -> OrderResults:
-        """Have the store asked whose these replicas are; what is not ours is dropped. DONE: not here (any more)."""
+        """Read from the store who owns these replicas; drop replicas of other owners. DONE: the replica is not here."""
         results = [self.replicas.order_review(key) for key in keys]
         self._drain()
         return OrderResults(results)
@@ -257,23 +257,23 @@ class Host:
         return self.replicas.hosted(limit)
 
     def served(self, key: tuple[str, int]) -> tuple[RegionRecord, ReplicaLocation] | None:
-        """Record and location of a replica that is open; None for any other."""
+        """Return the record and location of an open replica, or None."""
         return self.replicas.served(key)
 
     def damaged(self, key: tuple[str, int], why: str) -> bool:
-        """Note what the opener found wrong with a replica's data; return whether it is news for the masters."""
-        is_news = self.replicas.damaged(key, why)
-        if is_news:
+        """Record damage that the opener found; return True if the masters must be informed."""
+        is_first = self.replicas.damaged(key, why)
+        if is_first:
             log.error("{region}-{replica} is damaged, reporting it to the masters, which close it: {why}",
                       region=key[0], replica=key[1], why=why)  # fmt: skip
-        return is_news
+        return is_first
 
     def phases_now(self) -> dict[Phase, int]:
         """Return the number of replicas in each phase."""
         return self.replicas.phases()
 
     def phases(self) -> dict[Phase, int]:
-        """As `phases_now`; also moves the gauges."""
+        """Return `phases_now` and update the gauges."""
         phases = self.replicas.phases()
         for phase, count in phases.items():
             self._metrics.replicas.labels(phase.value).set(count)
@@ -288,17 +288,17 @@ class Host:
             if isinstance(ticket, int):
                 self._batches.setdefault(ticket, []).append((batch, at))
         if batch.missing == 0 or answer_within_ms <= 0:
-            batch.finish()
+            batch.reply()
         else:
             within_s = min(answer_within_ms, ANSWER_WITHIN_MS_MAX) / 1000
-            batch.timer = self._reactor.callLater(within_s, batch.finish)
+            batch.timer = self._reactor.callLater(within_s, batch.reply)
         self._drain()
         return batch.answer
 
     # --- effects ---
 
     def _drain(self) -> None:
-        """Carry out what the replicas want, until they want nothing more."""
+        """Carry out effects until there are none."""
         self._drains += 1
         while effects := self.replicas.take_effects():
             for effect in effects:
@@ -312,10 +312,10 @@ class Host:
         if isinstance(effect, WriteStep):
             if self._steps is not None:
                 self._steps.write(effect)
-        elif isinstance(effect, Decided):
+        elif isinstance(effect, OrderFinished):
             self._metrics.outcomes.labels(effect.result.outcome.value).inc()
             for batch, at in self._batches.pop(effect.ticket, []):
-                batch.decided(at, effect.result)
+                batch.finished(at, effect.result)
         elif isinstance(effect, OpenRegion):
             self._unprepared.append(effect)
         elif isinstance(effect, SchemaChanged):
@@ -326,16 +326,16 @@ class Host:
             self._read_back(effect)
         elif isinstance(effect, ReadOwner):
             self._read_owner(effect)
-        elif isinstance(effect, AskAlive):
-            self._ask_alive(effect)
+        elif isinstance(effect, ReadHolder):
+            self._read_holder(effect)
         else:
-            assert isinstance(effect, Stop), f"nobody carries out {effect}"
+            assert isinstance(effect, Stop), f"unexpected effect {effect}"
             self._stop(effect.reason)
 
     # --- the opener's work ---
 
     def _prepare_waiting(self) -> None:
-        """Hand what has gathered to the opener, one batch at a time."""
+        """Pass waiting regions to the opener, one batch at a time."""
         if self._is_preparing or not self._unprepared:
             return
         jobs, self._unprepared = self._unprepared[:PREPARE_MAX], self._unprepared[PREPARE_MAX:]
@@ -343,7 +343,7 @@ class Host:
         self._is_preparing = True
 
         def prepared(result: object) -> None:
-            assert self._is_preparing, "an answer to a batch that was not prepared"
+            assert self._is_preparing, "the result of a batch that was not prepared"
             self._is_preparing = False
             if isinstance(result, Exception) and len(jobs) > 1:
                 log.warn("{count} regions could not be prepared together: {error}", count=len(jobs), error=result)
@@ -424,20 +424,19 @@ class Host:
 
         self._workers.submit(close_it, closed)
 
-    # --- the store's answers (regionserver.replica.step_writer.Outcomes) ---
-
+    # --- results from the store (regionserver.replica.step_writer.Outcomes) -------------------------------------------
     def step_done(self, step: WriteStep, version: int, region_version: int, zxid: int) -> None:
-        """A step was taken."""
+        """Process a committed step."""
         self._metrics.steps.labels("taken").inc()
         self.replicas.step_done(step.key, step.number, version, region_version, self._clock.wall_ms(), zxid)
 
     def step_failed(self, step: WriteStep, error: str, is_refused: bool) -> None:
-        """A step was refused, or is in doubt."""
+        """Process a step that was rejected, or whose outcome is unknown."""
         self._metrics.steps.labels("refused" if is_refused else "unknown").inc()
         self.replicas.step_failed(step.key, step.number, error, is_refused)
 
-    def steps_settled(self) -> None:
-        """A run of answers is complete."""
+    def steps_answered(self) -> None:
+        """Process the effects after a series of step results."""
         self._drain()
 
     # --- reads ---
@@ -462,18 +461,18 @@ class Host:
         take: Callable[[Read[TransitionRecord], Read[RegionRecord]], None],
         again: Callable[[Looking], None],
     ) -> None:
-        """Read a replica's transition and its region's record as they are now."""
+        """Read a replica's transition and its region's record."""
         store = self._store
         if store is None:
             return
         transition = self._paths.transition(*effect.key)
         region = self._paths.region(effect.table_id, effect.key[0])
-        # Our write may have been accepted by a server that this one has not caught up with: sync first.
+        # This server's write may be newer than the state of its store node: sync first.
         store.sync(transition).addErrback(lambda _failure: None)
         reading = store.multi_read([GetData(transition), GetData(region)])
 
         def read(results: list[ReadResult]) -> None:
-            assert len(results) == 2, f"two znodes were asked for, {len(results)} came"
+            assert len(results) == 2, f"expected two znodes, received {len(results)}"
             if self._store is store:
                 seen = _record(results[0], znodes.decode_transition, transition)
                 take(seen, _record(results[1], znodes.decode_region, region))
@@ -482,11 +481,11 @@ class Host:
         reading.addCallback(read).addErrback(self._not_read, store, again, effect)
         reading.addErrback(self._fatal)
 
-    def _ask_alive(self, effect: AskAlive) -> None:
+    def _read_holder(self, effect: ReadHolder) -> None:
         store = self._store
         if store is None:
             return
-        assert effect.holder != self.replicas.me, f"this server asks whether it is alive: {effect.key}"
+        assert effect.holder != self.replicas.me, f"{effect.key}: this server cannot be its own former owner"
         path = self._paths.server(effect.holder.uuid)
         store.sync(path).addErrback(lambda _failure: None)
         reading = store.multi_read([GetData(path)])
@@ -499,15 +498,15 @@ class Host:
                 self.replicas.holder_seen(effect.key, effect.number, effect.holder, is_alive, now_ms)
                 self._drain()
 
-        reading.addCallback(read).addErrback(self._not_read, store, self._ask_alive, effect)
+        reading.addCallback(read).addErrback(self._not_read, store, self._read_holder, effect)
         reading.addErrback(self._fatal)
 
     def _not_read(
-        self, failure: Failure, store: Store, ask: Callable[[Any], None], effect: ReadBack | ReadOwner | AskAlive
+        self, failure: Failure, store: Store, ask: Callable[[Any], None], effect: ReadBack | ReadOwner | ReadHolder
     ) -> Failure | None:
-        """Without a connection: once more a little later, as long as this session lives.
+        """Repeat a read after a lost connection, while the session exists.
 
-        A znode whose value is not what it should be leaves its replica waiting for an operator; the others go on.
+        A corrupt znode leaves its replica waiting for the operator; other replicas continue.
         """
         error = failure.value
         if isinstance(error, OperationError):
@@ -520,18 +519,18 @@ class Host:
         return failure
 
     def _fatal(self, failure: Failure) -> None:
-        """A broken rule of our own: never go on after it."""
+        """Stop the process after an internal error."""
         log.failure("internal error of the region server", failure=failure)
-        self._stop(f"a fault of this program: {_one_line(failure.value or RuntimeError())}")
+        self._stop(f"internal error: {_one_line(failure.value or RuntimeError())}")
 
 
 def _record(result: object, decode: Callable[[bytes, str], T], path: str) -> Read[T]:
-    """Record, version and last zxid of one part of a multi-read; (None, -1, 0) if there is no such znode."""
+    """Return record, version and last zxid of one part of a multi-read; (None, -1, 0) if the znode does not exist."""
     if isinstance(result, NoNode):
         return None, -1, 0
     if isinstance(result, OperationError):
         raise result
-    assert isinstance(result, tuple), f"a read is answered by a pair, not by {result!r}"
+    assert isinstance(result, tuple), f"expected a pair as the result of a read, got {result!r}"
     data, stat = result
     return decode(data, path), stat.version, stat.mzxid
 

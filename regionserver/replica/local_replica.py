@@ -1,4 +1,4 @@
-"""What this server keeps of one replica."""
+"""The data of one replica on this server."""
 
 from __future__ import annotations
 
@@ -40,61 +40,61 @@ class WaitingOrder(NamedTuple):
 
 
 class LocalReplica:
-    """One replica on this server. Only `Replicas` changes it; `regionserver.replica.invariants` says what holds."""
+    """One replica on this server. Only `Replicas` changes it; see `regionserver.replica.invariants`."""
 
     def __init__(self, key: Key, region: RegionRecord, now_ms: int) -> None:
         self.key = key
-        #: The region's record and the version of its znode, as last read or written; -1: not known.
+        #: The region's record and its znode's version, as last read or written; -1: unknown.
         self.region = region
         self.region_version = -1
-        #: None until the first order begins, and again when the replica has gone. Set by `Replicas._set_phase` alone.
+        #: None before the first order and after the replica has gone. Only `Replicas._set_phase` sets it.
         self.phase: Phase | None = None
-        #: When `phase` was entered.
+        #: Time when `phase` was entered.
         self.since_ms = now_ms
-        #: The transition as last taken, and its znode's version; -1: the znode does not exist as far as is known.
+        #: The transition as last committed, and its znode's version; -1: the znode is not known to exist.
         self.record: TransitionRecord | None = None
         self.version = -1
-        #: Epoch of the master that sent the order under way.
+        #: Epoch of the master that sent the order in progress.
         self.epoch = 0
-        #: zxid of the OPENING step: orders this open among all opens of the replica, on any server.
+        #: zxid of the OPENING step. It orders all opens of the replica on any server.
         self.token = 0
-        #: The token with which the opener opened the files. An OPEN order for a replica that is open takes the steps
-        #: only: `token` grows, and the files keep the token of the earlier open.
+        #: The token with which the opener opened the files. An OPEN order for an open replica only writes the steps:
+        #: `token` grows, but the files keep the token of the earlier open.
         self.opened_token = 0
-        #: Named by the `Decided` effect that ends the order under way; 0: no order, or none that anybody awaits.
+        #: Ticket of the `OrderFinished` effect that ends the order in progress; 0: no order, or no reply is expected.
         self.ticket = 0
-        #: The OPEN order that led here; None after that order was refused.
+        #: The OPEN order that led here; None after the order was rejected.
         self.order_id: OrderId | None = None
         self.open_timeout_ms = 0
-        #: Latest schema version of the table that a master has sent (DD-07), and the latest passed to the opener.
+        #: Latest schema version of the table from a master (DD-07), and the latest version passed to the opener.
         self.schema_version = 0
         self.schema_passed = 0
-        #: The step under way. Set when the step is sent, None once it is taken or lost.
+        #: The step in progress. Set when the step is sent, None once it is committed or lost.
         self.step: WriteStep | None = None
-        #: Number of the answer awaited from the store (step, read-back, owner's liveness); 0: none.
+        #: Number of the result expected from the store (step, read-back, registration of a holder); 0: none.
         self.step_number = 0
-        #: Number of the answer awaited from the opener; 0: none.
+        #: Number of the result expected from the opener; 0: none.
         self.job_number = 0
-        #: Number of the answer awaited to ReadOwner; 0: none.
+        #: Number of the result expected for ReadOwner; 0: none.
         self.review_number = 0
-        #: Refusals of the step under way since a step was last taken.
+        #: Rejections of the step in progress since the last committed step.
         self.refusals = 0
         #: Failed attempts to close the replica while DROPPING.
         self.drops = 0
-        #: True from the opener's success to open until its success to close: after a failed close it may be open.
+        #: True from the opener's successful open until its successful close; after a failed close it may be open.
         self.is_open = False
-        #: The location as announced, or as it is being announced.
+        #: The announced location, or the one being announced.
         self.location: ReplicaLocation | None = None
-        #: When OPENING was last written.
+        #: Time when OPENING was last written.
         self.progress_ms = 0
-        #: The latest error, for the operator.
+        #: Latest error, for the operator.
         self.error = ""
-        #: What the opener found wrong with the rows; "" if it found nothing.
+        #: Damage that the opener found in the rows; "" if none.
         self.damage = ""
         self.waiting: WaitingOrder | None = None
 
     def is_held(self) -> bool:
-        """Return whether the opener has the replica open, or has been asked to open or close it."""
+        """Return True if the opener has the replica open, or is opening or closing it."""
         return self.is_open or self.job_number != 0
 
     def __str__(self) -> str:
@@ -102,20 +102,20 @@ class LocalReplica:
 
     @property
     def cause_id(self) -> str:
-        """Cause id of the replica's transition; "" without one."""
+        """Return the cause id of the replica's transition, or ""."""
         record = self.record or (None if self.step is None else self.step.record)
         return "" if record is None or record.origin is None else record.origin.cause_id
 
     def report(self) -> ReplicaReport:
         """Return the replica as a heartbeat reports it."""
-        assert self.phase is not None, f"{self} is reported and is not here"
+        assert self.phase is not None, f"{self} is reported, but is not on this server"
         shown = SHOWN[self.phase]
         region_id, number = self.key
         return ReplicaReport(region_id, self.region.table_id, number, shown, self.schema_version, damage=self.damage)
 
     def hosted(self) -> HostedReplica:
         """Return the replica as `rk server regions` shows it."""
-        assert self.phase is not None, f"{self} is shown and is not here"
+        assert self.phase is not None, f"{self} is listed, but is not on this server"
         return HostedReplica(
             self.key[0],
             self.region.table_id,

@@ -1,15 +1,15 @@
-"""The life of every replica on this server: orders and answers in, effects out. Pure.
+"""The life cycle of every replica on this server: orders and results in, effects out. Pure.
 
-The table in `regionserver.replica.states` decides what an event means, the one in `regionserver.replica.orders` what an
-order means. This module keeps the replicas, looks events and orders up and emits the effects. Three rules:
+The table in `regionserver.replica.states` decides what an event means, the table in `regionserver.replica.orders`
+what an order means. This module keeps the replicas, looks events and orders up, and emits the effects. Three rules:
 
-- A replica awaits at most one answer from the store and one from the opener. Every answer carries the number of its
-  question; an answer with another number is stale and is dropped.
-- A step that failed, for whatever reason, is settled by reading the znode back (`regionserver.replica.readback`).
+- A replica expects at most one result from the store and one from the opener. Every result carries the number of its
+  effect; a result with another number is stale and is dropped.
+- After a failed step the znode is read back, whatever the error was (`regionserver.replica.readback`).
 - Orders are idempotent (`regionserver.replica.orders`).
 
-A lost session sends every replica to DROPPING: closed, and nothing is written, because the store has already given the
-replica away.
+After the loss of the session every replica is DROPPING: it is closed and nothing is written, because the store has
+already assigned the replica to another server.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from regions.records.model import Incarnation, RegionRecord, RegionState, Replic
 from regions.transitions.states import Cause
 from regionserver.replica import invariants, orders, step_records
 from regionserver.replica.effects import (
-    AskAlive,
     CloseRegion,
-    Decided,
     Effect,
     Key,
     OpenRegion,
+    OrderFinished,
     ReadBack,
+    ReadHolder,
     ReadOwner,
     SchemaChanged,
     Stop,
@@ -41,18 +41,18 @@ from regionserver.replica.orders import Treatment
 from regionserver.replica.readback import Readback, is_disowned, resolve
 from regionserver.replica.states import ALTERED, MOVES, SERVED, Event, Phase
 
-#: Refusals of a step whose znode looks as it should, before the order is given up.
+#: Rejections of a step whose znode looks as expected, before the order fails.
 REFUSALS_MAX: Final = 5
-#: Attempts to close a replica that belongs to another server, before the process ends itself.
+#: Attempts to close a replica that belongs to another server, before the process stops.
 DROPS_MAX: Final = 3
-#: Moves kept, of all replicas, for the message of an InvalidTransition.
+#: Moves that are kept, of all replicas together, for the message of an InvalidTransition.
 STORY_MAX: Final = 2_000
-#: An open that takes long writes its progress at most this often within its timeout.
+#: A long open writes its progress at most this often within its timeout.
 PROGRESS_PER_TIMEOUT: Final = 4
 
 
 class Replicas:
-    """All replicas of one incarnation after the other. Call a method per event, then `take_effects`."""
+    """All replicas of one incarnation after the other. Call one method per event, then `take_effects`."""
 
     def __init__(self, me: Incarnation) -> None:
         self.me = me
@@ -61,9 +61,9 @@ class Replicas:
         self._effects: list[Effect] = []
         self._story: deque[tuple[int, Key, str, str, str]] = deque(maxlen=STORY_MAX)
         self._last_number = 0
-        #: Number of replicas in each phase; `_set_phase` alone changes it.
+        #: Number of replicas in each phase; only `_set_phase` changes it.
         self._counts = dict.fromkeys(Phase, 0)
-        #: Replicas to report with the next heartbeat, because they came, went or changed.
+        #: Replicas that are new, gone or changed since the last heartbeat.
         self._changed: dict[Key, None] = {}
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class Replicas:
         return dict(self._counts)
 
     def take_changed(self) -> list[Key]:
-        """Return the replicas that came, went or changed since the last call (HB-03), and clear the list."""
+        """Return the replicas that are new, gone or changed since the last call (HB-03), and clear the list."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
@@ -88,22 +88,22 @@ class Replicas:
         return list(self._replicas)
 
     def report(self, key: Key) -> ReplicaReport | None:
-        """Return a replica as a heartbeat reports it; None if it is not on this server."""
+        """Return a replica's report for a heartbeat, or None."""
         replica = self._replicas.get(key)
         return None if replica is None else replica.report()
 
     def failed(self) -> int:
-        """Return the number of failed opens that are remembered."""
+        """Return the number of failed opens that are kept."""
         return len(self._finished.failures())
 
     def hosted(self, limit: int = 0) -> list[HostedReplica]:
-        """Return replicas and remembered failures, sorted by region id and replica; `limit` 0: all."""
+        """Return replicas and failed opens, sorted by region id and replica; `limit` 0: all."""
         shown = [*(one.hosted() for one in self._replicas.values()), *self._finished.failures()]
         shown.sort(key=lambda one: (one.region_id, one.replica))
         return shown[:limit] if limit else shown
 
     def served(self, key: Key) -> tuple[RegionRecord, ReplicaLocation] | None:
-        """Return record and location of a replica whose requests may be answered: its OPENED is in the store."""
+        """Return record and location of a replica that may be served (its OPENED is in the store), or None."""
         replica = self._replicas.get(key)
         if replica is None or replica.location is None or replica.phase not in SERVED:
             return None
@@ -116,7 +116,7 @@ class Replicas:
         ]
 
     def validate(self) -> None:
-        """Check every invariant of `regionserver.replica.invariants`. For tests and simulations: reads everything.
+        """Check every invariant of `regionserver.replica.invariants`. Reads everything; for tests and simulations.
 
         Raises:
             AssertionError: naming every invariant that does not hold.
@@ -130,14 +130,14 @@ class Replicas:
     # --- orders ---
 
     def order_open(self, order: OpenOrder, epoch: int, now_ms: int) -> OrderResult | int:
-        """Take an OPEN order. Return its result if that is certain now, else the ticket that `Decided` will name."""
+        """Accept an OPEN order. Return its result if that is certain, else the ticket of its `OrderFinished`."""
         record = order.transition
         key = (record.region_id, record.replica)
         self.alter(AlterOrder(*key, order.schema_version))
         if record.state is RegionState.OPENING and record.destination == self.me:
-            return self._asked_again(key)
+            return self._repeated_open(key)
         if record.state is not RegionState.OFFLINE or record.destination != self.me:
-            why = f"the order's record is {record.state} for {record.destination}"
+            why = f"the order's transition is {record.state} with destination {record.destination}"
             return _result(key, OrderOutcome.REFUSED, error=why)
         order_id = OrderId.of(order)
         replica = self._replicas.get(key)
@@ -152,36 +152,37 @@ class Replicas:
             return self._claim(replica, order, epoch, self._number(), now_ms)
         if treatment is Treatment.WAIT:
             return self._wait(replica, order, epoch)
-        return self._same_open(replica, treatment, f"that order is over, it is {replica.phase} now")
+        return self._same_open(replica, treatment, f"the order is finished and the replica is {replica.phase}")
 
-    def _asked_again(self, key: Key) -> OrderResult | int:
-        """Answer a master that sees OPENING in the store and asks what became of the open.
+    def _repeated_open(self, key: Key) -> OrderResult | int:
+        """Answer a master that reads OPENING in the store and repeats the order.
 
-        Another master may have ordered the open. A long open must not be taken for a failed one (MF-07, RT-11): its
-        deadline is the transition's.
+        The first order may have come from another master. A long open must not count as a failed one (MF-07, RT-11):
+        the transition's deadline limits it.
         """
         replica = self._replicas.get(key)
         if replica is None:
             past = self._finished.opens(key)
-            return past or _result(key, OrderOutcome.REFUSED, error="it is not being opened here")
-        return self._same_open(replica, orders.of_open(replica.phase, is_same=True), f"it is {replica.phase}")
+            return past or _result(key, OrderOutcome.REFUSED, error="the replica is not being opened on this server")
+        why_not = f"the replica is {replica.phase}"
+        return self._same_open(replica, orders.of_open(replica.phase, is_same=True), why_not)
 
     def _same_open(self, replica: LocalReplica, treatment: Treatment, why_not: str) -> OrderResult | int:
-        """Answer an OPEN order that was sent before."""
+        """Answer an OPEN order that is repeated."""
         if treatment is Treatment.JOIN:
             return replica.ticket
         if treatment is Treatment.DONE:
             return _result(replica.key, OrderOutcome.DONE, replica.version)
-        assert treatment is Treatment.REFUSE, f"the same order for {replica} again: {treatment}"
+        assert treatment is Treatment.REFUSE, f"unexpected treatment of a repeated order for {replica}: {treatment}"
         return _result(replica.key, OrderOutcome.REFUSED, replica.version, why_not)
 
     def order_close(self, order: CloseOrder, epoch: int, now_ms: int) -> OrderResult | int:
-        """Take a CLOSE order; answers as `order_open`."""
+        """Accept a CLOSE order; returns as `order_open` does."""
         key = (order.region_id, order.replica)
         replica = self._replicas.get(key)
         if replica is None:
             past = self._finished.closes(key)
-            return past or _result(key, OrderOutcome.REFUSED, error="it is not open here")
+            return past or _result(key, OrderOutcome.REFUSED, error="the replica is not open on this server")
         treatment = orders.of_close(replica.phase, is_newer_master=epoch > replica.epoch)
         if treatment is Treatment.BEGIN and replica.phase is Phase.OPEN:
             return self._mark_closing(replica, order, epoch, self._number(), now_ms)
@@ -192,23 +193,23 @@ class Replicas:
             return replica.ticket
         if treatment is Treatment.WAIT:
             return self._wait(replica, order, epoch)
-        assert treatment is Treatment.REFUSE, f"an order to close {replica}: {treatment}"
-        return _result(key, OrderOutcome.REFUSED, replica.version, f"it is {replica.phase}")
+        assert treatment is Treatment.REFUSE, f"unexpected treatment of an order to close {replica}: {treatment}"
+        return _result(key, OrderOutcome.REFUSED, replica.version, f"the replica is {replica.phase}")
 
     def alter(self, order: AlterOrder) -> AlterResult:
-        """Give a replica its table's schema version (DD-07) and return the version that it has now.
+        """Set a replica's schema version (DD-07) and return the version that it has afterwards.
 
-        The version never decreases: an order may come late, or twice. Return -1 for a replica that is not here, or that
-        is leaving.
+        The version never decreases, because an order may arrive late or twice. Return -1 for a replica that is not on
+        this server or is being closed.
         """
         replica = self._replicas.get((order.region_id, order.replica))
         if replica is None or replica.phase not in ALTERED:
             return AlterResult(order.region_id, order.replica, -1)
-        self._learn_schema(replica, order.schema_version)
+        self._raise_schema(replica, order.schema_version)
         return AlterResult(order.region_id, order.replica, replica.schema_version)
 
     def damaged(self, key: Key, why: str) -> bool:
-        """Note what the opener found wrong with an open replica's rows; return whether it is news for the masters."""
+        """Record damage of an open replica's rows; return True if the masters must be informed."""
         replica = self._replicas.get(key)
         if replica is None or not replica.is_open or replica.damage:
             return False
@@ -217,7 +218,7 @@ class Replicas:
         return True
 
     def order_review(self, key: Key) -> OrderResult:
-        """Take a master's doubt that an open replica belongs here: the store decides, not the master (FN-03)."""
+        """Begin to check the ownership that a master doubts: the store decides, not the master (FN-03)."""
         replica = self._replicas.get(key)
         if replica is None:
             return _result(key, OrderOutcome.DONE)
@@ -226,12 +227,12 @@ class Replicas:
             self._effects.append(ReadOwner(key, replica.review_number, replica.region.table_id))
         return _result(key, OrderOutcome.STARTED)
 
-    # --- answers of the store ---
+    # --- results from the store ---
 
     def reviewed(
         self, key: Key, number: int, found: TransitionRecord | None, region: RegionRecord | None, now_ms: int
     ) -> None:
-        """Take the answer to ReadOwner. Drop the replica if the store says that it is not on this server."""
+        """Process the result of ReadOwner: drop the replica if the store does not place it on this server."""
         replica = self._replicas.get(key)
         if replica is None or replica.review_number != number:
             return
@@ -240,15 +241,15 @@ class Replicas:
             self._advance(replica, Event.DISOWNED, now_ms)
 
     def step_done(self, key: Key, number: int, version: int, region_version: int, now_ms: int, zxid: int = 0) -> None:
-        """Go on after a step that is in the store.
+        """Process a committed step.
 
-        `version` is that of the transition's znode now, `region_version` that of the region's record if the step wrote
-        it. `zxid` is that of the write, as the znode's Stat has it (0 for a creation: nothing uses its zxid).
+        `version` is the transition's version after the step, `region_version` the region record's if the step wrote it.
+        `zxid` is the write's zxid from the znode's Stat (0 for a creation, whose zxid is not used).
         """
         replica = self._awaiting_step(key, number)
         if replica is None:
             return
-        assert replica.step is not None, f"{replica} awaits the answer to a step that it did not take"
+        assert replica.step is not None, f"{replica} expects the result of a step, but none is in progress"
         step, replica.step, replica.refusals = replica.step, None, 0
         replica.record, replica.version = step.record, version
         if step.region is not None:
@@ -258,16 +259,16 @@ class Replicas:
         if step.cause is not Cause.PROGRESS:
             self._advance(replica, Event.STEP_TAKEN, now_ms)
         elif replica.is_open:
-            # The opener was done before the progress was written; the replica has waited for that write.
+            # The opener finished before the progress was written; the replica has waited for this write.
             self._advance(replica, Event.OPENED, now_ms)
 
     def step_failed(self, key: Key, number: int, error: str, is_refused: bool) -> None:
-        """Read the znode back after a step that the store refused, or (not `is_refused`) whose answer was lost."""
+        """Read the znode back after a step that the store rejected, or (not `is_refused`) whose reply was lost."""
         replica = self._awaiting_step(key, number)
         if replica is None or replica.step is None:
             return
         replica.error = error
-        assert number > 0, f"{replica} awaits no answer"
+        assert number > 0, f"{replica} expects no result"
         replica.refusals += is_refused
         replica.step_number = self._number()
         self._effects.append(ReadBack(key, replica.step_number, replica.region.table_id))
@@ -283,7 +284,7 @@ class Replicas:
         now_ms: int,
         zxid: int = 0,
     ) -> None:
-        """Take the store's content after a step that failed; `found` None: no such znode. `zxid`: its last write."""
+        """Process the store's content after a failed step. `found` None: no such znode. `zxid`: its last write."""
         replica = self._awaiting_step(key, number)
         if replica is None or replica.step is None:
             return
@@ -295,7 +296,7 @@ class Replicas:
             self._step_lost(replica, step.cause, found, version, now_ms)
             return
         if region is not None:
-            # Changes that others made to the record stand; the step adds the location to them.
+            # Keep the changes that others made to the record; the step adds the location to them.
             replica.region, replica.region_version = region, region_version
         if what is Readback.TAKEN:
             step.record, step.region = found if found is not None else step.record, None
@@ -307,53 +308,53 @@ class Replicas:
         self._write(replica, step.cause, step.before, step_records.again(step, found))
 
     def holder_seen(self, key: Key, number: int, holder: Incarnation, is_alive: bool, now_ms: int) -> None:
-        """Take the answer to AskAlive: open the replica all the same if its former owner is dead."""
+        """Process the result of ReadHolder: open the replica after all if its former owner is dead."""
         replica = self._awaiting_step(key, number)
         if replica is None or replica.phase is not Phase.OPENING:
             return
         if is_alive:
-            self._open_failed(replica, f"server {holder} holds it, and is alive", now_ms)
+            self._open_failed(replica, f"server {holder} holds the replica and is alive", now_ms)
         else:
             self._open(replica, evict=holder)
 
-    # --- answers of the opener ---
+    # --- results from the opener ---
 
     def opened(self, key: Key, number: int, now_ms: int) -> None:
-        """Go on after the opener has opened the replica."""
+        """Process a successful open."""
         replica = self._awaiting_job(key, number)
         if replica is None:
             return
         replica.is_open = True
-        self._learn_schema(replica, replica.schema_version)
+        self._raise_schema(replica, replica.schema_version)
         if replica.step is None:
             self._advance(replica, Event.OPENED, now_ms)
 
     def open_failed(self, key: Key, number: int, error: str, now_ms: int) -> None:
-        """Give the order up after the opener could not open the replica, and holds nothing of it."""
+        """Process a failed open, after which the opener holds nothing of the replica."""
         replica = self._awaiting_job(key, number)
         if replica is not None:
             self._open_failed(replica, error, now_ms)
 
     def owner_held(self, key: Key, number: int, holder: Incarnation, now_ms: int) -> None:
-        """Go on after the opener found the replica held by another incarnation: only a dead one may be evicted."""
+        """Process an open that found another incarnation as owner: only a dead owner may be evicted."""
         replica = self._awaiting_job(key, number)
         if replica is None:
             return
         if replica.phase is Phase.OPENING and replica.step is None and holder != self.me:
             replica.step_number = self._number()
-            self._effects.append(AskAlive(key, replica.step_number, holder))
+            self._effects.append(ReadHolder(key, replica.step_number, holder))
         else:
-            self._open_failed(replica, f"server {holder} holds it", now_ms)
+            self._open_failed(replica, f"server {holder} holds the replica", now_ms)
 
     def closed(self, key: Key, number: int, now_ms: int) -> None:
-        """Go on after the opener has closed the replica."""
+        """Process a successful close."""
         replica = self._awaiting_job(key, number)
         if replica is not None:
             replica.is_open = False
             self._advance(replica, Event.CLOSED, now_ms)
 
     def close_failed(self, key: Key, number: int, error: str, now_ms: int) -> None:
-        """Go on after the opener could not close the replica, which must be assumed to be open still."""
+        """Process a failed close, after which the replica must be assumed to be open."""
         replica = self._awaiting_job(key, number)
         if replica is None:
             return
@@ -375,20 +376,20 @@ class Replicas:
     # --- the session ---
 
     def session_lost(self, now_ms: int) -> None:
-        """Drop everything and write nothing: the store has given all replicas away. Forget the ends of old orders."""
+        """Drop all replicas without writing: the store has reassigned them. Clear the results of finished orders."""
         self._finished.clear()
         for replica in list(self._replicas.values()):
             replica.step, replica.step_number = None, 0
             self._advance(replica, Event.SESSION_LOST, now_ms, "this server has lost its session")
-        assert all(one.phase is Phase.DROPPING for one in self._replicas.values()), "replicas outlive their session"
+        assert all(one.phase is Phase.DROPPING for one in self._replicas.values()), "every replica must be DROPPING"
 
     def rejoined(self, me: Incarnation) -> None:
-        """Begin a new incarnation. No replica of the former one may be left."""
+        """Begin a new incarnation. All replicas of the former one must be gone."""
         assert not self._replicas, f"{len(self._replicas)} replicas are left of {self.me}"
         self.me = me
 
     def forget_failures(self, before_ms: int) -> None:
-        """Forget failed opens from before `before_ms`; a master has asked since, or placed the replica elsewhere."""
+        """Drop failed opens older than `before_ms`."""
         self._finished.forget_failures(before_ms)
 
     # --- inside ---
@@ -412,10 +413,10 @@ class Replicas:
         return replica
 
     def _advance(self, replica: LocalReplica, event: Event, now_ms: int, error: str = "") -> None:
-        """Make the move that the life cycle has for `event`: end the order as the row says, enter the next phase.
+        """Make the move that the life cycle defines for `event`: finish the order, enter the next phase.
 
         Raises:
-            InvalidTransition: no row; with the replica's story.
+            InvalidTransition: the table has no row; the exception contains the replica's moves.
         """
         row = MOVES.get((replica.phase, event, replica.is_held()))
         if row is None:
@@ -430,13 +431,13 @@ class Replicas:
         self._enter(replica, event, result, now_ms)
 
     def _set_phase(self, replica: LocalReplica, after: Phase | None, now_ms: int) -> None:
-        """Move the replica and everything that is counted or indexed by phase."""
+        """Change the replica's phase and everything that is counted or indexed by phase."""
         before = replica.phase
         if before is None:
-            assert replica.key not in self._replicas, f"{replica} is here twice"
+            assert replica.key not in self._replicas, f"{replica} is on this server twice"
             self._replicas[replica.key] = replica
         else:
-            assert self._counts[before] > 0, f"{replica} leaves {before}, where no replica is counted"
+            assert self._counts[before] > 0, f"{replica} leaves {before}, but no replica is counted there"
             self._counts[before] -= 1
         if after is None:
             del self._replicas[replica.key]
@@ -447,7 +448,7 @@ class Replicas:
         self._changed[replica.key] = None
 
     def _enter(self, replica: LocalReplica, event: Event, result: OrderResult | None, now_ms: int) -> None:
-        """Do what the phase just entered asks for. CLAIMING, MARKING: the order writes its own step. STUCK: nothing."""
+        """Do the work of the phase just entered. CLAIMING, MARKING: the order writes the step. STUCK: no work."""
         phase = replica.phase
         if phase is None:
             self._gone(replica, event, result, now_ms)
@@ -466,7 +467,7 @@ class Replicas:
             self._drop(replica, event)
 
     def _drop(self, replica: LocalReplica, event: Event) -> None:
-        """Close a replica that belongs to another server now; end the process if it cannot be closed."""
+        """Close a replica that belongs to another server; stop the process if it cannot be closed."""
         if event is Event.CLOSE_FAILED and replica.drops >= DROPS_MAX:
             why = f"{replica} belongs to another server and cannot be closed: {replica.error}"
             self._effects.append(Stop(why))
@@ -475,21 +476,21 @@ class Replicas:
 
     def _claim(self, replica: LocalReplica, order: OpenOrder, epoch: int, ticket: int, now_ms: int) -> int:
         """Begin an OPEN order; return its ticket."""
-        assert ticket > 0, f"an order for {replica} without a ticket"
+        assert ticket > 0, f"an order for {replica} has no ticket"
         self._advance(replica, Event.OPEN_ORDERED, now_ms)
         self._finished.forget(replica.key)
         replica.region, replica.region_version = order.region, order.region_version
         replica.order_id, replica.version = OrderId.of(order), order.version
         replica.epoch, replica.ticket, replica.error = epoch, ticket, ""
         replica.open_timeout_ms = order.open_timeout_ms
-        self._learn_schema(replica, order.schema_version)
+        self._raise_schema(replica, order.schema_version)
         record = step_records.claim(order, self.me, epoch, now_ms)
         self._write(replica, Cause.OPEN_ORDER, RegionState.OFFLINE, record)
         return ticket
 
     def _mark_closing(self, replica: LocalReplica, order: CloseOrder, epoch: int, ticket: int, now_ms: int) -> int:
         """Begin a CLOSE order; return its ticket."""
-        assert ticket > 0, f"an order for {replica} without a ticket"
+        assert ticket > 0, f"an order for {replica} has no ticket"
         self._advance(replica, Event.CLOSE_ORDERED, now_ms)
         replica.epoch, replica.ticket, replica.error = epoch, ticket, ""
         replica.version = -1
@@ -504,13 +505,13 @@ class Replicas:
         self._write(replica, Cause.OPEN_DONE, RegionState.OPENING, step_records.opened(replica, now_ms))
 
     def _write(self, replica: LocalReplica, cause: Cause, before: RegionState | None, record: TransitionRecord) -> None:
-        assert replica.step_number == 0, f"{replica} awaits the store's answer {replica.step_number} already"
+        assert replica.step_number == 0, f"{replica} already expects result {replica.step_number} from the store"
         replica.step_number = self._number()
         replica.step = step_records.write_step(replica, replica.step_number, cause, before, record)
         self._effects.append(replica.step)
 
     def _open(self, replica: LocalReplica, evict: Incarnation | None = None) -> None:
-        assert replica.job_number == 0, f"{replica} is being opened already"
+        assert replica.job_number == 0, f"the opener already works on {replica}"
         replica.job_number = self._number()
         replica.opened_token = replica.token
         job = OpenRegion(replica.key, replica.job_number, replica.region, replica.epoch, evict)
@@ -518,8 +519,8 @@ class Replicas:
         self._effects.append(job)
         replica.schema_passed = replica.schema_version
 
-    def _learn_schema(self, replica: LocalReplica, version: int) -> None:
-        """Raise the schema version, and pass a later one to the opener while it has the replica open."""
+    def _raise_schema(self, replica: LocalReplica, version: int) -> None:
+        """Raise the schema version; pass a later version to the opener while the replica is open."""
         if version > replica.schema_version:
             replica.schema_version = version
             self._changed[replica.key] = None
@@ -528,7 +529,7 @@ class Replicas:
             self._effects.append(SchemaChanged(replica.key, replica.region, replica.schema_version))
 
     def _close(self, replica: LocalReplica) -> None:
-        assert replica.job_number == 0, f"{replica} is being closed already"
+        assert replica.job_number == 0, f"the opener already works on {replica}"
         replica.job_number = self._number()
         self._effects.append(CloseRegion(replica.key, replica.job_number, replica.region, replica.cause_id))
 
@@ -539,38 +540,38 @@ class Replicas:
     def _step_lost(
         self, replica: LocalReplica, cause: Cause, found: TransitionRecord | None, version: int, now_ms: int
     ) -> None:
-        """Give up a step that will never be taken, because the transition is another server's or another order's."""
+        """End a step that can no longer succeed, because the transition belongs to another server or order."""
         there = "gone" if found is None else f"{found.state} of epoch {found.epoch} at version {version}"
         if cause is Cause.OPEN_ORDER:
-            # The order was not carried out. The same order again must not be answered with DONE.
+            # The order was not executed, so a repetition of it must not be answered with DONE.
             replica.order_id = None
         self._advance(replica, Event.STEP_LOST, now_ms, f"the transition is {there} ({replica.error})")
 
     def _decide(self, replica: LocalReplica, outcome: OrderOutcome, error: str = "") -> OrderResult:
-        assert outcome is not OrderOutcome.STARTED, f"the order for {replica} has ended"
+        assert outcome is not OrderOutcome.STARTED, f"the order for {replica} is finished"
         result = _result(replica.key, outcome, replica.version, error)
         if replica.ticket:
-            self._effects.append(Decided(replica.ticket, result))
+            self._effects.append(OrderFinished(replica.ticket, result))
         replica.ticket = 0
         return result
 
     def _wait(self, replica: LocalReplica, order: OpenOrder | CloseOrder, epoch: int) -> int:
-        """Let `order` wait for the end of the order under way. Only the latest order waits: refuse an earlier one."""
+        """Queue `order` behind the order in progress. Only the latest order waits; an earlier one is rejected."""
         waiting = replica.waiting
         if waiting is not None and waiting.order == order:
             return waiting.ticket
-        self._supersede(replica, "a later order has come")
+        self._supersede(replica, "a later order has arrived")
         replica.waiting = WaitingOrder(order, epoch, self._number())
         return replica.waiting.ticket
 
     def _supersede(self, replica: LocalReplica, why: str) -> None:
         waiting, replica.waiting = replica.waiting, None
         if waiting is not None:
-            self._effects.append(Decided(waiting.ticket, _result(replica.key, OrderOutcome.REFUSED, error=why)))
+            self._effects.append(OrderFinished(waiting.ticket, _result(replica.key, OrderOutcome.REFUSED, error=why)))
 
     def _next_order(self, replica: LocalReplica, now_ms: int) -> None:
-        """Begin the order that has waited, now that the replica is open or gone."""
-        assert replica.phase in (None, Phase.OPEN), f"{replica} is {replica.phase}: its next order must wait"
+        """Begin the waiting order when the replica is open or gone."""
+        assert replica.phase in (None, Phase.OPEN), f"{replica} is {replica.phase}, so its next order must wait"
         waiting, replica.waiting = replica.waiting, None
         if waiting is None:
             return
@@ -579,11 +580,11 @@ class Replicas:
         elif replica.phase is Phase.OPEN:
             self._mark_closing(replica, waiting.order, waiting.epoch, waiting.ticket, now_ms)
         else:
-            result = _result(replica.key, OrderOutcome.REFUSED, error="it is not open here")
-            self._effects.append(Decided(waiting.ticket, result))
+            result = _result(replica.key, OrderOutcome.REFUSED, error="the replica is not open on this server")
+            self._effects.append(OrderFinished(waiting.ticket, result))
 
     def _gone(self, replica: LocalReplica, event: Event, result: OrderResult | None, now_ms: int) -> None:
-        """Keep the end of the order for a master that asks again, and begin the order that has waited."""
+        """Keep the order's result for a master that repeats the order, and begin the waiting order."""
         if result is not None and event is Event.OPEN_FAILED:
             shown = replica.failed_open(now_ms)
             self._finished.keep(replica.key, FinishedOrder(replica.order_id, result, shown))

@@ -1,8 +1,7 @@
-"""What an order means for a replica that is on this server: one table.
+"""The effect of an order on a replica that is on this server: one table.
 
-Orders are idempotent. The same order again gets the ticket of the order under way, and afterwards its result. An order
-that contradicts the order under way waits; when its turn comes, the store's compare-and-set decides whether it still
-stands.
+Orders are idempotent. A repetition gets the ticket of the order in progress, and later its result. An order that
+contradicts the order in progress waits. When it begins, the store's compare-and-set decides whether it is still valid.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ class Treatment(enum.Enum):
     """What to do with an order."""
 
     BEGIN = "begin"
-    JOIN = "join"  #: the same order is under way: return its ticket
-    DONE = "done"  #: what the order asks for is so already
-    WAIT = "wait"  #: until the order under way has ended
+    JOIN = "join"  #: the same order is in progress: return its ticket
+    DONE = "done"  #: the requested state is reached already
+    WAIT = "wait"  #: begin the order when the order in progress is finished
     REFUSE = "refuse"
 
 
 class Treatments(NamedTuple):
-    """One row: what each kind of order means in a phase."""
+    """One row: the treatment of each kind of order in a phase."""
 
-    #: An OPEN order that was sent before, or the question what became of an open that has begun.
+    #: A repeated OPEN order, or an order for a transition that is OPENING already.
     same_open: Treatment
     other_open: Treatment
     close: Treatment
@@ -64,6 +63,6 @@ def of_close(phase: Phase | None, *, is_newer_master: bool) -> Treatment:
     """Return what to do with a CLOSE order. `is_newer_master`: its epoch is above that of the order under way."""
     assert phase is not None, "a replica on this server has a phase"
     if phase is Phase.MARKING and is_newer_master:
-        # The store refuses the step of a master that has been replaced, so this order must not share its end.
+        # The store rejects the step of a replaced master, so the newer master's order must not share its result.
         return Treatment.WAIT
     return ORDERS[phase].close

@@ -1,8 +1,8 @@
-"""Was the step taken? The answer from what the store holds now, by a table.
+"""The outcome of a step, by a table, from the store's present content.
 
-A step fails in two ways: the store refused it, or the connection broke and its answer is lost. Both are settled in the
-same manner: read the znode and compare. Every record that a server writes names its incarnation, so a record of ours is
-recognized even if another session reads it.
+A step fails in two ways: the store rejects it, or the connection breaks and the reply is lost. In both cases the server
+reads the znode and compares. Every record that a server writes names its incarnation, so the server recognizes its own
+record even in a later session.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from regions.transitions.states import Cause
 
 
 class Readback(enum.Enum):
-    """What a read-back says about a step."""
+    """Outcome of a step according to the read-back."""
 
-    TAKEN = "taken"  #: it is in the store
-    AGAIN = "again"  #: it is not in the store, and may still be taken at the version read
-    LOST = "lost"  #: the transition has moved on: it is not this server's any more
+    TAKEN = "taken"  #: the step is in the store
+    AGAIN = "again"  #: the step is not in the store, and can still be written at the version read
+    LOST = "lost"  #: the transition belongs to another server or order
 
 
 class Read(NamedTuple):
-    """What was read, and what the step wanted."""
+    """The content read, and the goal of the step."""
 
     me: Incarnation
     found: TransitionRecord | None
@@ -42,27 +42,32 @@ def _from_me(read: Read) -> bool:
 
 
 def _is_this_order(read: Read) -> bool:
-    """At another version the znode is another order, even if it names us again: that order comes by itself."""
+    """Return True if the znode still belongs to this order.
+
+    A znode at another version belongs to another order, even if it names this server again; that order arrives by
+    itself.
+    """
     return _to_me(read) and read.is_same_version
 
 
 def _is_announced(read: Read) -> bool:
-    """The master has seen OPENED and deleted it, and our answer was lost.
+    """Return True if the region's record has the location of this open: OPENED was written and its reply was lost.
 
-    The location carries the time of this very open, so the location of an earlier open is not mistaken for it.
+    A master may have deleted the transition since. The location contains the time of this open, so the location of an
+    earlier open does not match.
     """
     return read.region is not None and read.location is not None and read.location in read.region.replicas
 
 
 def _is_here(read: Read) -> bool:
-    """The store, too, says that the replica is open on this server: no region that went elsewhere may be closed."""
+    """Return True unless the store places the replica on another server: a region that has moved must not be closed."""
     if read.region is None or read.location is None:
         return True
     return read.region.location(read.location.replica).incarnation == read.me
 
 
 class ReadbackRule(NamedTuple):
-    """One row: a step, the state in which its znode was found (None: no znode), a condition, and what follows."""
+    """One row: a step, the state in which its znode was found (None: no znode), a condition, and the outcome."""
 
     cause: Cause
     found: RegionState | None
@@ -99,12 +104,12 @@ def resolve(
     region: RegionRecord | None = None,
     location: ReplicaLocation | None = None,
 ) -> Readback:
-    """Return what became of the step for `cause`; LOST for everything that no rule names.
+    """Return the outcome of the step for `cause`; LOST if no rule matches.
 
-    `same_version`: `found` is still at the version that the step named. `region` is the region's record as read,
-    `location` the one that OPEN_DONE was to write into it, or has written.
+    `same_version`: `found` has the version that the step expected. `region` is the region's record as read, `location`
+    the location that OPEN_DONE writes into it.
     """
-    assert cause in _STEPS, f"a region server takes no step for {cause}"
+    assert cause in _STEPS, f"a region server writes no step for {cause}"
     rule = _BY_STEP.get((cause, None if found is None else found.state))
     if rule is None or not rule.when(Read(me, found, same_version, region, location)):
         return Readback.LOST
@@ -112,11 +117,11 @@ def resolve(
 
 
 def is_disowned(me: Incarnation, replica: int, found: TransitionRecord | None, region: RegionRecord | None) -> bool:
-    """Return True if the store says that an open replica is not on this server, and names another server or none.
+    """Return True if the store places an open replica on another server or on none.
 
-    `found` is its transition. False for a region that the store does not know at all: an orphan is never taken away,
-    because it may be another cluster's (FN-04). False also if the transition names this server: the transition will
-    settle the matter.
+    `found` is its transition. Return False for a region that the store does not contain: an orphan is never taken
+    away, because it may belong to another cluster (FN-04). Return False also if the transition names this server: the
+    end of the transition decides.
     """
     if region is None or (found is not None and me in (found.source, found.destination)):
         return False

@@ -2,18 +2,19 @@
 
     (none) -> CLAIMING -> OPENING -> ANNOUNCING -> OPEN -> MARKING -> CLOSING -> RELEASING -> (none)
 
-`LIFE` maps (phase, event, held) to the next phase and to the outcome of the order under way. `held` is the only guard:
-True while the opener has the replica open, or has been asked to open or close it. `regionserver.replica.machine` looks
-up every event here, and raises InvalidTransition for a combination that has no row.
+`LIFE` maps (phase, event, held) to the next phase and to the result of the order in progress. `held` is the only
+guard: True
+while the opener has the replica open, or is opening or closing it. `regionserver.replica.machine` looks up every event
+here, and raises InvalidTransition for a combination without a row.
 
-On entering a phase the machine does one thing, whatever event led there:
+On entering a phase the machine does one thing, whatever the event was:
 
-    CLAIMING, MARKING        write the step that the order asks for
-    OPENING                  ask the opener to open the replica
+    CLAIMING, MARKING        write the step of the order
+    OPENING                  call the opener to open the replica
     ANNOUNCING, RELEASING    write OPENED with the location; write CLOSED
-    CLOSING                  ask the opener to close the replica
-    DROPPING                 ask the opener to close the replica, as soon as the opener has answered the last request
-    OPEN, (none)             begin the order that has waited, if there is one
+    CLOSING                  call the opener to close the replica
+    DROPPING                 call the opener to close the replica, after the opener's result of the last call
+    OPEN, (none)             begin the waiting order, if any
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from regions.transitions.states import Cause
 
 
 class Phase(enum.StrEnum):
-    """Where a replica is in its life on this server."""
+    """Phase of a replica's life cycle on this server."""
 
     CLAIMING = "claiming"  #: OFFLINE -> OPENING is being written
     OPENING = "opening"  #: the opener opens the replica
@@ -35,23 +36,23 @@ class Phase(enum.StrEnum):
     OPEN = "open"
     MARKING = "marking"  #: open; CLOSING is being created
     CLOSING = "closing"  #: the opener closes the replica
-    STUCK = "stuck"  #: the opener failed to close the replica; the next CLOSE order tries again
+    STUCK = "stuck"  #: the opener failed to close the replica; the next CLOSE order retries
     RELEASING = "releasing"  #: closed; CLOSING -> CLOSED is being written
-    DROPPING = "dropping"  #: the store has given the replica away: close it, write nothing
+    DROPPING = "dropping"  #: the store has reassigned the replica: close it, write nothing
 
 
 class Event(enum.StrEnum):
-    """What can happen to a replica."""
+    """Event in a replica's life cycle."""
 
     OPEN_ORDERED = "open ordered"
     CLOSE_ORDERED = "close ordered"
-    STEP_TAKEN = "step taken"  #: the step under way is in the store
-    STEP_LOST = "step lost"  #: the step under way will never be in the store
+    STEP_TAKEN = "step taken"  #: the step in progress is in the store
+    STEP_LOST = "step lost"  #: the step in progress can no longer succeed
     OPENED = "opened"
     OPEN_FAILED = "open failed"
     CLOSED = "closed"
     CLOSE_FAILED = "close failed"
-    DISOWNED = "disowned"  #: the store says that the replica is not on this server
+    DISOWNED = "disowned"  #: the store does not place the replica on this server
     SESSION_LOST = "session lost"
 
 
@@ -60,10 +61,10 @@ class Row(NamedTuple):
 
     before: Phase | None
     event: Event
-    #: The guard: whether the opener holds the replica after the event; None: either way.
+    #: The guard: whether the opener holds the replica after the event; None: in both cases.
     held: bool | None
     after: Phase | None
-    #: How the order under way ends; None: it goes on, or there is none.
+    #: Result of the order in progress; None: the order continues, or there is none.
     outcome: OrderOutcome | None
     when: str
 
@@ -114,7 +115,7 @@ LIFE: Final[tuple[Row, ...]] = (
 
 
 def _index(rows: Iterable[Row]) -> dict[tuple[Phase | None, Event, bool], Row]:
-    """Return the rows by what decides: phase, event and guard."""
+    """Return the rows by phase, event and guard."""
     found: dict[tuple[Phase | None, Event, bool], Row] = {}
     for row in rows:
         for held in (True, False) if row.held is None else (row.held,):
@@ -124,10 +125,10 @@ def _index(rows: Iterable[Row]) -> dict[tuple[Phase | None, Event, bool], Row]:
     return found
 
 
-#: The row that decides what an event means.
+#: The row that decides an event.
 MOVES: Final = _index(LIFE)
 
-#: Whether the opener holds a replica in a phase; a phase that is missing: either way.
+#: Whether the opener holds a replica in a phase; for a missing phase both are possible.
 HELD: Final = {
     Phase.ANNOUNCING: True,
     Phase.OPEN: True,
@@ -138,7 +139,7 @@ HELD: Final = {
     Phase.DROPPING: True,
 }
 
-#: The step that is under way in a phase. While OPENING, the step may also be absent.
+#: The step in progress in a phase. While OPENING, there may be no step.
 STEP_OF: Final = {
     Phase.CLAIMING: Cause.OPEN_ORDER,
     Phase.OPENING: Cause.PROGRESS,
@@ -147,7 +148,7 @@ STEP_OF: Final = {
     Phase.RELEASING: Cause.CLOSE_DONE,
 }
 
-#: The state of a replica as masters and operators see it (HostedReplica.state).
+#: State of a replica in reports to masters and operators (HostedReplica.state).
 SHOWN: Final = {
     Phase.CLAIMING: "OPENING",
     Phase.OPENING: "OPENING",
@@ -162,9 +163,9 @@ SHOWN: Final = {
 
 #: Phases in which requests for the replica are answered: OPENED is in the store.
 SERVED: Final = (Phase.OPEN, Phase.MARKING)
-#: Phases in which a replica takes a later version of its table's schema. A replica that leaves does not.
+#: Phases in which a replica accepts a later schema version. A replica that is being closed does not.
 ALTERED: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING, Phase.OPEN, Phase.MARKING)
-#: Phases in which an order is under way, with a ticket.
+#: Phases in which an order is in progress, with a ticket.
 ORDERED: Final = (
     Phase.CLAIMING,
     Phase.OPENING,

@@ -1,6 +1,6 @@
-"""The steps that a server takes of a transition: what each one writes. Pure.
+"""The steps of a transition that a server writes. Pure.
 
-Every record keeps in `took` when each step was taken, so that the history is complete even if nobody saw the step.
+Every record keeps the times of its steps in `took`, so the history is complete even if no master saw a step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regions.transitions.states import Actor, Cause
 from regionserver.replica.effects import WriteStep
 from regionserver.replica.local_replica import LocalReplica
 
-#: Steps that do not write the region's record, and are refused if the record has changed.
+#: Steps that do not write the region's record, and fail if the record has changed.
 _PINNED: Final = (Cause.OPEN_ORDER, Cause.PROGRESS, Cause.CLOSE_ORDER)
 
 
@@ -91,10 +91,10 @@ def closed(replica: LocalReplica, now_ms: int) -> TransitionRecord:
 
 
 def again(step: WriteStep, found: TransitionRecord | None) -> TransitionRecord:
-    """Return the record for another attempt at `step`, whose znode holds `found`.
+    """Return the record for a repetition of `step`, whose znode contains `found`.
 
-    A step before this one may be in the store although its answer was lost: the times of the znode are kept. So is its
-    origin: the order may be older than the transition, which then was deleted and made anew for other work.
+    An earlier step may be in the store although its reply was lost, so the znode's times are kept. So is the znode's
+    origin: the order may be older than the transition, which may have been deleted and created again for other work.
     """
     if step.before is None or found is None:
         return step.record
@@ -105,13 +105,13 @@ def again(step: WriteStep, found: TransitionRecord | None) -> TransitionRecord:
 def write_step(
     replica: LocalReplica, number: int, cause: Cause, before: RegionState | None, record: TransitionRecord
 ) -> WriteStep:
-    """Return the compare-and-set that takes `replica` from `before` to `record`.
+    """Return the compare-and-set that changes `replica` from `before` to `record`.
 
     Raises:
-        InvalidTransition: the table of transitions has no such step for a server.
+        InvalidTransition: the table of transitions has no such step of a server.
     """
     assert (record.region_id, record.replica) == replica.key, f"{replica} writes a step of {record.key}"
-    assert record.took, f"the step of {replica} says when it was taken"
+    assert record.took, f"the step of {replica} has no time"
     states.check(Actor.SERVER, before, record.state, cause, subject=record.key)
     step = WriteStep(replica.key, number, cause, before, record, replica.version)
     if cause in (Cause.OPEN_ORDER, Cause.CLOSE_ORDER):
@@ -126,8 +126,8 @@ def write_step(
 
 
 def _taken(replica: LocalReplica, state: RegionState) -> TransitionRecord:
-    """Return the transition as last taken, which must be in `state`."""
+    """Return the transition as last committed, which must be in `state`."""
     record = replica.record
     assert record is not None, f"{replica} is {replica.phase} without a transition"
-    assert record.state is state, f"{replica} is {replica.phase}, its transition {record.state}, not {state}"
+    assert record.state is state, f"{replica} is {replica.phase}, but its transition is {record.state}, not {state}"
     return record

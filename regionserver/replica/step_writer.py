@@ -1,14 +1,15 @@
-"""Takes steps of transitions in the store: many in one multi, each by compare-and-set.
+"""Writes steps of transitions to the store: many steps in one multi, each with compare-and-set.
 
-A step's multi also holds it to the world it was decided in: the region's record must not have changed, and for the
-first step of an order the master that gave it must not have been replaced (FW-11, checked by the store itself).
+The multi also checks the conditions of each step: the region's record must not have changed, and the master that sent
+an order must not have been replaced before the order's first step (FW-11, checked by the store itself).
 
-Steps that come in one turn of the reactor, or while `IN_FLIGHT_MAX` multis are on their way, travel together: the
-busier the store, the larger the multis. A multi is all or nothing, so when one is refused its steps are sent again one
-by one, all at once: one bad region never holds the others.
+Steps of one turn of the reactor share a multi, and so do steps that arrive while `IN_FLIGHT_MAX` multis are in
+flight. So
+multis grow with the load of the store. A multi succeeds or fails as a whole. After a rejection each of its steps is
+sent by itself, all at once, so a failing region never blocks the others.
 
-A step is refused by the store, or nobody knows whether it was taken (the connection broke). Both are reported, never
-retried here: what a failed step means is not this module's business.
+A step is rejected by the store, or its outcome is unknown because the connection broke. Both are reported and never
+retried here; the caller decides.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from regionserver.replica.effects import WriteStep
 
 log = Logger()
 
-#: Regions per multi. A refused multi costs as many single ones, and the store holds up everybody while it applies one.
+#: Regions per multi. A rejected multi costs as many single multis, and the store serves no one else while it applies
+#: one.
 STEPS_MAX: Final = 100
-#: Bytes of values per multi; the store's frames end at 1 MB.
+#: Bytes of values per multi; the store's limit of a frame is 1 MB.
 BYTES_MAX: Final = 400_000
-#: Multis under way before further steps wait and gather.
+#: Multis in flight; further steps wait and are batched.
 IN_FLIGHT_MAX: Final = 4
 
 
@@ -58,20 +60,20 @@ class Outcomes(Protocol):
     """Receiver of the results of steps."""
 
     def step_done(self, step: WriteStep, version: int, region_version: int, zxid: int) -> None:
-        """The step was taken; versions of the two znodes after it (-1: that one was not written), and its zxid.
+        """Process a committed step: the versions of the two znodes after it (-1: not written), and its zxid.
 
-        The zxid is 0 for a creation, whose answer does not carry it.
+        The zxid is 0 for a creation, whose reply does not contain it.
         """
 
     def step_failed(self, step: WriteStep, error: str, is_refused: bool) -> None:
-        """Refused by the store, or (not `is_refused`) unknown."""
+        """Process a step that the store rejected, or (not `is_refused`) whose outcome is unknown."""
 
-    def steps_settled(self) -> None:
-        """Called after a run of the other two: now is the time to act on what they brought."""
+    def steps_answered(self) -> None:
+        """Process the effects after a series of calls of the other two methods."""
 
 
 class StepWriter:
-    """Writes the steps of one session. After `stop` nothing is sent and nothing reported any more."""
+    """Writes the steps of one session. After `stop` nothing is sent or reported."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class StepWriter:
         outcomes: Outcomes,
         fatal: Callable[[Failure], object],
     ) -> None:
-        """`fatal` gets what neither the store nor the connection is to blame for."""
+        """`fatal` is called with internal errors, which neither the store nor the connection has caused."""
         self._reactor = reactor
         self._store = store
         self._paths = paths
@@ -95,11 +97,11 @@ class StepWriter:
         self.steps = 0
 
     def write(self, step: WriteStep) -> None:
-        """Send the step with the others of this turn."""
-        assert step.number > 0, f"nothing awaits the step {step.cause} of {step.key}"
-        assert not self._is_stopped, f"the step {step.cause} of {step.key} comes after the session"
+        """Send the step with the other steps of this turn."""
+        assert step.number > 0, f"no result is expected of the step {step.cause} of {step.key}"
+        assert not self._is_stopped, f"the step {step.cause} of {step.key} was written after the session's end"
         operations = self._operations(step)
-        # Checks cost little, and come on top of this.
+        # Checks are small and not counted.
         size = sum(len(one.data) for one in operations if isinstance(one, Create | SetData))
         self._queue.append((step, operations, size))
         if not self._is_flush_due:
@@ -107,7 +109,7 @@ class StepWriter:
             self._reactor.callLater(0, self._flush)
 
     def stop(self) -> None:
-        """The session is over."""
+        """Drop queued steps after the end of the session."""
         self._is_stopped = True
         self._queue.clear()
 
@@ -125,7 +127,7 @@ class StepWriter:
         return operations
 
     def _fences(self, steps: list[WriteStep]) -> list[WriteOp]:
-        """One check for each epoch that steps were ordered under: one, but in the moment of a failover."""
+        """Return one check for each epoch of the steps' orders; more than one only during a failover."""
         epochs = dict.fromkeys(step.epoch for step in steps if step.epoch >= 0)
         return [Check(self._paths.epoch, epoch) for epoch in epochs]
 
@@ -155,7 +157,7 @@ class StepWriter:
 
     def _taken(self, results: list[WriteResult], steps: list[WriteStep], at: int, count: int) -> None:
         self._in_flight -= 1
-        assert self._in_flight >= 0, "more answers than multis"
+        assert self._in_flight >= 0, "more replies than multis"
         if self._is_stopped:
             return
         assert len(results) == count, f"{count} operations, {len(results)} results"
@@ -166,18 +168,18 @@ class StepWriter:
             region_version = -1
             if step.region is not None:
                 region_stat = results[at]
-                assert isinstance(region_stat, Stat), f"a set is answered by a Stat, not by {region_stat!r}"
+                assert isinstance(region_stat, Stat), f"expected a Stat as the result of a set, got {region_stat!r}"
                 region_version = region_stat.version
                 at += 1
             elif step.region_version >= 0:
                 at += 1
             self._outcomes.step_done(step, version, region_version, zxid)
-        assert at == count, f"{count} operations, {at} belong to steps"
-        self._settle()
+        assert at == count, f"{count} operations, but {at} belong to steps"
+        self._finish()
 
     def _not_taken(self, failure: Failure, steps: list[WriteStep]) -> None:
         self._in_flight -= 1
-        assert self._in_flight >= 0, "more answers than multis"
+        assert self._in_flight >= 0, "more replies than multis"
         if self._is_stopped:
             return
         error = failure.value
@@ -186,7 +188,7 @@ class StepWriter:
         is_unknown = isinstance(error, RetryableError | SessionExpired)
         if len(steps) > 1 and not is_unknown:
             log.warn(
-                "the store rejected a multi of {count} steps, sending each alone: {error}",
+                "the store rejected a multi of {count} steps, sending each step alone: {error}",
                 count=len(steps),
                 error=error,
             )
@@ -195,9 +197,9 @@ class StepWriter:
             return
         for step in steps:
             self._outcomes.step_failed(step, str(error), not is_unknown)
-        self._settle()
+        self._finish()
 
-    def _settle(self) -> None:
-        self._outcomes.steps_settled()
+    def _finish(self) -> None:
+        self._outcomes.steps_answered()
         if self._queue and not self._is_flush_due:
             self._flush()

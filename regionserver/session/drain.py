@@ -1,9 +1,11 @@
-"""A graceful stop: the regions are handed over one by one while the others are still served.
+"""A graceful stop: regions are moved to other servers one by one while the others are still served.
 
-The server says in its registration that it is leaving. The active master then treats it as a server to be emptied: it
-gets nothing more, and each of its regions is closed here and opened elsewhere at once. So a rolling restart costs each
-region its own move and nothing else. The server waits until it has nothing left, but not for ever: it stops all at once
-when nothing has left it for a while, or when there is nobody to hand over to.
+The server marks itself as leaving in its registration. The active master then drains it: the server gets no new
+regions,
+and each of its regions is closed here and opened elsewhere at once. So a rolling restart interrupts each region only
+for
+its own move. The server waits until no replica is left. It stops waiting after STALL_S without progress, or if no other
+server can take the regions.
 """
 
 from __future__ import annotations
@@ -22,25 +24,25 @@ from regions.records.znodes import CorruptZnode, Layout, decode_cluster
 
 log = Logger()
 
-#: No region left this server for so long: whoever should take them does not.
+#: Time without a moved region after which the server closes the rest itself.
 STALL_S: Final = 5.0
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 
 
-async def hand_over(
+async def drain(
     reactor: Any,
     client: ZkClient,
     paths: Layout,
     record: ServerRecord,
     announce: Callable[[ServerRecord], Awaitable[None]],
     left: Callable[[], int],
-    patience_s: float,
+    limit_s: float,
 ) -> None:
-    """Come back when `left()` is zero, or as soon as waiting any longer makes no sense; never fails.
+    """Return when `left()` is zero or waiting is of no use. Never raises.
 
-    `announce` writes the registration of this server, which is `record`, anew.
+    `announce` writes a changed registration of this server; `record` is the present one.
     """
-    if not left() or patience_s <= 0:
+    if not left() or limit_s <= 0:
         return
     try:
         reason = await _obstacle(client, paths, record)
@@ -52,17 +54,17 @@ async def hand_over(
         log.info("not moving regions away before the stop: {error}", error=error)
         return
     log.info("waiting for the active master to move {count} regions away", count=left())
-    await _until_empty(reactor, client, left, patience_s)
+    await _until_empty(reactor, client, left, limit_s)
 
 
 async def _obstacle(client: ZkClient, paths: Layout, record: ServerRecord) -> str:
-    """Return why no server would take the regions; "" if one should."""
+    """Return why no server could take the regions, or ""."""
     if client.state is not SessionState.CONNECTED:
         return "no connection with the store"
     try:
         cluster, _ = await client.get(paths.cluster)
     except NoNode:
-        return "there never was a master"
+        return "there has never been a master"
     if decode_cluster(cluster, paths.cluster).clean_shutdown:
         return "the whole cluster is being shut down"
     if await client.exists(paths.active) is None:
@@ -72,14 +74,14 @@ async def _obstacle(client: ZkClient, paths: Layout, record: ServerRecord) -> st
     return ""
 
 
-async def _until_empty(reactor: Any, client: ZkClient, left: Callable[[], int], patience_s: float) -> None:
+async def _until_empty(reactor: Any, client: ZkClient, left: Callable[[], int], limit_s: float) -> None:
     count = left()
     waited_s = stalled_s = 0.0
-    while count and waited_s < patience_s and stalled_s < STALL_S and client.state is SessionState.CONNECTED:
-        await deferLater(reactor, LOOK_S)
-        waited_s += LOOK_S
+    while count and waited_s < limit_s and stalled_s < STALL_S and client.state is SessionState.CONNECTED:
+        await deferLater(reactor, POLL_S)
+        waited_s += POLL_S
         now = left()
-        stalled_s = 0.0 if now < count else stalled_s + LOOK_S
+        stalled_s = 0.0 if now < count else stalled_s + POLL_S
         count = now
     if count:
         log.warn(

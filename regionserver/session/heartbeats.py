@@ -1,10 +1,11 @@
-"""Heartbeats of this server to every master: once a period, and at once where a master lacks something (HB-01, HB-06).
+"""Sends this server's heartbeats to every master: once per period, and at once if a master lacks something (HB-01,
+HB-06).
 
-Masters are found as the ephemerals below `/masters`; addresses given by hand are tried as well, so a master that the
-store cannot show us, or that does not reach the store, is still told that we live. What is sent, and what is owed to
-whom, `regionserver.session.master_link` decides; this module has the timer, the connections and the watch.
+Masters are the ephemerals below `/masters`. Static addresses get heartbeats as well, so a master that is not in the
+store, or cannot reach it, still learns that this server is alive. `regionserver.session.master_link` decides what is
+sent to which master; this module has the timers, the connections and the watch.
 
-It lives as long as one incarnation: a new start of the server begins anew with every master.
+A sender lives as long as one incarnation. A new start of the server begins anew with every master.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ from regions.messages import WRONG_CLUSTER, WRONG_MASTER, MasterReach
 from regions.messages.heartbeat import HeartbeatReply
 from regions.records.znodes import CorruptZnode, Layout, decode_master
 from regionserver.replica.effects import Key
-from regionserver.session.master_link import MasterLink, Role, Us
+from regionserver.session.master_link import HeartbeatState, MasterLink, Role
 
 log = Logger()
 
 Address = tuple[str, int]
 
-#: A heartbeat without an answer is given up after so many periods, but not before the shortest time.
+#: A heartbeat times out after this many periods, but not before the minimum.
 TIMEOUT_PERIODS: Final = 3
 TIMEOUT_S_MIN: Final = 3.0
-#: Changes that somebody waits for are gathered for so long before a heartbeat leaves on their account.
+#: Urgent changes are collected for this time before a heartbeat is sent for them.
 SOON_S: Final = 0.02
-#: Loads of replicas are looked at so often, and told again when they have changed by more than this part of the last
-#: load told, and by more than so many requests per second.
+#: Loads of replicas are compared this often. A load is reported again if it has changed by more than this part of the
+#: reported load and by more than this number of requests per second.
 LOADS_EVERY_S: Final = 10.0
 LOAD_CHANGE_PART: Final = 0.2
 LOAD_CHANGE_MIN: Final = 1.0
-#: Pause before the masters are looked up again after the connection with the store broke.
-LOOK_AGAIN_S: Final = 0.5
+#: Pause before the masters are read again after the connection with the store broke.
+RETRY_S: Final = 0.5
 
 
 class HeartbeatSource(Protocol):
     """The region server, as heartbeats read it."""
 
-    def us(self) -> Us: ...
+    def heartbeat_state(self) -> HeartbeatState: ...
     def take_changed(self) -> list[Key]: ...
     def rates(self) -> Mapping[Key, float]: ...
     def learn_epoch(self, epoch: int) -> int: ...
@@ -60,10 +61,10 @@ class _Peer:
     def __init__(self, reactor: Any, address: Address, sent: int) -> None:
         self.link = MasterLink(address, sent=sent)
         self.client = RpcClient(reactor, *address)
-        #: When it last answered, by the reactor's clock; None: never.
-        self.heard_s: float | None = None
-        #: The sentence last logged about it, so that each is logged once.
-        self.said = ""
+        #: Time of the last reply by the reactor's clock, or None.
+        self.answered_s: float | None = None
+        #: The last logged error of this master, so that each is logged once.
+        self.last_logged = ""
 
 
 class HeartbeatSender:
@@ -74,7 +75,7 @@ class HeartbeatSender:
         reactor: Any,
         client: ZkClient,
         paths: Layout,
-        host: HeartbeatSource,
+        source: HeartbeatSource,
         *,
         period_s: float,
         static: Sequence[Address] = (),
@@ -83,17 +84,18 @@ class HeartbeatSender:
         self._reactor = reactor
         self._client = client
         self._paths = paths
-        self._host = host
+        self._source = source
         self._period_s = period_s
         self._static = tuple(static)
         self._peers: dict[Address, _Peer] = {}
-        #: Heartbeats sent to masters that have gone: one that comes back must not hear their numbers again.
+        #: Last sequence number used towards each master address that is no longer tracked. If a master returns at that
+        #: address, numbering continues above it: masters drop sequence numbers that they have already received.
         self._sent: dict[Address, int] = {}
         self._timers: dict[str, IDelayedCall] = {}
-        self._told_loads: dict[Key, float] = {}
+        self._reported_loads: dict[Key, float] = {}
         self._is_stopped = False
-        self._is_looking = False
-        self._look_again = False
+        self._is_reading = False
+        self._read_again = False
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -101,9 +103,9 @@ class HeartbeatSender:
         """Find the masters and begin."""
         self._set_masters(())
         self._later("tick", 0, self._tick)
-        self._later("loads", LOADS_EVERY_S, self._look_at_loads)
+        self._later("loads", LOADS_EVERY_S, self._check_loads)
         watching = self._client.add_watch(self._paths.masters, self._masters_event, recursive=True)
-        watching.addCallbacks(lambda _: self._look(), self._not_found)
+        watching.addCallbacks(lambda _: self._refresh_masters(), self._not_found)
 
     def stop(self) -> None:
         """End the heartbeats of this incarnation."""
@@ -114,15 +116,15 @@ class HeartbeatSender:
         for peer in self._peers.values():
             peer.client.close()
 
-    def soon(self) -> None:
+    def send_soon(self) -> None:
         """Send changes now instead of with the next tick, because a client waits for them."""
         if "soon" not in self._timers or not self._timers["soon"].active():
-            self._later("soon", SOON_S, self._send_news)
+            self._later("soon", SOON_S, self._send_changes)
 
     @property
-    def is_told(self) -> bool:
-        """Return whether an active master has acknowledged every change."""
-        return any(peer.link.is_told for peer in self._peers.values())
+    def is_up_to_date(self) -> bool:
+        """Return True if an active master has acknowledged every change."""
+        return any(peer.link.is_up_to_date for peer in self._peers.values())
 
     def reach(self) -> list[MasterReach]:
         """Return each master with the time since its last answer."""
@@ -132,29 +134,29 @@ class HeartbeatSender:
                 f"{host}:{port}",
                 peer.link.uuid,
                 peer.link.role.value,
-                -1 if peer.heard_s is None else int((now_s - peer.heard_s) * 1000),
-                peer.link.trouble,
+                -1 if peer.answered_s is None else int((now_s - peer.answered_s) * 1000),
+                peer.link.problem,
             )
             for (host, port), peer in sorted(self._peers.items())
         ]
 
-    # --- who the masters are ----------------------------------------------------------------------------------------
+    # --- the list of masters ----------------------------------------------------------------------------------------
 
     def _masters_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the list tells more
         if event_type != EVENT_GAP and path == self._paths.masters:
             return
-        self._look()
+        self._refresh_masters()
 
-    def _look(self) -> None:
-        self._look_again = True
-        if not self._is_looking and not self._is_stopped:
-            self._is_looking = True
+    def _refresh_masters(self) -> None:
+        self._read_again = True
+        if not self._is_reading and not self._is_stopped:
+            self._is_reading = True
             ensureDeferred(self._read_masters()).addErrback(self._not_found)
 
     async def _read_masters(self) -> None:
         try:
-            while self._look_again and not self._is_stopped:
-                self._look_again = False
+            while self._read_again and not self._is_stopped:
+                self._read_again = False
                 found = []
                 for name in await self._client.children(self._paths.masters):
                     path = self._paths.master(name)
@@ -173,13 +175,13 @@ class HeartbeatSender:
                 if not self._is_stopped:
                     self._set_masters(found)
         finally:
-            self._is_looking = False
+            self._is_reading = False
 
     def _not_found(self, failure: Failure) -> None:
-        """Before the first master there is no such directory: the watch tells. Without a connection: a little later."""
+        """Retry after a lost connection. Before the first master `/masters` does not exist; the watch reports it."""
         failure.trap(OperationError)  # type: ignore[no-untyped-call]
         if not self._is_stopped and isinstance(failure.value, RetryableError):
-            self._later("look", LOOK_AGAIN_S, self._look)
+            self._later("look", RETRY_S, self._refresh_masters)
 
     def _set_masters(self, found: Iterable[Address]) -> None:
         wanted = dict.fromkeys((*self._static, *found))
@@ -191,7 +193,7 @@ class HeartbeatSender:
         for address in new:
             self._peers[address] = _Peer(self._reactor, address, self._sent.get(address, 0))
         if new:
-            self.soon()
+            self.send_soon()
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -201,46 +203,46 @@ class HeartbeatSender:
 
     def _tick(self) -> None:
         self._later("tick", self._period_s, self._tick)
-        self._spread_news()
+        self._distribute_changes()
         for peer in list(self._peers.values()):
             self._send(peer)
 
-    def _send_news(self) -> None:
-        """To whom it concerns: leaders that lack something, and masters that have never been told of us."""
-        self._spread_news()
+    def _send_changes(self) -> None:
+        """Send a heartbeat to active masters that lack something, and to masters without any reply so far."""
+        self._distribute_changes()
         for peer in list(self._peers.values()):
-            if peer.link.is_urgent or peer.link.role is Role.UNKNOWN or peer.link.owed:
+            if peer.link.is_urgent or peer.link.role is Role.UNKNOWN or peer.link.unreported:
                 self._send(peer)
 
-    def _spread_news(self) -> None:
-        changed = self._host.take_changed()
+    def _distribute_changes(self) -> None:
+        changed = self._source.take_changed()
         if changed:
             for peer in self._peers.values():
                 peer.link.changed(changed)
 
     def _send(self, peer: _Peer) -> None:
-        us = self._host.us()
-        if not us.cluster_id:
-            return  # no master has ever worked on this store: nobody would know who we are
-        beat = peer.link.beat(us)
+        state = self._source.heartbeat_state()
+        if not state.cluster_id:
+            return  # no master has ever worked on this store, so none could accept the heartbeat
+        beat = peer.link.next_heartbeat(state)
         if beat is None:
             return
         timeout_s = max(TIMEOUT_S_MIN, TIMEOUT_PERIODS * self._period_s)
         asked = peer.client.call(beat, timeout_s, expect=HeartbeatReply)
         asked.addCallbacks(self._answered, self._failed, (peer,), {}, (peer,))
-        asked.addErrback(lambda failure: log.failure("a heartbeat's answer", failure=failure))
+        asked.addErrback(lambda failure: log.failure("internal error after a heartbeat", failure=failure))
 
     def _answered(self, reply: HeartbeatReply, peer: _Peer) -> None:
         if self._is_stopped:
             return
-        peer.heard_s = self._reactor.seconds()
-        self._host.heartbeat_ended(is_answered=True)
+        peer.answered_s = self._reactor.seconds()
+        self._source.heartbeat_ended(is_answered=True)
         before = peer.link.role
-        peer.link.answered(reply, self._host.learn_epoch(reply.epoch))
+        peer.link.answered(reply, self._source.learn_epoch(reply.epoch))
         if peer.link.role is Role.LEADER and before is not Role.LEADER:
             log.info("master {address} is active, epoch {epoch}: sending it a full report",
                      address=peer.client.address, epoch=reply.epoch)  # fmt: skip
-        peer.said = ""
+        peer.last_logged = ""
         if peer.link.is_urgent:
             self._send(peer)
 
@@ -249,32 +251,32 @@ class HeartbeatSender:
         if self._is_stopped:
             return
         error: Any = failure.value
-        self._host.heartbeat_ended(is_answered=False)
-        peer.link.failed(str(error), is_stranger=error.code == WRONG_MASTER)
-        if error.code == WRONG_CLUSTER and peer.said != error.message:
-            peer.said = error.message
+        self._source.heartbeat_ended(is_answered=False)
+        peer.link.failed(str(error), is_other_master=error.code == WRONG_MASTER)
+        if error.code == WRONG_CLUSTER and peer.last_logged != error.message:
+            peer.last_logged = error.message
             log.error(
                 "master {address} belongs to another cluster: {why}", address=peer.client.address, why=error.message
             )
 
     # --- loads ------------------------------------------------------------------------------------------------------
 
-    def _look_at_loads(self) -> None:
-        """Replicas that are asked noticeably more, or less, than was told are told of again, at the next tick."""
-        self._later("loads", LOADS_EVERY_S, self._look_at_loads)
-        moved = moved_loads(self._told_loads, self._host.rates())
-        self._told_loads.update(moved)
+    def _check_loads(self) -> None:
+        """Report the loads that have changed noticeably with the next tick."""
+        self._later("loads", LOADS_EVERY_S, self._check_loads)
+        moved = changed_loads(self._reported_loads, self._source.rates())
+        self._reported_loads.update(moved)
         for key in [key for key, load in moved.items() if not load]:
-            del self._told_loads[key]
+            del self._reported_loads[key]
         for peer in self._peers.values():
             peer.link.changed(moved)
 
 
-def moved_loads(told: Mapping[Key, float], rates: Mapping[Key, float]) -> dict[Key, float]:
-    """Return loads that differ noticeably from those reported; 0.0 for a replica without requests."""
+def changed_loads(reported: Mapping[Key, float], rates: Mapping[Key, float]) -> dict[Key, float]:
+    """Return loads that differ noticeably from the reported ones; 0.0 for a replica without requests."""
     found = {}
-    for key in {**told, **rates}:
-        before, now = told.get(key, 0.0), rates.get(key, 0.0)
+    for key in {**reported, **rates}:
+        before, now = reported.get(key, 0.0), rates.get(key, 0.0)
         if abs(now - before) > max(LOAD_CHANGE_MIN, LOAD_CHANGE_PART * before) or (before and not now):
             found[key] = now
     return found

@@ -1,12 +1,12 @@
-"""Who this server is: a uuid for life, a start code per start, and the lock that keeps it one.
+"""The identity of this server: a uuid for life, a start code per start, and the lock that keeps it unique.
 
-    <data-dir>/lock            flock held by the running process; its content says who that is
+    <data-dir>/lock            flock held by the running process; contains its pid
     <data-dir>/instance.json   {"format": 1, "uuid": ..., "start_code": ..., "cluster_id": ...}, replaced atomically
                                and durably; cluster_id is empty until the server has joined its first cluster
 
-The lock is what allows a server to remove the registration of its own former start at once: while we hold it, no other
-process of this identity runs on this machine. The cluster id keeps a server that was started with another store's
-address, or below another root, from joining a cluster that knows nothing of its regions (FN-04).
+The lock allows a server to remove the registration of its own former start at once: while it holds the lock, no other
+process with this identity runs on this machine. The cluster id prevents a server that was started with the wrong store
+or root from joining a cluster that does not know its regions (FN-04).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RECORD: Final = "instance.json"
 
 
 class InstanceRecord(msgspec.Struct):
-    """Content of instance.json. `start_code` is the highest ever used."""
+    """Content of instance.json. `start_code` is the highest one used so far."""
 
     format: int
     uuid: str
@@ -37,7 +37,7 @@ class InstanceRecord(msgspec.Struct):
 
 
 class Instance:
-    """The identity in a data directory, held locked until `close`."""
+    """The identity in a data directory, which is locked until `close`."""
 
     def __init__(self, directory: Path, lock_fd: int, record: InstanceRecord) -> None:
         """Use `Instance.open`."""
@@ -50,7 +50,7 @@ class Instance:
         """Lock `directory`, creating it and the identity on first use.
 
         Raises:
-            ConfigError: the directory cannot be used, is of another format, or another process runs on it.
+            ConfigError: the directory is unusable, has another format, or another process runs on it.
         """
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,42 +70,45 @@ class Instance:
 
     @property
     def uuid(self) -> str:
-        """The server's identity for life."""
+        """Return the server's uuid, which never changes."""
         return self._record.uuid
 
     @property
     def cluster_id(self) -> str:
-        """The cluster that it belongs to, for life; "" before it has joined one."""
+        """Return the server's cluster, which never changes; "" before it has joined one."""
         return self._record.cluster_id
 
     def adopt(self, cluster_id: str, where: str) -> None:
-        """Belong to `cluster_id`, durably; `where` says in which store and below which root it was found.
+        """Record `cluster_id` durably as the server's cluster; `where` describes the store and root of that cluster.
 
         Raises:
-            ConfigError: it belongs to another cluster; nothing was changed anywhere.
+            ConfigError: the server belongs to another cluster; nothing was changed.
         """
         mine = self._record.cluster_id
         if mine and mine != cluster_id:
             raise ConfigError(
-                f"{self._directory} belongs to a server of cluster {mine}, and {where} is cluster {cluster_id}: nothing"
-                f" was written there; start it with its own cluster's --store and --root, or give an empty --data-dir"
+                f"{self._directory} belongs to a server of cluster {mine}, but {where} is cluster {cluster_id}: nothing"
+                " was written there; start the server with its own cluster's --store and --root, or give an empty"
+                " --data-dir"
             )
         if not mine:
             self._record.cluster_id = cluster_id
             self._write()
 
     def next_incarnation(self, now_ms: int) -> Incarnation:
-        """A start code higher than any before, durable before it is used: a clock set back must not repeat one.
+        """Return an incarnation with a higher start code than any before; durable before it is used.
+
+        A clock that was set back cannot repeat a start code.
 
         Raises:
-            ConfigError: it cannot be written down.
+            ConfigError: the start code cannot be written.
         """
         self._record.start_code = max(now_ms, self._record.start_code + 1)
         self._write()
         return Incarnation(self._record.uuid, self._record.start_code)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         os.close(self._lock_fd)
 
     def _write(self) -> None:
@@ -134,14 +137,16 @@ def _read(directory: Path) -> InstanceRecord | None:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is no identity of a region server ({error}); remove it to make a new one") from error
+        raise ConfigError(
+            f"{path} is not the identity of a region server ({error}); remove it to make a new one"
+        ) from error
     if record.format != FORMAT:
-        raise ConfigError(f"{path} has format {record.format}, this program knows {FORMAT}")
+        raise ConfigError(f"{path} has format {record.format}; this program supports format {FORMAT}")
     return record
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Replace `path` so that a crash leaves the old or the new content; durable on return. Raises OSError."""
+    """Replace `path` durably; after a crash it has the old or the new content. Raise OSError."""
     temporary = path.with_name(path.name + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

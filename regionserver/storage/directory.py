@@ -1,27 +1,28 @@
-"""Regions as directories that all servers share: the directory, its record, and who may use it.
+"""Regions as directories that all servers share: the directory, its record, and its owner.
 
     <shared-dir>/regions/<table_id>/<region_id>[.<replica>]/      the suffix only for replicas other than 0
         region.json       the region's record as of its first open; durable before the region is announced
-        owner-<token>     who has the region open (regionserver/storage/ownership.py)
+        owner-<token>     the lock file of the server that has the region open (regionserver/storage/ownership.py)
         opened-<token>    generation: the token of the latest open, durable before the region is announced
 
-**Only the first open creates.** The order to open carries the region's record, which names the server and the token of
-the latest open (`ReplicaLocation`). A region that was open before must have its directory, with a generation that is
-not lower than that token. A missing or an older directory (a volume that is not mounted, a copy from a backup) is a
-failed open. The generation is durable before OPENED is written, so a crash can leave it higher than the token in the
-store, and never lower. A record of an earlier build has no token: its directory and region.json are enough, and get a
+**Only the first open creates the directory.** The OPEN order carries the region's record, which names the server and
+the
+token of the latest open (`ReplicaLocation`). A region that was open before must have its directory, with a generation
+not
+lower than this token. If the directory is missing or older (an unmounted volume, a copy from a backup), the open fails.
+The generation is durable before OPENED is written, so after a crash it may be higher than the token in the store, and
+never lower. A record of an earlier build has no token: its directory and region.json are sufficient, and get a
 generation.
 
-**Durability.** The directories of all regions that wait together are made durable by one `syncfs`, of a few regions by
-a sync each. With a sync per region a cluster's first start would wait for its disk thousands of times.
+**Durability.** The directories of a batch of regions are made durable by one `syncfs`, those of a few regions by one
+sync each. With a sync per region a cluster's first start would wait for its disk thousands of times.
 
-**Two servers, one region.** The mark is the second line of defence behind the store's compare-and-set, and the evidence
-that it held: an open that finds the region held by a server that is alive is refused. A frozen process keeps its lock
-for as long as it is frozen, long after its session is over; then, and only once the store says that it is over, the
-new owner passes it over, and the later mark tells the old owner so when it wakes up.
+**Two servers, one region.** The lock file is the second line of defense behind the store's compare-and-set, and shows
+whether the first one held: an open is rejected if a live server holds the region. A frozen process keeps its lock long
+after its session has ended. Once the store confirms the end of that session, the new owner ignores the lock, and its
+own lock file, with a higher token, informs the old owner when it wakes up.
 
-A service of its own can derive from `DirectoryOpener`: it gets directory and fence, and adds its files
-(`regionserver/kv` does).
+A service can derive from `DirectoryOpener`: it gets directory and fencing, and adds its files (`regionserver/kv` does).
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ from regions.records.kinds import DIRECTORIES
 from regions.records.model import RegionRecord
 from regionserver.opener import Opening, RegionError, RegionOpener
 from regionserver.shared_directory import SharedDirectory
-from regionserver.storage.ownership import DirectoryLock, Owner, holder_of, take
+from regionserver.storage.ownership import DirectoryLock, Owner, acquire, holder_of
 
 _RECORD: Final = "region.json"
 _GENERATION: Final = re.compile(r"opened-([0-9]{1,20})")
-#: Regions opened again together that are synced one by one; above, one sync of the whole file system is cheaper.
+#: Up to this number of reopened regions each is synced; above it, one sync of the whole file system is cheaper.
 SYNCED_ALONE_MAX: Final = 8
-#: Ids become names of directories: nothing in them may mean anything to the file system.
+#: Ids become names of directories, so they must have no special meaning in the file system.
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
@@ -61,10 +62,10 @@ class DirectoryOpener(RegionOpener):
     kind = DIRECTORIES
 
     def __init__(self, shared_dir: Path) -> None:
-        """Raises ConfigError when regions could not be created there."""
+        """Raise ConfigError if regions could not be created in the directory."""
         self.shared: SharedDirectory | None = SharedDirectory(shared_dir, getattr(self, "kind", ""))
         self._regions = os.fspath(shared_dir.absolute() / "regions")
-        #: Where directories of deleted tables are while they are being removed.
+        #: Directories of deleted tables while they are being removed.
         self._purged = os.fspath(shared_dir.absolute() / "purged")
         try:
             os.makedirs(self._regions, mode=0o700, exist_ok=True)
@@ -76,7 +77,7 @@ class DirectoryOpener(RegionOpener):
         self._held: dict[str, DirectoryLock] = {}
 
     def path(self, region: RegionRecord, replica: int) -> str:
-        """Directory of a replica. Raises RegionError for ids that are no plain names."""
+        """Return the directory of a replica. Raise RegionError for ids that are not plain names."""
         for name in (region.table_id, region.region_id):
             if not _SAFE_ID.fullmatch(name):
                 raise RegionError(f"{name!r} cannot be the name of a directory")
@@ -86,11 +87,11 @@ class DirectoryOpener(RegionOpener):
     def prepare(self, openings: Sequence[Opening]) -> None:
         """Create the directories of first opens, and set every region's generation; durable on return.
 
-        A region that has no business here (see `_check`) is left as it is: `open` refuses it.
+        A region that must not be opened (see `_check`) is skipped; `open` rejects it.
 
         Raises:
             RegionError: this is not the shared directory that the server started with.
-            OSError: it cannot be written.
+            OSError: the directory cannot be written.
         """
         assert self.shared is not None, "a directory opener has a shared directory"
         self.shared.check()
@@ -113,47 +114,47 @@ class DirectoryOpener(RegionOpener):
                 sync_folder(path)
 
     def open(self, opening: Opening) -> None:
-        """Put this server's lock file into the directory. Raises OwnerHeld, RegionError or OSError."""
-        self.hold(opening)
+        """Put this server's lock file into the directory. Raise OwnerHeld, RegionError or OSError."""
+        self.acquire(opening)
 
-    def hold(self, opening: Opening) -> DirectoryLock:
-        """As `open`; the hold that was taken, which `close` releases."""
+    def acquire(self, opening: Opening) -> DirectoryLock:
+        """Lock the region's directory; `close` releases the lock. Raise as `open` does."""
         path = self.path(opening.region, opening.replica)
         _check(path, opening)
         owner = Owner(opening.server.uuid, opening.server.start_code, opening.epoch, opening.token)
-        hold = take(path, owner, opening.evict)
+        lock = acquire(path, owner, opening.evict)
         with self._lock:
             assert path not in self._held, f"{path} is open already"
-            self._held[path] = hold
-        return hold
+            self._held[path] = lock
+        return lock
 
     def close(self, region: RegionRecord, replica: int) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         with self._lock:
-            hold = self._held.pop(self.path(region, replica), None)
-        if hold is not None:
-            hold.release()
+            lock = self._held.pop(self.path(region, replica), None)
+        if lock is not None:
+            lock.release()
 
     def purge(self, table_id: str) -> int:
-        """Move the table's directory into `purged/`, durably, then remove it; return how many regions it had.
+        """Move the table's directory into `purged/`, durably, then remove it; return the number of its regions.
 
-        A crash leaves the directory in one of the two places, and the next call goes on.
+        A crash leaves the directory in one of the two places, and the next call continues.
 
         Raises:
-            RegionError: a region is open somewhere, or the id is no plain name; nothing was removed.
-            OSError: it could not be removed.
+            RegionError: a region is open on a server, or the id is not a plain name; nothing was removed.
+            OSError: the directory could not be removed.
         """
         if not _SAFE_ID.fullmatch(table_id):
             raise RegionError(f"{table_id!r} cannot be the name of a directory")
         assert self.shared is not None, "a directory opener has a shared directory"
         self.shared.check()
         if not os.path.isdir(self._regions):
-            raise RegionError(f"{self._regions} does not exist: nothing counts as removed before it is back")
+            raise RegionError(f"{self._regions} does not exist: restore it before purging")
         source, trash = f"{self._regions}/{table_id}", f"{self._purged}/{table_id}"
         if os.path.isdir(source):
             self._check_closed(source)
             os.makedirs(trash, mode=0o700, exist_ok=True)
-            # A name of its own: a crash may have left an earlier one, and the table a directory again.
+            # A unique name: a crash may have left an earlier directory, and the table may have a directory again.
             os.rename(source, f"{trash}/{len(os.listdir(trash))}.{os.getpid()}")
             for folder in (trash, self._purged, self._regions):
                 sync_folder(folder)
@@ -165,7 +166,7 @@ class DirectoryOpener(RegionOpener):
         return count
 
     def _check_closed(self, table: str) -> None:
-        """Raise RegionError if a region below the directory `table` is open, here or on any other server."""
+        """Raise RegionError if a region below the directory `table` is open on any server."""
         with self._lock:
             ours = [path for path in self._held if path.startswith(f"{table}/")]
         if ours:
@@ -181,12 +182,12 @@ class DirectoryOpener(RegionOpener):
         return sorted(os.listdir(self._regions)), purged
 
     def _create(self, path: str, opening: Opening) -> bool:
-        """Make directory and region.json unless they are there; not durable yet."""
+        """Create directory and region.json if they are missing; not durable yet. Return True if they were."""
         record = f"{path}/{_RECORD}"
         if os.path.exists(record):
             return False
         os.makedirs(path, mode=0o700, exist_ok=True)
-        # Two servers may both be here, one of them frozen long ago: each writes a file of its own.
+        # Two servers may both be here, one of them after a long freeze: each writes a file of its own.
         temporary = f"{record}.{opening.server.uuid}.{opening.server.start_code}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -198,46 +199,46 @@ class DirectoryOpener(RegionOpener):
 
 
 def _check(path: str, opening: Opening) -> None:
-    """Raise RegionError when a region that was open before has no files in `path`, or older ones."""
+    """Raise RegionError if a region that was open before has no files in `path`, or older ones."""
     location = opening.region.location(opening.replica)
     if not location.was_opened:
         return
     before = f"server {location.uuid} had this region open"
     if not os.path.isdir(path):
         raise RegionError(
-            f"{path} does not exist, and {before}: its rows are elsewhere; mount the volume that has them, or restore"
+            f"{path} does not exist, but {before}: mount the volume that has its rows, or restore"
             f" them from a backup{_acceptance(path, location.token)}"
         )
-    if not location.token:  # recorded by a build that knew no generations
+    if not location.token:  # recorded by a build without generations
         if not os.path.exists(f"{path}/{_RECORD}") and _generation(path) < 0:
-            raise RegionError(f"{path} has no {_RECORD}, and {before}: restore the directory from a backup")
+            raise RegionError(f"{path} has no {_RECORD}, but {before}: restore the directory from a backup")
         return
     generation = _generation(path)
     if generation < location.token:
-        found = f"was last opened under zxid {generation:#x}" if generation >= 0 else "has no mark of any open"
+        found = f"was last opened under zxid {generation:#x}" if generation >= 0 else "has no file of any open"
         raise RegionError(
-            f"{path} is older than the region: it {found}, and {before} under zxid {location.token:#x}; put the newer"
+            f"{path} is older than the region: it {found}, but {before} under zxid {location.token:#x}; put the newer"
             f" directory back{_acceptance(path, location.token)}"
         )
 
 
 def _acceptance(path: str, token: int) -> str:
-    return f" (to go on with what is there, create {path}/opened-{token})" if token else ""
+    return f" (to accept the present content, create {path}/opened-{token})" if token else ""
 
 
 def _generation(path: str) -> int:
-    """Return the token of the latest open that left its mark in `path`, or -1. Raises OSError."""
+    """Return the token of the latest open recorded in `path`, or -1. Raise OSError."""
     return max((int(found[1]) for found in map(_GENERATION.fullmatch, os.listdir(path)) if found), default=-1)
 
 
 def _raise_generation(path: str, token: int) -> bool:
-    """Set the generation of `path` to `token` unless it is that high; return whether it changed. Not durable yet."""
+    """Raise the generation of `path` to `token`; return True if it changed. Not durable yet."""
     former = _generation(path)
     if former >= token:
         return False
     name = f"{path}/opened-{token}"
     if former >= 0:
-        # One step, so that a crash leaves one of the two. Another server may have renamed the file meanwhile.
+        # One step: a crash leaves one of the two names. Another server may have renamed the file meanwhile.
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{path}/opened-{former}", name)
             return True
@@ -246,7 +247,7 @@ def _raise_generation(path: str, token: int) -> bool:
 
 
 def sync_folder(path: str) -> None:
-    """Make the names in a directory durable. Raises OSError."""
+    """Make the names in a directory durable. Raise OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -258,7 +259,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def _sync_file_system(path: str) -> None:
-    """Make everything written to the file system of `path` durable. Raises OSError."""
+    """Make everything written to the file system of `path` durable. Raise OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if hasattr(_libc, "syncfs"):

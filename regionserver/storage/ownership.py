@@ -1,22 +1,24 @@
-"""Which server may have a region's files open: marks in the region's directory, in the order of the store.
+"""Lock files with fencing tokens: which server may have a region's files open.
 
     owner-<token>    {"uuid":, "start_code":, "epoch":, "token":}, flock held by the server that has the region open
 
-The token is the zxid of the write that made a server the region's opener (OFFLINE -> OPENING). The store orders all
-its writes, so of two openings of a region the later one has the higher token, whatever process wakes up when. **The
-mark with the highest token is the owner's.** Marks appear signed and locked in one atomic step, and the highest one is
-never removed: closing only gives up its lock.
+The token is the zxid of the write that made a server the region's owner (OFFLINE -> OPENING). The store orders all its
+writes, so of two openings of a region the later one has the higher token, whenever their processes run. **The lock file
+with the highest token is the owner's.** A lock file appears complete and locked in one atomic step. The highest one is
+never removed: a close only releases its lock.
 
-**Opening.** Look whether a later mark exists (then the order is out of date) or an earlier one is locked (then its
-server lives, or is frozen: only when the store says that its session is over may it be passed over). Put the own mark
-there; look once more. Of two servers that do this at the same time at least one sees the other's mark.
+**Opening.** Check that there is no later lock file (else the order is out of date) and that no earlier one is locked. A
+locked file belongs to a live or frozen server; it may be ignored only after the store has confirmed the end of that
+server's session. Place the own lock file, then check again. If two servers do this at the same time, at least one of
+them sees the other's file.
 
-**Writing.** A server that was frozen keeps its lock, its descriptors and its belief. It therefore asks `is_newest`
-after each commit and *before it acknowledges*: if the answer is yes, then whoever comes later puts its mark there
-after the commit, and finds the commit in the file. It asks before each commit as well, so at most one commit can be
-on its way when a new mark appears.
+**Writing.** A server that was frozen keeps its lock, its descriptors and its state. Therefore it checks `is_newest`
+after
+each commit and *before it acknowledges*. If the result is True, any later owner places its lock file after the commit,
+and finds the commit in the file. The server also checks before each commit, so at most one commit can be in progress
+when a new lock file appears.
 
-Marks are not synced: a power cut also ends whoever was frozen.
+Lock files are not synced: a power cut also kills the frozen processes.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ import msgspec
 from regions.records.model import Incarnation
 from regionserver.errors import OwnerHeld, RegionError
 
-_MARK: Final = re.compile(r"owner-([0-9]{1,20})")
+_LOCK_FILE: Final = re.compile(r"owner-([0-9]{1,20})")
 _READ_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-_MARK_BYTES_MAX: Final = 4096
+_LOCK_BYTES_MAX: Final = 4096
 
 
 class Owner(msgspec.Struct):
@@ -47,7 +49,7 @@ class Owner(msgspec.Struct):
 
     @property
     def incarnation(self) -> Incarnation:
-        """The lock on one region."""
+        """Return the owner's incarnation."""
         return Incarnation(self.uuid, self.start_code)
 
 
@@ -55,64 +57,64 @@ _owner_decoder: Final = msgspec.json.Decoder(Owner)
 
 
 class Superseded(RegionError):  # noqa: N818 - a finding, not a fault
-    """Raised when a later open of the region has left its lock file."""
+    """Raised if a later open of the region has left its lock file."""
 
 
 class DirectoryLock:
-    """One server's hold of a region's directory. Any thread."""
+    """One server's lock on a region's directory; thread-safe."""
 
     def __init__(self, folder: str, owner: Owner, fd: int) -> None:
         self.folder = folder
         self.owner = owner
-        #: Whether a hold of a dead server was passed over, which may still have the files open.
+        #: True if a dead server's lock was ignored; its process may still have the files open.
         self.has_evicted = False
         self._fd = fd
 
     @property
     def token(self) -> int:
-        """The token of this opening."""
+        """Return the token of this opening."""
         return self.owner.token
 
     def is_newest(self) -> bool:
-        """Return whether this is still the latest open: no later one, and the lock file exists. Raises OSError."""
+        """Return True if this is the latest open and its lock file exists. Raise OSError."""
         return max(_tokens(self.folder), default=-1) == self.token
 
     def release(self) -> None:
-        """Release the lock. The lock file stays, so that no earlier open can take itself for the latest."""
+        """Release the lock. The lock file stays, so that no earlier open can become the latest again."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def withdraw(self) -> None:
-        """Remove the lock file of an open that failed."""
+        """Remove the lock file of a failed open."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_name(self.folder, self.token))
         self.release()
 
 
-def take(folder: str, owner: Owner, evict: Incarnation | None) -> DirectoryLock:
+def acquire(folder: str, owner: Owner, evict: Incarnation | None) -> DirectoryLock:
     """Make `owner` the owner of the region in `folder`, and remove the lock files of earlier opens.
 
-    `evict`: a holder whose session is certainly over; its lock does not count.
+    `evict`: a holder whose session has certainly ended; its lock is ignored.
 
     Raises:
-        OwnerHeld: somebody else holds it; nothing was changed.
-        Superseded: a later opening has left its mark.
-        RegionError: a locked mark cannot be read.
+        OwnerHeld: another server holds the lock; nothing was changed.
+        Superseded: a later opening has left its lock file.
+        RegionError: a locked lock file cannot be read.
         OSError: the directory cannot be used.
     """
     _check(folder, owner.token, evict)
-    hold = _place(folder, owner)
+    lock = _place(folder, owner)
     try:
-        hold.has_evicted = _check(folder, owner.token, evict)
+        lock.has_evicted = _check(folder, owner.token, evict)
         for token in _tokens(folder):
             if token < owner.token:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(_name(folder, token))
     except BaseException:
-        hold.withdraw()
+        lock.withdraw()
         raise
-    return hold
+    return lock
 
 
 def holder_of(folder: str) -> Incarnation | None:
@@ -131,17 +133,19 @@ def _name(folder: str, token: int) -> str:
 
 
 def _tokens(folder: str) -> list[int]:
-    return [int(found[1]) for found in map(_MARK.fullmatch, os.listdir(folder)) if found]
+    return [int(found[1]) for found in map(_LOCK_FILE.fullmatch, os.listdir(folder)) if found]
 
 
 def _check(folder: str, token: int, evict: Incarnation | None) -> bool:
-    """Whether `evict` has an earlier mark locked. Raises OwnerHeld for any other lock, Superseded for a later mark."""
+    """Return True if `evict` has an earlier file locked. Raise OwnerHeld for another lock, Superseded for a later
+    file."""
     has_evicted = False
     for other in _tokens(folder):
         if other > token:
             raise Superseded(
-                f"it was opened under zxid {other:#x} already, this order is of zxid {token:#x}; if the store was set "
-                f"back to a backup, remove the owner files in {folder} while no server runs"
+                f"the region was already opened under zxid {other:#x}, but this order has zxid {token:#x}; if the"
+                " store was "
+                f"restored from a backup, remove the owner files in {folder} while no server runs"
             )
         if other == token:
             continue
@@ -160,21 +164,21 @@ def _holder(name: str) -> Incarnation | None:
     except FileNotFoundError:
         return None
     try:
-        # Shared: two servers that look at the same moment must not take each other for its owner.
+        # Shared: two servers that check at the same moment must not take each other for the owner.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         try:
-            return _owner_decoder.decode(os.pread(fd, _MARK_BYTES_MAX, 0)).incarnation
+            return _owner_decoder.decode(os.pread(fd, _LOCK_BYTES_MAX, 0)).incarnation
         except msgspec.DecodeError as error:
-            # Who cannot be named cannot be proved dead.
-            raise RegionError(f"{name} is locked and does not say by whom ({error})") from error
+            # An unknown owner cannot be proved dead.
+            raise RegionError(f"{name} is locked, but its content does not name the owner ({error})") from error
     finally:
         os.close(fd)
     return None
 
 
 def _place(folder: str, owner: Owner) -> DirectoryLock:
-    """Signed and locked before it has its name."""
+    """Create the lock file, complete and locked, under a temporary name, then rename it."""
     temporary = f"{folder}/.owner-{owner.token}.{owner.uuid}.{owner.start_code}"
     fd = os.open(temporary, _READ_FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

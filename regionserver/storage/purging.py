@@ -1,7 +1,7 @@
-"""Removing the rows of a deleted table at a master's order (DD-06).
+"""Removes the rows of a deleted table at a master's order (DD-06).
 
-The order names the table. The server reads the table's record from the store before it removes anything. The record of
-a table whose purge has begun never changes back, so an old copy of the record can only make the server refuse.
+The order names the table. The server reads the table's record from the store before it removes anything. The record
+of a table whose purge has begun never changes back, so an outdated copy of the record can only cause a rejection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = Logger()
 
 
 class Purges:
-    """Carries out purges, one at a time."""
+    """Executes purges, one at a time."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class Purges:
         read: Callable[[str], Awaitable[bytes]],
         hosted: Callable[[], Iterable[str]],
     ) -> None:
-        """`submit` runs work in a thread; `read(table_id)` reads a table's record from the store; `hosted` gives the
-        ids of the tables of which this server has a replica."""
+        """`submit` runs work in a thread. `read(table_id)` reads a table's record from the store. `hosted` returns the
+        ids of the tables with a replica on this server."""
         self._opener = opener
         self._submit = submit
         self._read = read
@@ -41,7 +41,8 @@ class Purges:
         self._running = ""
 
     async def purge(self, table_id: str) -> Purged:
-        """Remove the table's rows. Raise RpcError if they must not be removed, or could not be."""
+        """Remove the table's rows; return their regions' number. Raise RpcError if they must not or cannot be
+        removed."""
         if self._running:
             raise RpcError(BUSY, f"the rows of table {self._running} are being removed")
         self._running = table_id
@@ -59,12 +60,12 @@ class Purges:
         try:
             record = decode_table(await self._read(table_id), table_id)
         except NoNode as error:
-            raise RpcError(BAD_REQUEST, f"the store knows no table {table_id!r}") from error
+            raise RpcError(BAD_REQUEST, f"the store has no table {table_id!r}") from error
         except (CorruptZnode, CoordError) as error:
             raise RpcError(BUSY, f"the record of table {table_id} could not be read: {error}") from error
         objection = objection_to_purge(record)
         if record.table_id != table_id:
-            objection = f"the record of table {table_id} is that of {record.table_id}"
+            objection = f"the record of table {table_id} belongs to table {record.table_id}"
         if table_id in self._hosted():
             objection = f"this server has regions of table {table_id}"
         if objection:
@@ -75,6 +76,6 @@ class Purges:
         self._submit(work, done.callback)
         result = await done
         if isinstance(result, Exception):
-            log.warn("files of deleted tables: {error}", error=result)
-            raise RpcError(BUSY, f"files of deleted tables: {result}")
+            log.warn("could not access files of deleted tables: {error}", error=result)
+            raise RpcError(BUSY, f"could not access files of deleted tables: {result}")
         return result

@@ -29,7 +29,7 @@ from regions.records.replica_key import replica_key
 from regionserver.config import ServerSettings as ServerSettings
 from regionserver.server import Command, RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
-from regionserver.session.master_link import Us
+from regionserver.session.master_link import HeartbeatState
 from simulation.checks.standbys import Standbys, observed
 from simulation.cluster.region_work import Opener, OpenReplicas, Threads, Work
 from simulation.cluster.store import SimulatedStore
@@ -308,9 +308,9 @@ class ObservedServer(RegionServer):
         super()._epoch_begun(epoch)
         self.highest_epoch = max(self.highest_epoch, epoch)
 
-    def us(self) -> Us:
+    def heartbeat_state(self) -> HeartbeatState:
         """See RegionServer.us."""
-        registration = super().us()
+        registration = super().heartbeat_state()
         self.highest_epoch = max(self.highest_epoch, registration.epoch)
         return registration
 

@@ -37,7 +37,7 @@ def running(folder: Path) -> Iterator[tuple[Nodes, Cluster]]:
 
 def node_of(client: RegionClient, nodes: Nodes) -> subprocess.Popen[bytes]:
     """The node with which the client is connected."""
-    connection = client.places._store._client._connection
+    connection = client.locator._store._client._connection
     return nodes.by_port[connection._socket.getpeername()[1]]
 
 
@@ -83,7 +83,7 @@ def test_a_frozen_store_ends_no_call_late(tmp_path: Path) -> None:
             assert isinstance(refused, Unavailable)
             assert "gives no session within 2 s" in str(refused)
             began = time.monotonic()
-            client.places._store.close()
+            client.locator._store.close()
             assert time.monotonic() - began < 2 + SLACK_S
         finally:
             nodes.all(signal.SIGCONT)

@@ -54,9 +54,9 @@ def place_of(client: RegionClient, key: str) -> Place:
     """Where the region of `key` is open now."""
 
     def found() -> Place | None:
-        region = client.places.region_of(TABLE, key)
+        region = client.locator.region_of(TABLE, key)
         assert region is not None
-        return Place.of(client.places.refresh(TABLE, region.region_id) or region)
+        return Place.of(client.locator.refresh(TABLE, region.region_id) or region)
 
     return eventually(found, what="the region open")  # type: ignore[return-value]
 

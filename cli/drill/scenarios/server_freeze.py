@@ -75,7 +75,7 @@ def _targets(drill: Drill, victim: ServerRecord) -> list[ProbeTarget]:
         return []
     found = []
     for table in traffic.tables.regions:
-        for region in traffic.places.regions(table) or []:
+        for region in traffic.locator.regions(table) or []:
             place = Place.of(region)
             if place is not None and (place.server, place.start_code) == (victim.uuid, victim.start_code):
                 found.append(ProbeTarget(table, region, place))

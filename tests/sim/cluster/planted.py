@@ -229,7 +229,7 @@ class X1Literally(Bug):
             transition = replica.transition
             if transition is None or transition.state is not RegionState.CLOSING:
                 return bool(real(self, replica))
-            return self._cluster.alive(transition.destination) is None
+            return self._world.alive(transition.destination) is None
 
         real = Selection.wants
         return [mock.patch.dict(next_action._REOPEN_TABLE, {row: literal}), instead(Selection, "wants", wants)]
@@ -461,7 +461,7 @@ class BarOfOneStart(Bug):
 
         def up(self: ServerTracker, event: Any, now_ms: int) -> None:
             real_up(self, event, now_ms)
-            only_that_start(self._cluster)
+            only_that_start(self._world)
 
         real_set, real_up = Picture.set_bars, ServerTracker.up
         return [instead(Picture, "set_bars", set_bars), instead(ServerTracker, "up", up)]
@@ -510,7 +510,7 @@ class LostReports(Bug):
     def patches(self) -> list[Patch]:
         def failed(self: MasterLink, why: str, **more: Any) -> None:
             flight = self._flight
-            if flight is not None and not flight.begins and not more.get("is_stranger"):
+            if flight is not None and not flight.begins and not more.get("is_other_master"):
                 self._flight, self.trouble = None, why
             else:
                 real(self, why, **more)

@@ -80,12 +80,12 @@ class ColdServerList(DdlBug):
 
         def choose(self: Selection, replica: Any, **more: Any) -> Incarnation | None:
             heard = self.__dict__.get("heard", set())
-            everybody = self._cluster.servers
-            self._cluster.servers = {uuid: one for uuid, one in everybody.items() if uuid in heard}
+            everybody = self._world.servers
+            self._world.servers = {uuid: one for uuid, one in everybody.items() if uuid in heard}
             try:
                 return real_choose(self, replica, **more)
             finally:
-                self._cluster.servers = everybody
+                self._world.servers = everybody
 
         real_answer, real_choose = HeartbeatReceiver.answer, Selection.choose
         return [instead(HeartbeatReceiver, "answer", answer), instead(Selection, "choose", choose)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
-from simulation.checks.crowding import NEWS, Crowding
+from simulation.checks.crowding import KNOWN_AFTER_US, Crowding
 from simulation.checks.observer import Shadow
 from simulation.engine.timeline import SECOND
 
@@ -41,7 +41,7 @@ class Table:
             self.crowding.changed(f"unassigned/00/t.{number:04}-0")
 
 
-@pytest.mark.parametrize(("age", "is_seen"), [(0, False), (NEWS - 1, False), (NEWS, True)])
+@pytest.mark.parametrize(("age", "is_seen"), [(0, False), (KNOWN_AFTER_US - 1, False), (KNOWN_AFTER_US, True)])
 def test_a_server_counts_as_idle_once_every_master_must_have_heard_of_it(age: int, is_seen: bool) -> None:
     """Found by seed 7100324: a master that went on after a freeze placed regions before it was told of a server that
     had registered a tenth of a second before."""

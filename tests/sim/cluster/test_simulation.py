@@ -209,7 +209,7 @@ def test_a_run_is_repeated_from_its_file(tmp_path: Path) -> None:
 def test_a_file_that_is_none() -> None:
     """The message names the file and where such files come from."""
     result = CliRunner().invoke(simulate, ["--replay", __file__], standalone_mode=False)
-    assert "is no recording of a simulation" in str(result.exception)
+    assert "is not a recording of a simulation" in str(result.exception)
 
 
 @pytest.mark.parametrize(

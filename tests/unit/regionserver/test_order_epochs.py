@@ -15,7 +15,7 @@ from regionserver.config import ServerSettings
 from regionserver.opener import NothingOpener
 from regionserver.server import RegionServer
 from regionserver.session.instance import FORMAT, Instance, InstanceRecord
-from regionserver.session.master_link import Us
+from regionserver.session.master_link import HeartbeatState
 
 
 class Server(RegionServer):
@@ -50,7 +50,7 @@ class Server(RegionServer):
 
     def known(self) -> int:
         """Return the epoch that heartbeats tell."""
-        told: Us = self.us()
+        told: HeartbeatState = self.heartbeat_state()
         return told.epoch
 
 

@@ -47,7 +47,7 @@ def admit(tree: Any, folder: Path, cluster_id: str = "c1", server: str = "a:1") 
     admission = Admission(shared, PATHS, server, lambda: 1)
     for _ in range(5):
         outcome: list[Any] = []
-        ensureDeferred(admission.prove(tree, cluster_id)).addBoth(outcome.append)
+        ensureDeferred(admission.check(tree, cluster_id)).addBoth(outcome.append)
         if outcome == [None]:
             assert shared.directory_id
             return shared.directory_id
@@ -83,7 +83,7 @@ def test_another_directory_is_refused(tree: Tree, tmp_path: Path) -> None:
         admit(tree, folder(tmp_path, "other"))
     assert not (tmp_path / "other" / FILE).exists()
     admit(Tree(), folder(tmp_path, "other"))
-    with pytest.raises(ConfigError, match="start this server with --shared-dir of the others"):
+    with pytest.raises(ConfigError, match="start this server with the --shared-dir of the others"):
         admit(tree, folder(tmp_path, "other"))
 
 
@@ -98,7 +98,7 @@ def test_a_directory_of_another_cluster_is_refused(tree: Tree, tmp_path: Path) -
     """Before this cluster has recorded any directory."""
     here = folder(tmp_path, "shared")
     SharedDirectory(here, "kv/1").create("c2")
-    with pytest.raises(ConfigError, match="belongs to cluster c2, and this store holds cluster c1"):
+    with pytest.raises(ConfigError, match="belongs to cluster c2, but this store holds cluster c1"):
         admit(tree, here)
     assert RECORD not in tree.znodes
 

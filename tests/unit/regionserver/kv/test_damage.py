@@ -26,9 +26,9 @@ _READ_ALL = "import lmdb, sys; print(sum(1 for _ in lmdb.open(sys.argv[1], subdi
 _SERVE = """
 import sys
 from regionserver.kv.files import Environments, RegionFile
-from regionserver.storage.ownership import Owner, take
-file = RegionFile(take(sys.argv[1], Owner("s", 1, 1, int(sys.argv[2])), None), Environments())
-file.prove(lambda: None)
+from regionserver.storage.ownership import Owner, acquire
+file = RegionFile(acquire(sys.argv[1], Owner("s", 1, 1, int(sys.argv[2])), None), Environments())
+file.recover(lambda: None)
 with file.reading() as snapshot:
     print(len(snapshot.page(b"", b"", 1000)[0]))
 import os, signal
@@ -83,7 +83,7 @@ def test_a_file_cut_short_at_any_page_fails_the_open(folder: Path) -> None:
         command = [sys.executable, "-c", _READ_ALL, str(path)]
         assert subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True).stdout == b"400\n"
     path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(RegionError, match="was cut short"):
+    with pytest.raises(RegionError, match="is truncated"):
         opened(folder, token=6)
 
 
@@ -135,7 +135,7 @@ def test_a_changed_value_is_never_served(folder: Path) -> None:
     for work in (lambda: values(again, "a"), lambda: put(again, d="4")):
         with pytest.raises(RpcError, match="row 'b' is damaged"):
             work()
-    assert said == ["row 'b' is damaged: its checksum does not fit"]
+    assert said == ["row 'b' is damaged: its checksum does not match"]
     closed(again)
 
 
@@ -192,7 +192,7 @@ def test_a_file_that_killed_two_servers_is_read_page_by_page(folder: Path) -> No
     command = [sys.executable, "-c", _SERVE, str(folder)]
     for token in ("6", "7"):
         assert subprocess.run([*command, token], cwd=ROOT, timeout=60, check=False).returncode < 0
-    with pytest.raises(RegionError, match="page 5 is no overflow page"):
+    with pytest.raises(RegionError, match="page 5 is not an overflow page"):
         opened(folder, token=8)
 
 
@@ -248,7 +248,7 @@ def test_a_copy_of_damaged_rows_fails_the_open(folder: Path) -> None:
     change(folder / "rows-5.mdb", b"100 coins", b"900 coins")
     file.close_if_idle()
     with pytest.raises(RegionError, match="row 'a' is damaged"):
-        opened(folder, token=6, evict=file.hold.owner.incarnation)
+        opened(folder, token=6, evict=file.lock.owner.incarnation)
     closed(file)
 
 
@@ -258,7 +258,7 @@ def test_a_copy_of_damaged_rows_fails_the_open(folder: Path) -> None:
 def test_a_lost_file_is_not_an_empty_region(folder: Path) -> None:
     """The mark in the directory says that there was one."""
     filled(folder).unlink()
-    with pytest.raises(RegionError, match="has no file of rows any more"):
+    with pytest.raises(RegionError, match="the file of rows in .* is missing"):
         opened(folder, token=6)
 
 
@@ -287,7 +287,7 @@ def test_a_large_file_of_an_earlier_build_stays_as_it_is(folder: Path, monkeypat
     with file.reading() as snapshot:
         assert not snapshot.verify(b"", 10).is_checked
     file.close_if_idle()
-    evicted = opened(folder, token=6, evict=file.hold.owner.incarnation)
+    evicted = opened(folder, token=6, evict=file.lock.owner.incarnation)
     assert rows_files(folder) == ["rows-6.mdb"]
     assert values(evicted, "a", "b") == [b"1", b"2"]
     closed(evicted)
@@ -312,7 +312,7 @@ def test_a_file_that_cannot_be_migrated_is_served_without_checksums(
 
 def test_an_earlier_build_refuses_the_new_file() -> None:
     """It takes the mark for a file of a later opening: its limit is 20 digits, and a token has 64 bits."""
-    assert files_module._MARK == "data-18446744073709551615.mdb"
+    assert files_module._MARKER == "data-18446744073709551615.mdb"
 
 
 def test_a_creation_that_broke_off_leaves_nothing_that_counts(folder: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_creation_that_broke_off_leaves_nothing_that_counts(folder: Path) -> N
     put(file, a="1")
     closed(file)
     assert not (folder / "new-5").exists()
-    (folder / files_module._MARK).unlink()
+    (folder / files_module._MARKER).unlink()
     again = opened(folder, token=6)
     assert values(again, "a") == [b"1"]
     assert rows_files(folder) == ["rows-5.mdb"]

@@ -19,7 +19,7 @@ from regionserver.kv.files import Environments, RegionFile
 from regionserver.kv.messages import PAGE_BYTES_MAX, REGION_FULL
 from regionserver.opener import RegionError
 from regionserver.request_gate import FENCED, NOT_SERVING
-from regionserver.storage.ownership import Owner, take
+from regionserver.storage.ownership import Owner, acquire
 
 ROOT = Path(__file__).resolve().parents[4]
 NOBODY = Incarnation("nobody", 0)
@@ -38,10 +38,10 @@ def opened(
 ) -> RegionFile:
     """A region as a server opens it."""
     folder.mkdir(exist_ok=True)
-    hold = take(str(folder), Owner(f"server-{token}", 1, 1, token), evict)
+    hold = acquire(str(folder), Owner(f"server-{token}", 1, 1, token), evict)
     made = RegionFile(hold, environments or Environments(), **options)
     try:
-        made.prove(lambda: None)
+        made.recover(lambda: None)
     except BaseException:
         hold.release()
         raise
@@ -50,7 +50,7 @@ def opened(
 
 def closed(file: RegionFile) -> None:
     file.close()
-    file.hold.release()
+    file.lock.release()
 
 
 def values(file: RegionFile, *keys: str) -> list[bytes | None]:
@@ -65,8 +65,8 @@ def put(file: RegionFile, **rows: str) -> None:
 def rows_files(folder: Path) -> list[str]:
     """The files of rows in a region's directory; without them there must be no mark either."""
     names = {path.name for path in folder.glob("*.mdb")}
-    assert (files_module._MARK in names) == any(name.startswith("rows-") for name in names)
-    return sorted(names - {files_module._MARK})
+    assert (files_module._MARKER in names) == any(name.startswith("rows-") for name in names)
+    return sorted(names - {files_module._MARKER})
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_close_waits_for_requests_and_refuses_later_ones(folder: Path, monkeypat
     monkeypatch.setattr(files_module, "CLOSE_WITHIN_S", 0.01)
     file = opened(folder)
     put(file, a="1")
-    with file.reading(), pytest.raises(RegionError, match="still being answered"):
+    with file.reading(), pytest.raises(RegionError, match="still in progress"):
         file.close()
     closed(file)
     with pytest.raises(RpcError) as caught:
@@ -253,11 +253,11 @@ def test_a_file_that_is_none_fails_the_open(folder: Path) -> None:
 _OWNER: str = """
 import sys
 from regionserver.kv.files import Environments, RegionFile
-from regionserver.storage.ownership import Owner, take
+from regionserver.storage.ownership import Owner, acquire
 from coord.rpc.wire import RpcError
-hold = take(sys.argv[1], Owner("old", 1, 1, 10), None)
+hold = acquire(sys.argv[1], Owner("old", 1, 1, 10), None)
 file = RegionFile(hold, Environments())
-file.prove(lambda: None)
+file.recover(lambda: None)
 number = 0
 while True:
     number += 1
@@ -331,7 +331,7 @@ def test_a_killed_owner_leaves_its_file_to_the_next(folder: Path) -> None:
         lines = process.stdout.read().split("\n")
         last = max([last, *(int(line) for line in lines[:-1])])
     new = opened(folder, token=20)
-    assert not new.hold.has_evicted
+    assert not new.lock.has_evicted
     assert last <= int(values(new, "n")[0] or b"0") <= last + 1
     put(new, n="new")
     closed(new)

@@ -19,9 +19,8 @@ from regions.messages import BAD_REQUEST, NO_LEASE, WRONG_SERVER
 from regions.records.model import Incarnation, RegionRecord, ReplicaLocation
 from regions.records.partitioning import bucket_of
 from regionserver.kv import files as files_module
-from regionserver.kv import lanes as lanes_module
+from regionserver.kv import request_queue
 from regionserver.kv import service as service_module
-from regionserver.kv.lanes import Lane
 from regionserver.kv.messages import (
     KEY_BYTES_MAX,
     KEYS_MAX,
@@ -36,6 +35,7 @@ from regionserver.kv.messages import (
     KvWritten,
     check_request,
 )
+from regionserver.kv.request_queue import RequestQueue
 from regionserver.kv.service import KvRegions
 from regionserver.opener import Opening
 from regionserver.request_gate import RATE_SPAN_S, Place, Serving
@@ -254,25 +254,25 @@ class LaneTests(SynchronousTestCase):
             self.batches.append(len(requests))
             return [KvWritten(one) for one in requests]
 
-        self.lane: Lane[int] = Lane(self.pool.submit, work)
+        self.lane: RequestQueue[int] = RequestQueue(self.pool.submit, work)
 
     def test_so_much_is_done_together(self) -> None:
         """Requests, and bytes."""
-        for number in range(lanes_module.TOGETHER_MAX + 3):
+        for number in range(request_queue.BATCH_REQUESTS_MAX + 3):
             self.lane.add(number, 1)
         while self.pool.run():
             pass
-        assert self.batches == [1, lanes_module.TOGETHER_MAX, 2]
+        assert self.batches == [1, request_queue.BATCH_REQUESTS_MAX, 2]
         self.batches.clear()
         for number in range(4):
-            self.lane.add(number, lanes_module.TOGETHER_BYTES_MAX // 2)
+            self.lane.add(number, request_queue.BATCH_BYTES_MAX // 2)
         while self.pool.run():
             pass
         assert self.batches == [1, 2, 1]
 
     def test_so_many_wait(self) -> None:
         """Beyond it a client is told to come back."""
-        for number in range(lanes_module.WAITING_MAX + 1):
+        for number in range(request_queue.WAITING_MAX + 1):
             self.lane.add(number, 1)
         with pytest.raises(RpcError) as caught:
             self.lane.add(0, 1)
@@ -281,7 +281,7 @@ class LaneTests(SynchronousTestCase):
     def test_so_many_bytes_wait(self) -> None:
         """However few the requests."""
         self.lane.add(0, 1)
-        self.lane.add(1, lanes_module.WAITING_BYTES_MAX)
+        self.lane.add(1, request_queue.WAITING_BYTES_MAX)
         with pytest.raises(RpcError):
             self.lane.add(2, 1)
 

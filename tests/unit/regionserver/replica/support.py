@@ -12,10 +12,10 @@ from regions.messages import CloseOrder, OpenOrder, OrderResult
 from regions.records.model import Incarnation, Intent, RegionRecord, RegionState, TransitionRecord
 from regionserver.replica.effects import (
     CloseRegion,
-    Decided,
     Effect,
     Key,
     OpenRegion,
+    OrderFinished,
     ReadBack,
     WriteStep,
 )
@@ -101,7 +101,7 @@ class Run:
 
     def pull(self) -> None:
         for effect in self.replicas.take_effects():
-            if isinstance(effect, Decided):
+            if isinstance(effect, OrderFinished):
                 self.decided.append(effect.result)
             else:
                 self.effects.append(effect)

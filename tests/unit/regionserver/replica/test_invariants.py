@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from regions.messages import OrderOutcome, OrderResult
 from regions.records.model import RegionRecord
 from regionserver.replica import finished_orders
-from regionserver.replica.effects import Decided
+from regionserver.replica.effects import OrderFinished
 from regionserver.replica.finished_orders import FinishedOrder
 from regionserver.replica.invariants import INVARIANTS
 from regionserver.replica.local_replica import LocalReplica, WaitingOrder
@@ -77,7 +77,7 @@ def _unknown_number(run: Run, one: LocalReplica) -> None:
 
 
 def _decided_too_early(run: Run, one: LocalReplica) -> None:
-    run.replicas._effects.append(Decided(one.ticket, OrderResult(*KEY, OrderOutcome.DONE)))
+    run.replicas._effects.append(OrderFinished(one.ticket, OrderResult(*KEY, OrderOutcome.DONE)))
 
 
 def _no_ticket(_run: Run, one: LocalReplica) -> None:

@@ -10,9 +10,9 @@ from regions.records.model import Incarnation, RegionRecord, RegionState, Replic
 from regions.transitions.states import Cause
 from regionserver.replica import machine as replicas_module
 from regionserver.replica.effects import (
-    AskAlive,
     CloseRegion,
     OpenRegion,
+    ReadHolder,
     SchemaChanged,
     WriteStep,
 )
@@ -328,13 +328,13 @@ class TestOpen:
 class TestHolder:
     """A region whose directory another incarnation still holds."""
 
-    def held(self) -> tuple[Run, AskAlive]:
+    def held(self) -> tuple[Run, ReadHolder]:
         run = Run()
         run.opening()
         run.step()
         job = run.next(OpenRegion)
         run.replicas.owner_held(job.key, job.number, OTHER, run.now)
-        return run, run.next(AskAlive)
+        return run, run.next(ReadHolder)
 
     def test_a_dead_holder_is_evicted(self) -> None:
         """A frozen process keeps its lock but has lost its session: the store decides, not the lock."""

@@ -11,11 +11,11 @@ from regions.records.model import Incarnation, RegionState
 from regions.transitions.states import Actor, Cause, is_legal
 from regionserver.replica import machine as replicas_module
 from regionserver.replica.effects import (
-    AskAlive,
     CloseRegion,
     Effect,
     OpenRegion,
     ReadBack,
+    ReadHolder,
     Stop,
     WriteStep,
 )
@@ -149,7 +149,7 @@ def _answer(run: Run, effect: Effect, rng: random.Random | None) -> None:
             run.replicas.close_failed(effect.key, effect.number, "no", run.now)
         else:
             run.replicas.closed(effect.key, effect.number, run.now)
-    elif isinstance(effect, AskAlive):
+    elif isinstance(effect, ReadHolder):
         run.replicas.holder_seen(effect.key, effect.number, effect.holder, chance < 0.5, run.now)
     else:
         assert isinstance(effect, Stop)

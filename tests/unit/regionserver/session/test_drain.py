@@ -50,14 +50,14 @@ class HandoverTests(SynchronousTestCase):
         async def announce(record: ServerRecord) -> None:
             await store.set(PATHS.server(record.uuid), znodes.encode(record))
 
-        work = drain.hand_over(self.clock, store, PATHS, RECORD, announce, lambda: self.left, patience_s)
+        work = drain.drain(self.clock, store, PATHS, RECORD, announce, lambda: self.left, patience_s)
         return ensureDeferred(work)
 
     def said(self) -> ServerRecord:
         return znodes.decode_server(self.store.nodes[PATHS.server("me")][0])
 
     def pass_time(self, seconds: float) -> None:
-        self.clock.pump([drain.LOOK_S] * (int(seconds / drain.LOOK_S) + 2))
+        self.clock.pump([drain.POLL_S] * (int(seconds / drain.POLL_S) + 2))
 
     def test_it_says_so_and_waits_until_it_is_empty(self) -> None:
         """Every region that leaves gives the others time."""

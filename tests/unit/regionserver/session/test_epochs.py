@@ -116,9 +116,9 @@ class EpochsTest(SynchronousTestCase):
 
     def test_a_heartbeat_answer_leads_to_a_look(self) -> None:
         """Nobody waits for it."""
-        self.epochs.hear(1 << 62)
+        self.epochs.verify(1 << 62)
         assert not self.reads
-        self.epochs.hear(4)
+        self.epochs.verify(4)
         self.reads[0].callback(4)
         assert self.known == 4
 

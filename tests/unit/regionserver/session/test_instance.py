@@ -40,7 +40,7 @@ def test_it_belongs_to_one_cluster_for_life(tmp_path: Path) -> None:
     first.adopt("c1", "here")
     first.close()
     second = Instance.open(tmp_path)
-    with pytest.raises(ConfigError, match=r"belongs to a server of cluster c1, and there is cluster c2.*--data-dir"):
+    with pytest.raises(ConfigError, match=r"belongs to a server of cluster c1, but there is cluster c2.*--data-dir"):
         second.adopt("c2", "there")
     assert second.cluster_id == "c1"
     second.close()
@@ -59,8 +59,8 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"not json", "no identity"),
-        (b'{"uuid":"x","kind":"master"}', "no identity"),
+        (b"not json", "not the identity"),
+        (b'{"uuid":"x","kind":"master"}', "not the identity"),
         (msgspec.json.encode({"format": 2, "uuid": "x", "start_code": 0}), "format 2"),
     ],
 )
@@ -83,7 +83,7 @@ def test_an_unusable_directory_is_one_clear_line(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"store": "nowhere"}, "store address"),
-        ({"host": "0.0.0.0"}, "tells nobody"),
+        ({"host": "0.0.0.0"}, "no other process can connect"),
         ({"root": "regions"}, "root"),
         ({"root": "/"}, "root"),
         ({"weight": 0.0}, "weight"),

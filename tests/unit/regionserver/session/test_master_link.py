@@ -14,7 +14,7 @@ from regions.liveness.roster import Roster
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply, ReplicaReport, ServerFigures
 from regions.records.model import ServerRecord
 from regionserver.replica.effects import Key
-from regionserver.session.master_link import MasterLink, Role, Us
+from regionserver.session.master_link import HeartbeatState, MasterLink, Role
 
 RECORD = ServerRecord("s1", "h", 1, 7)
 ADDRESS = ("m", 1)
@@ -27,15 +27,15 @@ class Server:
         self.held: dict[Key, int] = {(f"t.{number}", 0): 0 for number in range(count)}
         self.epoch = -1
 
-    def us(self) -> Us:
+    def heartbeat_state(self) -> HeartbeatState:
         def describe(key: Key) -> ReplicaReport | None:
             return ReplicaReport(key[0], "t", key[1], "OPEN", self.held[key]) if key in self.held else None
 
-        return Us("c", RECORD, self.epoch, ServerFigures(len(self.held)), describe, lambda: list(self.held))
+        return HeartbeatState("c", RECORD, self.epoch, ServerFigures(len(self.held)), describe, lambda: list(self.held))
 
 
 def beat(link: MasterLink, server: Server) -> Heartbeat:
-    made = link.beat(server.us())
+    made = link.next_heartbeat(server.heartbeat_state())
     assert made is not None
     return made
 
@@ -53,7 +53,7 @@ def told(server: Server, report_max: int = 5_000) -> MasterLink:
     for _ in range(2):
         beat(link, server)
         link.answered(leader(), 3)
-    assert link.is_told
+    assert link.is_up_to_date
     return link
 
 
@@ -62,7 +62,7 @@ def test_the_first_heartbeat_introduces_and_reports_nothing() -> None:
     link = MasterLink(ADDRESS)
     made = beat(link, Server(3))
     assert (made.registration, made.report, made.sequence, made.recipient) == (RECORD, None, 1, "")
-    assert link.beat(Server().us()) is None, "one is on its way"
+    assert link.next_heartbeat(Server().heartbeat_state()) is None, "one is on its way"
 
 
 def test_a_new_leader_is_told_everything_unasked() -> None:
@@ -104,7 +104,7 @@ def test_standbys_are_told_of_no_replica() -> None:
         assert beat(link, server).report is None
         link.answered(STANDBY, 3)
         link.changed(server.held)
-    assert (link.role, link.owed) == (Role.STANDBY, 0)
+    assert (link.role, link.unreported) == (Role.STANDBY, 0)
 
 
 def test_a_claim_under_an_epoch_that_is_over_is_not_believed_and_told_so() -> None:
@@ -142,7 +142,7 @@ def test_what_could_not_be_delivered_is_told_at_the_next_tick() -> None:
     link.changed([("t.9", 0)])
     link.failed("timeout")
     assert not link.is_urgent
-    assert link.trouble == "timeout"
+    assert link.problem == "timeout"
     report = beat(link, server).report
     assert report is not None
     assert {one.key: one.schema_version for one in report.replicas} == {"t.0-0": 7, "t.9-0": 1}
@@ -177,7 +177,7 @@ def test_a_full_report_comes_in_parts_one_right_after_the_other() -> None:
         (2, False, False),
         (1, False, True),
     ]
-    assert link.is_told
+    assert link.is_up_to_date
     assert not link.is_urgent
 
 
@@ -200,7 +200,7 @@ def test_another_master_at_the_same_address_is_a_stranger() -> None:
     server = Server(1)
     link = told(server)
     beat(link, server)
-    link.failed("this is master m2", is_stranger=True)
+    link.failed("this is master m2", is_other_master=True)
     made = beat(link, server)
     assert (made.recipient, made.registration, made.report) == ("", RECORD, None)
 
@@ -228,7 +228,7 @@ def test_a_master_with_two_addresses_is_told_everything_all_the_same() -> None:
             server.held["t.0", 0] = number
             for link in ties:
                 link.changed([("t.0", 0)])
-        made = [link.beat(server.us()) for link in ties]
+        made = [link.next_heartbeat(server.heartbeat_state()) for link in ties]
         for link, one in zip(reversed(ties), reversed(made), strict=True):
             assert one is not None
             link.answered(ear.hear(one, leads=True), 0)
@@ -292,7 +292,7 @@ def test_whatever_is_lost_the_leader_knows_everything_in_the_end(
 
     def exchange(at: int, fate: str) -> None:
         nonlocal epoch
-        made = ties[at].beat(server.us())
+        made = ties[at].next_heartbeat(server.heartbeat_state())
         if made is None:
             return
         if fate in ("lost", "late"):
@@ -330,7 +330,7 @@ def test_whatever_is_lost_the_leader_knows_everything_in_the_end(
             ties[number] = MasterLink(ADDRESS, report_max, ties[number].sent)
         elif what == "anew":  # the master's ephemeral was gone for a moment: whatever was on its way arrives late
             number %= 2
-            made = ties[number].beat(server.us())
+            made = ties[number].next_heartbeat(server.heartbeat_state())
             late[number] += [] if made is None else [made]
             ties[number] = MasterLink(ADDRESS, report_max)
         if what in ("open", "close", "alter"):

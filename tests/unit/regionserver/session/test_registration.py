@@ -167,7 +167,7 @@ class MembershipTests(SynchronousTestCase):
             self.client.failing = lost
             joining = self.join()
             for _ in range(10):
-                self.reactor.advance(report.AGAIN_S)
+                self.reactor.advance(report.RETRY_S)
             self.successResultOf(joining)
             assert self.client.znodes[self.path][2] == MY_SESSION
 
@@ -194,10 +194,10 @@ class MembershipTests(SynchronousTestCase):
             self.setUp()
             self.client.znodes[self.path] = (znodes.encode(other), 0, OTHER_SESSION)
             joining = self.join()
-            self.reactor.advance(report.LOOK_S)
+            self.reactor.advance(report.POLL_S)
             self.assertNoResult(joining)
             del self.client.znodes[self.path]
-            self.reactor.advance(report.LOOK_S)
+            self.reactor.advance(report.POLL_S)
             self.successResultOf(joining)
 
     def test_a_leftover_that_expires_meanwhile_is_no_obstacle(self) -> None:
@@ -205,7 +205,7 @@ class MembershipTests(SynchronousTestCase):
         self.leftover()
         self.client.before_multi = lambda: self.client.znodes.pop(self.path, None) and None
         joining = self.join()
-        self.reactor.advance(report.AGAIN_S)
+        self.reactor.advance(report.RETRY_S)
         self.successResultOf(joining)
         assert self.client.znodes[self.path][2] == MY_SESSION
 
@@ -231,7 +231,7 @@ class MembershipTests(SynchronousTestCase):
         self.client.watches.pop()(2, self.path, 0)
         self.assertNoResult(self.member.over)
         del self.client.znodes[self.path]
-        self.reactor.advance(report.AGAIN_S)
+        self.reactor.advance(report.RETRY_S)
         self.successResultOf(self.member.over)
 
     def test_a_registration_that_somebody_has_written_over_is_written_again(self) -> None:
@@ -265,7 +265,7 @@ class MembershipTests(SynchronousTestCase):
         length_s = 3.0 * (1 - MARGIN)
         assert self.lease.left_s(self.reactor.seconds()) <= length_s - 1.0
         for _ in range(4):
-            self.reactor.advance(report.AGAIN_S)
+            self.reactor.advance(report.RETRY_S)
         self.client.syncs[-1].callback(None)
         self.reactor.advance(0.4)
         self.client.syncs[-1].callback(None)
@@ -324,11 +324,11 @@ class MembershipTests(SynchronousTestCase):
             self.client.znodes[PATHS.cluster] = (b"rubbish", 1, 0)
             self.member = self.membership(belongs=belongs)
             joining = self.join()
-            self.reactor.advance(report.LOOK_S)
+            self.reactor.advance(report.POLL_S)
             self.assertNoResult(self.member.over)
             assert (self.adopted, self.path in self.client.znodes) == ([], not belongs)
             self.client.znodes[PATHS.cluster] = cluster
-            self.reactor.advance(report.LOOK_S)
+            self.reactor.advance(report.POLL_S)
             if not belongs:
                 self.client.watches.pop()(3, PATHS.cluster, 0)
             self.successResultOf(joining)
@@ -339,11 +339,11 @@ class MembershipTests(SynchronousTestCase):
         cluster = self.client.znodes.pop(PATHS.cluster)
         self.member = self.membership(belongs=True)
         joining = self.join()
-        self.reactor.advance(report.LOOK_S)
+        self.reactor.advance(report.POLL_S)
         self.assertNoResult(joining)
         assert self.client.znodes == {}
         self.client.znodes[PATHS.cluster] = cluster
-        self.reactor.advance(report.LOOK_S)
+        self.reactor.advance(report.POLL_S)
         self.successResultOf(joining)
         assert self.adopted == ["c1"]
 
@@ -355,7 +355,7 @@ class MembershipTests(SynchronousTestCase):
         self.client.znodes[PATHS.cluster] = cluster
         self.client.failing = 1
         self.client.watches.pop()(1, PATHS.cluster, 0)
-        self.reactor.advance(report.AGAIN_S)
+        self.reactor.advance(report.RETRY_S)
         assert self.adopted == ["c1"]
 
     def test_nothing_is_left_running_after_the_end(self) -> None:

@@ -95,7 +95,7 @@ def test_only_the_named_holder_is_evicted(tmp_path: Path, folder: Path) -> None:
     old = DirectoryOpener(tmp_path)
     made = opening(server=OTHER)
     old.prepare([made])
-    hold = old.hold(made)
+    hold = old.acquire(made)
     with pytest.raises(OwnerHeld):
         take(DirectoryOpener(tmp_path), evict=Incarnation("other", 1), token=8)
     assert hold.is_newest()
@@ -152,7 +152,7 @@ def test_a_mark_that_says_nothing_is_never_passed_over(tmp_path: Path, folder: P
     """Who cannot be named cannot be proved dead."""
     take(DirectoryOpener(tmp_path), server=OTHER)
     (folder / "owner-7").write_text("")
-    with pytest.raises(RegionError, match="does not say by whom"):
+    with pytest.raises(RegionError, match="does not name the owner"):
         take(DirectoryOpener(tmp_path), evict=OTHER, token=8)
 
 
@@ -161,7 +161,7 @@ def test_a_mark_that_was_removed_is_not_held(tmp_path: Path, folder: Path) -> No
     made = opening()
     opener = DirectoryOpener(tmp_path)
     opener.prepare([made])
-    hold = opener.hold(made)
+    hold = opener.acquire(made)
     (folder / "owner-7").unlink()
     assert not hold.is_newest()
 
@@ -241,7 +241,7 @@ def opened_before(token: int) -> RegionRecord:
 def test_a_region_that_was_open_is_not_created_anew(tmp_path: Path, folder: Path) -> None:
     """A volume that is not mounted, or another directory: the open fails, and leaves nothing there."""
     for token in (0, 7):
-        with pytest.raises(RegionError, match="does not exist, and server other had this region open"):
+        with pytest.raises(RegionError, match="does not exist, but server other had this region open"):
             take(DirectoryOpener(tmp_path), region=opened_before(token), token=8)
     assert not folder.exists()
 
@@ -311,9 +311,9 @@ def test_a_volume_unmounted_while_the_server_runs_is_a_failed_open(tmp_path: Pat
     opener.shared.directory_id = opener.shared.create("c").directory_id
     take(opener)
     (tmp_path / "directory.json").rename(tmp_path / "away")
-    with pytest.raises(RegionError, match=r"has no directory.json any more: mount the volume"):
+    with pytest.raises(RegionError, match=r"directory.json of shared directory .* has disappeared: mount the volume"):
         take(opener, region=RegionRecord("t", "r2"))
     assert not (tmp_path / "regions" / "t" / "r2").exists()
     opener.shared.create("c")
-    with pytest.raises(RegionError, match=r"and was .* when this server started"):
+    with pytest.raises(RegionError, match=r"but was .* when this server started"):
         take(opener, region=RegionRecord("t", "r2"))

@@ -1,8 +1,8 @@
-"""Requests that wait for the same thing are done together.
+"""Queues of requests that are executed in batches.
 
-A lane does one piece of work at a time; what arrives meanwhile gathers and is the next piece. So a region that is
-written by many clients makes one durable commit after the other, each with all that has come since the last: nobody
-waits for a timer, and the disk is asked for no more syncs than it can give.
+A queue executes one batch at a time. Requests that arrive meanwhile form the next batch. A region that many clients
+write makes one durable commit after the other, each with all requests that arrived during the previous one. No timer
+delays a request, and the disk gets no more syncs than it can perform.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from coord.rpc.wire import Code, RpcError
 
 T = TypeVar("T")
 
-#: Requests and bytes done together at most.
-TOGETHER_MAX: Final = 512
-TOGETHER_BYTES_MAX: Final = 8 * 1024 * 1024
-#: Requests and bytes that may wait in one lane; beyond that a client is told to come back later.
+#: Limits of one batch.
+BATCH_REQUESTS_MAX: Final = 512
+BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+#: Limits of the waiting requests of one queue; beyond them requests are rejected with BUSY.
 WAITING_MAX: Final = 4096
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 
 Answer = msgspec.Struct | RpcError
 
 
-class Lane(Generic[T]):
-    """One lane of one region; the reactor's thread, but `work` runs on a worker."""
+class RequestQueue(Generic[T]):
+    """One queue of one region. Used on the reactor's thread; `work` runs on a worker."""
 
     def __init__(
         self,
         submit: Callable[[Callable[[], Sequence[Answer]], Callable[[Sequence[Answer] | Exception], None]], None],
         work: Callable[[list[T]], Sequence[Answer]],
     ) -> None:
-        """`submit(job, done)` runs `job` on a worker; `work` answers each of its requests, in their order."""
+        """Call `submit(job, done)` to run a batch on a worker; `work` returns a reply for each request, in order."""
         self._submit = submit
         self._work = work
         self._waiting: deque[tuple[T, int, Deferred[msgspec.Struct]]] = deque()
@@ -44,9 +44,9 @@ class Lane(Generic[T]):
         self._is_busy = False
 
     def add(self, request: T, size: int) -> Deferred[msgspec.Struct]:
-        """Do it when its turn comes; fires with the answer. Raises RpcError(BUSY) beyond the limits."""
+        """Queue a request; return a Deferred of the reply. Raise RpcError(BUSY) beyond the limits."""
         if len(self._waiting) >= WAITING_MAX or (self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX):
-            raise RpcError(Code.BUSY, f"{len(self._waiting)} requests wait for this region already")
+            raise RpcError(Code.BUSY, f"{len(self._waiting)} requests already wait for this region")
         answer: Deferred[msgspec.Struct] = Deferred()
         self._waiting.append((request, size, answer))
         self._waiting_bytes += size
@@ -59,16 +59,16 @@ class Lane(Generic[T]):
         self._is_busy = True
         requests: list[T] = []
         answers: list[Deferred[msgspec.Struct]] = []
-        together = 0
-        while self._waiting and len(requests) < TOGETHER_MAX:
+        batch_bytes = 0
+        while self._waiting and len(requests) < BATCH_REQUESTS_MAX:
             request, size, answer = self._waiting[0]
-            if requests and together + size > TOGETHER_BYTES_MAX:
+            if requests and batch_bytes + size > BATCH_BYTES_MAX:
                 break
             self._waiting.popleft()
-            together += size
+            batch_bytes += size
             requests.append(request)
             answers.append(answer)
-        self._waiting_bytes -= together
+        self._waiting_bytes -= batch_bytes
 
         def done(results: Sequence[Answer] | Exception) -> None:
             self._is_busy = False

@@ -1,8 +1,8 @@
-"""Where the region of a key is open: read from the store, kept, and read again when a server says otherwise.
+"""Locations of regions: read from the store, cached, and read again after a server rejects a request.
 
-A table's regions are the children of one znode, and their names follow the order of their keys, so the region of one
-key is found by reading a dozen of them, however many there are. The cache may be wrong at any time; servers answer
-only for the very opening that a request names, so a wrong one costs a round trip and nothing else.
+A table's regions are the children of one znode. Their names follow the order of their keys, so a binary search finds
+the region of a key with a dozen reads in a table of any size. The cache may be outdated at any time. Servers check the
+opening that a request names, so an outdated entry costs a round trip and nothing else.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from regionserver.client.store import READ_TIMEOUT_S, StoreReader
 
 
 class _Table:
-    """One table as far as it has been read: its regions' names in order, and the records read so far."""
+    """The cached part of a table: the names of its regions in order, and the records read so far."""
 
     def __init__(self, record: TableRecord, names: list[str]) -> None:
         self.record = record
         self.names = names
         self.regions: dict[str, RegionRecord] = {}
-        #: Start keys of the regions read so far, in order, with their names.
+        #: Start keys of the cached regions, in order, with the regions' names.
         self.starts: list[tuple[str, str]] = []
 
 
-class Places:
-    """Regions and servers as the store has them. Any thread. Methods raise what `StoreReader` raises.
+class RegionLocator:
+    """Regions and servers as recorded in the store, for any thread. Methods raise what `StoreReader` raises.
 
-    `until_s`: when a read of the store must have ended, by `time.monotonic`; what is known needs no read.
+    `until_s` is the deadline of reads from the store, by `time.monotonic`. Cached values need no read.
     """
 
     def __init__(self, client: KazooClient | StoreReader, layout: Layout) -> None:
@@ -45,18 +45,18 @@ class Places:
         self._servers: dict[str, ServerRecord] = {}
 
     def table(self, name: str, *, until_s: float | None = None) -> TableRecord | None:
-        """The table of that name or id; None if there is none."""
+        """Return the table with this name or id, or None."""
         found = self._table(name, _end(until_s))
         return None if found is None else found.record
 
     def region_of(self, table: str, key: str, *, until_s: float | None = None) -> RegionRecord | None:
-        """The region that holds `key`, perhaps as it was a while ago; None for an unknown table."""
+        """Return the region that holds `key`, perhaps outdated; None for an unknown table."""
         end_s = _end(until_s)
         found = self._table(table, end_s)
         return None if found is None else self._region_at(found, place(key, found.record.hash_buckets), end_s)
 
     def region_at(self, table: str, placed: str, *, until_s: float | None = None) -> RegionRecord | None:
-        """The same for a placed key (`regions/records/partitioning.py`)."""
+        """Return the region that holds a placed key (`regions/records/partitioning.py`); None for an unknown table."""
         end_s = _end(until_s)
         found = self._table(table, end_s)
         return None if found is None else self._region_at(found, placed, end_s)
@@ -70,7 +70,7 @@ class Places:
         return self._search(found, key, end_s)
 
     def regions(self, table: str, *, until_s: float | None = None) -> list[RegionRecord] | None:
-        """All regions of a table by key, read now; None for an unknown table."""
+        """Return all regions of a table by key, read from the store; None for an unknown table."""
         end_s = _end(until_s)
         found = self._table(table, end_s)
         if found is None:
@@ -83,7 +83,8 @@ class Places:
         return sorted((one for one in records if not one.is_replaced), key=lambda one: one.start_key)
 
     def refresh(self, table: str, region_id: str, *, until_s: float | None = None) -> RegionRecord | None:
-        """Read one region's record again; None if it is gone, and then the whole table is forgotten."""
+        """Read one region's record again. Return None and drop the table from the cache if the region no longer
+        exists."""
         end_s = _end(until_s)
         found = self._table(table, end_s)
         if found is None:
@@ -94,12 +95,12 @@ class Places:
         return record
 
     def forget(self, table: str) -> None:
-        """The table has changed: read it anew when it is needed."""
+        """Drop a table from the cache."""
         with self._lock:
             self._tables.pop(table, None)
 
     def server(self, uuid: str, start_code: int, *, until_s: float | None = None) -> ServerRecord | None:
-        """Return the address of one start of a server; None if that start is not registered."""
+        """Return the registration of one start of a server; None if this start is not registered."""
         with self._lock:
             known = self._servers.get(uuid)
         if known is None or known.start_code != start_code:
@@ -107,7 +108,7 @@ class Places:
         return known if known is not None and known.start_code == start_code else None
 
     def refresh_server(self, uuid: str, *, until_s: float | None = None) -> ServerRecord | None:
-        """Read a server's registration again, for it did not answer; None if it is not registered (any more)."""
+        """Read the registration of a server that did not answer; None if it is not registered."""
         path = self._layout.server(uuid)
         try:
             found = decode_server(self._store.get(path, _end(until_s)), path)
@@ -156,9 +157,9 @@ class Places:
             table.regions[record.region_id] = record
 
     def _search(self, table: _Table, key: str, end_s: float) -> RegionRecord | None:
-        """By halves over the names; should they not be in the order of the keys, one after the other.
+        """Search the region of `key`: binary search over the names, then linear if the names are not in key order.
 
-        Raises CorruptZnode if the key may be in a region whose record somebody has written over.
+        Raise CorruptZnode if the key may be in a region whose record is corrupt.
         """
         corrupt: CorruptZnode | None = None
         low, high = 0, len(table.names) - 1
@@ -190,5 +191,5 @@ class Places:
 
 
 def _end(until_s: float | None) -> float:
-    """Return the time by which a read must have ended."""
+    """Return the deadline of a read."""
     return time.monotonic() + READ_TIMEOUT_S if until_s is None else until_s
