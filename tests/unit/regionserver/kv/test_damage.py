@@ -258,7 +258,7 @@ def test_a_copy_of_damaged_rows_fails_the_open(folder: Path) -> None:
 def test_a_lost_file_is_not_an_empty_region(folder: Path) -> None:
     """The mark in the directory says that there was one."""
     filled(folder).unlink()
-    with pytest.raises(RegionError, match="the file of rows in .* is missing"):
+    with pytest.raises(RegionError, match=r"the file of rows in .* is missing"):
         opened(folder, token=6)
 
 
