@@ -23,6 +23,7 @@ from cli.splits import read_keys, split_evenly
 from regions import messages
 from regions.messages.staleness import Bound
 from regions.records.kinds import KV, check_kind, one_copy
+from regions.records.members import Storage
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState, TabletState
 from regions.records.partitioning import RegionSpec, describe_range, split_ranges
 from regions.records.schema import (
@@ -57,6 +58,7 @@ _request_id = click.option(
 )
 
 
+_STORAGE_HELP: Final = "Where the rows lie.  [default: tablet for several replicas of kind kv, else shared]"
 _KIND_HELP: Final = "Kind of service that opens its regions, such as kv/1.  [default: the only kind that servers offer]"
 
 
@@ -71,7 +73,12 @@ _KIND_HELP: Final = "Kind of service that opens its regions, such as kv/1.  [def
 @click.option("--key-column", help="Column of the keys.  [default: the first]")
 @click.option("--size-column", help="Column of the sizes.  [default: size_bytes, else every key counts 1]")
 @click.option("--schema", default="", help="A schema of your own, as text, instead of columns.")
-@click.option("--replication", type=click.IntRange(1), default=1, help="Replicas of each region; 1 for kind kv.")
+@click.option(
+    "--replicas", "--replication", type=click.IntRange(1), default=1, help="Copies of each row: 1, 3, 5 or 7."
+)
+@click.option("--storage", type=click.Choice([one.value for one in Storage]), help=_STORAGE_HELP)
+@click.option("--racks-min", type=click.IntRange(0), default=0, help="Racks in which a tablet's replicas must lie.")
+@click.option("--allow-under-replicated", is_flag=True, help="Begin with a majority of the replicas.")
 @click.option("--group", default="", help="Servers of this group only.")
 @click.option("--kind", default="", metavar="NAME/VERSION", help=_KIND_HELP)
 @_wait
@@ -91,7 +98,10 @@ def create(
     key_column: str | None,
     size_column: str | None,
     schema: str,
-    replication: int,
+    replicas: int,
+    storage: str | None,
+    racks_min: int,
+    allow_under_replicated: bool,
     group: str,
     kind: str,
     wait_s: float,
@@ -102,6 +112,9 @@ def create(
 
     One region, unless cut at the keys of --split or --splits, or into --regions of nearly equal size at keys of --from.
     With --hash-buckets every key is put into a bucket by its hash, and each bucket is cut at those keys.
+
+    With --replicas 3 each region is a tablet: three servers keep a copy on their own disks, and a dead server loses
+    nothing. One replica lies in the directory that all servers share.
 
     \b
     Types: bool int8 int16 int32 int64 float double string binary timestamp
@@ -117,7 +130,10 @@ def create(
         name=name,
         splits=cuts,
         regions=cut,
-        replication=replication,
+        replication=replicas,
+        storage=storage or "",
+        racks_min=racks_min,
+        allow_under_replicated=allow_under_replicated,
         schema=schema,
         group=group,
         kind=kind,
@@ -132,7 +148,7 @@ def create(
         return
     click.echo(
         f"table {made.table.name} ({made.table.table_id}): {output.count(made.regions, 'region')},"
-        f" {made.open} of {made.replicas} open"
+        f" {made.open} of {made.replicas} open; {storage_words(made.table)}"
     )
 
 
@@ -434,14 +450,22 @@ _describe.hidden = True
 table.add_command(_describe, "describe")
 
 
+def storage_words(record: TableRecord) -> str:
+    """Return where a table's rows lie, for people."""
+    if record.is_tablet:
+        return f"tablets, {output.count(record.replication, 'replica')} each"
+    return "rows in the shared directory"
+
+
 def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> list[str]:
     """A table's record as people read it."""
+    copies = storage_words(record) if record.is_tablet else f"replication {record.replication}"
     lines = [
         f"{record.name}  id {record.table_id}, {record.state}, {record.intent}, "
-        f"{output.count(record.regions, 'region')}, replication {record.replication}, kind {record.kind or KV}, "
+        f"{output.count(record.regions, 'region')}, {copies}, kind {record.kind or KV}, "
         f"schema version {record.schema_version}"
     ]
-    note = one_copy(record.kind, record.replication)
+    note = one_copy(record.kind, record.replication, record.storage)
     lines += [f"copies: {note}"] if note else []
     if record.state is TableState.ALTERING:
         before = f"version {record.fully_applied_version}" if record.fully_applied_schema is not None else "none"

@@ -32,7 +32,6 @@ from regions.records.znodes import CorruptZnode
 _FSCK: Final = "`rk fsck` lists all damaged znodes."
 #: Longest `wait_ms` of a request.
 WAIT_MS_MAX: Final = 3_600_000
-REPLICATION_MAX: Final = 7
 PROBLEMS_MAX: Final = 20
 #: Limit of the accepted moves that have not begun.
 MOVES_PENDING_MAX: Final = 20_000

@@ -36,24 +36,26 @@ from master.catalog.locks import Lock, LockTable, Rank
 from master.catalog.lookup import find_table, summary
 from master.context import ActiveContext
 from regions import messages as ms
+from regions.assign.placement import is_eligible
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.entities import Table
+from regions.cluster.entities import Server, Table
 from regions.cluster.state import ClusterState
 from regions.messages import ddl
 from regions.records import partitioning
 from regions.records import schema as columns
 from regions.records.kinds import check_group, check_kind, one_copy, resolve
+from regions.records.members import REPLICAS_MAX, Storage
 from regions.records.model import RegionRecord, RequestRecord, TableIntent, TableRecord, TableState, TabletState
 from regions.records.partitioning import RegionSpec, check_ranges
 from regions.records.schema import Schema
 from regions.records.znodes import CorruptZnode, check_table_name, decode_name, decode_table
+from regions.replication.creation import objection_to_tablets, storage_for, with_members
 from regions.transitions import purging
 from regions.transitions.table_states import VISIBLE, table_after
 
 log = Logger()
 
-REPLICATION_MAX: Final = 7
 #: Attempts of an operation whose record is changed at the same time.
 TRIES_MAX: Final = 3
 
@@ -173,12 +175,17 @@ class TableOperations:
         schema, specs = plan_create(request)
         world = self._active_master.world
         kind = kind_for(request, world)
+        storage = storage_of(request, kind)
+        sites = await self._sites(request, kind) if storage is Storage.TABLET else []
         async with self.locks.hold(Lock(Rank.NAME, request.name)):
             if request.name in world.names:
                 raise RpcError(ms.ALREADY_EXISTS, f"table {request.name!r} already exists")
             table, regions = new_table(
                 request, schema, specs, tables.new_table_id(self._token), self._now_ms(), TableState.PREPARING, kind
             )
+            if storage is Storage.TABLET:
+                table = msgspec.structs.replace(table, storage=storage)
+                regions = with_members(regions, sites, request.replication)
             self.preparing[table.table_id] = table
             try:
                 written = msgspec.structs.replace(table, state=_after(table, "written"))
@@ -187,6 +194,21 @@ class TableOperations:
                 del self.preparing[table.table_id]
             self._active_master.observe(ev.TableSeen(written, 0, [(region, 0) for region in regions]))
         return written
+
+    async def _sites(self, request: ddl.CreateTable, kind: str) -> list[Server]:
+        """Return the servers on which a new table's tablets may lie. Raise RpcError if the table cannot be created."""
+        registered, sites = tablet_sites(request.group, kind, self._active_master.world)
+        objection = objection_to_tablets(
+            sites,
+            replicas=request.replication,
+            racks_min=request.racks_min,
+            allow_under_replicated=request.allow_under_replicated,
+            format_in_force=await store.format_in_force(self._active_master.fence),
+            registered=registered,
+        )
+        if objection:
+            raise RpcError(ms.BAD_REQUEST, objection)
+        return sites
 
     async def _write_new(self, table: TableRecord, regions: list[RegionRecord], entry: tables.Ops) -> None:
         """Write a new table. First remove the remains of an unfinished creation of the same name."""
@@ -386,8 +408,8 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
         check_ranges(specs)
         if len(specs) > store.REGIONS_PER_TABLE_MAX:
             raise ValueError(f"{len(specs)} regions; a table has at most {store.REGIONS_PER_TABLE_MAX}")
-        if not 1 <= request.replication <= REPLICATION_MAX:
-            raise ValueError(f"replication is between 1 and {REPLICATION_MAX}, not {request.replication}")
+        if not 1 <= request.replication <= REPLICAS_MAX:
+            raise ValueError(f"replication is between 1 and {REPLICAS_MAX}, not {request.replication}")
         if request.columns and request.schema:
             raise ValueError("give columns or a schema text, not both")
         schema = columns.create(request.columns) if request.columns else request.schema
@@ -407,10 +429,34 @@ def kind_for(request: ddl.CreateTable, world: ClusterState) -> str:
         kind = resolve(request.kind, of_group or [one.kind for one in servers])
     except ValueError as error:
         raise RpcError(ms.BAD_REQUEST, str(error)) from error
-    objection = one_copy(kind, request.replication)
-    if objection:
-        raise RpcError(ms.BAD_REQUEST, f"{objection}; create the table with replication 1")
     return kind
+
+
+def storage_of(request: ddl.CreateTable, kind: str) -> Storage:
+    """Return where the rows of a table to be created lie.
+
+    Raise RpcError(BAD_REQUEST) for what does not fit together, and for more replicas than copies would be kept.
+    """
+    try:
+        storage = storage_for(request.storage, kind, request.replication)
+    except ValueError as error:
+        raise RpcError(ms.BAD_REQUEST, str(error)) from error
+    objection = one_copy(kind, request.replication, storage)
+    if objection:
+        raise RpcError(ms.BAD_REQUEST, f"{objection}; create the table with --replicas 1 or --storage tablet")
+    if storage is Storage.SHARED and (request.racks_min or request.allow_under_replicated):
+        raise RpcError(ms.BAD_REQUEST, "racks and a lower number of replicas to begin with are for tablets alone")
+    return storage
+
+
+def tablet_sites(group: str, kind: str, world: ClusterState) -> tuple[int, list[Server]]:
+    """Return how many live servers could take a region of the table, and those of them that take tablets."""
+    servers = [
+        one
+        for one in world.servers.values()
+        if one.fenced_until_ms is None and is_eligible(one, group=group, kind=kind, exclude=(), peers=())
+    ]
+    return len(servers), [one for one in servers if one.record.tablets]
 
 
 def new_table(

@@ -113,6 +113,16 @@ async def initialize_root(
     return record
 
 
+async def format_in_force(fence: Fence) -> int:
+    """Return the cluster's format; the lowest one if the record is damaged, so that nothing relies on a higher one."""
+    data, _ = await fence.client.get(fence.layout.cluster)
+    try:
+        return decode_cluster(data, fence.layout.cluster).format_version
+    except CorruptZnode as error:
+        log.error("taken for the lowest format: {error}", error=error)
+        return FORMAT_VERSION
+
+
 def _cluster_of(data: bytes, path: str, known_id: str) -> ClusterRecord:
     """Return the cluster record. If it is damaged, return one with `known_id`, or raise CorruptZnode without an id."""
     try:

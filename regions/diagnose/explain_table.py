@@ -55,7 +55,7 @@ def explain_table(table: Table, world: ClusterState, config: AssignerConfig, now
 
 
 def _notes(record: TableRecord) -> list[str]:
-    note = one_copy(record.kind, record.replication)
+    note = one_copy(record.kind, record.replication, record.storage)
     return [note] if note else []
 
 

@@ -443,7 +443,7 @@ def _tables(view: ClusterView) -> Iterable[Finding]:
             text = f"there are {len(regions)} regions of table {table_id}, which does not exist"
             yield _finding(Problem.HALF_TABLE, table_id, f"{text}; the next master to become active removes them")
     for table in view.tables:
-        note = one_copy(table.kind, table.replication)
+        note = one_copy(table.kind, table.replication, table.storage)
         if note and table.state is not TableState.REMOVED:
             yield _finding(Problem.ONE_COPY, table.name, f"table {table.name}: {note}")
         if table.state is not TableState.REMOVED:

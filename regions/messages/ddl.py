@@ -43,6 +43,11 @@ class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     hash_buckets: int = 0
     #: Kind of service that opens its regions, with or without a version; "": the only one that live servers offer.
     kind: str = ""
+    #: Where its rows lie (`regions/records/members.py`); "": several replicas of kind kv are tablets, else shared.
+    storage: str = ""
+    #: Of tablets: in how many racks the replicas of each region must lie; and a majority of them is enough to begin.
+    racks_min: int = 0
+    allow_under_replicated: bool = False
 
 
 class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from regions.records.members import Storage
+
 #: The key-value service that comes with RegionKeeper.
 KV: Final = "kv/1"
 #: Built-in openers for tests and measurements: directories without rows, and nothing at all.
@@ -90,12 +92,12 @@ def resolve(wanted: str, offered: Iterable[str]) -> str:
     return min(next(iter(by_name.values())), key=_version) if by_name else KV
 
 
-def one_copy(kind: str, replication: int) -> str:
+def one_copy(kind: str, replication: int, storage: Storage) -> str:
     """Return a sentence if fewer copies of the rows are kept than the table's replication says, "" otherwise.
 
-    Replicas of a key-value region are opened on as many servers, but nothing copies rows between them.
+    Replicas of a shared key-value region are opened on as many servers, but nothing copies rows between them.
     """
-    if replication <= 1 or kind_name(kind) != kind_name(KV):
+    if replication <= 1 or storage is not Storage.SHARED or kind_name(kind) != kind_name(KV):
         return ""
     return (
         f"replication is {replication}, and one copy of the rows is kept: kind {kind or KV} copies no rows to replicas"

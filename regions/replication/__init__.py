@@ -1,6 +1,7 @@
 """Tablets, as a master decides about them. Pure; the tables here are the whole of the decisions.
 
 config.py           how many members a tablet may have, the first configuration, what a later one may change
+creation.py         storage of a new table, what stands against it, its regions' first members
 siting.py           servers for the members of a new tablet
 reports.py          folding of reports: an older one changes nothing
 heartbeat_steps.py  what follows from one replica's report (HB-15)

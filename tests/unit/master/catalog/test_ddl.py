@@ -325,7 +325,14 @@ def test_altering_remembers_the_schema_that_all_follow(bench: Bench) -> None:
         CreateTable("x", ["b", "a"]),
         CreateTable("x", replication=9),
         CreateTable("x", replication=2),
+        CreateTable("x", replication=3),
         CreateTable("x", replication=3, kind="kv/7"),
+        CreateTable("x", replication=3, storage="shared"),
+        CreateTable("x", storage="tape"),
+        CreateTable("x", storage="tablet"),
+        CreateTable("x", storage="tablet", kind="counters/1"),
+        CreateTable("x", racks_min=2),
+        CreateTable("x", allow_under_replicated=True),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench, request_: DdlRequest) -> None:

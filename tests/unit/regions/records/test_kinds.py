@@ -23,6 +23,7 @@ from regions.records.kinds import (
     pool_words,
     resolve,
 )
+from regions.records.members import Storage
 from regions.records.model import Move, MoveBatch, ServerRecord, TableRecord
 from tests.unit.regions.balance.test_balancer import WIDE, carry_out, cluster, counts, fill
 from tests.unit.regions.model_cluster import ModelCluster, at, region, server
@@ -205,9 +206,10 @@ def test_the_balancer_heeds_the_version() -> None:
 
 @pytest.mark.parametrize("kind", ["", KV, "kv/2"])
 def test_the_key_value_service_keeps_one_copy(kind: str) -> None:
-    assert one_copy(kind, 1) == ""
-    assert "replication is 2, and one copy of the rows is kept" in one_copy(kind, 2)
-    assert one_copy("counters/1", 3) == ""
+    assert one_copy(kind, 1, Storage.SHARED) == ""
+    assert "replication is 2, and one copy of the rows is kept" in one_copy(kind, 2, Storage.SHARED)
+    assert one_copy("counters/1", 3, Storage.SHARED) == ""
+    assert one_copy(kind, 3, Storage.TABLET) == ""
 
 
 def test_planners_see_a_group_and_a_kind_as_one_pool() -> None:
