@@ -5,6 +5,10 @@ life.py             states of files and of replicas: two tables that decide
 sealed.py           the envelope of small files: format and checksum
 superblock.py       what the disk holds of a tablet; the next superblock of each move
 consensus_meta.py   configuration, term and vote
+steps.py            creation, deletion and burning as lists of effects
+startup.py          what a start finds, and what it does: the table that decides
+exported_log.py     the log of a former replica as a file of its own
+files.py            the shell: reads what is there, carries the effects out
 
-All of them are pure.
+All but the last two are pure.
 """

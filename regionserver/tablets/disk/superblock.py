@@ -178,20 +178,24 @@ def deleted(block: Superblock, memory: Memory, reason: str, at_ms: int) -> Super
     )
 
 
-def burned(block: Superblock, generation: int, reason: str, at_ms: int) -> Superblock:
+def burned(block: Superblock, number: int, generation: int, reason: str, at_ms: int) -> Superblock:
     """Return the superblock of a replica whose memory is lost.
 
     Args:
         block: The superblock as it is.
+        number: The highest member number that any file of the tablet names.
         generation: The highest generation of any file of the tablet on this server.
         reason: What was found.
         at_ms: Now.
     """
     former = max(generation, block.generation)
+    highest = max(number, block.highest_number)
     return _next(
         block,
         DataEvent.BURN,
         at_ms,
+        number=highest,
+        highest_number=highest,
         generation=former + 1,
         slot=None,
         memory=None,

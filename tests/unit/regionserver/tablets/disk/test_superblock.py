@@ -115,7 +115,7 @@ def test_a_number_never_goes_back() -> None:
 
 def test_a_burned_number_is_never_copied_to() -> None:
     """It would be a voter without the memory of its votes."""
-    lost = superblock.burned(ready(), 3, "the log has a hole", 2000)
+    lost = superblock.burned(ready(), 2, 3, "the log has a hole", 2000)
     assert (lost.is_lost, lost.memory, lost.data_state, lost.generation) == (True, None, DataState.DELETED, 4)
     assert lost.quarantine == f"quarantine/{TABLET}.3"
     with pytest.raises(ValueError, match="the memory of number 2 is lost"):
@@ -125,7 +125,8 @@ def test_a_burned_number_is_never_copied_to() -> None:
 
 def test_files_of_a_burned_replica_have_a_lower_generation() -> None:
     """Also those that are newer than a superblock from a backup."""
-    assert superblock.burned(ready(), 8, "", 2000).generation == 9
+    assert superblock.burned(ready(), 2, 8, "", 2000).generation == 9
+    assert superblock.burned(ready(), 5, 8, "", 2000).highest_number == 5
     assert superblock.burned_unknown("s", TABLET, 0, 0, "", 2000).generation == 2
     assert superblock.burned_unknown("s", TABLET, 4, 8, "", 2000).generation == 9
 
@@ -163,4 +164,4 @@ def test_a_first_vote_in_the_term_of_the_deletion_counts() -> None:
 
 def test_the_promise_of_another_number_is_no_memory() -> None:
     assert memory_of(tombstone(), meta(number=1, term=9, vote=1)) == MEMORY
-    assert memory_of(superblock.burned(ready(), 3, "", 2000), meta(term=9, vote=1)) is None
+    assert memory_of(superblock.burned(ready(), 2, 3, "", 2000), meta(term=9, vote=1)) is None

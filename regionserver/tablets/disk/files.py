@@ -1,0 +1,362 @@
+"""The files of a server's tablets: what is there, and the effects of steps.py carried out.
+
+The only module of the package that touches a disk, and only through the door `coord.env.Disk`. It belongs to one
+thread at a time.
+
+A replaced file is written under a temporary name, synced, and renamed. Files of many tablets are replaced together:
+every content is synced, then all names by one sync of the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
+from typing import Final, NamedTuple, Protocol
+
+from twisted.logger import Logger
+
+from coord.env import Disk
+from coord.errors import ConfigError
+from coord.storage.shared.items import Change, Drop, OpenSlot, RecoveredSlot
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta, decode_meta, encode_meta
+from regionserver.tablets.disk.exported_log import encode_log
+from regionserver.tablets.disk.layout import (
+    BLOCKS,
+    DATABASE,
+    FOLDERS,
+    METAS,
+    QUARANTINE,
+    ROWS,
+    block_path,
+    is_tablet,
+    meta_path,
+    parse_quarantine_name,
+    parse_rows_name,
+)
+from regionserver.tablets.disk.sealed import FILE_BYTES_MAX, DamagedFile
+from regionserver.tablets.disk.startup import Decision, Found, RowsFound, SlotFound, Unreadable, decide
+from regionserver.tablets.disk.steps import (
+    BeginSlot,
+    CopyFile,
+    DropSlot,
+    Effect,
+    ExportSlot,
+    MakeFolder,
+    MoveFile,
+    RemoveFile,
+    SlotName,
+    WriteBlock,
+    WriteMeta,
+    unclaimed_slot,
+)
+from regionserver.tablets.disk.superblock import Superblock, decode_block, encode_block
+
+log = Logger()
+
+#: Names of files that are being written begin so; no tablet's does.
+TEMPORARY: Final = ".tmp-"
+#: Errors that say that the medium is bad. Others (no descriptors, no permission) say nothing about the content.
+_MEDIUM_ERRORS: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
+
+
+class SlotLog(Protocol):
+    """The shared log, as far as steps need it."""
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Make the changes durable. Raises StorageError, OSError."""
+        ...
+
+    def contents(self, slot: int) -> RecoveredSlot | None:
+        """Return what a slot holds, None for a slot that does not live."""
+        ...
+
+
+#: Returns what is known of the rows of a tablet: (tablet, generation).
+RowsJudge = Callable[[str, int], RowsFound]
+
+
+class Survey(NamedTuple):
+    """What a start has found: tablets, and slots of which no tablet is known."""
+
+    tablets: list[Found]
+    unclaimed: list[SlotName]
+
+
+class TabletFiles:
+    """The files of the tablets in one data directory."""
+
+    def __init__(self, disk: Disk, slots: SlotLog) -> None:
+        self._disk = disk
+        self._slots = slots
+
+    # --- what is there ---
+
+    def prepare(self) -> None:
+        """Make the folders that are missing."""
+        for folder in FOLDERS:
+            self._disk.make_folder(folder)
+
+    def survey(self, slots: dict[int, RecoveredSlot], judge: RowsJudge) -> Survey:
+        """Return what there is of each tablet. Nothing is changed.
+
+        Args:
+            slots: The slots of the shared log.
+            judge: Says whether rows can be used.
+
+        Raises:
+            NewerFormat: A newer build has written a file. Every file is read before this returns.
+            ConfigError: A file cannot be read, for a reason that says nothing about its content.
+        """
+        blocks = {name: self.read_block(name) for name in self._tablets_in(BLOCKS)}
+        metas = {name: self.read_meta(name) for name in self._tablets_in(METAS)}
+        rows: dict[str, list[RowsFound]] = {}
+        for name in self._names(ROWS):
+            parsed = parse_rows_name(name)
+            if parsed is not None and parsed.suffix == DATABASE:
+                rows.setdefault(parsed.tablet, []).append(judge(parsed.tablet, parsed.generation))
+        quarantined: dict[str, list[int]] = {}
+        for name in self._names(QUARANTINE):
+            former = parse_quarantine_name(name)
+            if former is not None:
+                quarantined.setdefault(former[0], []).append(former[1])
+        owned, unclaimed = _claim(slots, blocks)
+        return Survey(
+            [
+                Found(
+                    tablet,
+                    blocks.get(tablet),
+                    metas.get(tablet),
+                    owned.get(tablet, []),
+                    sorted(rows.get(tablet, [])),
+                    sorted(quarantined.get(tablet, [])),
+                )
+                for tablet in sorted(blocks.keys() | metas.keys() | rows.keys() | owned.keys())
+            ],
+            unclaimed,
+        )
+
+    def start(self, slots: dict[int, RecoveredSlot], judge: RowsJudge, server: str, at_ms: int) -> list[Decision]:
+        """Bring every tablet into a state in which it can be, and return what was decided.
+
+        Args:
+            slots: The slots of the shared log.
+            judge: Says whether rows can be used.
+            server: This server's uuid.
+            at_ms: Now.
+
+        Raises:
+            NewerFormat: A newer build has written a file; nothing was changed.
+            ConfigError: A file cannot be read; nothing was changed.
+            StorageError: The shared log cannot be written.
+            OSError: A file cannot be written.
+        """
+        found = self.survey(slots, judge)
+        self._remove_temporaries()
+        decisions = [decide(one, server, at_ms) for one in found.tablets]
+        for decision in decisions:
+            if decision.story:
+                log.error(
+                    "tablet {tablet} is {run}: {story}", tablet=decision.tablet, run=decision.run, story=decision.story
+                )
+            self.carry_out(decision.effects)
+        for slot in found.unclaimed:
+            log.error("slot {slot} of the shared log is damaged and no tablet claims it: set aside", slot=slot.slot)
+            self.carry_out(unclaimed_slot(slot))
+        return decisions
+
+    def next_generation(self, tablet: str) -> int:
+        """Return a generation that no file of the tablet has, for a first replica."""
+        former = [found for found in map(parse_quarantine_name, self._names(QUARANTINE)) if found is not None]
+        return 1 + max((generation for name, generation in former if name == tablet), default=0)
+
+    def read_block(self, tablet: str) -> Superblock | Unreadable:
+        """Return the superblock of a tablet that has one. Raises NewerFormat, ConfigError."""
+        path = block_path(tablet)
+        try:
+            return decode_block(self._read(path), tablet, self._disk.where(path))
+        except DamagedFile as error:
+            return Unreadable(error.why)
+
+    def read_meta(self, tablet: str) -> ConsensusMeta | Unreadable:
+        """Return the consensus metadata of a tablet that has them. Raises NewerFormat, ConfigError."""
+        path = meta_path(tablet)
+        try:
+            return decode_meta(self._read(path), tablet, self._disk.where(path))
+        except DamagedFile as error:
+            return Unreadable(error.why)
+
+    def _remove_temporaries(self) -> None:
+        """Remove what an earlier process was writing when it ended."""
+        former = [name for name in self._names(QUARANTINE) if not name.startswith(TEMPORARY)]
+        for folder in (BLOCKS, METAS, *(f"{QUARANTINE}/{name}" for name in former)):
+            for name in self._names(folder):
+                if name.startswith(TEMPORARY):
+                    self._disk.remove(f"{folder}/{name}")
+
+    def _tablets_in(self, folder: str) -> list[str]:
+        return [name for name in self._names(folder) if is_tablet(name)]
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return self._disk.names(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _read(self, path: str) -> bytes:
+        """Return the content of a small file. Raises DamagedFile, ConfigError."""
+        where = self._disk.where(path)
+        try:
+            file = self._disk.open(path)
+            try:
+                return file.read_at(0, FILE_BYTES_MAX + 1)
+            finally:
+                file.close()
+        except OSError as error:
+            if error.errno in _MEDIUM_ERRORS:
+                raise DamagedFile(where, f"it cannot be read ({error.strerror})") from error
+            # To take this for damage would burn the number of a replica that is sound.
+            raise ConfigError(f"{where} cannot be read: {error.strerror}; nothing was changed") from error
+
+    # --- effects ---
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Carry effects out in order, each durable before the next. Raises StorageError, OSError."""
+        for effect in effects:
+            self._carry_out_together([effect])
+
+    def carry_out_together(self, plans: Sequence[Sequence[Effect]]) -> None:
+        """Carry out the plans of several tablets in step: the first effect of all plans, then the second.
+
+        Writes of one kind share their syncs. Raises StorageError, OSError: then every plan has been carried out up to
+        some effect.
+        """
+        for step in zip_longest(*plans):
+            self._carry_out_together([effect for effect in step if effect is not None])
+
+    def _carry_out_together(self, effects: Sequence[Effect]) -> None:
+        """Carry out effects of different tablets, in any order."""
+        contents: dict[str, dict[str, bytes]] = {}
+        changes: list[Change] = []
+        for effect in effects:
+            match effect:
+                case WriteBlock(block):
+                    contents.setdefault(BLOCKS, {})[block.tablet] = encode_block(block)
+                case WriteMeta(meta):
+                    contents.setdefault(METAS, {})[meta.tablet] = encode_meta(meta)
+                case BeginSlot(slot, generation, tablet, number):
+                    changes.append(OpenSlot(slot, generation, tablet, number))
+                case DropSlot(slot, generation):
+                    if self._slots.contents(slot) is not None:
+                        changes.append(Drop(slot, generation))
+                case MakeFolder(path):
+                    self._disk.make_folder(path)
+                case CopyFile(source, target):
+                    self._copy(source, target)
+                case MoveFile(source, target):
+                    self._move(source, target)
+                case RemoveFile(path):
+                    self._remove(path)
+                case ExportSlot(slot, target):
+                    self._export(slot, target)
+        for folder, files in contents.items():
+            self._replace(folder, files)
+        if changes:
+            self._slots.write(changes)
+
+    def _replace(self, folder: str, files: dict[str, bytes]) -> None:
+        for name, content in files.items():
+            self._write_temporary(folder, name, [content])
+        for name in files:
+            self._disk.rename(f"{folder}/{TEMPORARY}{name}", f"{folder}/{name}")
+        self._disk.sync_folder(folder)
+
+    def _write_temporary(self, folder: str, name: str, parts: Iterable[bytes]) -> None:
+        """Write and sync a file under its temporary name."""
+        path = f"{folder}/{TEMPORARY}{name}"
+        if self._exists(path):
+            self._disk.remove(path)
+        file = self._disk.open(path, create=True)
+        try:
+            offset = 0
+            for part in parts:
+                file.write_at(offset, part)
+                offset += len(part)
+            file.sync()
+        finally:
+            file.close()
+
+    def _copy(self, source: str, target: str) -> None:
+        if not self._exists(source):
+            return
+        file = self._disk.open(source)
+        try:
+            content = file.read_at(0, file.size())
+        except OSError as error:
+            # What cannot be read cannot be kept.
+            log.warn("{path} cannot be read and is not copied: {error}", path=self._disk.where(source), error=error)
+            return
+        finally:
+            file.close()
+        folder, _, name = target.rpartition("/")
+        self._write_temporary(folder, name, [content])
+        self._disk.rename(f"{folder}/{TEMPORARY}{name}", target)
+        self._disk.sync_folder(folder)
+
+    def _move(self, source: str, target: str) -> None:
+        if not self._exists(source):
+            return
+        free, number = target, 0
+        while self._exists(free):
+            number += 1
+            free = f"{target}.{number}"
+        self._disk.rename(source, free)
+        for path in (free, source):
+            self._disk.sync_folder(path.rpartition("/")[0])
+
+    def _remove(self, path: str) -> None:
+        if self._exists(path):
+            self._disk.remove(path)
+            self._disk.sync_folder(path.rpartition("/")[0])
+
+    def _export(self, slot: int, target: str) -> None:
+        contents = self._slots.contents(slot)
+        if contents is None:
+            return
+        folder, _, name = target.rpartition("/")
+        parts = encode_log(contents.hard_state, contents.floor, contents.last, contents.entries)
+        self._write_temporary(folder, name, parts)
+        self._disk.rename(f"{folder}/{TEMPORARY}{name}", target)
+        self._disk.sync_folder(folder)
+
+    def _exists(self, path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        return name in self._names(folder)
+
+
+def _claim(
+    slots: dict[int, RecoveredSlot], blocks: dict[str, Superblock | Unreadable]
+) -> tuple[dict[str, list[SlotFound]], list[SlotName]]:
+    """Return the slots of each tablet, and those of which no tablet is known."""
+    named = {block.slot: tablet for tablet, block in blocks.items() if isinstance(block, Superblock)}
+    owned: dict[str, list[SlotFound]] = {}
+    unclaimed = []
+    for number, slot in sorted(slots.items()):
+        found = SlotFound(
+            number,
+            slot.tablet,
+            slot.number,
+            slot.generation,
+            slot.hard_state.term,
+            slot.hard_state.vote,
+            slot.floor.index,
+            slot.last.term,
+            slot.last.index,
+            slot.damage,
+        )
+        tablet = slot.tablet or named.get(number, "")
+        if is_tablet(tablet):
+            owned.setdefault(tablet, []).append(found)
+        else:
+            unclaimed.append(found.name)
+    return owned, unclaimed

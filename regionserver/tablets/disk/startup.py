@@ -1,0 +1,460 @@
+"""What a start finds of a tablet, and what it does: one table that decides (S2, TC-15). Pure.
+
+The shared log has been read, and each tablet's superblock, consensus metadata and names of files (files.py). A file of
+a newer format has ended the start before anything is decided. `classify` says what was found in the words of the four
+columns of `TABLE`; exactly one row has them. Its outcome becomes effects (steps.py) and a run state (life.py).
+
+Two rules are behind all rows. **Nothing is deleted** but the files of an unfinished copy, which another replica has.
+**A promise that cannot be proved is never made again**: if a superblock, a slot or the consensus metadata with the
+votes of a number are damaged or missing, the number is burned.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.tablets.disk.layout import block_path, meta_path
+from regionserver.tablets.disk.life import DataState, RunState
+from regionserver.tablets.disk.steps import Effect, SlotName, burning, clearing, giving_up, set_aside, strays
+from regionserver.tablets.disk.superblock import RunIntent, Superblock, burned, burned_unknown
+
+# --- what is found ----------------------------------------------------------------------------------------------------
+
+
+class Unreadable(NamedTuple):
+    """A file that cannot be read, and why."""
+
+    why: str
+
+
+class SlotFound(NamedTuple):
+    """A slot of the shared log. `damage` says what it has lost, None if it is whole."""
+
+    slot: int
+    tablet: str
+    number: int
+    generation: int
+    term: int
+    vote: int
+    floor_index: int
+    last_term: int
+    last_index: int
+    damage: str | None = None
+
+    @property
+    def has_promised(self) -> bool:
+        """Return True unless the slot is as it was begun for a first replica: no term, no vote, no entry."""
+        return self.damage is not None or (self.term, self.vote, self.floor_index, self.last_index) != (0, 0, 0, 0)
+
+    @property
+    def name(self) -> SlotName:
+        """Slot and generation."""
+        return SlotName(self.slot, self.generation)
+
+
+class RowsFound(NamedTuple):
+    """The rows of one generation.
+
+    `damage` says why they cannot be used; "" when they were closed in order, when this is the boot of the machine in
+    which they were written, or when there is a steady point to restore. `applied_index` is the last entry that they
+    hold, None while nobody has looked.
+    """
+
+    generation: int
+    damage: str = ""
+    applied_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Everything that a server has of one tablet."""
+
+    tablet: str
+    block: Superblock | Unreadable | None
+    meta: ConsensusMeta | Unreadable | None
+    #: The tablet's slots. One whose tablet is lost belongs to the tablet whose superblock names the slot.
+    slots: Sequence[SlotFound] = ()
+    rows: Sequence[RowsFound] = ()
+    #: Generations that the tablet's folders in the quarantine have.
+    quarantined: Sequence[int] = ()
+
+    def highest_generation(self) -> int:
+        """Return the highest generation that anything of the tablet has, 0 without any."""
+        return max(
+            self.block.generation if isinstance(self.block, Superblock) else 0,
+            *(slot.generation for slot in self.slots),
+            *(rows.generation for rows in self.rows),
+            *self.quarantined,
+            0,
+        )
+
+    def highest_number(self) -> int:
+        """Return the highest member number that any file names, 0 without any."""
+        return max(
+            self.block.highest_number if isinstance(self.block, Superblock) else 0,
+            self.meta.number if isinstance(self.meta, ConsensusMeta) else 0,
+            *(slot.number for slot in self.slots),
+            0,
+        )
+
+    def own_slot(self) -> SlotFound | None:
+        """Return the slot that the superblock names, if it lives."""
+        if isinstance(self.block, Superblock):
+            for slot in self.slots:
+                if slot.slot == self.block.slot:
+                    return slot
+        return None
+
+    def own_rows(self) -> RowsFound | None:
+        """Return the rows of the superblock's generation, if there are any."""
+        if isinstance(self.block, Superblock):
+            for rows in self.rows:
+                if rows.generation == self.block.generation:
+                    return rows
+        return None
+
+
+# --- the columns of the table -----------------------------------------------------------------------------------------
+
+
+class BlockSeen(enum.StrEnum):
+    """The superblock."""
+
+    NONE = "none"
+    UNREADABLE = "unreadable"
+    DELETED = "DELETED"  #: with the memory of its number
+    FORGETFUL = "DELETED, no memory"  #: its number is burned, or was never a member
+    COPYING = "COPYING"  #: with the memory of its number
+    FIRST_COPY = "COPYING, no memory"
+    READY = "READY"
+    RESTING = "READY, RESTING"
+
+
+class LogSeen(enum.StrEnum):
+    """The tablet's slots, as the superblock judges them."""
+
+    NONE = "no slot"
+    UNUSED = "unused slot"  #: without a superblock: no term, no vote, no entry
+    LIVE = "live slot"  #: without a superblock: it has promised something
+    LEFT = "older slot"  #: not READY: of the superblock's generation or a lower one
+    NEWER = "newer slot"  #: of a higher generation than the superblock
+    WHOLE = "whole"  #: READY: the slot that the superblock names is all there
+    BROKEN = "broken"  #: READY: the slot is missing, has lost something, or is another's
+
+
+class MetaSeen(enum.StrEnum):
+    """The consensus metadata."""
+
+    SOUND = "sound"
+    BAD = "missing or damaged"  #: or those of another member
+
+
+class RowsSeen(enum.StrEnum):
+    """Files of rows."""
+
+    NONE = "none"
+    LEFT = "there"  #: not READY
+    SOUND = "sound"  #: READY: they can be opened, or there are none yet and the log has everything
+    DAMAGED = "damaged"  #: READY: they cannot be opened, or are missing
+    AHEAD = "ahead of the log"  #: READY: they hold entries that the log has lost
+
+
+class Outcome(enum.StrEnum):
+    """What the start makes of it."""
+
+    ABSENT = "does not exist here; stray files to quarantine"
+    BURN = "number burned, all files to quarantine: LOST"
+    FINISH = "steps 5 and 6 of the deletion, then a tombstone"
+    KEEP = "tombstone"
+    GIVE_UP = "partial files removed, back to DELETED with the kept memory"
+    RUN = "asleep; applies from its applied index on"
+    FAIL = "FAILED: copied anew under its number"
+    REST = "stays closed"
+
+
+class StartRow(NamedTuple):
+    """One case of a start. An empty column stands for every value."""
+
+    block: tuple[BlockSeen, ...]
+    log: tuple[LogSeen, ...]
+    meta: tuple[MetaSeen, ...]
+    rows: tuple[RowsSeen, ...]
+    outcome: Outcome
+    why: str
+
+
+_B: Final = BlockSeen
+_L: Final = LogSeen
+_M: Final = MetaSeen
+_R: Final = RowsSeen
+_O: Final = Outcome
+
+# fmt: off
+TABLE: Final[tuple[StartRow, ...]] = (
+    StartRow((_B.NONE,), (_L.NONE, _L.UNUSED), (), (), _O.ABSENT,
+        "it was never here, or a creation was cut short and has promised nothing"),
+    StartRow((_B.NONE,), (_L.LIVE,), (), (), _O.BURN,
+        "the superblock is lost, and with it the highest number"),
+    StartRow((_B.UNREADABLE,), (), (), (), _O.BURN,
+        "it may have been a tombstone with votes"),
+    StartRow((_B.DELETED,), (_L.NONE,), (_M.SOUND,), (_R.NONE,), _O.KEEP,
+        ""),
+    StartRow((_B.DELETED,), (_L.LEFT,), (_M.SOUND,), (), _O.FINISH,
+        "the deletion was cut short behind its point of no return"),
+    StartRow((_B.DELETED,), (_L.NONE,), (_M.SOUND,), (_R.LEFT,), _O.FINISH,
+        "the same, later"),
+    StartRow((_B.DELETED, _B.COPYING), (_L.NONE, _L.LEFT), (_M.BAD,), (), _O.BURN,
+        "a tombstone's votes are in the consensus metadata"),
+    StartRow((_B.FORGETFUL,), (_L.NONE,), (), (_R.NONE,), _O.KEEP,
+        ""),
+    StartRow((_B.FORGETFUL,), (_L.LEFT,), (), (), _O.FINISH,
+        "a burning was cut short"),
+    StartRow((_B.FORGETFUL,), (_L.NONE,), (), (_R.LEFT,), _O.FINISH,
+        "the same, later"),
+    StartRow((_B.COPYING,), (_L.NONE, _L.LEFT), (_M.SOUND,), (), _O.GIVE_UP,
+        "the leader asks for the copy again"),
+    StartRow((_B.FIRST_COPY,), (_L.NONE, _L.LEFT), (), (), _O.GIVE_UP,
+        "the leader asks for the copy again"),
+    StartRow((_B.DELETED, _B.FORGETFUL, _B.COPYING, _B.FIRST_COPY), (_L.NEWER,), (), (), _O.BURN,
+        "the superblock is older than the log: it came from elsewhere"),
+    StartRow((_B.READY,), (_L.WHOLE,), (_M.SOUND,), (_R.SOUND,), _O.RUN,
+        ""),
+    StartRow((_B.READY,), (_L.WHOLE,), (_M.SOUND,), (_R.DAMAGED,), _O.FAIL,
+        "term, vote and log are sound"),
+    StartRow((_B.RESTING,), (_L.WHOLE,), (_M.SOUND,), (_R.SOUND, _R.DAMAGED), _O.REST,
+        "its table is disabled"),
+    StartRow((_B.READY, _B.RESTING), (_L.WHOLE,), (_M.SOUND,), (_R.AHEAD,), _O.BURN,
+        "the log has lost entries that were acknowledged"),
+    StartRow((_B.READY, _B.RESTING), (_L.WHOLE,), (_M.BAD,), (), _O.BURN,
+        "the configuration is lost"),
+    StartRow((_B.READY, _B.RESTING), (_L.BROKEN, _L.NEWER), (), (), _O.BURN,
+        "term, vote or acknowledged entries are lost"),
+)
+# fmt: on
+
+#: What a start can find at all: a superblock decides which other columns exist.
+_WITHOUT_BLOCK: Final = ((_L.NONE, _L.UNUSED, _L.LIVE), (_R.NONE, _R.LEFT))
+_NOT_READY: Final = ((_L.NONE, _L.LEFT, _L.NEWER), (_R.NONE, _R.LEFT))
+_IS_READY: Final = ((_L.WHOLE, _L.BROKEN, _L.NEWER), (_R.SOUND, _R.DAMAGED, _R.AHEAD))
+POSSIBLE: Final = {
+    _B.NONE: _WITHOUT_BLOCK,
+    _B.UNREADABLE: _WITHOUT_BLOCK,
+    _B.DELETED: _NOT_READY,
+    _B.FORGETFUL: _NOT_READY,
+    _B.COPYING: _NOT_READY,
+    _B.FIRST_COPY: _NOT_READY,
+    _B.READY: _IS_READY,
+    _B.RESTING: _IS_READY,
+}
+
+Seen = tuple[BlockSeen, LogSeen, MetaSeen, RowsSeen]
+
+
+def possible() -> Iterable[Seen]:
+    """Return every case that a start can find."""
+    for block, (logs, rows) in POSSIBLE.items():
+        yield from itertools.product((block,), logs, MetaSeen, rows)
+
+
+def _index(table: Iterable[StartRow]) -> dict[Seen, StartRow]:
+    """Return the rows by what was found: one for each possible case."""
+    cases = set(possible())
+    found: dict[Seen, StartRow] = {}
+    for row in table:
+        columns = (row.block or BlockSeen, row.log or LogSeen, row.meta or MetaSeen, row.rows or RowsSeen)
+        for seen in cases.intersection(itertools.product(*columns)):
+            assert seen not in found, f"two rows of the start-up table decide {seen}"
+            found[seen] = row
+    assert not cases.difference(found), f"no row of the start-up table decides {sorted(cases.difference(found))}"
+    return found
+
+
+_DECIDED_BY: Final = _index(TABLE)
+
+
+# --- the decision -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a tablet at a start."""
+
+    tablet: str
+    row: StartRow
+    #: None: the tablet does not exist on this server.
+    run: RunState | None
+    #: What to do with the files before anything else.
+    effects: list[Effect] = field(default_factory=list)
+    #: For the operator: what is wrong, "" if nothing is.
+    story: str = ""
+
+
+def classify(found: Found) -> Seen:
+    """Return the columns of the table that fit what was found."""
+    block, log = _block_seen(found.block), _log_seen(found)
+    meta = MetaSeen.SOUND if isinstance(found.meta, ConsensusMeta) else MetaSeen.BAD
+    if _other_member(found):
+        meta = MetaSeen.BAD
+    return block, log, meta, _rows_seen(found)
+
+
+def decide(found: Found, server: str, at_ms: int) -> Decision:
+    """Return what the start does with a tablet.
+
+    Args:
+        found: What the server has of it.
+        server: This server's uuid.
+        at_ms: Now, for the superblocks that are written.
+    """
+    row = _DECIDED_BY[classify(found)]
+    slots, rows = [slot.name for slot in found.slots], [one.generation for one in found.rows]
+    block = found.block if isinstance(found.block, Superblock) else None
+    if row.outcome is Outcome.ABSENT:
+        has_meta = found.meta is not None
+        effects = strays(found.tablet, found.highest_generation() + 1, slots, rows, has_meta=has_meta)
+        return Decision(found.tablet, row, None, effects)
+    if row.outcome is Outcome.BURN:
+        story = _story(found, row)
+        number, generation = found.highest_number(), found.highest_generation()
+        if block is None:
+            # A folder of its own: nobody knows which generation the files are.
+            after = burned_unknown(server, found.tablet, number, generation + 1, story, at_ms)
+        else:
+            after = burned(block, number, generation, story, at_ms)
+        return Decision(found.tablet, row, RunState.LOST, burning(after, slots, rows), story)
+    assert block is not None, f"tablet {found.tablet}: {row.outcome} without a superblock"
+    if row.outcome is Outcome.FINISH:
+        return Decision(found.tablet, row, _deleted_run(block), clearing(block, slots, rows))
+    if row.outcome is Outcome.KEEP:
+        return Decision(found.tablet, row, _deleted_run(block))
+    if row.outcome is Outcome.GIVE_UP:
+        reason = "the server stopped during the copy"
+        return Decision(found.tablet, row, RunState.TOMBSTONE, giving_up(block, slots, rows, reason, at_ms))
+    former = set_aside(
+        found.tablet,
+        [slot.name for slot in found.slots if slot.slot != block.slot],
+        [generation for generation in rows if generation != block.generation],
+    )
+    if row.outcome is Outcome.REST:
+        return Decision(found.tablet, row, RunState.RESTING, former)
+    if row.outcome is Outcome.FAIL:
+        return Decision(found.tablet, row, RunState.FAILED, former, _story(found, row))
+    return Decision(found.tablet, row, RunState.ASLEEP, former)
+
+
+def _other_member(found: Found) -> str:
+    """Return what is wrong if superblock and metadata name two members, else "". A copy writes its superblock first."""
+    if not isinstance(found.meta, ConsensusMeta) or not isinstance(found.block, Superblock):
+        return ""
+    if found.meta.number == found.block.number:
+        return ""
+    return f"{meta_path(found.tablet)} is of member {found.meta.number}, the superblock of {found.block.number}"
+
+
+def _deleted_run(block: Superblock) -> RunState:
+    return RunState.LOST if block.is_lost else RunState.TOMBSTONE
+
+
+def _block_seen(block: Superblock | Unreadable | None) -> BlockSeen:
+    if block is None:
+        return BlockSeen.NONE
+    if isinstance(block, Unreadable):
+        return BlockSeen.UNREADABLE
+    if block.data_state is DataState.READY:
+        return BlockSeen.RESTING if block.run_intent is RunIntent.RESTING else BlockSeen.READY
+    if block.data_state is DataState.COPYING:
+        return BlockSeen.FIRST_COPY if block.memory is None else BlockSeen.COPYING
+    return BlockSeen.FORGETFUL if block.memory is None else BlockSeen.DELETED
+
+
+def _log_seen(found: Found) -> LogSeen:
+    block = found.block
+    if not isinstance(block, Superblock):
+        if any(slot.has_promised for slot in found.slots):
+            return LogSeen.LIVE
+        return LogSeen.UNUSED if found.slots else LogSeen.NONE
+    if any(slot.generation > block.generation for slot in found.slots):
+        return LogSeen.NEWER
+    if block.data_state is not DataState.READY:
+        return LogSeen.LEFT if found.slots else LogSeen.NONE
+    return LogSeen.BROKEN if _slot_objection(found, block) else LogSeen.WHOLE
+
+
+def _slot_objection(found: Found, block: Superblock) -> str:
+    """Return why the slot that a READY superblock names cannot be used, "" if it can."""
+    own = found.own_slot()
+    if own is None:
+        return f"slot {block.slot} of the log is not this tablet's"
+    if own.damage is not None:
+        return own.damage
+    if (own.number, own.generation) != (block.number, block.generation):
+        return (
+            f"slot {block.slot} of the log is of member {own.number}, generation {own.generation}; the superblock is of"
+            f" member {block.number}, generation {block.generation}"
+        )
+    return ""
+
+
+def _rows_seen(found: Found) -> RowsSeen:
+    block = found.block
+    if not isinstance(block, Superblock) or block.data_state is not DataState.READY:
+        return RowsSeen.LEFT if found.rows else RowsSeen.NONE
+    own_rows, own_slot = found.own_rows(), found.own_slot()
+    if own_slot is None:
+        return RowsSeen.SOUND  # the log decides
+    if own_rows is None:
+        # Without a floor the log has every entry from the first one on.
+        return RowsSeen.DAMAGED if own_slot.floor_index else RowsSeen.SOUND
+    if own_rows.applied_index is not None and own_rows.applied_index > own_slot.last_index:
+        return RowsSeen.AHEAD
+    return RowsSeen.DAMAGED if _rows_objection(own_rows, own_slot) else RowsSeen.SOUND
+
+
+def _rows_objection(rows: RowsFound, slot: SlotFound) -> str:
+    """Return why the rows cannot be used with the log, "" if they can."""
+    if rows.damage:
+        return rows.damage
+    if rows.applied_index is not None and rows.applied_index < slot.floor_index:
+        return f"the rows end at entry {rows.applied_index}, the log begins behind entry {slot.floor_index}"
+    return ""
+
+
+def _story(found: Found, row: StartRow) -> str:
+    """Return what was found wrong, for people."""
+    causes = []
+    if isinstance(found.block, Unreadable):
+        causes.append(f"{block_path(found.tablet)}: {found.block.why}")
+    elif found.block is None:
+        causes.append(f"{block_path(found.tablet)} is missing, and slot {found.slots[0].slot} of the log is in use")
+    else:
+        newer = [slot for slot in found.slots if slot.generation > found.block.generation]
+        if newer:
+            causes.append(
+                f"{block_path(found.tablet)} has generation {found.block.generation}, slot {newer[0].slot} of the log"
+                f" has {newer[0].generation}"
+            )
+        if found.block.data_state is DataState.READY:
+            causes.append(_slot_objection(found, found.block))
+    if isinstance(found.meta, Unreadable):
+        causes.append(f"{meta_path(found.tablet)}: {found.meta.why}")
+    elif found.meta is None:
+        causes.append(f"{meta_path(found.tablet)} is missing")
+    else:
+        causes.append(_other_member(found))
+    own_rows, own_slot = found.own_rows(), found.own_slot()
+    if own_slot is not None:
+        causes.append(_rows_story(own_rows, own_slot))
+    return "; ".join(filter(None, causes)) or row.why
+
+
+def _rows_story(rows: RowsFound | None, slot: SlotFound) -> str:
+    if rows is None:
+        return f"there are no rows, and the log begins behind entry {slot.floor_index}" if slot.floor_index else ""
+    if rows.applied_index is not None and rows.applied_index > slot.last_index:
+        return f"the rows hold entry {rows.applied_index}, the log ends at entry {slot.last_index}"
+    return _rows_objection(rows, slot)

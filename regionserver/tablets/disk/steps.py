@@ -1,0 +1,233 @@
+"""Steps on a tablet's files, as lists of effects. Pure; files.py carries them out.
+
+A crash between two effects, or in the middle of one, leaves a state from which a start goes on (startup.py). Each
+effect is durable before the next one begins, and does nothing if it was done before.
+
+    creation    consensus metadata -> slot -> superblock READY
+    deletion    folder in the quarantine -> copy of the superblock -> superblock DELETED (the point of no return)
+                -> copy of the consensus metadata -> log exported, slot dropped -> rows moved              (TC-11)
+    burning     as a deletion; the superblock keeps no memory
+    giving up   partial files removed -> superblock DELETED with the kept memory
+    forgetting  superblock removed -> consensus metadata removed
+
+The superblock comes last in a creation, so a superblock READY proves that the slot is in the log. A slot that is
+missing is therefore always a loss, never a fresh replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.tablets.disk.layout import (
+    DATABASE,
+    DATABASE_LOCK,
+    SAVED_BLOCK,
+    SAVED_LOG,
+    SAVED_META,
+    SAVED_ROWS,
+    STEADY,
+    block_path,
+    meta_path,
+    quarantine_path,
+    rows_path,
+    slot_quarantine_path,
+)
+from regionserver.tablets.disk.life import DataEvent, DataState, data_after
+from regionserver.tablets.disk.superblock import Memory, Superblock, deleted, given_up
+
+
+class MakeFolder(NamedTuple):
+    """Make a folder and its parents."""
+
+    path: str
+
+
+class CopyFile(NamedTuple):
+    """Copy a small file, replacing an earlier copy. Without the source nothing happens."""
+
+    source: str
+    target: str
+
+
+class MoveFile(NamedTuple):
+    """Move a file. Without the source nothing happens. A file at the target is kept under another name."""
+
+    source: str
+    target: str
+
+
+class RemoveFile(NamedTuple):
+    """Remove a file if it is there."""
+
+    path: str
+
+
+class WriteBlock(NamedTuple):
+    """Replace the superblock of the tablet."""
+
+    block: Superblock
+
+
+class WriteMeta(NamedTuple):
+    """Replace the consensus metadata of the tablet."""
+
+    meta: ConsensusMeta
+
+
+class BeginSlot(NamedTuple):
+    """Begin the slot of a first replica in the shared log: term 0, no vote, no entries."""
+
+    slot: int
+    generation: int
+    tablet: str
+    number: int
+
+
+class ExportSlot(NamedTuple):
+    """Write what the slot holds to a file of its own, replacing an earlier export."""
+
+    slot: int
+    target: str
+
+
+class DropSlot(NamedTuple):
+    """End the slot."""
+
+    slot: int
+    generation: int
+
+
+Effect = MakeFolder | CopyFile | MoveFile | RemoveFile | WriteBlock | WriteMeta | BeginSlot | ExportSlot | DropSlot
+
+
+class SlotName(NamedTuple):
+    """A slot that lives in the shared log, and its generation."""
+
+    slot: int
+    generation: int
+
+
+def creation(block: Superblock, meta: ConsensusMeta) -> list[Effect]:
+    """Return the steps that make the first replica of a tablet on this server."""
+    assert data_after(block.tablet, None, DataEvent.CREATE) is block.data_state, f"created as {block.data_state}"
+    assert block.slot is not None
+    assert (block.tablet, block.number) == (meta.tablet, meta.number), "superblock and metadata of two members"
+    return [
+        WriteMeta(meta),
+        BeginSlot(block.slot, block.generation, block.tablet, block.number),
+        WriteBlock(block),
+    ]
+
+
+def deletion(block: Superblock, memory: Memory, reason: str, at_ms: int) -> list[Effect]:
+    """Return the steps that remove a replica which has stopped. `memory` is what its slot holds durably."""
+    assert block.slot is not None, f"tablet {block.tablet} has no slot"
+    after = deleted(block, memory, reason, at_ms)
+    return [*_replacing(after), *clearing(after, [SlotName(block.slot, block.generation)], [block.generation])]
+
+
+def burning(after: Superblock, slots: Sequence[SlotName], rows: Sequence[int]) -> list[Effect]:
+    """Return the steps to the superblock `after`, whose memory is lost, and to the quarantine with all other files."""
+    assert after.is_lost, f"tablet {after.tablet} has a memory"
+    return [*_replacing(after), *clearing(after, slots, rows)]
+
+
+def clearing(after: Superblock, slots: Sequence[SlotName], rows: Sequence[int]) -> list[Effect]:
+    """Return steps 5 and 6 of a deletion: consensus metadata, logs and rows go to the quarantine.
+
+    Args:
+        after: The superblock, DELETED.
+        slots: The tablet's slots that live.
+        rows: Generations of which there are files of rows.
+    """
+    assert after.data_state is DataState.DELETED, f"tablet {after.tablet} is {after.data_state}"
+    effects: list[Effect] = []
+    if after.quarantine:
+        effects.append(MakeFolder(after.quarantine))
+        effects.append(CopyFile(meta_path(after.tablet), f"{after.quarantine}/{SAVED_META}"))
+    return effects + set_aside(after.tablet, slots, rows)
+
+
+def set_aside(tablet: str, slots: Sequence[SlotName], rows: Sequence[int]) -> list[Effect]:
+    """Return the steps that move logs and rows of former generations to the quarantine."""
+    effects: list[Effect] = []
+    for name in slots:
+        folder = quarantine_path(tablet, name.generation)
+        effects += [MakeFolder(folder), ExportSlot(name.slot, f"{folder}/{SAVED_LOG}"), DropSlot(*name)]
+    for generation in rows:
+        folder = quarantine_path(tablet, generation)
+        effects.append(MakeFolder(folder))
+        effects.append(RemoveFile(rows_path(tablet, generation, DATABASE_LOCK)))
+        for suffix in (STEADY, DATABASE):
+            effects.append(MoveFile(rows_path(tablet, generation, suffix), f"{folder}/{SAVED_ROWS}{suffix}"))
+    return effects
+
+
+def giving_up(
+    block: Superblock, slots: Sequence[SlotName], rows: Sequence[int], reason: str, at_ms: int
+) -> list[Effect]:
+    """Return the steps that end an unfinished copy. The files of the copy are removed: another replica has them.
+
+    Args:
+        block: The superblock, COPYING.
+        slots: The tablet's slots that live.
+        rows: Generations of which there are files of rows.
+        reason: Why the copy ends.
+        at_ms: Now.
+    """
+    effects: list[Effect] = []
+    for name in slots:
+        if name.generation == block.generation:
+            effects.append(DropSlot(*name))
+    if block.generation in rows:
+        # The database last: its name shows that there is something to remove.
+        for suffix in (DATABASE_LOCK, STEADY, DATABASE):
+            effects.append(RemoveFile(rows_path(block.tablet, block.generation, suffix)))
+    effects += set_aside(
+        block.tablet,
+        [name for name in slots if name.generation != block.generation],
+        [generation for generation in rows if generation != block.generation],
+    )
+    return [*effects, WriteBlock(given_up(block, reason, at_ms))]
+
+
+def forgetting(block: Superblock) -> list[Effect]:
+    """Return the steps that remove a tombstone. The store has the whole tablet as DELETED or REPLACED."""
+    assert data_after(block.tablet, block.data_state, DataEvent.FORGET) is None
+    return [RemoveFile(block_path(block.tablet)), RemoveFile(meta_path(block.tablet))]
+
+
+def strays(
+    tablet: str, generation: int, slots: Sequence[SlotName], rows: Sequence[int], *, has_meta: bool
+) -> list[Effect]:
+    """Return the steps that set the files of a tablet without a superblock aside.
+
+    Args:
+        tablet: The tablet.
+        generation: One that no folder in the quarantine has.
+        slots: Its slots that live. They have promised nothing.
+        rows: Generations of which there are files of rows.
+        has_meta: There are consensus metadata.
+    """
+    effects: list[Effect] = [DropSlot(*name) for name in slots]
+    if has_meta:
+        folder = quarantine_path(tablet, generation)
+        effects += [MakeFolder(folder), MoveFile(meta_path(tablet), f"{folder}/{SAVED_META}")]
+    return effects + set_aside(tablet, [], rows)
+
+
+def unclaimed_slot(name: SlotName) -> list[Effect]:
+    """Return the steps that end a slot of which no tablet is known."""
+    folder = slot_quarantine_path(name.slot)
+    return [MakeFolder(folder), ExportSlot(name.slot, f"{folder}/{SAVED_LOG}"), DropSlot(*name)]
+
+
+def _replacing(after: Superblock) -> list[Effect]:
+    """Return steps 2 to 4 of a deletion."""
+    return [
+        MakeFolder(after.quarantine),
+        CopyFile(block_path(after.tablet), f"{after.quarantine}/{SAVED_BLOCK}"),
+        WriteBlock(after),
+    ]

@@ -1,0 +1,154 @@
+"""A server's tablets on a disk whose power can be cut at every step.
+
+`SimDisk` forgets any part of what was not synced, and tears writes. `cut_everywhere` repeats a piece of work, with the
+power cut before and behind each operation on the disk, and gives the test what a start then finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from coord.storage.records import HardStateItem, LogItem
+from coord.storage.shared.items import BEGINNING, Change, Drop, OpenSlot, Position, RecoveredSlot, SlotError, SlotItems
+from regionserver.tablets.disk.files import TabletFiles
+from regionserver.tablets.disk.layout import DATABASE, STEADY, rows_path
+from regionserver.tablets.disk.startup import Decision, RowsFound
+from regionserver.tablets.disk.steps import creation
+from simulation.engine.chance import SeededRandom
+from tests.sim.store.disk import SimDisk
+from tests.unit.regionserver.tablets.disk.examples import SERVER, TABLET, meta, ready
+
+#: What the tablet's rows hold, in the tests.
+ROWS: Final = b"rows " * 300
+STEADY_POINT: Final = b"steady point"
+
+
+class PowerCut(Exception):  # noqa: N818
+    """Raised where the power goes."""
+
+
+class SlotStore:
+    """Slots that are durable when `write` returns: the shared log without its bytes. Survives its server."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, RecoveredSlot] = {}
+        self.step: Callable[[], None] = lambda: None
+
+    def write(self, changes: Sequence[Change]) -> None:
+        self.step()
+        for change in changes:
+            self._apply(change)
+        self.step()
+
+    def contents(self, slot: int) -> RecoveredSlot | None:
+        return self.slots.get(slot)
+
+    def _apply(self, change: Change) -> None:
+        if isinstance(change, OpenSlot):
+            assert change.slot not in self.slots, f"slot {change.slot} is used twice"
+            self.slots[change.slot] = slot_with(change.tablet, change.number, change.generation, 0, 0, [])
+            return
+        found = self.slots.get(change.slot)
+        if found is None or found.generation != change.generation:
+            raise SlotError(change.slot, f"generation {change.generation} does not live")
+        if isinstance(change, Drop):
+            del self.slots[change.slot]
+        elif isinstance(change, SlotItems):
+            assert change.hard_state is not None
+            entries = [LogItem(e.term, e.index, e.kind, e.data) for e in change.entries]
+            self.slots[change.slot] = slot_with(
+                found.tablet, found.number, found.generation, change.hard_state.term, change.hard_state.vote, entries
+            )
+        else:
+            raise AssertionError(f"not modelled: {change}")
+
+
+def slot_with(
+    tablet: str, number: int, generation: int, term: int, vote: int, entries: list[LogItem], damage: str | None = None
+) -> RecoveredSlot:
+    last = Position(entries[-1].index, entries[-1].term) if entries else BEGINNING
+    hard_state = HardStateItem(term, vote)
+    return RecoveredSlot(tablet, number, generation, hard_state, BEGINNING, last, damage, lambda: list(entries))
+
+
+class Server:
+    """A disk with its slots, over any number of starts."""
+
+    def __init__(self, seed: int) -> None:
+        self.disk = SimDisk("data", SeededRandom(seed), lambda: 0)
+        self.slots = SlotStore()
+        self.files = TabletFiles(self.disk, self.slots)
+        self.files.prepare()
+
+    def lives(self) -> None:
+        """Make member 2 of the tablet, let it write entries and rows."""
+        block = ready()
+        self.files.carry_out(creation(block, meta()))
+        assert block.slot is not None
+        entries = [LogItem(1 + index // 10, index, 0, b"entry %d" % index) for index in range(1, 31)]
+        self.slots.write([SlotItems(block.slot, block.generation, HardStateItem(5, 2), entries)])
+        self.write_rows(block.generation)
+
+    def write_rows(self, generation: int) -> None:
+        for suffix, content in ((DATABASE, ROWS), (STEADY, STEADY_POINT)):
+            self.write(rows_path(TABLET, generation, suffix), content)
+
+    def write(self, path: str, content: bytes) -> None:
+        file = self.disk.open(path, create=path not in self.disk.files)
+        file.truncate(0)
+        file.write_at(0, content)
+        file.sync()
+        self.disk.sync_folder(path.rpartition("/")[0])
+
+    def start(self) -> list[Decision]:
+        """Start a server on what is there."""
+        return TabletFiles(self.disk, self.slots).start(self.slots.slots, self.judge, SERVER, 9000)
+
+    def judge(self, tablet: str, generation: int) -> RowsFound:
+        """Rows that are not what was written are damaged."""
+        content = self.disk.files[rows_path(tablet, generation)].content
+        return RowsFound(generation, "" if bytes(content) == ROWS else f"{len(content)} bytes of rows")
+
+    def contents(self) -> dict[str, bytes]:
+        """Return every file."""
+        return {path: bytes(file.content) for path, file in self.disk.files.items()}
+
+    def cut_power_after(self, steps: int) -> None:
+        """Let the step after `steps` more raise PowerCut."""
+        left = steps
+
+        def step() -> None:
+            nonlocal left
+            if left == 0:
+                raise PowerCut
+            left -= 1
+
+        self.disk.step = self.slots.step = step
+
+    def power_is_back(self) -> None:
+        self.disk.power_cut()
+        self.disk.step = self.slots.step = lambda: None
+
+
+def cut_everywhere(
+    prepare: Callable[[Server], None], work: Callable[[Server], None], *, seeds: int = 6
+) -> Iterator[tuple[Server, str, bool]]:
+    """Yield the server behind a power cut at each step of `work`, where it was, and whether the work had ended."""
+    for seed in range(seeds):
+        steps = 0
+        while True:
+            server = Server(seed * 1000 + steps)
+            prepare(server)
+            server.cut_power_after(steps)
+            try:
+                work(server)
+                done = True
+            except PowerCut:
+                done = False
+            server.power_is_back()
+            yield server, f"seed {seed}, cut after {steps} steps", done
+            if done:
+                break
+            steps += 1
+        assert steps > 3, "the work has no steps"

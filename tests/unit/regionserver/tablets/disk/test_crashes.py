@@ -1,0 +1,244 @@
+"""The power is cut between any two steps on a tablet's files, and in the middle of each: what a start makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from regionserver.tablets.disk import superblock
+from regionserver.tablets.disk.exported_log import read_log
+from regionserver.tablets.disk.files import TEMPORARY
+from regionserver.tablets.disk.layout import BLOCKS, block_path, meta_path, parse_rows_name, rows_path
+from regionserver.tablets.disk.life import DataState, RunState
+from regionserver.tablets.disk.startup import Decision
+from regionserver.tablets.disk.steps import creation, deletion, forgetting, giving_up
+from regionserver.tablets.disk.superblock import Memory, Superblock, encode_block
+from tests.unit.regionserver.tablets.disk.crashes import ROWS, STEADY_POINT, PowerCut, Server, cut_everywhere
+from tests.unit.regionserver.tablets.disk.examples import TABLET, meta, ready
+
+#: What the slot of `Server.lives` holds.
+PROMISED: Final = Memory(term=5, vote=2, last_term=4, last_index=30)
+
+
+def lives(server: Server) -> None:
+    server.lives()
+
+
+def nothing(_server: Server) -> None:
+    pass
+
+
+def create(server: Server) -> None:
+    server.files.carry_out(creation(ready(), meta()))
+
+
+def delete(server: Server) -> None:
+    server.files.carry_out(deletion(ready(), PROMISED, "removed", 2000))
+
+
+def deleted(server: Server) -> None:
+    server.lives()
+    delete(server)
+
+
+def begin_copy(server: Server) -> None:
+    block = server.files.read_block(TABLET)
+    assert isinstance(block, Superblock)
+    server.files._replace(BLOCKS, {TABLET: encode_block(superblock.copying(block, 2, "peer", 3000))})
+    server.write_rows(block.generation)
+
+
+def copying(server: Server) -> None:
+    deleted(server)
+    begin_copy(server)
+
+
+def give_up(server: Server) -> None:
+    block = server.files.read_block(TABLET)
+    assert isinstance(block, Superblock)
+    server.files.carry_out(giving_up(block, [], [block.generation], "it failed", 4000))
+
+
+def forget(server: Server) -> None:
+    block = server.files.read_block(TABLET)
+    assert isinstance(block, Superblock)
+    server.files.carry_out(forgetting(block))
+
+
+def flip(path: str) -> Callable[[Server], None]:
+    """A replica that lives, with a damaged file."""
+
+    def prepare(server: Server) -> None:
+        server.lives()
+        server.disk.flip(path, 20, 3)
+
+    return prepare
+
+
+def lose(path: str) -> Callable[[Server], None]:
+    def prepare(server: Server) -> None:
+        server.lives()
+        server.disk.lose(path)
+
+    return prepare
+
+
+def start(server: Server) -> None:
+    server.start()
+
+
+def only(decisions: list[Decision]) -> Decision | None:
+    assert len(decisions) <= 1
+    return decisions[0] if decisions else None
+
+
+def at_rest(server: Server, where: str) -> tuple[RunState | None, Superblock | None]:
+    """Start, and check that a second start finds nothing left to do."""
+    first = only(server.start())
+    second = only(server.start())
+    run = first.run if first else None
+    if first is None or second is None:
+        assert run is None, where
+        assert second is None, where
+    else:
+        assert (second.run, second.effects) == (first.run, []), where
+    block = server.files.read_block(TABLET) if block_path(TABLET) in server.disk.files else None
+    assert block is None or isinstance(block, Superblock), where
+    assert (block is None) == (run is None), where
+    names = server.disk.files
+    assert not [name for name in names if TEMPORARY in name], where
+    generations = {parsed.generation for parsed in map(parse_rows_name, server.disk.names("data")) if parsed}
+    if block is not None and block.data_state is DataState.READY:
+        assert generations <= {block.generation}, where
+        assert list(server.slots.slots) == [block.slot], where
+    else:
+        assert (generations, server.slots.slots) == (set(), {}), where
+    return run, block
+
+
+def all_bytes(server: Server, where: str) -> None:
+    """Rows and log of the replica are in their place or in the quarantine."""
+    contents = server.contents()
+    assert ROWS in contents.values(), where
+    assert STEADY_POINT in contents.values(), where
+    if not server.slots.slots:
+        logs = [path for path in contents if path.startswith("quarantine/") and path.endswith("/log")]
+        assert [len(read_log(server.disk, path).entries) for path in logs] == [30], where
+        found = read_log(server.disk, logs[0])
+        assert (found.term, found.vote, found.last_term()) == (5, 2, 4), where
+
+
+def test_a_creation_is_there_or_has_promised_nothing() -> None:
+    seen = set()
+    for server, where, done in cut_everywhere(nothing, create):
+        run, block = at_rest(server, where)
+        seen.add(run)
+        if run is None:
+            assert not done, where
+        else:
+            assert block == ready(), where
+            assert run is RunState.ASLEEP, where
+    assert seen == {None, RunState.ASLEEP}
+
+
+def test_a_deletion_happens_or_not_and_loses_nothing() -> None:
+    seen = set()
+    for server, where, done in cut_everywhere(lives, delete):
+        run, block = at_rest(server, where)
+        assert block is not None
+        seen.add(run)
+        if run is RunState.ASLEEP:
+            assert not done, where
+            assert block == ready(), where
+        else:
+            assert run is RunState.TOMBSTONE, where
+            assert (block.memory, block.generation, block.number) == (PROMISED, 4, 2), where
+            assert meta_path(TABLET) in server.disk.files, where
+            saved = server.contents()
+            assert saved[f"{block.quarantine}/superblock"] == encode_block(ready()), where
+            assert saved[f"{block.quarantine}/consensus-meta"] == saved[meta_path(TABLET)], where
+        all_bytes(server, where)
+    assert seen == {RunState.ASLEEP, RunState.TOMBSTONE}
+
+
+def test_a_start_that_is_cut_short_again_and_again_comes_to_an_end() -> None:
+    """A deletion is cut at each step, and the start behind the cut is, too."""
+    for server, where, _ in cut_everywhere(lives, delete, seeds=2):
+        for steps in range(40):
+            server.cut_power_after(steps)
+            try:
+                server.start()
+                break
+            except PowerCut:
+                pass
+            finally:
+                server.power_is_back()
+        run, block = at_rest(server, f"{where}, then in each start")
+        assert run in (RunState.ASLEEP, RunState.TOMBSTONE), where
+        assert block is not None
+        assert block.memory == (PROMISED if run is RunState.TOMBSTONE else None), where
+        all_bytes(server, where)
+
+
+def test_a_copy_that_was_cut_short_leaves_the_tombstone() -> None:
+    for server, where, _ in cut_everywhere(deleted, begin_copy):
+        run, block = at_rest(server, where)
+        assert run is RunState.TOMBSTONE, where
+        assert block is not None
+        assert block.memory == PROMISED, where
+        all_bytes(server, where)
+
+
+def test_giving_a_copy_up_can_be_cut_short() -> None:
+    for server, where, _ in cut_everywhere(copying, give_up):
+        run, block = at_rest(server, where)
+        assert run is RunState.TOMBSTONE, where
+        assert block is not None
+        assert (block.memory, block.is_lost) == (PROMISED, False), where
+        all_bytes(server, where)
+
+
+def test_a_tombstone_is_forgotten_or_kept_whole() -> None:
+    seen = set()
+    for server, where, done in cut_everywhere(deleted, forget):
+        run, block = at_rest(server, where)
+        seen.add(run)
+        if run is None:
+            assert block is None
+        else:
+            assert not done, where
+            assert block is not None
+            assert block.memory == PROMISED, where
+        all_bytes(server, where)
+    assert seen == {None, RunState.TOMBSTONE}
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [flip(block_path(TABLET)), lose(block_path(TABLET)), flip(meta_path(TABLET)), lose(meta_path(TABLET))],
+    ids=["superblock flipped", "superblock lost", "metadata flipped", "metadata lost"],
+)
+def test_burning_can_be_cut_short_and_keeps_every_file(prepare: Callable[[Server], None]) -> None:
+    for server, where, _ in cut_everywhere(prepare, start):
+        kept = [
+            content for path, content in server.contents().items() if path in (block_path(TABLET), meta_path(TABLET))
+        ]
+        run, block = at_rest(server, where)
+        assert run is RunState.LOST, where
+        assert block is not None
+        assert (block.is_lost, block.memory, block.number) == (True, None, 2), where
+        assert block.generation > 3, where
+        all_bytes(server, where)
+        # The damaged file itself is evidence.
+        assert set(kept) <= {*server.contents().values()}, where
+
+
+def test_damaged_rows_cost_no_memory_and_stay_where_they_are() -> None:
+    server = Server(1)
+    flip(rows_path(TABLET, 3))(server)
+    before = server.contents()
+    run, block = at_rest(server, "damaged rows")
+    assert (run, block) == (RunState.FAILED, ready())
+    assert server.contents() == before
