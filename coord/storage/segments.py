@@ -78,6 +78,10 @@ class SegmentLog:
         """Write and sync the header of the empty segment `number`. Raises OSError, SyncFailed."""
         raise NotImplementedError
 
+    def _next_number(self) -> int:
+        """Return the number of the next segment."""
+        return self._segments[-1].number + 1 if self._segments else 1
+
     def _encode_seal(self) -> bytes:
         """Return the seal behind the last record."""
         return encode_seal(self._sequence, self._position)
@@ -178,7 +182,7 @@ class SegmentLog:
 
     def _rotate(self) -> None:
         """Begin the next segment. Its header and its name are durable before the first record goes into it."""
-        number = self._segments[-1].number + 1 if self._segments else 1
+        number = self._next_number()
         segment = LogSegment(number, f"{number:016x}.log")
         old = (self._file, self._position, self._reserved, self._sequence)
         path = f"{self._folder}/{segment.name}"

@@ -1,0 +1,171 @@
+"""What the shared log holds durably: the state of every slot, and where its entries are. Pure.
+
+Entries stay on the disk. The index keeps a span for each block with entries behind the slot's floor: file, offset and
+length of the block. A segment that no span names is needed no more, because the header of the next one states every
+slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from coord.storage.shared.codec import ENDS, BlockHead, BlockStart, SlotRow
+from coord.storage.shared.items import Position
+
+
+class Span(NamedTuple):
+    """A block with entries: `length` bytes at `offset` of a segment. Its first entry has index `first`. So many
+    `entries` of it count; a later block has replaced the rest."""
+
+    segment: int
+    offset: int
+    length: int
+    first: int
+    entries: int
+
+
+class LiveSlot:
+    """One slot: what a row states, and the spans of its entries."""
+
+    __slots__ = (
+        "damage",
+        "floor",
+        "generation",
+        "is_stated",
+        "last_index",
+        "last_term",
+        "member",
+        "slot",
+        "spans",
+        "start",
+        "stated",
+        "tablet",
+        "term",
+        "vote",
+        "written",
+    )
+
+    def __init__(self, row: SlotRow) -> None:
+        self.slot = row.slot
+        self.generation = row.generation
+        self.member = row.member
+        self.tablet = row.tablet
+        self.written = row.written
+        self.term, self.vote = row.hard_state
+        self.last_index = row.last.index
+        self.last_term = row.last.term
+        self.floor = row.floor
+        #: Entries up to this index are not in the spans.
+        self.start = row.last.index
+        #: Ascending and contiguous.
+        self.spans: list[Span] = []
+        #: What the slot has lost, "" if it is whole.
+        self.damage = row.damage
+        #: True if a header on the disk states the damage.
+        self.is_stated = bool(row.damage)
+        #: Sequence number of the last record that stated `written`. Only kept while a log is read.
+        self.stated = 0
+
+    def row(self) -> SlotRow:
+        """Return the state of the slot for a header."""
+        hard_state = (self.term, self.vote)
+        return SlotRow(
+            self.slot,
+            self.generation,
+            self.member,
+            self.written,
+            hard_state,
+            Position(self.last_index, self.last_term),
+            self.floor,
+            self.tablet,
+            self.damage,
+        )
+
+
+class SlotIndex:
+    """All slots, and how many spans each segment holds."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, LiveSlot] = {}
+        #: The first number that no slot ever had.
+        self.next_slot = 0
+        #: Slots that have ended since the log was opened, or in the part of it that was read, and their last blocks.
+        self.ended: dict[int, int] = {}
+        self._spans: dict[int, int] = {}
+
+    def spans_in(self, segment: int) -> int:
+        """Return how many blocks of this segment hold entries behind their slot's floor."""
+        return self._spans.get(segment, 0)
+
+    def pinning(self, segment: int) -> list[int]:
+        """Return the slots whose oldest entry is in this segment."""
+        # A copy: the thread that writes the log may open a slot meanwhile.
+        return [slot.slot for slot in list(self.slots.values()) if slot.spans and slot.spans[0].segment == segment]
+
+    def open(self, row: SlotRow) -> LiveSlot:
+        """Begin a slot."""
+        slot = self.slots[row.slot] = LiveSlot(row)
+        self.next_slot = max(self.next_slot, row.slot + 1)
+        return slot
+
+    def end(self, slot: LiveSlot) -> None:
+        """End a slot."""
+        self._release(slot.spans)
+        del self.slots[slot.slot]
+        self.ended[slot.slot] = slot.written
+
+    def restate(self, slot: LiveSlot, row: SlotRow) -> LiveSlot:
+        """Take the state of a slot from a row, because blocks before the row are lost. Return the new state."""
+        self._release(slot.spans)
+        self.slots[row.slot] = new = LiveSlot(row)
+        return new
+
+    def take(self, slot: LiveSlot, head: BlockHead, start: BlockStart | None, segment: int, offset: int) -> None:
+        """Take over a block of the slot: `offset` is that of the block in the segment's file."""
+        slot.written = head.written
+        if start is not None:
+            if start.hard_state is not None:
+                slot.term, slot.vote = start.hard_state
+            if start.floor is not None:
+                self._raise_floor(slot, start.floor)
+        if head.count:
+            self._append(slot, head, segment, offset)
+        if head.flags & ENDS:
+            self.end(slot)
+
+    def _append(self, slot: LiveSlot, head: BlockHead, segment: int, offset: int) -> None:
+        first, spans = head.first, slot.spans
+        if first > slot.last_index + 1:
+            # Only behind damage: the entries in between are lost.
+            self._release(spans)
+            slot.spans = spans = []
+            slot.start = first - 1
+        elif first <= slot.last_index:
+            while spans and spans[-1].first >= first:
+                self._spans[spans.pop().segment] -= 1
+            if spans and spans[-1].first + spans[-1].entries > first:
+                spans[-1] = spans[-1]._replace(entries=first - spans[-1].first)
+            slot.start = min(slot.start, first - 1)
+        spans.append(Span(segment, offset, head.total, first, head.count))
+        self._spans[segment] = self._spans.get(segment, 0) + 1
+        slot.last_index = first + head.count - 1
+        slot.last_term = head.last_term
+
+    def _raise_floor(self, slot: LiveSlot, floor: Position) -> None:
+        if floor.index <= slot.floor.index:
+            return
+        slot.floor = floor
+        spans = slot.spans
+        done = 0
+        while done < len(spans) and spans[done].first + spans[done].entries - 1 <= floor.index:
+            done += 1
+        self._release(spans[:done])
+        # A new list: another thread may be reading the entries of the old one.
+        slot.spans = spans[done:]
+        if floor.index >= slot.last_index:
+            slot.last_index, slot.last_term = floor.index, floor.term
+
+    def _release(self, spans: Iterable[Span]) -> None:
+        for span in spans:
+            self._spans[span.segment] -= 1

@@ -1,0 +1,220 @@
+"""The shared log of a region server, open for appending.
+
+One turn of the server is one batch, one record and one sync, however many groups write in the turn:
+
+    batch = log.batch([SlotItems(...), Floor(...), ...])    on the groups' thread; a bad change is rejected here
+    number = writer.submit(batch)                           `coord.storage.writer`, as in a store node
+    writer.flush()                                          once per turn; on_persisted(number) reports it durable
+
+Batches become durable in the order in which they were made. So every batch must be submitted, and before the next one
+is made.
+
+`SEGMENTS_MAX` bounds the log if floors follow: from `SEGMENTS_CHECKPOINT` segments on the owner asks for `pinning`,
+makes the rows of these slots durable and raises their floors, or drops the slots. The log itself never rejects a write
+because of its size: the floors that shorten it are written to it as well.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.logger import Logger
+
+from coord.env import Disk
+from coord.storage.records import RECORD_BYTES_MIN, LogItem
+from coord.storage.segments import SegmentLog, reopen_last
+from coord.storage.shared.batch import SlotBatch, SlotTable
+from coord.storage.shared.codec import PIECE, encode_header, encode_row
+from coord.storage.shared.index import SlotIndex
+from coord.storage.shared.items import Change, RecoveredLog
+from coord.storage.shared.loading import load_entries
+from coord.storage.shared.recovery import FOLDER, LogReading, read_log, recovered
+from coord.storage.shared.trails import WINDOW_BYTES, Trails
+
+log = Logger()
+
+#: A new segment begins once the current one has reached this size. Larger ones make a start slower, which reads whole
+#: segments into memory; smaller ones state all slots more often: with 10,000 slots a header takes 2 MB.
+SEGMENT_BYTES: Final = 64 << 20
+#: Most segments while the owner moves the floors that pin the oldest one: 1 GB, which is read at a start.
+SEGMENTS_MAX: Final = 16
+
+#: From so many segments on the owner moves those floors: the rows of a tablet may take a while to become durable.
+SEGMENTS_CHECKPOINT: Final = 12
+#: Added to the sequence number behind a damaged end: more records than the lost part can have held.
+LOST_RECORDS_MAX: Final = 1 << 32
+
+
+class SharedLog(SegmentLog):
+    """The log of one server. Call `open_shared_log` to make one."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        index: SlotIndex,
+        sequence: int,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        super().__init__(disk, folder, segment_bytes=segment_bytes)
+        self._index = index
+        self._table = SlotTable(index)
+        written = {**index.ended, **{slot.slot: slot.written for slot in index.slots.values()}}
+        pieces = {slot: PIECE.pack(slot, number) for slot, number in written.items()}
+        self._trails = Trails(sequence, pieces, window_bytes=window_bytes)
+        self._sequence = sequence
+        self._number = 0
+
+    def resume(self, reading: LogReading) -> None:
+        """Go on behind what was read. Raises OSError."""
+        disk, folder = self._disk, self._folder
+        for number, name, end in reading.segments:
+            self.append_segment(number, name, reading.sequence, end)
+        self._number = reading.next_number
+        if reading.unfinished:
+            disk.remove(f"{folder}/{reading.unfinished}")
+            disk.sync_folder(folder)
+            self._number = 0
+        if self._segments and not reading.has_news():
+            reopen_last(self, disk, folder, *reading.tail)
+            return
+        if self._segments and reading.tail[1]:
+            _rewrite(disk, f"{folder}/{self._segments[-1].name}", *reading.tail)
+        if reading.lost_end():
+            self._sequence += LOST_RECORDS_MAX
+        self._rotate()
+
+    # --- on the groups' thread --------------------------------------------------------------------------------------
+
+    def batch(self, changes: list[Change]) -> SlotBatch:
+        """Return the changes of one turn as a batch, to be submitted before the next one is made.
+
+        Raises SlotError for the first change that does not fit its slot; then none of them is taken.
+        """
+        return self._table.batch(changes)
+
+    def next_slot(self) -> int:
+        """Return the first number that no slot ever had. It stays the same until a slot of this number is opened."""
+        return self._table.next_slot
+
+    def entries(self, slot: int) -> list[LogItem]:
+        """Return the durable entries of a slot behind its floor, read from the disk.
+
+        Raises KeyError for a slot that is not open, StorageError for damage, OSError.
+        """
+        return load_entries(self._disk, self._folder, self._index.slots[slot])
+
+    def pinning(self) -> list[int]:
+        """Return the slots that keep the oldest segment from going: their floors must rise, or they must be dropped.
+
+        Empty if the log has one segment only.
+        """
+        segments = self._segments
+        return self._index.pinning(segments[0].number) if len(segments) > 1 else []
+
+    # --- on the thread that writes the log --------------------------------------------------------------------------
+
+    def write(self, batches: list[SlotBatch]) -> None:
+        """Make `batches` durable as one record. Raises as `Wal.write`.
+
+        Raises OSError for a failed write, which leaves the log as it was: the caller may try again (disk full). Raises
+        SyncFailed for a failed sync: what is on the disk is unknown, and the caller must stop the server.
+        """
+        if self._position >= self._segment_bytes:
+            self._rotate()
+            self._warn_of_pins()
+        parts = [self._trails.encode()]
+        at = self._position + RECORD_BYTES_MIN + len(parts[0])
+        for batch in batches:
+            parts += batch.parts
+        start = self._position
+        self._write_record(parts)
+        number = self._segments[-1].number
+        self._state_extent(number)
+        pieces: dict[int, bytes] = {}
+        for batch in batches:
+            self._take(batch, number, at)
+            at += batch.bytes
+            pieces.update(batch.pieces)
+        self._trails.took(self._sequence, pieces, self._position - start)
+        self._seal()
+
+    def prune(self, index: int) -> int:
+        """Remove the oldest segments that no slot needs. Return how many.
+
+        `index` is any number that rises: `ThreadWriter` calls this once for each. The number of the batch with the
+        floors is one. Raises SyncFailed for a failed sync.
+        """
+        del index
+        removed = 0
+        segments = self._segments
+        while len(segments) > 1 and not self._index.spans_in(segments[0].number) and self._remove_oldest():
+            removed += 1
+        return removed
+
+    def _take(self, batch: SlotBatch, number: int, at: int) -> None:
+        index = self._index
+        for head, start, offset in batch.blocks:
+            row = start.row if start is not None else None
+            slot = index.open(row) if row is not None else index.slots[head.slot]
+            index.take(slot, head, start, number, at + offset)
+
+    def _write_header(self, number: int) -> None:
+        """See `SegmentLog`. State all slots, twice: a damaged header must not cost the slots that it states."""
+        rows = [encode_row(slot.row()) for slot in self._index.slots.values()]
+        for copy in (1, 2):
+            self._write_record([encode_header(number, copy, self._index.next_slot, len(rows)), *rows])
+
+    def _next_number(self) -> int:
+        """See `SegmentLog`. A lost segment's number is not used again."""
+        return max(super()._next_number(), self._number)
+
+    def _encode_seal(self) -> bytes:
+        """See `SegmentLog`. A note behind the seal names the slots of the last record."""
+        return super()._encode_seal() + self._trails.encode_note()
+
+    def _warn_of_pins(self) -> None:
+        if len(self._segments) <= SEGMENTS_MAX:
+            return
+        pinning = self.pinning()
+        tablets = ", ".join(self._index.slots[slot].tablet for slot in pinning[:5])
+        log.warn(
+            "the shared log has {count} segments, {most} at most are wanted: {tablets} and {more} other tablets"
+            " need the oldest one; make their rows durable",
+            count=len(self._segments),
+            most=SEGMENTS_MAX,
+            tablets=tablets or "no tablet",
+            more=max(0, len(pinning) - 5),
+        )
+
+
+def open_shared_log(
+    disk: Disk, folder: str = FOLDER, *, segment_bytes: int = SEGMENT_BYTES, window_bytes: int = WINDOW_BYTES
+) -> tuple[SharedLog, RecoveredLog]:
+    """Open the log in `folder` (created if absent), cut a torn tail, and return what the log holds.
+
+    Damage is reported per slot, and the log goes on behind it in a new segment. That segment's header states the
+    damage, so it is found again at the next start, whatever becomes of the old segments.
+
+    Raises CorruptRecord if the whole log is gone, or holds what no server has written; StorageError (a later format),
+    OSError.
+    """
+    disk.make_folder(folder)
+    reading = read_log(disk, folder)
+    shared = SharedLog(
+        disk, folder, reading.index, reading.sequence, segment_bytes=segment_bytes, window_bytes=window_bytes
+    )
+    shared.resume(reading)
+    return shared, recovered(disk, folder, reading)
+
+
+def _rewrite(disk: Disk, path: str, offset: int, record: bytes) -> None:
+    """Write the last whole record once more, see `reopen_last`. What lies behind it stays. Raises OSError."""
+    file = disk.open(path)
+    try:
+        file.write_at(offset, record)
+        file.sync()
+    finally:
+        file.close()

@@ -1,0 +1,339 @@
+"""Damage to the shared log names exactly the slots that have lost something; all others are as they were."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from coord.errors import CorruptRecord, StorageError
+from coord.storage.extent import NAME as EXTENT
+from coord.storage.records import SEAL
+from coord.storage.shared.codec import HEADER, decode_header, decode_row
+from coord.storage.shared.items import Change, Drop, Floor, OpenSlot
+from coord.storage.shared.log import SharedLog, open_shared_log
+from coord.storage.shared.recovery import FOLDER, SharedReader, recover, segment_names
+from tests.support.disks import MemoryDisk
+from tests.unit.coord.storage.shared.model import Model, apply, damaged, found, items, shapes, some_changes
+
+SEGMENT_BYTES = 2500
+WINDOW_BYTES = 1200
+
+
+class History:
+    """A log, and what each of its records holds."""
+
+    def __init__(self, seed: int, turns: int, *, prune: bool = True) -> None:
+        random = Random(seed)
+        self.disk = MemoryDisk()
+        self.model: Model = {}
+        self.log, _ = open_shared_log(self.disk, segment_bytes=SEGMENT_BYTES, window_bytes=WINDOW_BYTES)
+        #: The changes in each record, by its sequence number; those of headers are missing.
+        self.turns: dict[int, list[Change]] = {}
+        for turn in range(turns):
+            changes = some_changes(random, self.model, self.log.next_slot())
+            self.log.write([self.log.batch(changes)])
+            self.turns[self.log._sequence] = changes
+            if prune and random.random() < 0.04:
+                self.log.prune(turn)
+
+    def places(self) -> list[tuple[str, int, int, int]]:
+        """File, offset, size and sequence number of each record that is still there."""
+        places = []
+        sequence = 0
+        names = segment_names(self.disk, FOLDER)
+        for name in names:
+            reader = SharedReader(self.disk, f"{FOLDER}/{name}")
+            for record in reader.records(sequence, is_first=not sequence, is_last=name == names[-1]):
+                places.append((f"{FOLDER}/{name}", record.offset, record.size, record.sequence))
+            sequence = reader.sequence
+        return places
+
+    def rows(self, path: str) -> dict[int, int]:
+        """The last index of each slot that the header of a segment states."""
+        reader = SharedReader(self.disk, path)
+        data = reader.record_bytes(next(iter(reader.records(0, is_first=True, is_last=False))))
+        rows, offset = {}, HEADER.size
+        for _ in range(decode_header(path, data, 0).rows):
+            row, offset = decode_row(data, offset)
+            rows[row.slot] = row.last.index
+        return rows
+
+    def losers(self, lost: set[int]) -> set[int]:
+        """The slots that lack something without the records of these sequence numbers.
+
+        A slot lacks something from a lost record on until a header states it again, and then as long as its floor lies
+        below the last entry of that time.
+        """
+        start: dict[int, int] = {}
+        floor: dict[int, int] = {}
+        last: dict[int, int] = {}
+        lacking: set[int] = set()
+        is_first = True
+        for path, offset, _, sequence in self.places():
+            if offset == 0:
+                rows = self.rows(path)
+                for slot in lacking & set(rows):
+                    start[slot] = last[slot] = rows[slot]
+                for slot in set(last) - set(rows):
+                    del start[slot], floor[slot], last[slot]
+                for slot in set(rows) - set(last):
+                    start[slot] = last[slot] = rows[slot]
+                    floor[slot] = 0
+                lacking = set()
+                if is_first:
+                    floor = self._floors_before(sequence)
+                is_first = False
+            for change in self.turns.get(sequence, []):
+                slot = change.slot
+                if sequence in lost:
+                    lacking.add(slot)
+                elif isinstance(change, OpenSlot):
+                    start[slot] = last[slot] = floor[slot] = change.floor.index
+                elif isinstance(change, Drop):
+                    lacking.discard(slot)
+                    last.pop(slot, None)
+                elif isinstance(change, Floor):
+                    floor[slot] = max(floor.get(slot, 0), change.index)
+                    last[slot] = max(last.get(slot, 0), change.index)
+                elif change.entries:
+                    first = change.entries[0].index
+                    start[slot] = min(start.get(slot, 0), first - 1)
+                    last[slot] = change.entries[-1].index
+        # A floor that a header stated is in the true model at least.
+        healed = {slot for slot in last if slot in self.model and self.model[slot].floor.index >= start[slot]}
+        return lacking | {slot for slot in last if slot not in healed and slot in self.model and start[slot] > 0}
+
+    def _floors_before(self, sequence: int) -> dict[int, int]:
+        floors: dict[int, int] = {}
+        for turn, changes in self.turns.items():
+            for change in changes:
+                if turn < sequence and isinstance(change, Floor):
+                    floors[change.slot] = max(floors.get(change.slot, 0), change.index)
+                elif turn < sequence and isinstance(change, OpenSlot):
+                    floors[change.slot] = change.floor.index
+        return floors
+
+
+def flipped(disk: MemoryDisk, path: str, offset: int, mask: int = 0x10) -> MemoryDisk:
+    """A copy of the disk with one flipped bit."""
+    after = disk.copy()
+    after.files[path].content[offset] ^= mask
+    return after
+
+
+def check(history: History, disk: MemoryDisk, losers: set[int], where: str) -> None:
+    """Exactly these slots are named, at this start and at the next, and the others are as they were."""
+    truth = {number: shape for number, shape in shapes(history.model).items() if number not in losers}
+    recovered = recover(disk)
+    assert damaged(recovered) == losers, where
+    assert found(recovered, without=losers) == truth, where
+    log, opened = open_shared_log(disk, segment_bytes=SEGMENT_BYTES, window_bytes=WINDOW_BYTES)
+    assert damaged(opened) == losers, where
+    again = recover(disk.power_cut())
+    assert damaged(again) == losers, where
+    assert found(again, without=losers) == truth, where
+    go_on(log, disk, truth, losers, where)
+
+
+def go_on(log: SharedLog, disk: MemoryDisk, truth: dict[int, object], losers: set[int], where: str) -> None:
+    """Drop the slots that have lost something, and write to the others: nothing is damaged any more."""
+    recovered = recover(disk)
+    log.write([log.batch([Drop(slot, recovered.slots[slot].generation) for slot in sorted(losers)])])
+    for slot in truth:
+        term, last = recovered.slots[slot].hard_state.term, recovered.slots[slot].last.index
+        log.write([log.batch([items(slot, (max(term, 1), last + 1, b"goes on"))])])
+    again = recover(disk.power_cut())
+    assert set(again.slots) == set(truth), where
+    assert damaged(again) == set(), where
+    for slot, recovered_slot in again.slots.items():
+        assert recovered_slot.last.index == recovered.slots[slot].last.index + 1, where
+        assert recovered_slot.entries[-1].data == b"goes on", where
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flipped_bit_in_every_record_names_its_slots_exactly(seed: int) -> None:
+    """In its prefix, its trail and its blocks; in the middle, at the end of a segment, in the last record."""
+    history = History(seed, 70)
+    random = Random(seed)
+    places = history.places()
+    assert len({path for path, *_ in places}) > 1
+    assert len(places) > 20
+    for path, offset, size, sequence in places:
+        losers = history.losers({sequence})
+        for at in (random.randrange(20), *random.sample(range(20, size), 2), size - 1):
+            disk = flipped(history.disk, path, offset + at)
+            check(history, disk, losers, f"seed {seed}: byte {at} of record {sequence} at {path}:{offset}")
+
+
+def test_a_flipped_bit_at_every_byte_of_a_small_log() -> None:
+    """Each byte of records and seals. The note behind the last record protects the last record, not itself."""
+    history = History(9, 6)
+    [name] = segment_names(history.disk, FOLDER)
+    path = f"{FOLDER}/{name}"
+    places = history.places()
+    end = places[-1][1] + places[-1][2]
+    for at in range(end + SEAL.size + 40):
+        sequence = next((sequence for _, offset, size, sequence in places if offset <= at < offset + size), 0)
+        disk = flipped(history.disk, path, at, 0x80)
+        assert damaged(recover(disk)) == history.losers({sequence}), f"byte {at} of record {sequence}"
+
+
+def test_a_header_of_the_oldest_segment_may_be_damaged() -> None:
+    """It is there twice. Without both of them the slots that write are named, and the idle ones are not in the log."""
+    history = History(2, 60)
+    headers = [place for place in history.places() if place[3] not in history.turns][:2]
+    assert headers[0][0] == headers[1][0]
+    both = history.disk
+    for path, offset, _, _ in headers:
+        both = flipped(both, path, offset + 30)
+    recovered = recover(both)
+    assert len(recovered.damage) == 1
+    truth = shapes(history.model)
+    for number, shape in found(recovered).items():
+        assert recovered.slots[number].damage or truth[number] == shape
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_several_lost_records_within_a_window_are_named_exactly(seed: int) -> None:
+    """A bad sector takes some small records. Behind it are a long trail, or the header of the next segment."""
+    history = History(100 + seed, 120, prune=False)
+    places = history.places()
+    random = Random(seed)
+    tried = 0
+    for first in random.sample(range(2, len(places) - 20), 40):
+        lost = [place for place in places[first : first + random.randint(2, 6)] if place[0] == places[first][0]]
+        size = lost[-1][1] + lost[-1][2] - lost[0][1]
+        if lost[0][1] == 0 or size > WINDOW_BYTES:
+            continue
+        disk = history.disk.copy()
+        content = disk.files[lost[0][0]].content
+        content[lost[0][1] : lost[0][1] + size] = bytes(size) if tried % 2 else random.randbytes(size)
+        sequences = {place[3] for place in lost}
+        check(history, disk, history.losers(sequences), f"seed {seed}: records {sorted(sequences)}")
+        tried += 1
+    assert tried > 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_missing_segment_beside_others_is_damage(seed: int) -> None:
+    """The next header states what the slots had; so the ones that lost something are known."""
+    history = History(200 + seed, 120, prune=False)
+    names = segment_names(history.disk, FOLDER)
+    assert len(names) > 3
+    for name in names[:-1]:
+        disk = history.disk.copy()
+        path = f"{FOLDER}/{name}"
+        del disk.files[path]
+        disk.durable.pop(path)
+        lost = {sequence for place, _, _, sequence in history.places() if place == path}
+        recovered = recover(disk)
+        if name != names[0]:
+            check(history, disk, history.losers(lost), f"seed {seed}: {name} is missing")
+            assert "are missing" in recovered.damage[0]
+        truth = shapes(history.model)
+        for number, shape in found(recovered).items():
+            assert recovered.slots[number].damage or truth[number] == shape
+
+
+def test_a_missing_or_shortened_end_concerns_every_slot() -> None:
+    """Nothing says what the newest segment held. The extent says that there was more."""
+    history = History(5, 60)
+    names = segment_names(history.disk, FOLDER)
+    newest = f"{FOLDER}/{names[-1]}"
+    missing = history.disk.copy()
+    del missing.files[newest]
+    shorter = history.disk.copy()
+    del shorter.files[newest].content[history.places()[-1][1] :]
+    for disk, text in [(missing, "is missing"), (shorter, "bytes instead of")]:
+        recovered = recover(disk)
+        assert recovered.slots
+        assert damaged(recovered) == set(recovered.slots)
+        assert text in recovered.damage[-1]
+        check_all_lost(disk, set(recovered.slots))
+
+
+def check_all_lost(disk: MemoryDisk, slots: set[int]) -> None:
+    """The log goes on under a new number; the verdict is the same at each start until the slots are dropped."""
+    numbers = [int(name[:16], 16) for name in segment_names(disk, FOLDER)]
+    log, _ = open_shared_log(disk, segment_bytes=SEGMENT_BYTES, window_bytes=WINDOW_BYTES)
+    assert log._segments[-1].number > max(numbers)
+    log.close()
+    log, recovered = open_shared_log(disk.power_cut(), segment_bytes=SEGMENT_BYTES, window_bytes=WINDOW_BYTES)
+    assert damaged(recovered) == slots
+    fresh = log.next_slot()
+    log.write([log.batch([*[Drop(slot, 1) for slot in slots], OpenSlot(fresh, 1, "new", 1)])])
+    log.prune(1)
+    assert {slot: log.entries(slot) for slot in (fresh,)} == {fresh: []}
+
+
+def test_a_log_that_is_gone_as_a_whole_is_refused() -> None:
+    """Every slot is lost; that is the whole server's affair."""
+    history = History(6, 10)
+    for path in [path for path in history.disk.files if path != EXTENT]:
+        del history.disk.files[path]
+    with pytest.raises(CorruptRecord, match=r"expected segment [0-9]+ of at least \d+ bytes, found no such file"):
+        open_shared_log(history.disk)
+
+
+def test_damage_is_remembered_when_its_segment_is_gone() -> None:
+    """The header of the segment that the log goes on in states the damage; the damaged segment may be pruned."""
+    disk = MemoryDisk()
+    log, _ = open_shared_log(disk)
+    log.write([log.batch([OpenSlot(0, 1, "t0", 1), OpenSlot(1, 1, "t1", 1)])])
+    log.write([log.batch([items(0, (1, 1, b"lost"))])])
+    at = log._position - 3
+    log.write([log.batch([items(1, (1, 1, b"kept"), state=(1, 1))])])
+    [name] = segment_names(disk, FOLDER)
+    disk = flipped(disk, f"{FOLDER}/{name}", at)
+    log, recovered = open_shared_log(disk)
+    assert damaged(recovered) == {0}
+    log.write([log.batch([Floor(1, 1, 1, 1)])])
+    assert log.prune(1) == 1
+    log.close()
+    again = recover(disk.power_cut())
+    assert again.damage == []
+    assert "lost blocks 2 to 2 of the slot" in str(again.slots[0].damage)
+    assert again.slots[1].damage is None
+
+
+def test_a_damaged_slot_accepts_a_drop_only() -> None:
+    history = History(7, 30)
+    path, offset, size, sequence = history.places()[-1]
+    disk = flipped(history.disk, path, offset + size - 1)
+    log, recovered = open_shared_log(disk)
+    for slot in damaged(recovered):
+        with pytest.raises(StorageError, match="has lost something on the disk: only a drop is accepted"):
+            log.batch([items(slot, (9, recovered.slots[slot].last.index + 1, b""))])
+    assert damaged(recovered) == history.losers({sequence})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_damage_never_yields_a_wrong_slot(seed: int) -> None:
+    """Bytes anywhere in front of the last seal, many times: a slot that counts as whole is whole."""
+    history = History(300 + seed, 50)
+    random = Random(seed)
+    truth = shapes(history.model)
+    ends = {path: offset + size for path, offset, size, _ in history.places()}
+    for _ in range(15):
+        disk = history.disk.copy()
+        for _ in range(random.randint(1, 3)):
+            path = random.choice(sorted(ends))
+            content = disk.files[path].content
+            at = random.randrange(ends[path])
+            size = min(random.choice([1, 1, 16, 300, 2000]), ends[path] - at)
+            content[at : at + size] = random.choice([bytes, random.randbytes])(len(content[at : at + size]))
+        recovered = recover(disk)
+        for number, shape in found(recovered).items():
+            assert recovered.slots[number].damage or truth.get(number) == shape, f"seed {seed}: slot {number}"
+
+
+def test_the_model_of_losers() -> None:
+    """Apply the history without damage: nobody loses anything."""
+    history = History(1, 40)
+    assert history.losers(set()) == set()
+    model: Model = {}
+    for changes in history.turns.values():
+        for change in changes:
+            apply(model, change)
+    assert shapes(model) == shapes(history.model)
