@@ -56,7 +56,7 @@ class HeartbeatReceiver:
             self.refused += 1
             raise RpcError(WRONG_MASTER, f"this is master {master.uuid}")
         now_ms = self._now_ms()
-        member = self.roster.hear(beat, now_ms)
+        member = self.roster.accept(beat, now_ms)
         if now_ms >= self._forget_ms:
             self._forget_ms = now_ms + FORGET_EVERY_MS
             self.roster.forget(now_ms)
@@ -78,7 +78,7 @@ class HeartbeatReceiver:
             member is not None and member.record is None,
             wants_full,
             "" if leads is not None else self._hint(),
-            0 if member is not None else self.roster.overtaken_by(beat),
+            0 if member is not None else self.roster.latest_sequence(beat),
         )
 
     def contacts(self) -> Contacts:

@@ -350,7 +350,7 @@ class MasterService:
         active_master = self.active_master
         if active_master is None:
             return {}
-        heard = self.heartbeats.roster.is_heard
+        heard = self.heartbeats.roster.is_recent
         now_ms = self.now_ms()
         return {one: held.versions.keys() for one, held in active_master.reports.lists().items() if heard(one, now_ms)}
 

@@ -41,7 +41,7 @@ def limits_of(
             f"--replacements-max {replacements_max} is below 0; give 0 to park regions instead of replacing them"
         )
     usual = AssignerConfig()
-    least_s = usual.reask_ms / 1000
+    least_s = usual.resend_ms / 1000
     if fence_after_s and not least_s <= fence_after_s <= SECONDS_MAX:
         raise ConfigError(
             f"--fence-after-s {fence_after_s:g} is out of range: give 0 to never fence, or {least_s:g} to {SECONDS_MAX}"

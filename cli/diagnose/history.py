@@ -30,10 +30,10 @@ from regions.cluster.history import (
     SERVER_UP,
     CorruptSegment,
     HistoryEntry,
+    complete_history,
     concerns,
     entries_kept,
     parse_segment,
-    told,
     unpack,
 )
 from regions.records.model import RunRecord
@@ -118,7 +118,7 @@ def read_past(cluster: Cluster, names: Names) -> HistoryView:
     """Return everything that the store holds of the history, oldest first."""
     layout = cluster.layout
     unreadable: list[str] = []
-    kept = _kept(cluster, unreadable)  # before the segments: see `told`
+    kept = _kept(cluster, unreadable)  # before the segments: see `complete_history`
     for _ in range(_READ_AGAIN):
         segments = sorted(one for name in cluster.children(layout.history) if (one := parse_segment(name)) is not None)
         values = cluster.get_many({one.name: layout.segment(one.name) for one in segments})
@@ -131,7 +131,7 @@ def read_past(cluster: Cluster, names: Names) -> HistoryView:
                 entries += unpack(values[one.name])
             except CorruptSegment as error:
                 unreadable.append(f"{layout.segment(one.name)}: {error}")
-    return HistoryView(told(entries, kept), names, unreadable)
+    return HistoryView(complete_history(entries, kept), names, unreadable)
 
 
 def _kept(cluster: Cluster, unreadable: list[str]) -> list[HistoryEntry]:

@@ -96,7 +96,7 @@ class MisplacedReplicas:
             decided = _ruling(one, found[2 * at], found[2 * at + 1], paths[2 * at], paths[2 * at + 1])
             if decided is None:
                 continue
-            if self._reports.ruled(one, decided, self._now_ms()):
+            if self._reports.set_ruling(one, decided, self._now_ms()):
                 log.error("orphan: server {server} serves {key}, which no table in the store has", server=one.server,
                           key=one.key)  # fmt: skip
                 self.orphan_found(one)

@@ -254,7 +254,7 @@ class StoreWatcher:
         if event_type == EVENT_DELETED:
             self._records.discard(path)
             mirror.gone(path)
-            mirror.settle()
+            mirror.finish_batch()
             self._progress()
         else:
             self._put([path])
@@ -304,7 +304,7 @@ class StoreWatcher:
             self._take_in(path, result)
         unread.answered(batch)
         if self.mirror is not None:
-            self.mirror.settle()
+            self.mirror.finish_batch()
             for trouble in self.mirror.troubles:
                 log.error("the mirror ignores a damaged znode: {error}", error=trouble)
             self.mirror.troubles.clear()

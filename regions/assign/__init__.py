@@ -1,16 +1,16 @@
 """The assigner: events in, effects out.
 
-assigner.py           the entry: takes in one event at a time
-decisions.py          what a replica needs now, and the writes and orders that follow
-order_followup.py     the servers' answers to orders, and deadlines
-outbox.py             effects that nobody has taken yet
-validation.py         every invariant, recomputed
-tables.py             changed records of tables and regions
-servers.py            arrivals, departures, draining, fencing, flapping
-selection.py          choose what to place now, singly or by a bulk plan; placement.py chooses one server
+assigner.py           the entry point: handles one event at a time
+decisions.py          what a replica needs now, and the resulting writes and orders
+order_followup.py     replies to orders, and deadlines
+outbox.py             effects that have not been taken yet
+validation.py         recomputes every invariant
+catalog/              changed records of tables and regions, schema rollout
+servers.py            registration, expiry, draining, fencing and flapping of servers
+selection.py          selects the replicas to place now, one by one or by a bulk plan
+placement.py          chooses one server for one replica
 transition_writes.py  the two writes below /unassigned
 orders.py             OPEN and CLOSE orders: queued per server, sent in batches, throttled
 moves.py              accepted moves that have not begun
-replacement.py        regions that cannot be created are replaced
-schema_rollout.py     a new schema on its way to every region
+replacement.py        replaces regions that cannot be created
 """

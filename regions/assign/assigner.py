@@ -1,15 +1,15 @@
-"""The assigner: events about the cluster in, effects for the store and the servers out. No I/O, no clock.
+"""The assigner: receives events about the cluster and returns effects for the store and the servers. No I/O, no clock.
 
-This module is the entry, and takes in what has happened. The stages are modules of their own:
+Each event passes these stages:
 
-    observe   here: an event changes the cluster state (`regions/cluster/state.py`)
-    decide    `decisions.py` settles each replica concerned
-    select    `selection.py` finds destinations, singly or by way of a bulk plan
-    dispatch  `orders.py` sends orders in batches, a bounded number per server at a time
-    follow    `order_followup.py` handles the servers' answers, and deadlines
+    observe   this module: the event changes the cluster state (`regions/cluster/state.py`)
+    decide    `decisions.py` decides what each affected replica needs
+    select    `selection.py` finds destinations, one by one or by a bulk plan
+    dispatch  `orders.py` sends orders in batches, a limited number per server at a time
+    follow    `order_followup.py` handles the servers' replies, and deadlines
 
-One write per replica is on its way at a time, and each write names the version that it replaces. Whoever loses such a
-race reads again and decides again.
+Each replica has at most one write in flight, and each write names the version that it replaces. If the store refuses
+the write, the assigner reads the znode and decides again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from regions.assign.catalog.catalogue import Catalogue
 from regions.assign.catalog.schema_rollout import AlterBook
+from regions.assign.catalog.updates import CatalogUpdates
 from regions.assign.decisions import Decisions
 from regions.assign.moves import MoveBook
 from regions.assign.order_followup import OrderFollowUp
@@ -56,7 +56,7 @@ from regions.transitions.states import Cause
 
 
 class Assigner:
-    """Decides for one tenure of an active master. Feed events with `handle`, then collect effects with `take`."""
+    """The assigner of one tenure. The caller passes events to `handle` and collects effects with `take`."""
 
     def __init__(self, epoch: int, config: AssignerConfig | None = None) -> None:
         self.epoch = epoch
@@ -72,8 +72,8 @@ class Assigner:
             batch_max=self.config.batch_max,
             busy_max=self.config.busy_max,
             closes_max=self.config.closes_max,
-            reask_ms=self.config.reask_ms,
-            reask_max_ms=self.config.reask_max_ms,
+            resend_ms=self.config.resend_ms,
+            resend_max_ms=self.config.resend_max_ms,
             open_timeout_ms=self.config.open_timeout_ms,
         )
         self._outbox = Outbox(self.world, self.causes)
@@ -83,7 +83,7 @@ class Assigner:
             self.causes,
             self._outbox.emit,
             batch_max=self.config.alters_max,
-            pause_max_ms=self.config.reask_max_ms,
+            pause_max_ms=self.config.resend_max_ms,
         )
         self._replacements = Replacements(
             self.world,
@@ -102,35 +102,35 @@ class Assigner:
             self._moves,
             self._replacements,
         )
-        self._catalog = Catalogue(
+        self._catalog = CatalogUpdates(
             self.world,
             self.causes,
             self._alters,
             self._replacements,
             self._orders,
             self._outbox.emit,
-            self._decisions.settle,
-            self.config.reask_ms,
+            self._decisions.decide,
+            self.config.resend_ms,
         )
-        self._fleet = ServerTracker(
+        self._servers = ServerTracker(
             self.world,
             self.causes,
             self.config,
             self._orders,
             self._selection,
             self._outbox.emit,
-            self._decisions.settle,
+            self._decisions.decide,
             self._catalog.finish,
         )
         self._follow_up = OrderFollowUp(
-            self.config, self._outbox, self._orders, self._moves, self._decisions, self._fleet
+            self.config, self._outbox, self._orders, self._moves, self._decisions, self._servers
         )
         self._begun = False
         self._suspended = False
         #: Events and ticks so far. Simulations check the invariants whenever this has grown.
         self.handled = 0
 
-    # --- the shell's side ---------------------------------------------------------------------------------------
+    # --- the caller's side --------------------------------------------------------------------------------------
 
     def load(
         self,
@@ -145,16 +145,19 @@ class Assigner:
         bars: Iterable[BarRecord] = (),
         moves: Iterable[MoveBatch] = (),
     ) -> None:
-        """Take over the snapshot (MF-02). Transitions must have been read before regions; nothing is decided yet."""
+        """Load what the master has read from the store, without decisions yet (MF-02).
+
+        The caller must have read transitions before regions.
+        """
         assert not self._begun, "an assigner loads once"
-        self._fleet.load(servers, draining, fences, now_ms, bars)
+        self._servers.load(servers, draining, fences, now_ms, bars)
         for table, version in tables:
             self.world.put_table(table, version)
         for region, version in regions:
             self.world.put_region(region, version)
         for record, version in transitions:
             self._seen(ev.TransitionRead(record.region_id, record.replica, record, version), now_ms)
-        self._take_in(moves)
+        self._accept_moves(moves)
 
     def adopt(
         self,
@@ -167,10 +170,9 @@ class Assigner:
         bars: Iterable[BarRecord] = (),
         moves: Iterable[MoveBatch] = (),
     ) -> None:
-        """`load` from the cluster state that a standby has kept (`regions/cluster/mirror.py`), ours from now on
-        (FW-01).
+        """Take over the cluster state of a standby's mirror instead of `load` (FW-01, `regions/cluster/mirror.py`).
 
-        Deadlines are counted anew, as after a load: the former master may have had reason to be patient.
+        Deadlines begin again, as after a load: the former master may have extended them.
         """
         assert not self._begun, "an assigner loads once"
         self.world.adopt(world)
@@ -178,20 +180,20 @@ class Assigner:
             replica.seen_ms = now_ms
             replica.origin = None if replica.transition is None else replica.transition.origin
             if replica.transition is not None and replica.transition.destination is not None:
-                self._replacements.offered(replica.region, now_ms)
-        self._fleet.adopt(servers, draining, fences, now_ms, bars)
-        self._take_in(moves)
+                self._replacements.server_chosen(replica.region, now_ms)
+        self._servers.adopt(servers, draining, fences, now_ms, bars)
+        self._accept_moves(moves)
 
-    def _take_in(self, moves: Iterable[MoveBatch]) -> None:
+    def _accept_moves(self, moves: Iterable[MoveBatch]) -> None:
         for batch in moves:
             self._moves.accept(batch, batch.origin or self.causes.current())
         for found in self.world.tables.values():
             self._alters.table_seen(found, -1)
 
     def begin(self, now_ms: int, *, startup: bool = False) -> None:
-        """Start deciding, and settle everything that was loaded (MF-03 onwards).
+        """Start deciding, and decide about everything that was loaded (MF-03 onwards).
 
-        At a cluster startup nothing is open: every region wants a first place, together, by a bulk plan (RT-06).
+        At a cluster startup no region is open, so one bulk plan places all regions (RT-06).
         """
         self._begun = self._catalog.has_begun = True
         self._decisions.is_deciding = not self._suspended
@@ -203,25 +205,28 @@ class Assigner:
                     self.world.set_home(replica, None)
         for replica in self.world.replicas.values():
             if not replica.is_at_rest:
-                self._decisions.settle(replica, now_ms)
+                self._decisions.decide(replica, now_ms)
         for table in list(self.world.tables.values()):
             self._catalog.finish(table)
 
     def suspend(self) -> None:
-        """Decide nothing any more: the cluster is shutting down in order."""
+        """Stop deciding, because the cluster is being shut down."""
         self._suspended = True
         self._decisions.is_deciding = False
 
     def unsuspend(self, now_ms: int) -> None:
-        """Decide again: the shutdown did not come."""
+        """Decide again, because the cluster still runs after an announced shutdown."""
         self._suspended = False
         self._decisions.is_deciding = self._begun
-        self.causes.act_for(None, "timer: the announced shutdown of the cluster did not come")
+        self.causes.act_for(None, "timer: the cluster still runs after an announced shutdown")
         for replica in list(self.world.replicas.values()):
-            self._decisions.settle(replica, now_ms)
+            self._decisions.decide(replica, now_ms)
 
     def handle(self, event: ev.Event, now_ms: int, origin: WorkOrigin | None = None) -> None:
-        """Observe one event and decide what follows; `origin` began it, unless the event continues other work."""
+        """Observe one event and decide about the affected replicas.
+
+        `origin` is the event's origin, unless the event continues other work.
+        """
         self.causes.act_for(continued(event, self.world) or origin, event)
         self.handled += 1
         match event:
@@ -235,10 +240,10 @@ class Assigner:
             case ev.OrdersLost():
                 self._orders.lost(event.batch, now_ms)
             case ev.ServerUp():
-                self._fleet.up(event, now_ms)
+                self._servers.up(event, now_ms)
             case ev.ServerDown():
                 self._alters.server_gone(event.uuid)
-                self._fleet.gone(event.uuid, now_ms)
+                self._servers.gone(event.uuid, now_ms)
             case ev.WriteFailed():
                 self._write_failed(event, now_ms)
             case ev.PlanReady():
@@ -257,49 +262,49 @@ class Assigner:
             case ev.AltersLost():
                 self._alters.lost(event.batch, now_ms)
             case ev.RegionReplaced():
-                self._remember_end(event.region_id, now_ms)
+                self._record_end(event.region_id, now_ms)
                 self._catalog.region_replaced(event, now_ms)
             case ev.ReplaceFailed():
                 self._catalog.replace_failed(event.region_id)
             case _:
-                self._wish(event, now_ms)
+                self._handle_request(event, now_ms)
 
-    def _wish(self, event: ev.Event, now_ms: int) -> None:
-        """What operators and balancers want, and what became of fences."""
+    def _handle_request(self, event: ev.Event, now_ms: int) -> None:
+        """Handle requests of operators and the balancer, and the outcome of fences."""
         match event:
             case ev.DrainingSeen():
-                self._fleet.drain(event.uuids, now_ms)
+                self._servers.drain(event.uuids, now_ms)
             case ev.BarsSeen():
-                self._fleet.bars_seen(event.bars, now_ms)
+                self._servers.bars_seen(event.bars, now_ms)
             case ev.ServerFenced():
-                self._fleet.fenced(event.fence, now_ms)
+                self._servers.fenced(event.fence, now_ms)
             case ev.FenceFailed():
-                self._fleet.fence_failed(event.uuid)
+                self._servers.fence_failed(event.uuid)
             case ev.FenceRequested():
                 server = self.world.servers.get(event.uuid)
                 if server is not None:
-                    self._fleet.fence(server, event.reason, event.bar_ms)
+                    self._servers.fence(server, event.reason, event.bar_ms)
             case ev.MoveRequested():
                 self._move_requested(event, now_ms)
             case ev.MovesAccepted():
                 for replica in self._moves.accept(event.batch, event.batch.origin or self.causes.current()):
-                    self._decisions.settle(replica, now_ms)
+                    self._decisions.decide(replica, now_ms)
             case ev.MovesWithdrawn():
                 for replica in self._moves.withdraw(event.plan_id):
-                    self._decisions.settle(replica, now_ms)
+                    self._decisions.decide(replica, now_ms)
             case ev.RetryRequested():
                 self._retry_requested(event.key)
 
     def tick(self, now_ms: int) -> None:
-        """Look at deadlines and due questions; call it a few times a second."""
+        """Check deadlines and repeat orders and reads that are due. Called a few times a second."""
         if self._suspended:
             return
         self.handled += 1
-        self._fleet.tick(now_ms)
+        self._servers.tick(now_ms)
         self._catalog.checks.tick(now_ms)
         for region in self._replacements.tick(now_ms):
             for replica in region.replicas:
-                self._decisions.settle(replica, now_ms)
+                self._decisions.decide(replica, now_ms)
         for replica in list(self.world.active.values()):
             order = replica.order
             if order is None or replica.write_state is not WriteState.IDLE:
@@ -307,11 +312,11 @@ class Assigner:
             if order.state is OrderState.QUEUED and not order.first_sent_ms:
                 transition = replica.transition
                 if transition is not None and transition.state is RegionState.OFFLINE:
-                    continue  # nobody was asked yet: no time runs, and there may be a hundred thousand of them
-            self._follow_up.look_at_clock(replica, order, now_ms)
+                    continue  # the order was never sent, so no deadline runs; there may be 100,000 such orders
+            self._follow_up.check_deadlines(replica, order, now_ms)
 
     def take(self, now_ms: int) -> list[fx.Effect]:
-        """Select destinations, send what may be sent, and hand over all effects since the last call."""
+        """Select destinations, dispatch orders, and return all effects since the last call."""
         if self._decisions.is_deciding:
             for replica in self._selection.take(self._outbox.effects):
                 self._decisions.place(replica, now_ms)
@@ -321,28 +326,28 @@ class Assigner:
 
     @property
     def unplaced(self) -> int:
-        """Replicas that wait for a destination: for the next `take`, a plan, or an eligible server."""
+        """Number of replicas that wait for a destination: for the next `take`, a plan, or an eligible server."""
         return len(self._selection)
 
     @property
     def moves_pending(self) -> int:
-        """Accepted moves that have not begun."""
+        """Number of accepted moves that have not begun."""
         return self._moves.pending
 
     def plan_left(self, plan_id: str) -> tuple[int, int]:
-        """Moves of a plan that have not begun, and those that are under way; parked ones are not."""
+        """Return how many moves of a plan have not begun, and how many are in progress (without parked ones)."""
         transitions = [one.transition for one in self.world.active.values() if one.transition is not None]
         moving = sum(1 for one in transitions if one.plan_id == plan_id and not one.parked)
         return self._moves.pending_of(plan_id), moving
 
     def unplaceable(self) -> list[Replica]:
-        """Return the replicas that want a server while no live server may take them."""
-        return self._selection.stranded()
+        """Return the replicas for which no live server is eligible."""
+        return self._selection.unplaceable()
 
     def validate(self) -> None:
         """Recompute every index, count and invariant from the records. Raise AssertionError if one does not hold.
 
-        Between two calls of the other methods all of them hold. It takes time in proportion to the whole cluster.
+        All invariants hold between calls of the other methods. The cost is proportional to the size of the cluster.
         """
         validate(self.world)
         self._selection.validate()
@@ -361,41 +366,41 @@ class Assigner:
                 self._outbox.note(f"transition of an unknown region, state {event.record.state.value}", event.region_id)
             return
         if replica.is_writing:
-            return  # our own write names a version: if this is newer, the write fails and we read again
+            return  # if the znode is newer than the version of our write, the store refuses it, and we read again
         self.world.has_read(replica)
         record = event.record
         if record == replica.transition and event.version == replica.version:
             self._follow_up.read_unchanged(replica, now_ms)
             return
-        if self._begun:  # what a new master finds is no step
-            self._remember(replica, record, event.version, now_ms)
+        if self._begun:  # transitions that a new master loads are not steps
+            self._record_steps(replica, record, event.version, now_ms)
         failure = replica.failure
         if record is None:
-            self._become(replica, None, -1, now_ms)
+            self._set_transition(replica, None, -1, now_ms)
             self._catalog.finish(replica.region.table)
         else:
-            self._become(replica, record, event.version, now_ms)
+            self._set_transition(replica, record, event.version, now_ms)
             if failure is not None and failure[0] >= event.version:
                 replica.failure = failure
                 if self._follow_up.failed_earlier(replica, now_ms):
                     return
-        self._decisions.settle(replica, now_ms)
+        self._decisions.decide(replica, now_ms)
 
-    def _remember(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
-        """Add the steps that were not ours, or whose answer was lost, to the latest steps in memory."""
+    def _record_steps(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
+        """Add steps of servers, and own steps whose reply was lost, to the latest steps in memory."""
         former = replica.transition
         if record is not None:
             self.history.extend(steps_since(former, replica.version, record, version, now_ms))
         elif former is not None:
             self.history.append(master_step(former, None, None, self.epoch, now_ms))
 
-    def _become(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
-        """The transition is now `record`: adjust location, order, links and counts."""
+    def _set_transition(self, replica: Replica, record: TransitionRecord | None, version: int, now_ms: int) -> None:
+        """Set the replica's transition, and adjust its location, order, links and counts."""
         former, former_home = replica.transition, replica.home
         self.world.set_transition(replica, record, version, now_ms)
-        self._became(replica, former, former_home, now_ms)
+        self._transition_changed(replica, former, former_home, now_ms)
 
-    def _became(
+    def _transition_changed(
         self, replica: Replica, former: TransitionRecord | None, former_home: Incarnation | None, now_ms: int
     ) -> None:
         record = replica.transition
@@ -403,16 +408,16 @@ class Assigner:
         if record is not None:
             if record.origin is not None and (replica.origin is None or not is_part_of(replica.origin, record)):
                 replica.origin = record.origin
-            self._moves.drop(replica)  # under way; steps between two looks may have been missed
+            self._moves.drop(replica)  # the move has begun; steps between two reads may have been missed
             if record.destination is not None:
-                self._replacements.offered(replica.region, now_ms)
+                self._replacements.server_chosen(replica.region, now_ms)
         if former is None or record is None or former.state is not record.state:
             replica.last_error = ""
         if record is None:
             self._orders.drop(replica)
             replica.failed = None
             replica.plan_id = ""
-            self._replacements.ended(replica.region)
+            self._replacements.transition_ended(replica.region)
         elif record.state is RegionState.OPENED:
             self._orders.drop(replica)
             if record.destination != former_home:
@@ -425,7 +430,7 @@ class Assigner:
         elif record.state is RegionState.OFFLINE and record.attempt == 0:
             replica.failed = None
         if record is None:
-            self._decisions.settle_peers(replica, now_ms)
+            self._decisions.decide_peers(replica, now_ms)
 
     def _write_done(self, event: ev.WriteDone, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
@@ -437,10 +442,10 @@ class Assigner:
         if write.region is not None:
             replica.region.record = write.region
             replica.region.version += 1
-        self._became(replica, former, former_home, now_ms)
+        self._transition_changed(replica, former, former_home, now_ms)
         if write.record is None:
             self._catalog.finish(replica.region.table)
-        self._decisions.settle(replica, now_ms)
+        self._decisions.decide(replica, now_ms)
 
     def _write_failed(self, event: ev.WriteFailed, now_ms: int) -> None:
         replica = self.world.replicas.get(event.key)
@@ -454,8 +459,8 @@ class Assigner:
         if deleting:
             self._outbox.read_region(replica)
 
-    def _remember_end(self, region_id: str, now_ms: int) -> None:
-        """The transitions of a region that was replaced went with it (DD-03)."""
+    def _record_end(self, region_id: str, now_ms: int) -> None:
+        """Record the end of the transitions of a replaced region, which were deleted with it (DD-03)."""
         region = self.world.regions.get(region_id)
         for replica in region.replicas if region is not None else ():
             if replica.transition is not None:
@@ -466,15 +471,15 @@ class Assigner:
         if replica is None:
             return
         self._moves.want(replica, event.destination, event.plan_id, event.reason, self.causes.current())
-        self._decisions.settle(replica, now_ms)
+        self._decisions.decide(replica, now_ms)
 
     def _damage_reported(self, event: ev.ReplicasReported, now_ms: int) -> None:
         for report in event.replicas:
             replica = self.world.replicas.get(report.key) if report.damage else None
             if replica is not None and replica.damage != (event.server, report.damage):
                 replica.damage = (event.server, report.damage)
-                self._outbox.note(f"damaged on {event.server}: {report.damage}", replica.key)
-                self._decisions.settle(replica, now_ms)
+                self._outbox.note(f"server {event.server} reports damaged rows: {report.damage}", replica.key)
+                self._decisions.decide(replica, now_ms)
 
     def _retry_requested(self, key: str) -> None:
         replica = self.world.replicas.get(key)
@@ -493,7 +498,7 @@ class Assigner:
             if replica.region.is_given_up:
                 continue
             server = self.world.servers.get(event.placements.get(replica.key, ""))
-            # The plan is older than the servers, and knows nothing of the versions of kinds.
+            # Servers may have changed since the plan was computed, and plans ignore the versions of kinds.
             if server is not None and not objection_to(server, replica, self.world.peers(replica)[0]):
                 self._decisions.write_offline(replica, server.incarnation, replica.cause, now_ms)
             else:

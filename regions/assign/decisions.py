@@ -1,9 +1,11 @@
-"""What a replica needs now, and the writes and orders that follow from the answer. Pure.
+"""Decides what a replica needs now, and emits the resulting writes and orders. Pure.
 
-`settle` is the one entry: whatever has happened, the replica concerned is settled. A replica with a transition is
-looked up in the table of `regions/transitions/next_action.py`; one at rest is compared with what its table, its server
-and operators want. Decisions are level-triggered: they depend on what is, not on what just happened, so the next master
-takes the same decision, and taking a decision twice does no harm.
+After every event, `decide` is called for each affected replica. For a replica in transition the table in
+`regions/transitions/next_action.py` gives the action. For a replica at rest `decide` compares its location with the
+intents of its table, its server and operators.
+
+Decisions are level-triggered: they depend on the current state, not on the last event. So the next master takes the
+same decision, and repeating a decision is harmless.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from regions.transitions.states import Cause
 
 
 class Decisions:
-    """Decides about one replica at a time. Nothing is decided before `is_deciding` is set."""
+    """Decides about one replica at a time, while `is_deciding` is set."""
 
     def __init__(
         self,
@@ -49,18 +51,18 @@ class Decisions:
         self._selection = selection
         self._moves = moves
         self._replacements = replacements
-        #: Set from the beginning of a tenure, except while the cluster is shutting down in order.
+        #: True from the beginning of a tenure, except while the cluster is being shut down.
         self.is_deciding = False
 
-    def settle(self, replica: Replica, now_ms: int) -> None:
-        """Do what the replica needs now; nothing while a write for it is on its way, or its transition is unread."""
+    def decide(self, replica: Replica, now_ms: int) -> None:
+        """Decide what the replica needs now. Do nothing while it has a write in flight or an unread transition."""
         if not self.is_deciding or replica.write_state is not WriteState.IDLE:
             return
-        if replica.region.is_given_up and self._settle_given_up(replica, now_ms):
+        if replica.region.is_given_up and self._decide_given_up(replica, now_ms):
             return
         transition = replica.transition
         if transition is None:
-            self._settle_resting(replica, now_ms)
+            self._decide_resting(replica, now_ms)
             return
         if transition.parked and replica.wants_open:
             return
@@ -81,7 +83,7 @@ class Decisions:
         if action is Action.ORDER_OPEN:
             self._order_open(replica, transition, now_ms)
         elif action is Action.WAIT:
-            self._keep_asking(replica, transition, now_ms)
+            self._ensure_order(replica, transition, now_ms)
         elif action is Action.ACKNOWLEDGE:
             self._delete(replica, transition, verdict)
         elif action is Action.REASSIGN:
@@ -94,16 +96,19 @@ class Decisions:
         else:
             self._delete(replica, transition, verdict)
 
-    def settle_peers(self, replica: Replica, now_ms: int) -> None:
-        """A replica has come to rest: another of its region may now leave a draining server for the one it has left."""
+    def decide_peers(self, replica: Replica, now_ms: int) -> None:
+        """Decide about the region's other replicas on draining servers, after `replica` has come to rest.
+
+        One of them may now move to the server that `replica` has left.
+        """
         for peer in replica.region.replicas:
             server = peer.open_on
             if peer is not replica and peer.transition is None and server is not None and server.draining:
-                self.settle(peer, now_ms)
+                self.decide(peer, now_ms)
 
-    def _settle_given_up(self, replica: Replica, now_ms: int) -> bool:
-        """DD-03: its region is to be replaced, so nobody else is asked. False: a server is at work on it still."""
-        if not self._replacements.holds(replica.region):
+    def _decide_given_up(self, replica: Replica, now_ms: int) -> bool:
+        """Prepare the replacement of a region that is given up (DD-03). Return False while a server works on it."""
+        if not self._replacements.still_given_up(replica.region):
             return False
         transition = replica.transition
         if transition is None or replica.region.is_replacing:
@@ -116,19 +121,19 @@ class Decisions:
             self.write_offline(replica, None, cause, now_ms, intent=Intent.CLOSE)
         return True
 
-    def _settle_resting(self, replica: Replica, now_ms: int) -> None:
-        """No transition: open where it should be open, closed where it should be closed, or one of the two to come."""
+    def _decide_resting(self, replica: Replica, now_ms: int) -> None:
+        """Decide about a replica without a transition: select a server, order a close, or do nothing."""
         server = replica.open_on
         if server is None:
             self._orders.drop(replica)
             if replica.move is not None:
                 if self._world.servers.get(replica.move) is not None:
-                    replica.last_uuid = replica.move  # its server has died: the move's destination gets it all the same
+                    replica.last_uuid = replica.move  # the server has died, so assign to the destination of the move
                 self._moves.drop(replica)
             if not replica.wants_open:
                 replica.origin = None
             else:
-                replica.origin = self._causes.told(replica.origin)
+                replica.origin = self._causes.with_text(replica.origin)
                 replica.cause = Cause.ASSIGN if replica.home is None else Cause.SERVER_DEATH
                 self._selection.add(replica)
         elif server.fencing:
@@ -140,7 +145,7 @@ class Decisions:
             or (server.draining and self.may_leave(replica))
         ):
             if replica.order is None:
-                replica.origin = self._causes.told(origin_of_close(replica, server))
+                replica.origin = self._causes.with_text(origin_of_close(replica, server))
                 self._orders.put(replica, CLOSE, server, -1, now_ms, now_ms)
         else:
             replica.origin = None
@@ -157,8 +162,8 @@ class Decisions:
             return
         self._orders.put(replica, OPEN, server, replica.version, max(now_ms, replica.not_before_ms), now_ms)
 
-    def _keep_asking(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
-        """A server is at work: make sure that it will be asked, in case its answer is lost (X10, MF-05, MF-07)."""
+    def _ensure_order(self, replica: Replica, transition: TransitionRecord, now_ms: int) -> None:
+        """Keep an order for the server that works on the transition, in case its reply is lost (X10, MF-05, MF-07)."""
         closing = transition.state is RegionState.CLOSING
         order = replica.order
         if order is not None and order.kind == (CLOSE if closing else OPEN):
@@ -170,10 +175,10 @@ class Decisions:
         if server.fenced_until_ms is not None:
             return
         kind = CLOSE if closing else OPEN
-        self._orders.put(replica, kind, server, replica.version, now_ms + self._config.reask_ms, now_ms)
+        self._orders.put(replica, kind, server, replica.version, now_ms + self._config.resend_ms, now_ms)
 
     def _park(self, replica: Replica, transition: TransitionRecord, verdict: NextStep, why: str, now_ms: int) -> None:
-        """No server gets it until an operator has it tried again (`regions/transitions/hazards.py`)."""
+        """Park the replica until an operator retries it (`regions/transitions/hazards.py`)."""
         self._outbox.note(f"parked: {why}", replica.key)
         cause = Cause.DAMAGED if transition.state is RegionState.CLOSED else verdict.cause
         attempt = transition.attempt + (cause is not Cause.DAMAGED)
@@ -187,14 +192,17 @@ class Decisions:
         self._outbox.emit(effect)
 
     def may_leave(self, replica: Replica) -> bool:
+        """Return True if another server is eligible for the replica."""
         return self._selection.choose(replica, exclude_home=True) is not None
 
     def place(self, replica: Replica, now_ms: int) -> None:
+        """Choose a server for the replica and write OFFLINE, or add the replica to those without an eligible server."""
+        assert replica.write_state is WriteState.IDLE, f"{replica.key} is {replica.write_state.name}, not IDLE"
         if replica.region.is_given_up:
             return
         destination = self._selection.choose(replica)
         if destination is None:
-            self._selection.strand(replica)
+            self._selection.add_unplaceable(replica)
             return
         self.write_offline(replica, destination, replica.cause, now_ms)
 
@@ -210,9 +218,10 @@ class Decisions:
         parked: bool = False,
         intent: Intent = Intent.OPEN,
     ) -> None:
-        """Create or force OFFLINE; the order to open follows when the write has committed."""
+        """Create the transition in OFFLINE, or force it there. The OPEN order follows when the write has committed."""
+        assert not parked or destination is None, f"{replica.key} is parked with destination {destination}"
         if replica.origin is None or replica.transition is None or replica.transition.origin is None:
-            replica.origin = self._causes.told(replica.origin)
+            replica.origin = self._causes.with_text(replica.origin)
         effect = transition_writes.offline(
             replica,
             destination,
@@ -232,7 +241,7 @@ class Decisions:
         self._outbox.emit(effect)
 
     def attempt_failed(self, replica: Replica, cause: Cause, error: str, now_ms: int) -> None:
-        """An open did not succeed: elsewhere, later, and not for ever (RT-11, X11)."""
+        """Retry a failed open after a pause, or park the replica after the last attempt (RT-11, X11)."""
         transition = replica.transition
         assert transition is not None, replica.key
         attempt = transition.attempt + 1
@@ -241,8 +250,8 @@ class Decisions:
                 replica.failed = set()
             replica.failed.add(transition.destination.uuid)
         used_up = attempt >= self._config.attempts_max
-        # If its table was disabled or removed while a server tried, no other server is asked.
-        if not replica.wants_open or self._replacements.gives_up(replica.region, now_ms, used_up=used_up):
+        # If the table was disabled or removed during the attempt, do not retry on another server.
+        if not replica.wants_open or self._replacements.give_up_if_due(replica.region, now_ms, used_up=used_up):
             self.write_offline(replica, None, cause, now_ms, attempt=attempt, error=error, intent=Intent.CLOSE)
             return
         if used_up:

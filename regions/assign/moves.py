@@ -1,9 +1,9 @@
-"""Moves that were accepted and have not begun: persisted in batches, so that they outlive the master (FW-03).
+"""Accepted moves that have not begun, persisted in batches so that they survive a failover (FW-03).
 
-A batch is one znode below `/moves`, written before anybody is told that its moves are accepted. A move is *begun* when
-its region's CLOSING is in the store: from there the transition itself carries the destination. It is *over* before
-that when its region is no longer at rest on the server that it was to leave: moved otherwise, failed over, given up.
-When all moves of a batch are begun or over, the batch is deleted. So it is safe to load a batch twice, or late.
+A batch is one znode below `/moves`, written before the moves are acknowledged. A move has *begun* when its region's
+CLOSING is in the store: the transition then carries the destination. A move is *void* if its region has left the source
+for another reason: another move, a failover, or a replacement. When every move of a batch has begun or is void, the
+batch is deleted. So loading a batch twice, or late, is harmless.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from regions.records.model import MoveBatch, WorkOrigin
 
 
 class MoveBook:
-    """The batches that are not finished, and which replicas still belong to them."""
+    """The unfinished batches, and the replicas whose moves are pending."""
 
     def __init__(self, world: ClusterState, effects: Callable[[fx.Effect], None]) -> None:
         self._world = world
@@ -28,11 +28,11 @@ class MoveBook:
 
     @property
     def pending(self) -> int:
-        """Moves that have not begun."""
+        """Number of moves that have not begun."""
         return len(self._batch_of)
 
     def accept(self, batch: MoveBatch, origin: WorkOrigin) -> list[Replica]:
-        """Take over a batch that is in the store; return the replicas that are to be settled. `origin` began it."""
+        """Add a batch that is in the store, with its origin. Return the replicas to decide about."""
         if batch.move_id in self._batches:
             return []
         keys = self._batches[batch.move_id] = set()
@@ -52,14 +52,14 @@ class MoveBook:
         return wanted
 
     def want(self, replica: Replica, destination: str, plan_id: str, reason: str, origin: WorkOrigin) -> None:
-        """Want a move that is not persisted: it is forgotten with this master."""
+        """Request a move that is not persisted and ends with this tenure."""
         self.drop(replica)
         replica.move, replica.move_plan, replica.move_reason = destination, plan_id, reason
         if replica.transition is None:
             replica.origin = origin
 
     def drop(self, replica: Replica) -> None:
-        """The replica's move has begun, or is over before it could."""
+        """Remove the replica's move, which has begun or is void. Delete its batch if that was the last one."""
         replica.move = None
         move_id = self._batch_of.pop(replica.key, None)
         if move_id is not None:
@@ -67,11 +67,11 @@ class MoveBook:
             self._finish_if_empty(move_id)
 
     def pending_of(self, plan_id: str) -> int:
-        """Moves of a plan that have not begun."""
+        """Return how many moves of a plan have not begun."""
         return sum(len(self._batches[move_id]) for move_id, plan in self._plan_of.items() if plan == plan_id)
 
     def withdraw(self, plan_id: str) -> list[Replica]:
-        """Want the moves of a plan no more that have not begun; returns the replicas that are to be settled."""
+        """Cancel the pending moves of a plan. Return the replicas to decide about."""
         batches = [move_id for move_id, plan in self._plan_of.items() if plan == plan_id]
         found = [self._world.replicas.get(key) for move_id in batches for key in sorted(self._batches[move_id])]
         withdrawn = [replica for replica in found if replica is not None]
@@ -79,13 +79,13 @@ class MoveBook:
         return withdrawn
 
     def drop_all(self, replicas: Iterable[Replica]) -> None:
-        """Nothing is open any more: there is nothing to move."""
+        """Cancel the moves of these replicas."""
         for replica in replicas:
             if replica.move is not None:
                 self.drop(replica)
 
     def validate(self) -> None:
-        """Raise AssertionError if the three indexes do not say the same, or a pending move is not wanted."""
+        """Raise AssertionError if the three indexes differ, or if a pending move is not requested."""
         assert self._batches.keys() == self._plan_of.keys(), "a batch of moves has no plan, or a plan no batch"
         listed = {key: move_id for move_id, keys in self._batches.items() for key in keys}
         assert listed == self._batch_of, f"moves by batch {listed}, batches by move {self._batch_of}"
@@ -93,7 +93,7 @@ class MoveBook:
             assert keys, f"batch {move_id} has no moves left, and was not finished"
         for key in self._batch_of:
             replica = self._world.replicas.get(key)
-            assert replica is None or replica.move is not None, f"the move of {key} is pending, and not wanted"
+            assert replica is None or replica.move is not None, f"the move of {key} is pending, and not requested"
 
     def _finish_if_empty(self, move_id: str) -> None:
         if not self._batches[move_id]:

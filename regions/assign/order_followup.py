@@ -1,8 +1,7 @@
-"""What becomes of an order: the server's answer, a refusal, a failure, or a deadline. Pure.
+"""Follows an order to its outcome: the server's reply, a refusal, a failure, or a deadline. Pure.
 
-An answer only says where to look. What the store holds decides, so most answers lead to a read of the transition, and
-the read to the next decision. Deadlines are counted by this master from the last change that it saw, never by comparing
-the clocks of two machines.
+The store decides, not the reply. So most replies lead to a read of the transition, and the read to the next decision.
+This master measures deadlines from the last change that it has observed. It never compares the clocks of two machines.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from regions.transitions.states import Cause
 
 
 class OrderFollowUp:
-    """Follows the orders that were sent until the store shows their outcome."""
+    """Follows sent orders until the store shows their outcome."""
 
     def __init__(
         self,
@@ -41,19 +40,19 @@ class OrderFollowUp:
         self._servers = servers
 
     def answered(self, replica: Replica, result: OrderResult, now_ms: int) -> None:
-        """A server's answer about a current order. The store's word counts; an answer only says where to look."""
+        """Process a server's reply to a current order."""
         order = replica.order
         assert order is not None, replica.key
         if replica.write_state is not WriteState.IDLE:
-            return  # what is known of the transition is out of date: the order is looked at again when it is known
+            return  # the transition in memory is out of date; `decide` follows when it has been read
         if result.outcome is OrderOutcome.FAILED:
             if order.kind == CLOSE:
                 replica.last_error = result.error
-                self._outbox.note(f"close failed on {order.server.uuid}: {result.error}", replica.key)
+                self._outbox.note(f"server {order.server.uuid} failed to close it: {result.error}", replica.key)
                 return
             replica.failure = (result.version, result.error)
             if result.version > replica.version and replica.transition is not None:
-                # The server went to OPENING before it failed; the watch has not told us yet.
+                # The server wrote OPENING before it failed, and the watch event has not arrived yet.
                 self._outbox.read_transition(replica)
                 return
             replica.failure = None
@@ -65,10 +64,10 @@ class OrderFollowUp:
                 self._outbox.read_region(replica)
 
     def read_unchanged(self, replica: Replica, now_ms: int) -> None:
-        """A read found what was known: if an order was refused, the refusal stands and counts as a failure."""
+        """Process a read that found no change. If the server had refused the order, count the refusal as a failure."""
         refusal, replica.refusal = replica.refusal, None
         if refusal is None or refusal[0] != replica.version:
-            self._decisions.settle(replica, now_ms)
+            self._decisions.decide(replica, now_ms)
             return
         transition = replica.transition
         if transition is None:
@@ -78,20 +77,20 @@ class OrderFollowUp:
                 or not replica.wants_open
                 or (server is not None and server.draining and self._decisions.may_leave(replica))
             )
-            what = "it is asked again" if must_close else "the move is given up"
-            self._outbox.note(f"{what}, the server refused to close: {refusal[1]}", replica.key)
+            what = "repeating the order" if must_close else "the move is canceled"
+            self._outbox.note(f"the server refused to close it, {what}: {refusal[1]}", replica.key)
             replica.last_error = refusal[1]
             self._moves.drop(replica)
             self._orders.drop(replica)
             if must_close and server is not None:
-                self._orders.put(replica, CLOSE, server, -1, now_ms + self._config.reask_ms, now_ms)
+                self._orders.put(replica, CLOSE, server, -1, now_ms + self._config.resend_ms, now_ms)
         elif transition.state in (RegionState.OFFLINE, RegionState.OPENING):
             self._decisions.attempt_failed(replica, Cause.OPEN_FAILED, refusal[1], now_ms)
 
     def failed_earlier(self, replica: Replica, now_ms: int) -> bool:
-        """Try elsewhere if the transition is still as it was when its server failed to open it. Return whether it is.
+        """Retry a failed open if the transition is unchanged since the failure. Return True if it is unchanged.
 
-        The transition must have been read at that version: the next step writes its steps into the history.
+        The transition must have been read at that version, because the next write adds its steps to the history.
         """
         failure, transition = replica.failure, replica.transition
         if failure is None or failure[0] != replica.version or transition is None:
@@ -102,7 +101,9 @@ class OrderFollowUp:
         self._decisions.attempt_failed(replica, Cause.OPEN_FAILED, failure[1], now_ms)
         return True
 
-    def look_at_clock(self, replica: Replica, order: Order, now_ms: int) -> None:
+    def check_deadlines(self, replica: Replica, order: Order, now_ms: int) -> None:
+        """End an overdue open, fence the server of an overdue close, or send the order again if that is due."""
+        assert replica.order is order, f"order of {replica.key} was dropped"
         if order.server.fencing:
             return
         if order.kind == OPEN:
@@ -116,15 +117,15 @@ class OrderFollowUp:
         if late or order.state in (OrderState.QUEUED, OrderState.SENT) or order.next_ms > now_ms:
             return
         if order.state is OrderState.DONE:
-            order.next_ms = now_ms + self._config.reask_ms
+            order.next_ms = now_ms + self._config.resend_ms
             self._outbox.read_transition(replica)
-        elif replica.transition is None and replica.move is not None and order.asks >= self._config.move_asks_max:
+        elif replica.transition is None and replica.move is not None and order.sends >= self._config.move_sends_max:
             self._give_up_move(replica)
-            self._decisions.settle(replica, now_ms)
+            self._decisions.decide(replica, now_ms)
         else:
             self._orders.enqueue(replica, order)
 
     def _give_up_move(self, replica: Replica) -> None:
-        self._outbox.note("move given up, the server does not answer", replica.key)
+        self._outbox.note("the move is canceled, the server does not answer", replica.key)
         self._moves.drop(replica)
         self._orders.drop(replica)

@@ -1,7 +1,7 @@
-"""Throttle and dispatch: orders to servers, queued per server, sent in batches, remembered until the store answers.
+"""Orders to servers: queued per server, throttled, sent in batches, and kept until the store shows their outcome.
 
-A replica has at most one order. From its first sending until it is dropped an order holds one of the server's slots,
-so a server never works on more than `busy_max` at once, however many regions it is to get. Orders for system tables
+A replica has at most one order. From its first sending until it is dropped, an order holds one of the server's slots.
+So a server works on at most `busy_max` orders at once, no matter how many regions it will get. Orders for system tables
 go to the front of the queue (RT-05).
 """
 
@@ -30,17 +30,17 @@ class OrderBook:
         batch_max: int,
         busy_max: int,
         closes_max: int,
-        reask_ms: int,
-        reask_max_ms: int,
+        resend_ms: int,
+        resend_max_ms: int,
         open_timeout_ms: int,
     ) -> None:
-        """`move_target` chooses the destination of a move when its CLOSE goes out."""
+        """`move_target` chooses the destination of a move when its CLOSE is sent."""
         self._world = world
         self._batch_max = batch_max
         self._busy_max = busy_max
         self._closes_max = closes_max
-        self._reask_ms = reask_ms
-        self._reask_max_ms = reask_max_ms
+        self._resend_ms = resend_ms
+        self._resend_max_ms = resend_max_ms
         self._open_timeout_ms = open_timeout_ms
         self._batches: dict[int, list[tuple[Replica, Order]]] = {}
         self._next_batch = 1
@@ -49,26 +49,27 @@ class OrderBook:
         self._move_target = move_target
 
     def put(self, replica: Replica, kind: int, server: Server, version: int, when_ms: int, now_ms: int) -> None:
-        """Give a replica its order, to be sent as soon as `when_ms` has come and a slot is free."""
+        """Create a replica's order, to be sent at `when_ms` or as soon as a slot is free after that."""
         order = Order(kind, server, version, when_ms)
         self._world.set_order(replica, order)
         if when_ms <= now_ms:
             self.enqueue(replica, order)
 
     def enqueue(self, replica: Replica, order: Order) -> None:
-        """Queue the order for sending (again)."""
+        """Queue the order to be sent, or to be sent again."""
+        assert replica.order is order, f"order of {replica.key} was dropped"
         order.move_to(OrderState.QUEUED, replica.key)
         server = order.server
         queue = server.opens if order.kind == OPEN else server.closes
         if order.first_sent_ms or replica.region.table.record.system:
-            # One that holds a slot must not wait behind those that wait for a slot.
+            # An order that holds a slot must not wait behind orders that wait for a slot.
             queue.appendleft(replica)
         else:
             queue.append(replica)
         self._pending[server.uuid] = server
 
     def drop(self, replica: Replica) -> None:
-        """Forget the replica's order, and free its slot."""
+        """Drop the replica's order and free its slot."""
         order = replica.order
         if order is None:
             return
@@ -79,23 +80,23 @@ class OrderBook:
                 self._pending[order.server.uuid] = order.server
 
     def dispatch(self, effects: list[fx.Effect], now_ms: int) -> None:
-        """Append the batches that may go out now to `effects`."""
+        """Append the batches that can be sent now to `effects`."""
         if not self._pending:
             return
         pending, self._pending = self._pending, {}
         for server in pending.values():
             if self._world.servers.get(server.uuid) is not server:
                 continue
-            if server.fencing:  # until it is known whether it was fenced
+            if server.fencing:  # the outcome of the fence is not known yet
                 self._pending[server.uuid] = server
                 continue
             self._dispatch_closes(server, effects, now_ms)
             self._dispatch_opens(server, effects, now_ms)
 
     def answered(self, event: ev.OrdersAnswered, now_ms: int) -> Iterator[tuple[Replica, OrderResult]]:
-        """Book an answer; yields the results that belong to orders still current.
+        """Process a reply, and yield the results that belong to current orders.
 
-        An order whose result is missing is treated as STARTED: it will be asked about again.
+        An order without a result counts as STARTED, and will be sent again.
         """
         results = {(one.region_id, one.replica): one for one in event.results}
         for replica, order in self._batches.pop(event.batch, []):
@@ -104,21 +105,21 @@ class OrderBook:
             result = results.get((replica.region.record.region_id, replica.number))
             is_done = result is not None and result.outcome is OrderOutcome.DONE
             order.move_to(OrderState.DONE if is_done else OrderState.PAUSED, replica.key)
-            order.next_ms = now_ms + min(self._reask_ms << min(order.asks - 1, 10), self._reask_max_ms)
+            order.next_ms = now_ms + min(self._resend_ms << min(order.sends - 1, 10), self._resend_max_ms)
             if result is None:
                 continue
             order.is_acknowledged = order.is_acknowledged or result.outcome is OrderOutcome.STARTED
             yield replica, result
 
     def lost(self, batch: int, now_ms: int) -> None:
-        """No answer: ask again after a pause that grows with the number of asks."""
+        """Schedule the orders of a batch without a reply to be sent again, after a growing pause."""
         for replica, order in self._batches.pop(batch, []):
             if replica.order is order:
                 order.move_to(OrderState.PAUSED, replica.key)
-                order.next_ms = now_ms + min(200 << min(order.asks - 1, 10), self._reask_max_ms)
+                order.next_ms = now_ms + min(200 << min(order.sends - 1, 10), self._resend_max_ms)
 
     def validate(self) -> None:
-        """Raise AssertionError if an order that was sent awaits no answer, or a queued one will never be sent."""
+        """Raise AssertionError if a SENT order is in no batch, or if a QUEUED order will never be sent."""
         sent = {id(order) for batch in self._batches.values() for _, order in batch}
         for replica in self._world.active.values():
             order = replica.order
@@ -127,15 +128,15 @@ class OrderBook:
             is_awaited = order.state is not OrderState.SENT or id(order) in sent
             assert is_awaited, f"order of {replica.key} is SENT, and in no batch"
             if order.state is OrderState.QUEUED:
-                # Whatever frees a slot puts the server back among the pending ones.
+                # Freeing a slot adds the server to the pending ones.
                 will_go_on = order.server.uuid in self._pending or order.server.busy
-                assert will_go_on, f"order of {replica.key} is QUEUED, and {order.server.incarnation} is not looked at"
+                assert will_go_on, f"order of {replica.key} is QUEUED, and {order.server.incarnation} is not pending"
             if order.first_sent_ms:
                 count = len(order.server.busy)
                 assert count <= self._busy_max, f"{order.server.incarnation} works on {count} of {self._busy_max}"
 
     def _take(self, server: Server, kind: int, now_ms: int) -> list[tuple[Replica, Order]]:
-        """Up to a batch of current orders from the queue, as far as slots allow."""
+        """Remove and return up to a batch of current orders from the queue, as far as slots allow."""
         queue = server.opens if kind == OPEN else server.closes
         taken: list[tuple[Replica, Order]] = []
         held_back: list[Replica] = []
@@ -160,7 +161,7 @@ class OrderBook:
                 held_back.append(replica)
                 continue
             order.move_to(OrderState.SENT, replica.key)
-            order.asks += 1
+            order.sends += 1
             if not order.first_sent_ms:
                 order.first_sent_ms = now_ms
                 server.busy[replica.key] = order
@@ -171,7 +172,10 @@ class OrderBook:
 
     @staticmethod
     def _may_open(server: Server, replica: Replica) -> bool:
-        """Whether the server may get the order now: one suspect at a time (`regions/transitions/hazards.py`)."""
+        """Return True if the server may get the OPEN order now.
+
+        A server gets only one region at a time whose former server has died (`regions/transitions/hazards.py`).
+        """
         if replica.transition is None or not replica.transition.deaths:
             return True
         if server.suspect != replica.key and server.suspect in server.busy:
@@ -216,7 +220,7 @@ class OrderBook:
     def _close_order(self, replica: Replica) -> CloseOrder:
         record = replica.region.record
         transition = replica.transition
-        if transition is not None:  # asked again: the same order as it stands in the store
+        if transition is not None:  # sent again: repeat the order as recorded in the transition
             return CloseOrder(
                 record.region_id,
                 record.table_id,

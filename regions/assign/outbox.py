@@ -1,4 +1,4 @@
-"""The effects that the assigner has decided on and that nobody has taken yet, in order. Pure."""
+"""Effects of the assigner that have not been taken yet, in order. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regions.cluster.state import ClusterState
 
 
 class Outbox:
-    """Collects effects. An effect without an origin gets the origin that the assigner acts for."""
+    """A list of effects. An effect without an origin gets the assigner's current origin."""
 
     def __init__(self, world: ClusterState, causes: Causes) -> None:
         self._world = world
@@ -23,16 +23,16 @@ class Outbox:
         self.effects.append(effect)
 
     def note(self, text: str, subject: str) -> None:
-        """Add a line for the log; `subject` is the key of a replica, or a region's id."""
+        """Add a log line. `subject` is the key of a replica, or a region id."""
         replica = self._world.replicas.get(subject)
         self.emit(fx.Note(text, subject, origin=None if replica is None else replica.origin))
 
     def read_transition(self, replica: Replica) -> None:
-        """Have the replica's transition read."""
+        """Request a read of the replica's transition."""
         self.emit(fx.ReadTransition(replica.region.record.region_id, replica.number, origin=replica.origin))
 
     def read_region(self, replica: Replica) -> None:
-        """Have the record of the replica's region read."""
+        """Request a read of the region's record."""
         record = replica.region.record
         self.emit(fx.ReadRegion(record.table_id, record.region_id, origin=replica.origin))
 

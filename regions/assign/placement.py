@@ -1,9 +1,12 @@
-"""Choosing one server for one replica: the incremental half of placement (bulk plans are `regions.plan`).
+"""Chooses one server for one replica (`regions.plan` computes bulk plans).
 
-Eligible: alive, of the table's group and kind, weight above zero, not draining, not excluded, without another replica
-of the same region. Among those: the server that had the replica last (retained placement), else a rack without a
-replica of the region, else the lowest load for its weight; ties go to the lower uuid, so that the choice is a function
-of the world alone.
+A server is eligible if it is alive, has the table's group and kind, has a weight above zero, is not draining or
+excluded, and has no other replica of the region. Among eligible servers the order of preference is:
+
+1. the server that had the replica last (retained placement)
+2. a server in a rack without another replica of the region
+3. the lowest load relative to its weight
+4. the lower uuid, so that the choice depends only on the cluster state
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from regions.records.model import BarRecord
 
 
 class Candidate(Protocol):
-    """What the choice looks at in a server."""
+    """The attributes of a server that the choice uses."""
 
     @property
     def uuid(self) -> str: ...
@@ -38,7 +41,7 @@ class Candidate(Protocol):
     @property
     def draining(self) -> bool: ...
 
-    #: Replicas that the server has or is about to have.
+    #: Number of replicas that the server has or is getting.
     @property
     def load(self) -> int: ...
 
@@ -50,12 +53,12 @@ def is_eligible(
     kind: str,
     exclude: Collection[str],
     peers: Collection[str],
-    even_draining: bool = False,
+    include_draining: bool = False,
 ) -> bool:
-    """Whether `server` may take a replica at all."""
+    """Return True if `server` may take a replica."""
     return (
         server.weight > 0
-        and (even_draining or not server.draining)
+        and (include_draining or not server.draining)
         and server.group == group
         and can_open(server.kind, kind)
         and server.uuid not in exclude
@@ -64,13 +67,13 @@ def is_eligible(
 
 
 def objection(server: Candidate, *, group: str, kind: str, peers: Collection[str]) -> str:
-    """Why `server` may not take a replica, in words; "" if nothing but the caller's own exclusions is against it."""
+    """Return why `server` may not take a replica; "" if it may. The caller's own exclusions are not considered."""
     if not can_open(server.kind, kind):
-        return f"it is of kind {server.kind or KV}, the table of kind {kind or KV}"
+        return f"its kind is {server.kind or KV}, and the table needs {kind or KV}"
     if server.group != group:
-        return f"it is of {_group(server.group)}, the table of {_group(group)}"
+        return f"it belongs to {_group(server.group)}, and the table to {_group(group)}"
     if server.draining:
-        return "it is being emptied"
+        return "it is being drained"
     if server.weight <= 0:
         return "its weight is zero"
     if server.uuid in peers:
@@ -91,18 +94,21 @@ def choose(
     exclude: Collection[str] = (),
     peers: Collection[str] = (),
     peer_racks: Collection[str] = (),
-    even_draining: bool = False,
+    include_draining: bool = False,
 ) -> str | None:
-    """Uuid of the server to open a replica on, None if none is eligible.
+    """Return the uuid of the server to open a replica on, or None if no server is eligible.
 
-    `prefer` is the server that had it last, `exclude` those that must not have it, `peers` and `peer_racks` the
-    servers and racks of the region's other replicas. `even_draining`: servers that are to be emptied count, too.
+    `prefer` is the server that had the replica last. `exclude` are servers that must not get it. `peers` and
+    `peer_racks` are the servers and racks of the region's other replicas. `include_draining` makes draining servers
+    eligible.
     """
     best: str | None = None
     best_rank: tuple[bool, bool, float, str] | None = None
     for server in servers:
         uuid = server.uuid
-        if not is_eligible(server, group=group, kind=kind, exclude=exclude, peers=peers, even_draining=even_draining):
+        if not is_eligible(
+            server, group=group, kind=kind, exclude=exclude, peers=peers, include_draining=include_draining
+        ):
             continue
         rank = (uuid != prefer, server.rack in peer_racks, (server.load + 1) / server.weight, uuid)
         if best_rank is None or rank < best_rank:
@@ -111,15 +117,15 @@ def choose(
 
 
 def objection_to(server: Server, replica: Replica, peers: Collection[str]) -> str:
-    """Return why `server` may not have `replica`, "" if it may; `peers` have the other replicas of the region."""
+    """Return why `server` may not take `replica`; "" if it may. `peers` have the region's other replicas."""
     if server.bar is not None:
-        return f"it was fenced and gets no regions {bar_words(server.bar)}"
+        return f"it was fenced and gets no regions {bar_end_text(server.bar)}"
     table = replica.region.table.record
     return objection(server, group=table.group, kind=table.kind, peers=peers)
 
 
-def bar_words(bar: BarRecord) -> str:
-    """Return until when a bar stands."""
+def bar_end_text(bar: BarRecord) -> str:
+    """Return the text for when a bar ends."""
     if not bar.until_ms:
         return "until `rk server unfence`"
     return f"until {datetime.fromtimestamp(bar.until_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,11 +1,12 @@
-"""Regions that cannot be created: another one takes the place (DD-03, DD-04). Pure.
+"""Replaces regions that cannot be created by new ones (DD-03, DD-04). Pure.
 
-A region is CREATING from the choice of its first server until one has opened it. When that lasts too long, or all
-attempts are used up, it is given up: nobody is asked any more, and as soon as no server is at work on it, one write
-makes it REPLACED, deletes its transitions and puts a new region, with an id of its own, in its place. Who was about to
-open the former one finds its transition gone. A write that is refused leaves everything as it was, and it is tried on.
+A region is CREATING from the choice of its first server until a server has opened it. If that takes too long, or if all
+attempts are used up, the region is given up: the assigner sends no more orders for it. When no server works on the
+region any more, one write sets it to REPLACED, deletes its transitions, and creates a new region with a new id for the
+same range. A server that is about to open the former region finds that its transition is gone. If the store refuses the
+write, nothing has changed, and the former region is retried.
 
-That happens a bounded number of times for one range; the last of them is parked like any other region (X11).
+The number of replacements for one range is limited. The last region is parked like any other region (X11).
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from regions.records.model import RegionRecord, RegionState, TabletState
 from regions.transitions.table_states import VISIBLE
 
 _MARK: Final = "r"
-#: Between the step that puts a transition down and the deletion, for those who follow what happens
-#: (`regions/diagnose/invariants.py`).
+#: Pause between the step that puts a transition down and its deletion, so that auditors can read the transition in
+#: between (`regions/diagnose/invariants.py`).
 REST_MS: Final = 1_000
 
 
 class Replacements:
-    """The regions that are CREATING, and what is to become of them."""
+    """The regions that are given up, until they are replaced or wanted again."""
 
     def __init__(
         self, world: ClusterState, emit: Callable[[fx.Effect], None], *, timeout_ms: int, replacements_max: int
@@ -39,20 +40,18 @@ class Replacements:
         self._replacements_max = replacements_max
         self._given_up: dict[str, Region] = {}
 
-    def offered(self, region: Region, now_ms: int) -> None:
-        """A server has been chosen for one of its replicas: from here on it is CREATING."""
+    def server_chosen(self, region: Region, now_ms: int) -> None:
+        """Start the time of a region: a server has been chosen for one of its replicas, so it is CREATING."""
         if region.record.state is TabletState.PREPARING and not region.creating_since_ms:
             region.creating_since_ms = max(1, now_ms)
 
-    def ended(self, region: Region) -> None:
-        """A transition of one of its replicas has ended: with the last one a region that is not open is not CREATING
-        any
-        more, and should it be wanted again, its time begins anew."""
+    def transition_ended(self, region: Region) -> None:
+        """Reset the time of a region when its last transition has ended."""
         if region.creating_since_ms and all(one.transition is None for one in region.replicas):
             region.creating_since_ms = 0
 
-    def gives_up(self, region: Region, now_ms: int, *, used_up: bool) -> bool:
-        """Whether the region is given up, now that an attempt to open it has failed."""
+    def give_up_if_due(self, region: Region, now_ms: int, *, used_up: bool) -> bool:
+        """Give the region up if its time or its attempts are used up. Return True if it is given up."""
         if region.record.state is not TabletState.PREPARING or region.table.record.state not in VISIBLE:
             return False
         if region.record.generation >= self._replacements_max:
@@ -63,8 +62,8 @@ class Replacements:
             self._given_up[region.record.region_id] = region
         return region.is_given_up
 
-    def holds(self, region: Region) -> bool:
-        """Whether the region is given up still: not if it is not wanted any more, or has been opened after all."""
+    def still_given_up(self, region: Region) -> bool:
+        """Return True if the region is still given up. It is not if it must be closed or has been opened after all."""
         if region.is_replacing:
             return True
         if not region.wants_open or region.record.state is not TabletState.PREPARING:
@@ -72,16 +71,16 @@ class Replacements:
         return region.is_given_up
 
     def tick(self, now_ms: int) -> list[Region]:
-        """Have those replaced at which nobody is at work any more, and was not a moment ago.
+        """Replace the given-up regions on which no server has worked for REST_MS.
 
-        Returns those that are not given up any more, say because one of several replicas has been opened after all:
-        the others, which were put down meanwhile, are to be settled.
+        Return the regions that are not given up any more, for example because one of several replicas has opened after
+        all. The caller decides about their other replicas.
         """
         kept: list[Region] = []
         for region_id, region in list(self._given_up.items()):
             if self._world.regions.get(region_id) is not region:
                 del self._given_up[region_id]
-            elif not self.holds(region):
+            elif not self.still_given_up(region):
                 del self._given_up[region_id]
                 kept.append(region)
             elif not region.is_replacing and all(_is_put_down(one, now_ms) for one in region.replicas):
@@ -89,13 +88,13 @@ class Replacements:
         return kept
 
     def failed(self, region: Region) -> None:
-        """It was not replaced: it is tried on (DD-04)."""
+        """Make the region wanted again after the store has refused its replacement (DD-04)."""
         region.is_given_up = region.is_replacing = False
         region.creating_since_ms = 0
         self._given_up.pop(region.record.region_id, None)
 
     def __contains__(self, region: Region) -> bool:
-        """Whether the region was given up, and has neither been replaced nor handed back by `tick` since."""
+        """Return True if the region was given up, and has neither been replaced nor returned by `tick` since."""
         return self._given_up.get(region.record.region_id) is region
 
     def validate(self) -> None:
@@ -113,7 +112,7 @@ class Replacements:
 
 
 def _is_put_down(replica: Replica, now_ms: int) -> bool:
-    """Whether no server has the replica, or is at work on it, and whoever watches has had time to see that."""
+    """Return True if no server has the replica or works on it, for at least REST_MS."""
     if replica.is_writing or replica.open_on is not None:
         return False
     transition = replica.transition
@@ -124,7 +123,7 @@ def _is_put_down(replica: Replica, now_ms: int) -> bool:
 
 
 def successor(record: RegionRecord) -> RegionRecord:
-    """The region that takes the place of one that could not be created: a new id, the next in order, the same range."""
+    """Return the region that replaces one that could not be created: the next id, the same range."""
     generation = record.generation + 1
     stem = record.region_id[: -len(f"{_MARK}{record.generation}")] if record.generation else record.region_id
     return msgspec.structs.replace(

@@ -1,8 +1,8 @@
-"""Select: destinations for the replicas that want one, singly or by way of a bulk plan.
+"""Selects destinations for replicas that need one, one by one or by a bulk plan.
 
-A replica that waits is in exactly one place: among the unplaced until the next selection, with a plan that is being
-made, or stranded until an eligible server comes. Being in there decides nothing: whether the replica still wants a
-destination is looked at when its turn comes.
+A waiting replica is in exactly one of three sets: unplaced until the next selection, in a plan that is being computed,
+or unplaceable until a server becomes eligible. Whether the replica still needs a destination is checked when it is
+taken from the set.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ class Selection:
         self._bulk_min = bulk_min
         self._unplaced: dict[str, Replica] = {}
         self._planning: dict[str, Replica] = {}
-        self._stranded: dict[str, Replica] = {}
+        self._unplaceable: dict[str, Replica] = {}
 
     def __contains__(self, replica: Replica) -> bool:
-        """Whether the replica waits for the next selection, for a plan, or for an eligible server."""
+        """Return True if the replica waits for the next selection, for a plan, or for an eligible server."""
         key = replica.key
-        return replica in (self._unplaced.get(key), self._planning.get(key), self._stranded.get(key))
+        return replica in (self._unplaced.get(key), self._planning.get(key), self._unplaceable.get(key))
 
     def __len__(self) -> int:
-        return len(self._unplaced) + len(self._planning) + len(self._stranded)
+        return len(self._unplaced) + len(self._planning) + len(self._unplaceable)
 
     def add(self, replica: Replica) -> None:
-        """Let the replica wait for the next selection; one that waits for a plan goes on waiting for it."""
+        """Add the replica to the next selection, unless it waits for a plan."""
         if replica.key not in self._planning:
-            self._stranded.pop(replica.key, None)
+            self._unplaceable.pop(replica.key, None)
             self._unplaced[replica.key] = replica
 
-    def strand(self, replica: Replica) -> None:
-        """No server is eligible now."""
-        self._stranded[replica.key] = replica
+    def add_unplaceable(self, replica: Replica) -> None:
+        """Add a replica for which no server is eligible now."""
+        self._unplaceable[replica.key] = replica
 
-    def release_stranded(self) -> list[Replica]:
-        """The stranded, to be settled again because servers have changed."""
-        stranded, self._stranded = self._stranded, {}
-        return list(stranded.values())
+    def take_unplaceable(self) -> list[Replica]:
+        """Remove and return the unplaceable replicas, because the servers have changed."""
+        unplaceable, self._unplaceable = self._unplaceable, {}
+        return list(unplaceable.values())
 
-    def stranded(self) -> list[Replica]:
-        """The replicas without an eligible server that still want one."""
-        return [replica for replica in self._stranded.values() if self.wants(replica)]
+    def unplaceable(self) -> list[Replica]:
+        """Return the replicas without an eligible server that still need one."""
+        return [replica for replica in self._unplaceable.values() if self.wants(replica)]
 
     def planned(self, keys: list[str]) -> list[Replica]:
-        """Take the replicas whose plan is ready and that still want a destination."""
+        """Remove the replicas of a finished plan, and return those that still need a destination."""
         found = [self._planning.pop(key, None) for key in keys]
         return [one for one in found if one is not None and self._may_place(one)]
 
     def validate(self) -> None:
         """Raise AssertionError if a replica waits in two places, or under another key."""
-        places = {"unplaced": self._unplaced, "in a plan": self._planning, "without a server": self._stranded}
+        places = {"unplaced": self._unplaced, "in a plan": self._planning, "without a server": self._unplaceable}
         found: dict[str, str] = {}
         for place, replicas in places.items():
             for key, replica in replicas.items():
@@ -70,25 +70,28 @@ class Selection:
                 found[key] = place
 
     def wants(self, replica: Replica) -> bool:
-        """Whether the replica still needs a destination."""
+        """Return True if the replica still needs a destination."""
         if not replica.wants_open or self._world.replicas.get(replica.key) is not replica:
             return False  # the region is to stay closed, or was dropped
         transition = replica.transition
         if transition is None:
             return replica.open_on is None
         if transition.state is RegionState.CLOSING and self._world.alive(transition.source) is not None:
-            return False  # X1: whatever happens to its destination, the source must close it first
+            return False  # the source must close the replica first, even if the destination has died (X1)
         return self._world.alive(transition.destination) is None
 
     def _may_place(self, replica: Replica) -> bool:
-        """Whether the replica needs a destination and may be given one now. While a write is on its way, or the
-        transition is being read, it may not; the answer puts it here again."""
+        """Return True if the replica needs a destination and can get one now.
+
+        It cannot while a write is in flight or its transition is being read. The reply adds the replica again.
+        """
         return replica.write_state is WriteState.IDLE and self.wants(replica)
 
     def take(self, effects: list[fx.Effect]) -> list[Replica]:
-        """Replicas to be placed one by one now, those of system tables first and never by way of a plan (RT-05).
+        """Return the replicas to be placed one by one now, those of system tables first (RT-05).
 
-        Many that want a first place at once become one request for a bulk plan, appended to `effects`.
+        Many replicas without a former place become one request for a bulk plan, which is appended to `effects`. System
+        tables are never placed by a plan.
         """
         if not self._unplaced:
             return []
@@ -114,9 +117,9 @@ class Selection:
         return server.incarnation
 
     def choose(self, replica: Replica, *, exclude_home: bool = False) -> Incarnation | None:
-        """A destination for one replica; `exclude_home`: it is to leave the server that has it.
+        """Choose a destination for one replica. With `exclude_home`, choose another server than its current one.
 
-        Servers that failed it, and servers that come and go, only get it when there is no other.
+        Servers that failed to open the replica, and flapping servers, are chosen only if no other server is eligible.
         """
         home = {replica.home.uuid} if exclude_home and replica.home is not None else set()
         doubtful = {*(replica.failed or ()), *self._world.flapping}
@@ -135,11 +138,11 @@ class Selection:
             peer_racks=racks,
         )
         if uuid is None and doubtful and not exclude_home:
-            # Better one of them again than none: the attempts are bounded.
+            # Retry one of the doubtful servers rather than none: the number of attempts is limited.
             uuid = choose(servers.values(), group=group, kind=kind, peers=peers, peer_racks=racks)
         if uuid is None and not exclude_home:
-            # Open on a server that is to be emptied is better than open nowhere; it moves on once there is a place.
-            # A fenced one was taken out by an operator: it gets nothing, whatever that leaves closed.
+            # A replica on a draining server is better than a closed one; it moves when another server is eligible. A
+            # barred server gets nothing, even if regions stay closed.
             out = self._world.bars
             uuid = choose(
                 servers.values(),
@@ -148,6 +151,6 @@ class Selection:
                 exclude=out,
                 peers=peers,
                 peer_racks=racks,
-                even_draining=True,
+                include_draining=True,
             )
         return None if uuid is None else servers[uuid].incarnation

@@ -1,17 +1,18 @@
-"""The servers as the assigner sees them: arrivals, departures, draining, fencing, flapping.
+"""Registration, expiry, draining, fencing and flapping of servers.
 
-**Fencing (X10).** A server that does not close a region in time is fenced: the master deletes its registration and
-leaves a mark below `/fenced`, in one fenced multi. The server notices and stops serving; but its session lives on, so
-nobody may believe it gone before its lease must have run out. Until then it counts as alive, gets no orders, and its
-regions stay where they are; then it is dead like any other. The mark makes a master that takes over meanwhile wait as
-well. A server that registers again under a new start code has closed everything: its former start is dead at once.
+**Fencing (X10).** A server that does not close a region in time is fenced: one fenced multi deletes its registration
+and creates a record below `/fenced`. The server notices and stops serving. If it does not notice, it stops when its
+lease ends. Until the lease must have ended, the server counts as alive, gets no orders, and keeps its regions. After
+that it counts as dead. The record makes a new active master wait, too. A server that registers again under a new start
+code has closed everything, so its former start counts as dead at once.
 
-**Barred.** A server that an operator has fenced joins again within a second, and would get its regions back. So the
-multi that fences it leaves a bar below `/barred` as well. A barred server gets nothing, not even what would be open
-nowhere else, until an operator ends the bar or its time is over. The bar names the uuid, so it outlives restarts.
+**Barred.** A server that an operator has fenced registers again within a second, and would get its regions back. So the
+same multi creates a bar below `/barred`. A barred server gets no regions, even if they stay closed, until an operator
+removes the bar or the bar expires. The bar names the uuid, so it survives restarts of the server.
 
-**Flapping.** A server that registers again and again would get its regions back each time, only to lose them again. So
-after a few arrivals within a minute it gets none until it has stayed for a while, unless there is no other server.
+**Flapping.** A server that keeps registering would get its regions back each time, only to lose them again. So after
+`flaps_max` registrations within a minute the server gets no regions until it has stayed for a while, unless no other
+server is eligible.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.records.model import BarRecord, FenceRecord, ServerRecord
 
-#: Servers remembered that ended in order: their regions are settled at once, all but what a plan is made for.
+#: Servers kept in `departed`. Decisions about their regions follow at once, except for regions of a running plan.
 DEPARTED_MAX: Final = 1_000
 
-Settle = Callable[[Replica, int], None]
+Decide = Callable[[Replica, int], None]
 Closed = Callable[[Table], None]
 
 
 class ServerTracker:
-    """Keeps `world.servers`; `settle` is called for every replica that a change may concern, `closed` for every table
-    of which replicas were open on a server that is dead."""
+    """Maintains the servers of the cluster state.
+
+    `decide` is called for every replica that a change may affect. `closed` is called for every table with replicas on a
+    server that has died.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class ServerTracker:
         orders: OrderBook,
         selection: Selection,
         effects: Callable[[fx.Effect], None],
-        settle: Settle,
+        decide: Decide,
         closed: Closed,
     ) -> None:
         self._world = world
@@ -58,10 +62,10 @@ class ServerTracker:
         self._orders = orders
         self._selection = selection
         self._effects = effects
-        self._settle = settle
+        self._decide = decide
         self._closed = closed
         self._draining: frozenset[str] = frozenset()
-        #: Uuid -> when it registered, within the window.
+        #: Times of recent registrations, within the window, by uuid.
         self._arrivals: dict[str, deque[int]] = {}
 
     def load(
@@ -72,7 +76,7 @@ class ServerTracker:
         now_ms: int,
         bars: Iterable[BarRecord],
     ) -> None:
-        """Take over the snapshot; fenced servers first, as they count as alive for a while."""
+        """Load the servers that the master has read from the store. Fenced servers count as alive for a while."""
         self._draining = frozenset(draining)
         for server in servers:
             self._world.servers[server.uuid] = Server(server, server.uuid in self._draining)
@@ -88,7 +92,7 @@ class ServerTracker:
         now_ms: int,
         bars: Iterable[BarRecord],
     ) -> None:
-        """`load` into a cluster state that has servers already, perhaps not the latest ones."""
+        """Load the servers into a mirror's cluster state, which may have outdated servers."""
         self._draining = frozenset(draining)
         alive = {record.uuid: record for record in servers}
         marks = {fence.server.uuid: fence for fence in fences}
@@ -101,10 +105,10 @@ class ServerTracker:
             self.fenced(mark, now_ms)
         self._world.set_bars(bars)
 
-    # --- arrivals and departures ------------------------------------------------------------------------------------
+    # --- registration and expiry ------------------------------------------------------------------------------------
 
     def up(self, event: ev.ServerUp, now_ms: int) -> None:
-        """A server has registered, or its record has changed."""
+        """Handle a server that has registered, or whose record has changed."""
         record = event.record
         known = self._world.servers.get(record.uuid)
         if known is not None and known.incarnation == record.incarnation:
@@ -112,7 +116,7 @@ class ServerTracker:
                 known.origin = self._causes.current()
             known.record = record
             known.weight = record.weight
-            self._look_at(known, now_ms)
+            self._decide_open(known, now_ms)
             return
         if known is not None:
             self.down(record.uuid, now_ms)
@@ -122,7 +126,7 @@ class ServerTracker:
         self._release(now_ms)
 
     def down(self, uuid: str, now_ms: int) -> None:
-        """RF-01, RF-02: everything that is on the dead server or on its way to it is settled again."""
+        """Drop a dead server, and decide about every replica on it or on its way to it (RF-01, RF-02)."""
         server = self._world.servers.get(uuid)
         if server is None:
             return
@@ -137,19 +141,19 @@ class ServerTracker:
             self._orders.drop(replica)
         for replica in affected:
             if replica.transition is None:
-                replica.origin = None  # its server's death is what is dealt with from now on
-            self._settle(replica, now_ms)
+                replica.origin = None  # the death of the server begins new work
+            self._decide(replica, now_ms)
         for table in {replica.region.table.record.table_id: replica.region.table for replica in affected}.values():
             self._closed(table)
 
     def gone(self, uuid: str, now_ms: int) -> None:
-        """The registration is gone. One that we deleted says nothing yet: the lease has to run out (X10)."""
+        """Handle a deleted registration. A fenced server is not dead yet, because its lease has to end first (X10)."""
         server = self._world.servers.get(uuid)
         if server is not None and server.fenced_until_ms is None:
             self.down(uuid, now_ms)
 
     def drain(self, uuids: Iterable[str], now_ms: int) -> None:
-        """The servers that operators want empty, all of them."""
+        """Set the servers that operators drain (all of them)."""
         self._draining = frozenset(uuids)
         changed = [one for one in self._world.servers.values() if one.marked != (one.uuid in self._draining)]
         for server in changed:
@@ -158,48 +162,48 @@ class ServerTracker:
         if changed:
             self._release(now_ms)
         for server in changed:
-            self._look_at(server, now_ms)
+            self._decide_open(server, now_ms)
 
     def bars_seen(self, bars: Iterable[BarRecord], now_ms: int) -> None:
-        """The servers that operators have barred, all of them."""
+        """Set the barred servers (all of them)."""
         changed = self._world.set_bars(bars)
         for server in changed:
             server.origin = server.origin or self._causes.current()
         if changed:
             self._release(now_ms)
         for server in changed:
-            self._look_at(server, now_ms)
+            self._decide_open(server, now_ms)
 
-    def _look_at(self, server: Server, now_ms: int) -> None:
+    def _decide_open(self, server: Server, now_ms: int) -> None:
         for replica in list(server.open.values()):
-            self._settle(replica, now_ms)
+            self._decide(replica, now_ms)
 
     def _release(self, now_ms: int) -> None:
-        """Servers have changed: those that wait for an eligible one look again, and those that could not leave."""
-        for replica in self._selection.release_stranded():
-            self._settle(replica, now_ms)
+        """Decide again about unplaceable replicas and about replicas on draining servers: the servers have changed."""
+        for replica in self._selection.take_unplaceable():
+            self._decide(replica, now_ms)
         for server in list(self._world.servers.values()):
             if server.draining and not server.fencing:
-                self._look_at(server, now_ms)
+                self._decide_open(server, now_ms)
 
     # --- fencing ----------------------------------------------------------------------------------------------------
 
     def fence(self, server: Server, reason: str, bar_ms: int = 0) -> None:
-        """Have the server fenced, once; `bar_ms` as of fx.FenceServer."""
+        """Fence the server, unless that is in progress. `bar_ms` is as in `fx.WriteFence`."""
         if server.fencing:
             return
         server.fencing = reason
         server.origin = self._causes.current()
         lease_ms = server.record.session_ms or self._config.lease_unknown_ms
-        self._effects(fx.Note(f"server {server.incarnation} is fenced: {reason}"))
+        self._effects(fx.Note(f"fencing server {server.incarnation}: {reason}"))
         self._effects(fx.WriteFence(server.record, reason, lease_ms, bar_ms))
 
     def fenced(self, fence: FenceRecord, now_ms: int) -> None:
-        """The mark is in the store and the registration is gone; from now on the lease runs out."""
+        """Handle a fence that is in the store: the registration is gone, and the server's lease will end."""
         uuid = fence.server.uuid
         server = self._world.servers.get(uuid)
         if server is not None and server.incarnation != fence.server.incarnation:
-            self._effects(fx.ForgetFence(uuid))  # it is back: its former start has closed everything
+            self._effects(fx.ForgetFence(uuid))  # the server has registered again, so its former start is closed
             return
         if server is None:
             server = self._world.servers[uuid] = Server(fence.server, uuid in self._draining)
@@ -212,7 +216,7 @@ class ServerTracker:
                     self._orders.drop(replica)
 
     def fence_failed(self, uuid: str) -> None:
-        """The multi was refused: the registration is not there any more, as the next look at the servers will show."""
+        """Handle a refused fence: the registration has changed or gone, as the next read of the servers will show."""
         server = self._world.servers.get(uuid)
         if server is not None and server.fenced_until_ms is None:
             server.fencing = ""
@@ -220,16 +224,16 @@ class ServerTracker:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Leases of fenced servers that must have run out, and flapping servers that have stayed."""
-        self._causes.act_for(None, "timer: deadlines and questions that are due")
+        """Handle ended leases of fenced servers, expired bars, and flapping servers that have stayed long enough."""
+        self._causes.act_for(None, "timer: deadlines and orders that are due")
         for server in list(self._world.servers.values()):
             if server.fenced_until_ms is not None and server.fenced_until_ms <= now_ms:
                 self._causes.act_for(server.origin, f"timer: the lease of fenced server {server.incarnation} is over")
                 self.down(server.uuid, now_ms)
         for bar in self._world.bars.values():
             if 0 < bar.until_ms <= now_ms:
-                self._effects(fx.ForgetBar(bar))  # the server gets regions when the store has no bar any more
-        self._causes.act_for(None, "timer: deadlines and questions that are due")
+                self._effects(fx.ForgetBar(bar))  # the server may get regions after the bar is deleted in the store
+        self._causes.act_for(None, "timer: deadlines and orders that are due")
         rested = [uuid for uuid, until_ms in self._world.flapping.items() if until_ms <= now_ms]
         for uuid in rested:
             del self._world.flapping[uuid]

@@ -1,4 +1,4 @@
-"""The two writes of a master below `/unassigned`, made from what is known of a replica. Pure."""
+"""Builds the two writes of a master below `/unassigned` from the state of a replica. Pure."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def offline(
     intent: Intent = Intent.OPEN,
     deaths: int = 0,
 ) -> fx.WriteOffline:
-    """Create the transition as OFFLINE, or force it there; source, plan and attempts go on unless given.
+    """Return the write that creates the transition in OFFLINE, or forces it there.
 
-    A write that names a destination wants the region open, and checks the table's record; without a destination a
-    former intent stands, or the one given.
+    Source, plan and attempts are kept unless given. A write with a destination has the intent to open the region, and
+    checks the table's record. A write without a destination keeps the former intent, unless `intent` is given.
     """
     former = replica.transition
     region = replica.region.record
@@ -76,8 +76,11 @@ def offline(
 
 
 def delete(replica: Replica, transition: TransitionRecord, cause: Cause, origin: WorkOrigin) -> fx.DeleteTransition:
-    """Delete the transition. One that ends with a closed region takes the location out of the record in the same multi,
-    which also checks the intents on which its legality hangs (X3)."""
+    """Return the write that deletes the transition.
+
+    For a region that stays closed, the same multi also clears the location in the region's record, and checks the
+    records whose intents make the deletion legal (X3).
+    """
     effect = fx.DeleteTransition(
         replica.key,
         transition.region_id,
@@ -93,8 +96,8 @@ def delete(replica: Replica, transition: TransitionRecord, cause: Cause, origin:
     region = replica.region
     effect.table_check = (region.table.record.table_id, region.table.version)
     location = region.record.location(replica.number)
-    # Written even if nothing changes: the region's next transition begins with the versions of this one, and what a
-    # server still has on its way for this one must not fit it (its steps name the record's version).
+    # Written even if nothing changes: the znode of the region's next transition has the same versions as this one, and
+    # a step that a server still has in flight must not match it. The step also checks the region record's version.
     effect.region = region.record
     if location.start_code is not None:
         effect.region = region.record.with_location(msgspec.structs.replace(location, start_code=None))

@@ -1,8 +1,8 @@
-"""Every invariant of the assigner's books, recomputed from the cluster state.
+"""Recomputes the assigner's invariants from the cluster state.
 
-`check_progress` is the one that matters most: decisions are level-triggered, so whoever forgets to decide about a
-replica leaves it as it is for ever. Every replica about which a decision may be taken must therefore be where something
-will happen to it: in the selection, under an order, or at rest.
+The most important one is `check_progress`. Decisions are level-triggered, so a replica that the assigner forgets to
+decide about would stay as it is forever. So every replica must be in the selection, have an order, or be at rest as
+wanted, unless a write or read is in progress.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from regions.transitions.next_action import Action, next_action
 
 
 def check_progress(world: ClusterState, selection: Selection, replacements: Replacements) -> None:
-    """Raise AssertionError for a replica that nothing will happen to, although something should."""
+    """Raise AssertionError for a replica that needs an action and will not get one."""
     for replica in world.replicas.values():
         if replica.write_state is not WriteState.IDLE or replica.region in replacements:
-            continue  # the store's answer, or the replacement of the region, decides what is next
+            continue  # a decision follows the store's reply, or the replacement of the region
         if replica.failure is not None or replica.refusal is not None:
             continue  # the transition is being read
         if replica.transition is None:

@@ -52,7 +52,7 @@ class Causes:
             self._acting = self.begin(self._what if isinstance(self._what, str) else describe(self._what))
         return self._acting
 
-    def told(self, known: WorkOrigin | None) -> WorkOrigin:
+    def with_text(self, known: WorkOrigin | None) -> WorkOrigin:
         """Return `known` if it has words for the history, else the origin that the assigner acts for."""
         return known if known is not None and known.text else self.current()
 

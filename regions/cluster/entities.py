@@ -32,12 +32,12 @@ class Order:
     """An OPEN or CLOSE of one replica, sent to its server again and again until the store shows the outcome."""
 
     __slots__ = (
-        "asks",
         "first_sent_ms",
         "is_acknowledged",
         "kind",
         "next_ms",
         "schema_version",
+        "sends",
         "server",
         "state",
         "version",
@@ -53,7 +53,7 @@ class Order:
         #: When to send (again), or in state DONE: when to read the transition (again).
         self.next_ms = next_ms
         #: How often the order was sent, and when first; 0: never. From then on the order holds a slot of its server.
-        self.asks = 0
+        self.sends = 0
         self.first_sent_ms = 0
         #: The server has answered at least once that it has begun.
         self.is_acknowledged = False

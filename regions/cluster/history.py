@@ -378,7 +378,7 @@ def mergeable(segments: Sequence[Segment]) -> list[Segment]:
 # --- what is told ---------------------------------------------------------------------------------------------------
 
 
-def told(segments: Iterable[HistoryEntry], kept: Iterable[HistoryEntry]) -> list[HistoryEntry]:
+def complete_history(segments: Iterable[HistoryEntry], kept: Iterable[HistoryEntry]) -> list[HistoryEntry]:
     """Return the whole history: the entries of the segments in order, and the steps that znodes keep.
 
     The znodes must have been read before the segments: steps that a master has written down meanwhile are told once.

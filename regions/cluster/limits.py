@@ -19,8 +19,8 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     #: Lease of a server that does not say how long its session lasts.
     lease_unknown_ms: int = 30_000
     #: How soon a server is asked what became of an order, doubling up to the second figure.
-    reask_ms: int = 3_000
-    reask_max_ms: int = 30_000
+    resend_ms: int = 3_000
+    resend_max_ms: int = 30_000
     #: Pause before attempt n: base * 2^(n-1), at most the second figure.
     retry_base_ms: int = 500
     retry_max_ms: int = 30_000
@@ -39,7 +39,7 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     flap_window_ms: int = 60_000
     flap_rest_ms: int = 30_000
     #: Asks for a close that the server never began, before a move is given up.
-    move_asks_max: int = 5
+    move_sends_max: int = 5
     #: Orders in one RPC, and orders a server may be working on at once.
     batch_max: int = 200
     busy_max: int = 800
@@ -52,12 +52,12 @@ class AssignerConfig(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         assert 0 < self.batch_max <= self.busy_max, (self.batch_max, self.busy_max)
-        assert 0 < self.reask_ms <= self.reask_max_ms, (self.reask_ms, self.reask_max_ms)
+        assert 0 < self.resend_ms <= self.resend_max_ms, (self.resend_ms, self.resend_max_ms)
         assert 0 < self.retry_base_ms <= self.retry_max_ms, (self.retry_base_ms, self.retry_max_ms)
         assert self.attempts_max > 0, self.attempts_max
         assert self.create_timeout_ms > 0, self.create_timeout_ms
         assert self.replacements_max >= 0, self.replacements_max
-        assert self.fence_after_ms == 0 or self.fence_after_ms >= self.reask_ms, self.fence_after_ms
+        assert self.fence_after_ms == 0 or self.fence_after_ms >= self.resend_ms, self.fence_after_ms
 
 
 class BalancerConfig(msgspec.Struct, frozen=True):

@@ -56,14 +56,14 @@ class StandbyMirror:
         #: Of what there was at the beginning: not read yet.
         self._missing: set[str] = set()
         #: Regions whose table is not known (yet), and transitions whose region is not.
-        self._early: dict[str, dict[str, tuple[RegionRecord, int]]] = {}
-        self._stray: dict[str, dict[int, tuple[TransitionRecord, int]]] = {}
+        self._early_regions: dict[str, dict[str, tuple[RegionRecord, int]]] = {}
+        self._early_transitions: dict[str, dict[int, tuple[TransitionRecord, int]]] = {}
         #: Removed tables of which nothing is open any more.
         self._finished: set[str] = set()
         self._registered: dict[str, ServerRecord] = {}
         self._draining: set[str] = set()
         self._fences: dict[str, FenceRecord] = {}
-        self._is_fleet_new = False
+        self._servers_changed = False
         #: What could not be understood: left alone, as at a load.
         self.troubles: list[CorruptZnode] = []
 
@@ -71,9 +71,9 @@ class StandbyMirror:
         """What to read first. Watches must be in force by then."""
         layout = self._layout
         first = (layout.servers, layout.draining, layout.fenced, layout.barred, layout.tables, *layout.shard_paths())
-        return self._ask(f"{path}/" for path in first)
+        return self._to_read(f"{path}/" for path in first)
 
-    def _ask(self, paths: Iterable[str]) -> list[str]:
+    def _to_read(self, paths: Iterable[str]) -> list[str]:
         asked = list(paths)
         if not self.is_complete:
             self._missing.update(asked)
@@ -99,7 +99,7 @@ class StandbyMirror:
             if found is not None:
                 self._transition(*found, None, -1, 0)
         elif parent.startswith(layout.regions):
-            self._early.get(parent[len(layout.regions) + 1 :], {}).pop(name, None)
+            self._early_regions.get(parent[len(layout.regions) + 1 :], {}).pop(name, None)
             self._drop_region(name)
         elif parent == layout.tables:
             self._finished.discard(name)
@@ -117,7 +117,7 @@ class StandbyMirror:
             self._fences.pop(name, None)
         elif parent == layout.barred:
             self.world.bars.pop(name, None)
-        self._is_fleet_new = True
+        self._servers_changed = True
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -126,9 +126,9 @@ class StandbyMirror:
         self._missing.discard(f"{directory}/")
         if directory == self._layout.draining:
             self._draining.update(names)
-            self._is_fleet_new = True
+            self._servers_changed = True
             return []
-        return self._ask(f"{directory}/{name}" for name in names)
+        return self._to_read(f"{directory}/{name}" for name in names)
 
     def seen(self, path: str, data: bytes, version: int, now_ms: int) -> list[str]:
         """A znode was read; returns what to read because of it."""
@@ -160,17 +160,17 @@ class StandbyMirror:
             self._fences[name] = decode_fence(data, path)
         elif parent == layout.barred:
             self.world.bars[name] = decode_bar(data, path)
-        self._is_fleet_new = True
+        self._servers_changed = True
 
-    def settle(self) -> None:
+    def finish_batch(self) -> None:
         """After the last word of an answer, or an event: bring the servers in line, and see whether that was all."""
-        if self._is_fleet_new:
-            self._is_fleet_new = False
-            self._renew_fleet()
+        if self._servers_changed:
+            self._servers_changed = False
+            self._update_servers()
         if not self.is_complete and not self._missing:
             self.is_complete = True
 
-    def _renew_fleet(self) -> None:
+    def _update_servers(self) -> None:
         """Those who are registered live, and those who are fenced may still be serving (X10)."""
         fenced = {uuid: mark for uuid, mark in self._fences.items() if uuid not in self._registered}
         alive = {**self._registered, **{uuid: mark.server for uuid, mark in fenced.items()}}
@@ -190,15 +190,15 @@ class StandbyMirror:
         was_finished = table_id in self._finished
         self._finished.discard(table_id)
         self.world.put_table(record, version)
-        for region, region_version in self._early.pop(table_id, {}).values():
+        for region, region_version in self._early_regions.pop(table_id, {}).values():
             self._region(region, region_version)
         if is_new and (was_finished or not self.is_complete):
             # Brought back: what was told of its regions while it was deleted was not kept.
-            return self._ask([f"{self._layout.table_regions(table_id)}/"])
+            return self._to_read([f"{self._layout.table_regions(table_id)}/"])
         return []  # its regions were made before it, while we watched
 
     def _drop_table(self, table_id: str) -> None:
-        self._early.pop(table_id, None)
+        self._early_regions.pop(table_id, None)
         table = self.world.tables.get(table_id)
         if table is not None:
             for region_id in list(table.regions):
@@ -211,11 +211,11 @@ class StandbyMirror:
             return
         if record.table_id not in self.world.tables:
             if record.table_id not in self._finished:
-                self._early.setdefault(record.table_id, {})[record.region_id] = (record, version)
+                self._early_regions.setdefault(record.table_id, {})[record.region_id] = (record, version)
             return
         region = self.world.put_region(record, version)
         assert region is not None, record.region_id
-        for number, (transition, at) in self._stray.pop(record.region_id, {}).items():
+        for number, (transition, at) in self._early_transitions.pop(record.region_id, {}).items():
             self._transition(record.region_id, number, transition, at, 0)
         for replica in region.replicas:
             self._place(replica)
@@ -231,8 +231,8 @@ class StandbyMirror:
         """The region's record is gone; its transitions are znodes of their own, and it may come again."""
         for replica in region.replicas:
             if replica.transition is not None:
-                stray = self._stray.setdefault(region.record.region_id, {})
-                stray[replica.number] = (replica.transition, replica.version)
+                early = self._early_transitions.setdefault(region.record.region_id, {})
+                early[replica.number] = (replica.transition, replica.version)
 
     # --- transitions --------------------------------------------------------------------------------------------------
 
@@ -241,13 +241,13 @@ class StandbyMirror:
     ) -> None:
         replica = self.world.replicas.get(replica_key(region_id, number))
         if replica is None:
-            stray = self._stray.setdefault(region_id, {})
+            early = self._early_transitions.setdefault(region_id, {})
             if record is not None:
-                stray[number] = (record, version)
+                early[number] = (record, version)
             else:
-                stray.pop(number, None)
-                if not stray:
-                    del self._stray[region_id]
+                early.pop(number, None)
+                if not early:
+                    del self._early_transitions[region_id]
             return
         if record is None and replica.transition is None:
             return  # it was over before it could be read, as most are while many regions move

@@ -113,7 +113,7 @@ def _check_order(world: ClusterState, replica: Replica) -> None:
     state = None if replica.transition is None else replica.transition.state
     assert state in _ORDER_FITS[order.kind], f"{key} has an order of kind {order.kind} in {state}"
     was_sent = order.first_sent_ms > 0
-    assert was_sent == (order.asks > 0), f"order of {key}: sent {order.asks} times, first at {order.first_sent_ms}"
+    assert was_sent == (order.sends > 0), f"order of {key}: sent {order.sends} times, first at {order.first_sent_ms}"
     has_slot = server.busy.get(key) is order
     assert has_slot == was_sent, f"order of {key}: sent is {was_sent}, holds a slot is {has_slot}"
     assert was_sent or order.state in (OrderState.PAUSED, OrderState.QUEUED), f"order of {key} is {order.state}, unsent"

@@ -92,7 +92,7 @@ def _resting(said: Explanation, replica: Replica, world: ClusterState, config: A
     order = replica.order
     if order is not None and order.kind == CLOSE:
         why = _why_closed(replica, server)
-        said = msgspec.structs.replace(said, reason=why, attempt=order.asks, attempts_max=config.move_asks_max)
+        said = msgspec.structs.replace(said, reason=why, attempt=order.sends, attempts_max=config.move_sends_max)
         if not order.first_sent_ms:
             step = f"order {server.uuid} to close it, after the {len(server.busy)} replicas that it is at work on"
             return _say(said, NextActor.MASTER, f"it is to be closed ({why})", step)
@@ -163,7 +163,7 @@ def _closing(
     said = _until_fenced(said, config, replica.seen_ms)
     order = replica.order
     if order is not None:
-        said = msgspec.structs.replace(said, attempt=order.asks)
+        said = msgspec.structs.replace(said, attempt=order.sends)
     said = msgspec.structs.replace(said, attempts_max=0)
     return _say(
         said,
@@ -253,7 +253,7 @@ def _next_attempt(transition: TransitionRecord, config: AssignerConfig) -> str:
 def _until_fenced(said: Explanation, config: AssignerConfig, from_ms: int, *, gives_up: bool = False) -> Explanation:
     """What happens to a close that takes long: a move that never began is given up, else the server is fenced."""
     if gives_up:
-        return msgspec.structs.replace(said, at_deadline=f"the move is given up after {config.move_asks_max} asks")
+        return msgspec.structs.replace(said, at_deadline=f"the move is given up after {config.move_sends_max} asks")
     if not config.fence_after_ms:
         return msgspec.structs.replace(said, at_deadline="it is asked again, for ever: fencing is switched off")
     return msgspec.structs.replace(

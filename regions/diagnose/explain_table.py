@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from regions.assign.catalog.schema_rollout import RolloutState, standing
+from regions.assign.catalog.schema_rollout import RolloutState, rollout_state
 from regions.cluster.entities import Replica, Table
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
@@ -75,10 +75,12 @@ def _standing_of(table: Table, astray: list[Replica], world: ClusterState) -> st
     return "OPENING" if astray else record.state.value
 
 
-def late_tables(world: ClusterState, stranded: Iterable[Replica], config: AssignerConfig, now_ms: int) -> Iterator[str]:
+def late_tables(
+    world: ClusterState, unplaceable: Iterable[Replica], config: AssignerConfig, now_ms: int
+) -> Iterator[str]:
     """A line for each table that has been ALTERING, or being made, for longer than it should: who holds it up."""
     unborn: set[str] = set()
-    for replica in (*world.active.values(), *stranded):
+    for replica in (*world.active.values(), *unplaceable):
         region = replica.region
         table_id = region.table.record.table_id
         if table_id not in unborn and region.record.state is TabletState.PREPARING and region.wants_open:
@@ -106,7 +108,7 @@ def _behind(table: Table) -> list[Replica]:
     """Replicas that are not known to follow the latest schema, while that is waited for."""
     if table.record.state is not TableState.ALTERING:
         return []
-    return [one for one in table.behind.values() if standing(one) is not RolloutState.FOLLOWS]
+    return [one for one in table.behind.values() if rollout_state(one) is not RolloutState.CURRENT]
 
 
 def _not_there(table: Table) -> Iterator[Replica]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from regions.assign.placement import bar_words
+from regions.assign.placement import bar_end_text
 from regions.cluster.entities import CLOSE, Replica
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
@@ -15,13 +15,13 @@ from regions.records.model import RegionState
 
 
 def problems(
-    world: ClusterState, stranded: Iterable[Replica], config: AssignerConfig, now_ms: int, limit: int
+    world: ClusterState, unplaceable: Iterable[Replica], config: AssignerConfig, now_ms: int, limit: int
 ) -> list[str]:
     """At most `limit` lines: parked replicas, late closes, fenced and flapping servers, replicas without a server,
     tables that stay ALTERING or are not made."""
-    stranded = list(stranded)
-    found = [*_of_servers(world, config, now_ms), *_of_stranded(world, stranded)]
-    found += islice(late_tables(world, stranded, config, now_ms), limit)
+    unplaceable = list(unplaceable)
+    found = [*_of_servers(world, config, now_ms), *_of_stranded(world, unplaceable)]
+    found += islice(late_tables(world, unplaceable, config, now_ms), limit)
     for replica in world.active.values():
         if len(found) >= limit:
             break
@@ -45,7 +45,7 @@ def _of_servers(world: ClusterState, config: AssignerConfig, now_ms: int) -> lis
             if left:
                 found.append(f"server {server.uuid} cannot be drained: no other server may have {_some(left)}")
     found += [
-        f"server {uuid} was fenced ({bar.reason}) and gets no regions {bar_words(bar)}"
+        f"server {uuid} was fenced ({bar.reason}) and gets no regions {bar_end_text(bar)}"
         for uuid, bar in world.bars.items()
         if uuid not in world.servers or world.servers[uuid].fenced_until_ms is None
     ]
@@ -58,9 +58,9 @@ def _of_servers(world: ClusterState, config: AssignerConfig, now_ms: int) -> lis
     return found
 
 
-def _of_stranded(world: ClusterState, stranded: Iterable[Replica]) -> list[str]:
+def _of_stranded(world: ClusterState, unplaceable: Iterable[Replica]) -> list[str]:
     by_reason: dict[str, list[Replica]] = {}
-    for replica in stranded:
+    for replica in unplaceable:
         against = sorted(set(objections(replica, world).values()))
         reason = "; ".join(against) if against else "there is no live server"
         by_reason.setdefault(reason, []).append(replica)

@@ -32,10 +32,10 @@ from regions.records.replica_key import replica_key
 #: A contradiction that lasts for so long is no step under way any more.
 PATIENCE_MS: Final = 3_000
 #: How often a suspect that was looked into is looked into again; an orphan less often.
-AGAIN_MS: Final = 5_000
-ORPHAN_AGAIN_MS: Final = 60_000
+RECHECK_MS: Final = 5_000
+ORPHAN_RECHECK_MS: Final = 60_000
 #: Suspects looked into at a time.
-LOOKS_MAX: Final = 200
+CHECKS_MAX: Final = 200
 
 
 class Ruling(enum.Enum):
@@ -198,12 +198,12 @@ class Reports:
                 else:
                     one.due_ms = now_ms + PATIENCE_MS  # under way there: its transition will settle it
                 continue
-            if one.due_ms <= now_ms and len(found) < LOOKS_MAX:
-                one.due_ms = now_ms + AGAIN_MS
+            if one.due_ms <= now_ms and len(found) < CHECKS_MAX:
+                one.due_ms = now_ms + RECHECK_MS
                 found.append(one)
         return found
 
-    def ruled(self, suspect: Suspect, ruling: Ruling, now_ms: int) -> bool:
+    def set_ruling(self, suspect: Suspect, ruling: Ruling, now_ms: int) -> bool:
         """The store was read; True if an orphan was found that was none before."""
         name = (suspect.server.uuid, suspect.key)
         if self._suspects.get(name) is not suspect:
@@ -212,7 +212,7 @@ class Reports:
             del self._suspects[name]
             return False
         was_orphan, suspect.is_orphan = suspect.is_orphan, ruling is Ruling.ORPHAN
-        suspect.due_ms = now_ms + (ORPHAN_AGAIN_MS if suspect.is_orphan else AGAIN_MS)
+        suspect.due_ms = now_ms + (ORPHAN_RECHECK_MS if suspect.is_orphan else RECHECK_MS)
         return suspect.is_orphan and not was_orphan
 
 

@@ -20,7 +20,7 @@ from regions.records.model import Incarnation, ServerRecord
 #: A server that was not heard for so long is called silent.
 SILENT_MS: Final = 5_000
 #: One that was not heard for so long is forgotten.
-FORGOTTEN_MS: Final = 3_600_000
+DROPPED_MS: Final = 3_600_000
 
 
 class RosterEntry:
@@ -59,7 +59,7 @@ class Roster:
         """All of them, by uuid."""
         return [self._members[uuid] for uuid in sorted(self._members)]
 
-    def hear(self, beat: Heartbeat, now_ms: int) -> RosterEntry | None:
+    def accept(self, beat: Heartbeat, now_ms: int) -> RosterEntry | None:
         """Take a heartbeat; None if it is out of date, and nothing in it may be believed."""
         server = beat.server
         member = self._members.get(server.uuid)
@@ -80,12 +80,12 @@ class Roster:
             member.record = beat.registration
         return member
 
-    def overtaken_by(self, beat: Heartbeat) -> int:
+    def latest_sequence(self, beat: Heartbeat) -> int:
         """The number that a heartbeat which was not believed would have had to exceed."""
         member = self._members.get(beat.server.uuid)
         return member.sequence if member is not None and member.incarnation == beat.server else beat.sequence
 
-    def is_heard(self, server: Incarnation, now_ms: int) -> bool:
+    def is_recent(self, server: Incarnation, now_ms: int) -> bool:
         """Whether this very start of a server was heard of late."""
         member = self._members.get(server.uuid)
         return member is not None and member.incarnation == server and now_ms - member.heard_ms <= SILENT_MS
@@ -105,5 +105,5 @@ class Roster:
 
     def forget(self, now_ms: int) -> None:
         """Drop servers that were not heard for very long."""
-        for uuid in [one for one, member in self._members.items() if now_ms - member.heard_ms > FORGOTTEN_MS]:
+        for uuid in [one for one, member in self._members.items() if now_ms - member.heard_ms > DROPPED_MS]:
             del self._members[uuid]

@@ -103,8 +103,8 @@ class SimulatedCluster:
             setting.limits = AssignerConfig(
                 start_timeout_ms=chance.pick((2_000, 5_000, 10_000)),
                 open_timeout_ms=chance.pick((3_000, 8_000, 15_000)),
-                reask_ms=chance.pick((500, 1_500, 3_000)),
-                reask_max_ms=5_000,
+                resend_ms=chance.pick((500, 1_500, 3_000)),
+                resend_max_ms=5_000,
                 retry_base_ms=chance.pick((50, 300)),
                 retry_max_ms=3_000,
                 attempts_max=chance.pick((2, 8)),
@@ -158,7 +158,7 @@ class SimulatedCluster:
     def recovery_limit_s(self) -> float:
         """Return the time that a repaired cluster may take: every limit of the masters twice, and one minute."""
         limits = self.setting.limits
-        bounds = (limits.start_timeout_ms, limits.open_timeout_ms, limits.reask_max_ms, limits.retry_max_ms)
+        bounds = (limits.start_timeout_ms, limits.open_timeout_ms, limits.resend_max_ms, limits.retry_max_ms)
         return 60 + 2 * sum(bounds) / 1000
 
     def await_recovery(self) -> None:
@@ -280,7 +280,7 @@ class SimulatedCluster:
         for server in self.servers:
             for master in self.masters:
                 service = master.service
-                if not master.is_up or not service.heartbeats.roster.is_heard(server.incarnation, service.now_ms()):
+                if not master.is_up or not service.heartbeats.roster.is_recent(server.incarnation, service.now_ms()):
                     return f"{master.host} receives no heartbeats from {server.host}"
             holding = None if reports is None else reports.holding(server.incarnation)
             if holding is None or not holding.is_complete:

@@ -105,7 +105,7 @@ def _no_way_leads_to_another_kind(cluster: Cluster, port: int, hosts: str) -> No
     store = ["--store", hosts]
     moved = run_rk("region", "move", "rows:a", "--to", f"127.0.0.1:{port}", *store)
     assert moved.returncode == 1, moved
-    assert "it is of kind counters/1, the table of kind kv/1" in moved.stderr
+    assert "its kind is counters/1, and the table needs kv/1" in moved.stderr
     assert run_rk("balance", "run", *store).returncode == 0
     for server in cluster.servers:
         server.kill()
@@ -114,7 +114,7 @@ def _no_way_leads_to_another_kind(cluster: Cluster, port: int, hosts: str) -> No
     why = eventually(
         lambda: [one for one in cluster.status().problems if "no eligible server" in one], what="a problem"
     )
-    assert "it is of kind counters/1, the table of kind kv/1" in why[0]
+    assert "its kind is counters/1, and the table needs kv/1" in why[0]
     cluster.servers[0].start()
     eventually(lambda: kinds_of(cluster, "rows") == {"kv/1"}, what="the rows are open again")
     with connect(hosts) as client:

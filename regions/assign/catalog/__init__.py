@@ -1,5 +1,6 @@
-"""Tables as the assigner sees them. Pure.
+"""Changes of tables and regions in the assigner. Pure.
 
-`catalogue` takes over committed records of tables and regions, `checks` repeats writes that the store refused because a
-table's record had changed, `schema_rollout` has one region after the other opened with a new schema.
+updates.py         applies committed records of tables and regions
+checks.py          repeats writes that the store refused because a table's record had changed
+schema_rollout.py  brings all replicas of an altered table to the latest schema
 """

@@ -1,11 +1,11 @@
-"""Writes of transitions that the store refused because their table's record had changed. Pure.
+"""Repeats writes of transitions that the store refused because their table's record had changed. Pure.
 
-A multi that gives a replica a destination checks the version of its table's record, so no region is assigned once its
-table is removed or disabled. Any other change of the record, such as an alteration, refuses the multi as well. The
-write is then made again with the newer version:
+A multi that sets a destination checks the version of the table's record. So no region is assigned after its table was
+removed or disabled. The check also fails after any other change of the record, such as an alteration. Then:
 
-    the cluster state has a newer one   write again, or decide anew if the region is no longer to be open
-    the cluster state has none          read the table's record, and hold the write until the record is known
+    the cluster state has a newer record      repeat the write with its version, or decide again if the region must
+                                              be closed now
+    the cluster state has no newer record     read the table's record, and hold the write until it is known
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from regions.cluster.work import WriteState
 
 
 class TableChecks:
-    """Holds refused writes. A held replica is in HELD, so nothing else is decided about it meanwhile."""
+    """Refused writes that wait for their table's record. Their replicas are in HELD, which prevents other decisions."""
 
     def __init__(
         self,
         world: ClusterState,
         emit: Callable[[fx.Effect], None],
-        settle: Callable[[Replica, int], None],
+        decide: Callable[[Replica, int], None],
         closed: Callable[[Table], None],
         reread_ms: int,
     ) -> None:
-        """`settle` decides about a replica; `closed` is called when a table may have nothing under way any more.
+        """`decide` decides about a replica. `closed` is called when a table may have no transition left.
 
-        A record that could not be read is read again after `reread_ms`.
+        A read of a record is repeated after `reread_ms`.
         """
         self._world = world
         self._emit = emit
-        self._settle = settle
+        self._decide = decide
         self._closed = closed
         self._reread_ms = reread_ms
-        #: Held replicas by table and key, and when the table's record was last asked for.
+        #: Held replicas, by table id and key.
         self._held: dict[str, dict[str, Replica]] = {}
+        #: Time of the latest read of the table's record, by table id.
         self._asked_ms: dict[str, int] = {}
 
     def refused(self, replica: Replica, version: int, now_ms: int) -> None:
-        """Handle a write that named `version` of the table's record, which is another by now."""
+        """Handle a refused write that checked `version` of the table's record."""
         table = replica.region.table
         if table.version != version:
-            self._again(replica, now_ms)
+            self._repeat(replica, now_ms)
             self._closed(table)
             return
         table_id = table.record.table_id
@@ -56,20 +57,20 @@ class TableChecks:
             self._ask(table_id, now_ms)
 
     def table_seen(self, table: Table, now_ms: int) -> None:
-        """The table's latest record is known: send its held writes again."""
+        """Repeat the held writes of a table whose latest record is known."""
         self._asked_ms.pop(table.record.table_id, None)
         for replica in self._held.pop(table.record.table_id, {}).values():
             if self._world.replicas.get(replica.key) is replica:
-                self._again(replica, now_ms)
+                self._repeat(replica, now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Ask again for records that could not be read."""
+        """Repeat reads of records that have not succeeded."""
         for table_id, asked_ms in list(self._asked_ms.items()):
             if now_ms - asked_ms >= self._reread_ms:
                 self._ask(table_id, now_ms)
 
     def validate(self) -> None:
-        """Raise AssertionError if a HELD replica is held for no table, or a table's record is not being read."""
+        """Raise AssertionError if a HELD replica waits for no table, or if the table's record is not being read."""
         for table_id, replicas in self._held.items():
             assert table_id in self._asked_ms, f"writes of table {table_id} are held, and its record is not being read"
             for key, replica in replicas.items():
@@ -84,8 +85,8 @@ class TableChecks:
         self._asked_ms[table_id] = now_ms
         self._emit(fx.ReadTable(table_id))
 
-    def _again(self, replica: Replica, now_ms: int) -> None:
-        """Send the write again with the table's version that is known by now, unless the region is to stay closed."""
+    def _repeat(self, replica: Replica, now_ms: int) -> None:
+        """Repeat the write with the table's current version, or decide again if the region must stay closed."""
         write, table = replica.write, replica.region.table
         record = None if write is None else write.record
         if write is not None and record is not None and replica.wants_open:
@@ -100,4 +101,4 @@ class TableChecks:
             )
             return
         self._world.abandon_write(replica, WriteState.IDLE)
-        self._settle(replica, now_ms)
+        self._decide(replica, now_ms)

@@ -1,10 +1,11 @@
-"""Telling regions of a new schema, until every one of them follows it (DD-07, HB-15). Pure.
+"""Brings all replicas of an ALTERING table to the latest schema (DD-07, HB-15). Pure.
 
-A table that is ALTERING has a set of replicas that are not known to follow its latest schema: all of them at first,
-also for a master that has just taken over, which knows nothing. Servers are told in batches, one batch to a server at
-a time, and again after each lost answer; what they answer, and what they report by themselves, takes replicas out of
-the set. A replica that is nowhere open leaves it as well, for the order to open it carries the version. When the set
-is empty the table is RUNNING again. Nothing of this is written down: telling a server twice does no harm (OC-11).
+An ALTERING table has a set of replicas that are not known to have its latest schema. At first that are all replicas,
+also for a new active master. The assigner sends AlterOrders in batches, one batch per server at a time, and repeats
+them after a lost reply. Replies and reports of servers remove replicas from the set. A replica that is not open leaves
+the set, too, because its OPEN order will carry the version. When the set is empty, the table becomes RUNNING.
+
+The set is not persisted, because sending an AlterOrder twice is harmless (OC-11).
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from regions.records.model import Incarnation, RegionState, TableState
 from regions.records.replica_key import replica_key
 from regions.transitions.table_states import VISIBLE
 
-#: Servers are gone over so often, for those whose answers were lost and replicas that could not be told.
+#: Period of sending AlterOrders again, after lost replies and to replicas that could not take them.
 SCAN_MS: Final = 500
 
 
 class RolloutState(enum.Enum):
-    """How a replica of an ALTERING table fares."""
+    """How a replica relates to the latest schema of its table."""
 
-    FOLLOWS = "follows the latest schema, or will when it is opened"
-    TO_BE_TOLD = "open, and has not said that it does"
-    UNCERTAIN = "being opened under an order that may name an earlier version"
+    CURRENT = "has the latest schema, or will have it when it is opened"
+    BEHIND = "open, and has not reported the latest schema"
+    UNCERTAIN = "being opened by an order that may name an earlier schema"
 
 
 class AlterBook:
-    """All tables that are ALTERING, and the orders on their way."""
+    """All ALTERING tables, and the AlterOrders in flight."""
 
     def __init__(
         self,
@@ -54,17 +55,18 @@ class AlterBook:
         self._batch_max = batch_max
         self._pause_max_ms = pause_max_ms
         self._tables: dict[str, Table] = {}
-        #: Schema versions of which it was said that all follow them, by table.
+        #: Latest schema version for which FinishAltering was emitted, by table id.
         self._finished: dict[str, int] = {}
         self._batches: dict[int, tuple[Server, list[AlterOrder]]] = {}
         self._next_batch = 1
-        #: Servers that are being told, or are to be left alone until that time, by uuid; and failures in a row.
-        self._told: dict[str, int] = {}
+        #: Batch that a server has not answered yet, by the server's uuid.
+        self._awaited: dict[str, int] = {}
+        #: Time of the next batch to a server, and its failures in a row, by uuid.
         self._quiet_until: dict[str, tuple[int, int]] = {}
         self._scan_at_ms = 0
 
     def table_seen(self, table: Table, former_version: int) -> None:
-        """A table's record is another; `former_version` of its schema, -1 for a table that is new here."""
+        """Handle a changed table record. `former_version` is its former schema version, -1 for a new table."""
         record = table.record
         if record.state is not TableState.ALTERING:
             table.behind.clear()
@@ -79,21 +81,21 @@ class AlterBook:
         table.behind = {one.key: one for region in table.regions.values() for one in region.replicas}
         self._scan_at_ms = 0
 
-    def said(self, replica: Replica, server: Server, version: int) -> None:
-        """A server has told which version a replica follows that it has open."""
+    def version_reported(self, replica: Replica, server: Server, version: int) -> None:
+        """Record the schema version that a server has reported for a replica that it has open."""
         if replica.open_on is not server:
             return
         replica.schema_version = max(replica.schema_version, version)
         table = replica.region.table
-        if replica.key in table.behind and standing(replica) is RolloutState.FOLLOWS:
+        if replica.key in table.behind and rollout_state(replica) is RolloutState.CURRENT:
             del table.behind[replica.key]
             if not table.behind:
                 self._scan_at_ms = 0
 
     def reported(self, server: Incarnation, reports: Iterable[ReplicaReport]) -> None:
-        """A server has reported replicas by itself: those that follow the latest schema are settled (HB-15).
+        """Process reported schema versions (HB-15).
 
-        One that does not is told, whatever state its table is in: this is where a miss would come to light.
+        A replica with an earlier version gets an AlterOrder in any state of its table, in case it was missed before.
         """
         known = self._world.alive(server)
         if known is None:
@@ -104,26 +106,26 @@ class AlterBook:
                 continue
             table = replica.region.table
             if table.behind:
-                self.said(replica, known, report.schema_version)
+                self.version_reported(replica, known, report.schema_version)
             if report.schema_version < table.record.schema_version and table.record.state in VISIBLE:
                 replica.schema_version = max(replica.schema_version, report.schema_version)
-                if standing(replica) is RolloutState.TO_BE_TOLD:
+                if rollout_state(replica) is RolloutState.BEHIND:
                     table.behind[replica.key] = replica
                     self._tables[table.record.table_id] = table
                     table.origin = table.origin or self._causes.current()
 
     def answered(self, event: ev.AltersAnswered, now_ms: int) -> None:
-        """A batch was answered; what the server did not have open settles itself by its transition."""
+        """Process the reply to a batch. Replicas that the server did not have open follow by their transitions."""
         server, _ = self._batches.pop(event.batch, (None, []))
         if server is None:
             return
-        self._told.pop(server.uuid, None)
+        self._awaited.pop(server.uuid, None)
         missed = False
         for result in event.results:
             replica = self._world.replicas.get(replica_key(result.region_id, result.replica))
             missed = missed or result.schema_version < 0
             if replica is not None and result.schema_version >= 0:
-                self.said(replica, server, result.schema_version)
+                self.version_reported(replica, server, result.schema_version)
         if missed:
             self._quiet_until[server.uuid] = (now_ms + SCAN_MS, 0)
         else:
@@ -131,99 +133,94 @@ class AlterBook:
         self._scan_at_ms = 0
 
     def lost(self, batch: int, now_ms: int) -> None:
-        """No answer: again, after a pause that grows."""
+        """Schedule the server's next batch after a lost reply, with a growing pause."""
         server, _ = self._batches.pop(batch, (None, []))
         if server is None:
             return
-        self._told.pop(server.uuid, None)
+        self._awaited.pop(server.uuid, None)
         _, failures = self._quiet_until.get(server.uuid, (0, 0))
         pause_ms = min(SCAN_MS << min(failures, 10), self._pause_max_ms)
         self._quiet_until[server.uuid] = (now_ms + pause_ms, failures + 1)
 
     def dispatch(self, effects: list[fx.Effect], now_ms: int) -> None:
-        """Append the orders that may go out now, and the tables of which all replicas follow."""
+        """Append the orders that can be sent now, and FinishAltering for tables whose replicas are all current."""
         if not self._tables or now_ms < self._scan_at_ms:
             return
         self._scan_at_ms = now_ms + SCAN_MS
-        to_tell: dict[str, list[AlterOrder]] = {}
+        to_send: dict[str, list[AlterOrder]] = {}
         for table_id, table in list(self._tables.items()):
             if self._world.tables.get(table_id) is not table:
                 del self._tables[table_id]
                 continue
             if table.record.state is TableState.ALTERING and not table.altering_since_ms:
                 table.altering_since_ms = max(1, now_ms)
-            self._look_over(table, to_tell)
+            self._scan(table, to_send)
             version = table.record.schema_version
             if not table.behind and table.record.state is not TableState.ALTERING:
                 del self._tables[table_id]
             elif not table.behind and self._finished.get(table_id) != version:
                 self._finished[table_id] = version
                 effects.append(fx.FinishAltering(table_id, version, origin=table.origin))
-        for uuid, orders in to_tell.items():
+        for uuid, orders in to_send.items():
             server = self._world.servers[uuid]
-            if uuid in self._told or self._quiet_until.get(uuid, (0, 0))[0] > now_ms:
+            if uuid in self._awaited or self._quiet_until.get(uuid, (0, 0))[0] > now_ms:
                 continue
             batch = self._next_batch
             self._next_batch += 1
             self._batches[batch] = (server, orders)
-            self._told[uuid] = batch
+            self._awaited[uuid] = batch
             effects.append(fx.SendAlter(batch, server.record, orders))
 
-    def not_finished(self, table_id: str) -> None:
-        """It was not written that all follow: say so again."""
-        self._finished.pop(table_id, None)
-        self._scan_at_ms = 0
-
     def server_gone(self, uuid: str) -> None:
-        """Whatever it was being told does not matter any more."""
-        batch = self._told.pop(uuid, None)
+        """Drop the batch of a server that is gone."""
+        batch = self._awaited.pop(uuid, None)
         if batch is not None:
             self._batches.pop(batch, None)
         self._quiet_until.pop(uuid, None)
 
     def validate(self) -> None:
-        """Raise AssertionError if a table's rollout will not go on, or a server awaits an answer that is not coming."""
+        """Raise AssertionError if a table's rollout is stuck, or if the awaited batch of a server is unknown."""
         for table_id, table in self._world.tables.items():
             is_due = table.record.state is TableState.ALTERING or bool(table.behind)
             is_known = not is_due or self._tables.get(table_id) is table
-            assert is_known, f"table {table.record.name} has {len(table.behind)} replicas behind, and nothing goes on"
-        for uuid, batch in self._told.items():
+            assert is_known, f"table {table.record.name} has {len(table.behind)} replicas behind, and is in no rollout"
+        for uuid, batch in self._awaited.items():
             server, _ = self._batches.get(batch, (None, []))
             is_awaited = server is not None and server.uuid == uuid
-            assert is_awaited, f"server {uuid} awaits batch {batch}, which is unknown"
+            assert is_awaited, f"batch {batch} is awaited from server {uuid}, and is unknown"
 
-    def _look_over(self, table: Table, to_tell: dict[str, list[AlterOrder]]) -> None:
+    def _scan(self, table: Table, to_send: dict[str, list[AlterOrder]]) -> None:
         version = table.record.schema_version
         cause_id = "" if table.origin is None else table.origin.cause_id
         for key, replica in list(table.behind.items()):
-            found = standing(replica)
-            if found is RolloutState.FOLLOWS:
+            found = rollout_state(replica)
+            if found is RolloutState.CURRENT:
                 del table.behind[key]
-            elif found is RolloutState.TO_BE_TOLD:
-                assert replica.open_on is not None, f"{key} is to be told and open nowhere"
-                orders = to_tell.setdefault(replica.open_on.uuid, [])
+            elif found is RolloutState.BEHIND:
+                assert replica.open_on is not None, f"{key} is behind and not open"
+                orders = to_send.setdefault(replica.open_on.uuid, [])
                 if len(orders) < self._batch_max:
                     orders.append(AlterOrder(replica.region.record.region_id, replica.number, version, cause_id))
 
 
-def standing(replica: Replica) -> RolloutState:
-    """How a replica stands to the latest schema of its table.
+def rollout_state(replica: Replica) -> RolloutState:
+    """Return how a replica relates to the latest schema of its table.
 
-    Only what a server has, or may have been, told to open under an earlier version can be behind: an order that has not
-    gone out yet will carry the latest, and what is being closed is opened by another order.
+    Only a replica whose OPEN order was sent with an earlier version can be behind. An order that has not been sent yet
+    will carry the latest version, and a replica that is being closed will be opened by a later order.
     """
     version = replica.region.table.record.schema_version
     transition = replica.transition
     if transition is None:
         server = replica.open_on
         if server is None or replica.schema_version >= version:
-            return RolloutState.FOLLOWS
-        return RolloutState.UNCERTAIN if server.fencing else RolloutState.TO_BE_TOLD
+            return RolloutState.CURRENT
+        return RolloutState.UNCERTAIN if server.fencing else RolloutState.BEHIND
     if transition.state in (RegionState.CLOSING, RegionState.CLOSED):
-        return RolloutState.FOLLOWS
+        return RolloutState.CURRENT
     order = replica.order
     if transition.state is RegionState.OFFLINE and (order is None or not order.first_sent_ms):
-        return RolloutState.FOLLOWS
+        return RolloutState.CURRENT
     if transition.state is RegionState.OFFLINE and order is not None and order.schema_version >= version:
-        return RolloutState.FOLLOWS
+        return RolloutState.CURRENT
     return RolloutState.UNCERTAIN

@@ -106,19 +106,19 @@ class StaleReplicas(DdlBug):
                 return None
             return real_put(self, replica, kind, *rest)
 
-        def look_over(self: AlterBook, table: Any, to_tell: dict[str, list[Any]]) -> None:
-            real_look(self, table, to_tell)
+        def look_over(self: AlterBook, table: Any, to_send: dict[str, list[Any]]) -> None:
+            real_look(self, table, to_send)
             stale = self.__dict__["stale"]
-            for uuid, orders in list(to_tell.items()):
+            for uuid, orders in list(to_send.items()):
                 orders[:] = [one for one in orders if f"{one.region_id}-{one.replica}" not in stale]
                 if not orders:
-                    del to_tell[uuid]
+                    del to_send[uuid]
 
-        real_begin, real_put, real_look = Assigner.begin, OrderBook.put, AlterBook._look_over
+        real_begin, real_put, real_look = Assigner.begin, OrderBook.put, AlterBook._scan
         return [
             instead(Assigner, "begin", begin),
             instead(OrderBook, "put", put),
-            instead(AlterBook, "_look_over", look_over),
+            instead(AlterBook, "_scan", look_over),
         ]
 
 

@@ -112,7 +112,7 @@ def _struck(road: Road, strike: Callable[[SimulatedCluster], None], tenth: int) 
     lived: list[tuple[SimulatedCluster, Striker]] = []
 
     def script(cluster: SimulatedCluster) -> None:
-        cluster.setting.limits = AssignerConfig(bulk_min=REGIONS, open_timeout_ms=8_000, reask_ms=1_500)
+        cluster.setting.limits = AssignerConfig(bulk_min=REGIONS, open_timeout_ms=8_000, resend_ms=1_500)
         come_up(cluster)
         road.before(cluster)
         striker = Striker(cluster, tenth, strike)

@@ -6,7 +6,7 @@ from typing import Any
 
 from cli.common.names import Names
 from cli.diagnose.history import HistoryView, lines, read_past
-from regions.cluster.history import HistoryEntry, Segment, pack, told
+from regions.cluster.history import HistoryEntry, Segment, complete_history, pack
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.records.znodes import Layout, encode
 
@@ -73,7 +73,7 @@ def test_a_gap_and_steps_without_a_time_are_said_in_words() -> None:
         HistoryEntry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3),
         HistoryEntry(9, KEY, "server", "OPENING", "OPENING", "progress", "s1", 3, missed=2),
     ]
-    past = HistoryView(told(entries, []), Names([], None), [])
+    past = HistoryView(complete_history(entries, []), Names([], None), [])
     said = [line.plain for line in lines(past.step(one, {"t1": "orders"}) for one in past.entries)]
     assert "the steps between OFFLINE and OPENING were not written down" in said[-2]
     assert "OPENING -> OPENING (and 2 steps before, of unknown time)" in said[-1]

@@ -158,7 +158,7 @@ def test_a_refused_close_of_a_disabled_table_is_asked_for_again() -> None:
     cluster.open.clear()
     cluster.start(A, B)
     cluster.set_intent(TableIntent.DISABLED)
-    assert any("it is asked again" in note for note in cluster.notes)
+    assert any("repeating the order" in note for note in cluster.notes)
     order = cluster.assigner.world.replicas["r1-0"].order
     assert order is not None
     assert order.next_ms > cluster.now

@@ -291,7 +291,7 @@ def test_no_eligible_server_is_one_line_per_reason() -> None:
     cluster.put(*(region(f"r{n}", table_id="g") for n in range(3)))
     cluster.start(A, server("z", weight=0.0, group="gold"))
     assert lines(cluster) == [
-        "r0-0 and 2 more have no eligible server: it is of the default group, the table of group 'gold'; "
+        "r0-0 and 2 more have no eligible server: it belongs to the default group, and the table to group 'gold'; "
         "its weight is zero"
     ]
     cluster.join(server("g1", group="gold"))

@@ -53,11 +53,11 @@ def test_without_another_server_regions_stay_closed_and_that_is_said() -> None:
     """Not even a server that is to be emptied would be left out: a fenced one is."""
     cluster = fenced("r1", others=False)
     assert cluster.open == {}
-    [stranded, barred] = problems(
+    [unplaceable, barred] = problems(
         cluster.assigner.world, cluster.assigner.unplaceable(), cluster.config, cluster.now, 5
     )[::-1]
     assert barred == "server a was fenced (it hangs) and gets no regions until `rk server unfence`"
-    assert "r1-0 has no eligible server: it was fenced and gets no regions until `rk server unfence`" in stranded
+    assert "r1-0 has no eligible server: it was fenced and gets no regions until `rk server unfence`" in unplaceable
     cluster.bars = []
     cluster.handle(ev.BarsSeen([]))
     assert cluster.where("r1") == "a"

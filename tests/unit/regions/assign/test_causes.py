@@ -190,7 +190,7 @@ def test_a_close_that_a_server_refuses_and_an_answer_about_nothing_have_a_cause_
     cluster.set_intent(TableIntent.DISABLED)
     cluster.handle(ev.OrdersAnswered(99, [OrderResult("r1", 0, OrderOutcome.DONE)]))
     cluster.pass_time(5_000)
-    assert any("it is asked again" in note for note in cluster.notes)
+    assert any("repeating the order" in note for note in cluster.notes)
 
 
 def test_a_transition_of_an_earlier_build_has_no_cause_and_gets_one_with_the_next_step() -> None:

@@ -91,7 +91,7 @@ def test_a_move_given_up_does_not_keep_its_batch() -> None:
             cluster.handle(ev.OrdersLost(sent.batch, "no answer"))
         cluster.pass_time(500)
         assert cluster.now < 2_000_000, "nothing is tried for ever"
-    assert any("move given up" in note for note in cluster.notes)
+    assert any("the move is canceled" in note for note in cluster.notes)
 
 
 def test_a_cluster_startup_forgets_moves() -> None:

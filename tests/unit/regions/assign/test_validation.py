@@ -77,7 +77,7 @@ a.bar = "bar"                                               -> a@1 is barred by 
 # orders
 r2.order.server = Server(server("b"), False)                -> r2-0 has an order for b@1, which is gone
 r2.order.kind = CLOSE                                       -> r2-0 has an order of kind 2 in OFFLINE
-r2.order.asks = 0                                           -> order of r2-0: sent 0 times
+r2.order.sends = 0                                          -> order of r2-0: sent 0 times
 b.busy.clear()                                              -> order of r2-0: sent is True, holds a slot is False
 b.busy["r1-0"] = r2.order                                   -> b@1 has a slot taken by an order of r1-0
 r2.order.state = QUEUED                                     -> order of r2-0 is QUEUED, and in no queue
@@ -85,17 +85,17 @@ orders._batches.clear()                                     -> order of r2-0 is 
 orders._busy_max = 1                                        -> b@1 works on 2 of 1
 # the selection, moves, held writes, replacements, schema rollouts
 selection._unplaced["zz-0"] = r1                            -> r1-0 waits unplaced as zz-0
-selection._planning["r1-0"] = selection._stranded["r1-0"] = r1 -> r1-0 waits without a server and in a plan
+selection._planning["r1-0"] = selection._unplaceable["r1-0"] = r1 -> r1-0 waits without a server and in a plan
 moves._batch_of["r1-0"] = "m9"                              -> moves by batch
 moves._batches["m9"] = {"r1-0"}                             -> a batch of moves has no plan
 moves._batches["m9"], moves._plan_of["m9"] = set(), ""      -> batch m9 has no moves left
-accept("m9"); r1.move = None                                -> the move of r1-0 is pending, and not wanted
+accept("m9"); r1.move = None                                -> the move of r1-0 is pending, and not requested
 checks._held["t1"] = {}                                     -> writes of table t1 are held, and its record is not being
 checks._asked_ms["t1"], checks._held["t1"] = 1, {"r1-0": r1} -> r1-0 is among the held writes, and is IDLE
 r1.write_state, r1.write = HELD, write                      -> r1-0 is HELD, and nothing waits for its table's record
 r1.region.is_given_up = True                                -> region r1 is given up, and will not be replaced
-table.behind["r1-0"] = r1                                   -> table orders has 1 replicas behind, and nothing goes on
-alters._told["a"] = 9                                       -> server a awaits batch 9, which is unknown
+table.behind["r1-0"] = r1                                   -> table orders has 1 replicas behind, and is in no rollout
+alters._awaited["a"] = 9                                    -> batch 9 is awaited from server a, and is unknown
 # progress: nobody is forgotten
 world.set_home(r1, None)                                    -> r1-0 is open nowhere, and waits for no destination
 r1.move = "b"                                               -> r1-0 has to be closed on a@1, and has no order
@@ -154,7 +154,7 @@ def test_an_order_that_will_never_be_sent_is_noticed() -> None:
     cluster.assigner._orders.enqueue(one, order)
     cluster.assigner.validate()
     cluster.assigner._orders._pending.clear()
-    with pytest.raises(AssertionError, match="order of r1-0 is QUEUED, and a@1 is not looked at"):
+    with pytest.raises(AssertionError, match="order of r1-0 is QUEUED, and a@1 is not pending"):
         cluster.assigner.validate()
 
 

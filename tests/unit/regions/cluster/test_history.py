@@ -24,6 +24,7 @@ from regions.cluster.history import (
     SeenStep,
     Segment,
     StepLog,
+    complete_history,
     concerns,
     entries_kept,
     entries_of_end,
@@ -34,7 +35,6 @@ from regions.cluster.history import (
     parse_segment,
     steps_since,
     surplus,
-    told,
     unpack,
 )
 from regions.records.model import Incarnation, RegionState, TransitionRecord, WorkOrigin
@@ -50,7 +50,7 @@ def step(after: str, before: str = "", *, cause: str = "", key: str = KEY, actor
 def words(entries: list[HistoryEntry], kept: list[HistoryEntry] | None = None) -> list[str]:
     return [
         f"{one.before or '-'}>{one.after or '-'}{' gap' if one.cause == GAP else ''}"
-        for one in told(entries, kept or [])
+        for one in complete_history(entries, kept or [])
     ]
 
 
@@ -289,7 +289,7 @@ def test_order_is_that_of_time_and_of_each_replica() -> None:
         HistoryEntry(5, other, "master", "", "OFFLINE", "assign"),
         HistoryEntry(4, "", "master", "", "", EPOCH_BEGINS, "m", 4),
     ]
-    assert [(one.key, one.after) for one in told(entries, [])] == [
+    assert [(one.key, one.after) for one in complete_history(entries, [])] == [
         ("", ""),
         (other, "OFFLINE"),
         (KEY, "OFFLINE"),
@@ -300,7 +300,7 @@ def test_order_is_that_of_time_and_of_each_replica() -> None:
 def test_replicas_do_not_mix() -> None:
     other = "t1.0001-1"
     entries = [step("OFFLINE"), step("CLOSING", key=other), step("", "OPENED"), step("OFFLINE", "CLOSED", key=other)]
-    assert [one.key for one in told(entries, []) if one.cause == GAP] == [KEY, other]
+    assert [one.key for one in complete_history(entries, []) if one.cause == GAP] == [KEY, other]
 
 
 def test_whom_an_entry_concerns() -> None:

@@ -110,7 +110,7 @@ class Standby:
                 else:
                     self._ask(mirror.seen(path, result[0], result[1], 5))
             self.unread.answered(subject)
-        mirror.settle()
+        mirror.finish_batch()
 
     def read_up(self) -> None:
         """Until nothing is left to be heard or read."""

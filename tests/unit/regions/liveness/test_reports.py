@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from regions.cluster.state import ClusterState
-from regions.liveness.reports import LOOKS_MAX, PATIENCE_MS, Reports, Ruling, Suspect, ruling
-from regions.liveness.roster import FORGOTTEN_MS, SILENT_MS, Roster
+from regions.liveness.reports import CHECKS_MAX, PATIENCE_MS, Reports, Ruling, Suspect, ruling
+from regions.liveness.roster import DROPPED_MS, SILENT_MS, Roster
 from regions.messages.heartbeat import OPEN, Heartbeat, ReplicaReport, Report, ServerFigures
 from regions.records.model import (
     Incarnation,
@@ -68,10 +68,10 @@ def test_a_replica_at_home_is_never_a_suspect() -> None:
 def test_a_suspect_is_looked_into_after_a_while_and_then_again() -> None:
     """At most so many at a time; not before the picture had time to catch up."""
     told = reports()
-    many = [ReplicaReport(f"u.{number}", "u", 0, OPEN) for number in range(LOOKS_MAX + 5)]
+    many = [ReplicaReport(f"u.{number}", "u", 0, OPEN) for number in range(CHECKS_MAX + 5)]
     told.take(A, Report(many, begins=True, ends=True), 1_000)
     assert told.due(1_000 + PATIENCE_MS - 1) == []
-    assert len(told.due(1_000 + PATIENCE_MS)) == LOOKS_MAX
+    assert len(told.due(1_000 + PATIENCE_MS)) == CHECKS_MAX
     assert len(told.due(1_000 + PATIENCE_MS)) == 5
 
 
@@ -96,14 +96,14 @@ def test_the_roster_believes_the_latest_only() -> None:
     """A late heartbeat, a repeated one, one of an earlier start; a new start begins anew, registration included."""
     roster = Roster()
     record = ServerRecord("a", "h", 1, 1)
-    assert roster.hear(beat(5, record=record), 1_000) is not None
-    assert roster.hear(beat(5), 2_000) is None
-    assert roster.hear(beat(4), 2_000) is None
-    assert roster.hear(beat(9, Incarnation("a", 0)), 2_000) is None
+    assert roster.accept(beat(5, record=record), 1_000) is not None
+    assert roster.accept(beat(5), 2_000) is None
+    assert roster.accept(beat(4), 2_000) is None
+    assert roster.accept(beat(9, Incarnation("a", 0)), 2_000) is None
     member = roster.find("a")
     assert member is not None
     assert (member.figures.open, member.heard_ms, member.record, roster.stale) == (5, 1_000, record, 3)
-    again = roster.hear(beat(1, Incarnation("a", 2)), 3_000)
+    again = roster.accept(beat(1, Incarnation("a", 2)), 3_000)
     assert again is not None
     assert again.record is None
 
@@ -111,13 +111,13 @@ def test_the_roster_believes_the_latest_only() -> None:
 def test_who_is_silent_and_who_is_forgotten() -> None:
     """HB-12: only of those who live by the store's word, and not before they can have been heard."""
     roster = Roster()
-    roster.hear(beat(1), 1_000)
+    roster.accept(beat(1), 1_000)
     late = 1_000 + SILENT_MS + 1
-    assert roster.is_heard(A, late - 1)
-    assert not roster.is_heard(A, late)
-    assert not roster.is_heard(Incarnation("a", 2), 1_000)
+    assert roster.is_recent(A, late - 1)
+    assert not roster.is_recent(A, late)
+    assert not roster.is_recent(Incarnation("a", 2), 1_000)
     assert roster.silent([(A, 0), (B, late - 5)], late) == [(A, SILENT_MS + 1)]
-    roster.forget(1_000 + FORGOTTEN_MS)
+    roster.forget(1_000 + DROPPED_MS)
     assert len(roster) == 1
-    roster.forget(1_001 + FORGOTTEN_MS)
+    roster.forget(1_001 + DROPPED_MS)
     assert len(roster) == 0

@@ -137,7 +137,7 @@ def test_a_service_of_its_own_leaves_key_value_regions_alone() -> None:
     assert set(cluster.open.values()) == {at("a")}
     cluster.kill("a")
     problem = cluster.problems()[0]
-    assert "it is of kind counters/1, the table of kind kv/1" in problem
+    assert "its kind is counters/1, and the table needs kv/1" in problem
     cluster.join(KV_2)
     assert {cluster.where(f"r{n}") for n in range(6)} == {"b"}
 
@@ -149,7 +149,7 @@ def test_its_tables_go_to_its_servers_alone() -> None:
     cluster.start(KV_1, COUNTERS)
     assert (cluster.where("r1"), cluster.where("s1")) == ("a", "c")
     replica = cluster.assigner.world.replicas["s1-0"]
-    assert objections(replica, cluster.assigner.world) == {"a": "it is of kind kv/1, the table of kind counters/1"}
+    assert objections(replica, cluster.assigner.world) == {"a": "its kind is kv/1, and the table needs counters/1"}
 
 
 def test_a_plan_that_gives_a_region_to_another_kind_is_not_followed() -> None:

@@ -116,7 +116,7 @@ def test_failover_leaves_servers_alone_but_asks_later(state: RegionState) -> Non
     cluster = _cluster(state, at("a"), at("b"))
     cluster.start(A, B)
     assert cluster.sent == []
-    cluster.pass_time(cluster.config.reask_ms + 500)
+    cluster.pass_time(cluster.config.resend_ms + 500)
     assert [type(one) for one in cluster.sent] == [fx.SendOpen if state is OPENING else fx.SendClose]
 
 

@@ -259,7 +259,7 @@ class Ear:
         wants_full = leads and member is not None and self.reports.wants_full(made.server)
         wants_registration = member is not None and member.record is None
         name = f"m{self.number}"
-        overtaken = 0 if member is not None else self.roster.overtaken_by(made)
+        overtaken = 0 if member is not None else self.roster.latest_sequence(made)
         return HeartbeatReply(
             "c", name, self.number, leads, self.epoch, wants_registration, wants_full, overtaken=overtaken
         )

@@ -81,9 +81,9 @@ def test_a_record_that_cannot_be_read_is_read_again() -> None:
     changed(cluster, schema_version=1)
     answer(cluster, writes)
     assert plain(cluster.assigner.take(cluster.now)) == [fx.ReadTable("t1")]
-    cluster.assigner.tick(cluster.now + cluster.config.reask_ms - 1)
+    cluster.assigner.tick(cluster.now + cluster.config.resend_ms - 1)
     assert cluster.assigner.take(cluster.now) == []
-    cluster.assigner.tick(cluster.now + cluster.config.reask_ms)
+    cluster.assigner.tick(cluster.now + cluster.config.resend_ms)
     cluster.run()
     assert set(cluster.open) == {"r1-0"}
 

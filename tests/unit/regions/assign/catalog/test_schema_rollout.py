@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from regions.assign.catalog.schema_rollout import RolloutState, standing
+from regions.assign.catalog.schema_rollout import RolloutState, rollout_state
 from regions.cluster import events as ev
 from regions.cluster.entities import OPEN, Order, Replica, Server
 from regions.messages.heartbeat import ReplicaReport
@@ -170,7 +170,7 @@ def replica_of(cluster: ModelCluster) -> Replica:
     return cluster.assigner.world.replicas["r1-0"]
 
 
-def _told(replica: Replica, owner: Server) -> None:
+def _awaited(replica: Replica, owner: Server) -> None:
     replica.schema_version = 1
 
 
@@ -194,13 +194,13 @@ def _ordered(version: int) -> Callable[[Replica, Server], None]:
 @pytest.mark.parametrize(
     ("transition_state", "change", "found"),
     [
-        (None, _nothing, RolloutState.TO_BE_TOLD),
-        (None, _told, RolloutState.FOLLOWS),
+        (None, _nothing, RolloutState.BEHIND),
+        (None, _awaited, RolloutState.CURRENT),
         (None, _fenced, RolloutState.UNCERTAIN),
-        (RegionState.CLOSING, _nothing, RolloutState.FOLLOWS),
-        (RegionState.CLOSED, _nothing, RolloutState.FOLLOWS),
-        (RegionState.OFFLINE, _nothing, RolloutState.FOLLOWS),
-        (RegionState.OFFLINE, _ordered(1), RolloutState.FOLLOWS),
+        (RegionState.CLOSING, _nothing, RolloutState.CURRENT),
+        (RegionState.CLOSED, _nothing, RolloutState.CURRENT),
+        (RegionState.OFFLINE, _nothing, RolloutState.CURRENT),
+        (RegionState.OFFLINE, _ordered(1), RolloutState.CURRENT),
         (RegionState.OFFLINE, _ordered(0), RolloutState.UNCERTAIN),
         (RegionState.OPENING, _nothing, RolloutState.UNCERTAIN),
         (RegionState.OPENED, _nothing, RolloutState.UNCERTAIN),
@@ -220,4 +220,4 @@ def test_standing(
         replica.transition = transition(transition_state, at("a"), at("b"))
         replica.order = None
     change(replica, owner)
-    assert standing(replica) is found
+    assert rollout_state(replica) is found

@@ -1,8 +1,7 @@
-"""What the assigner does when records of tables and regions change: taken over, looked at anew, replaced, finished.
-Pure.
+"""Applies committed records of tables and regions to the cluster state. Pure.
 
-Records change by writes that have committed. Nothing decides against them: the cluster state takes them
-over, regions before their table, and then every replica that they may concern is settled (OC-07, OC-09).
+The records are in the store already, so they are always applied: regions before their table. Then the assigner decides
+about every replica that the change may affect (OC-07, OC-09).
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from regions.cluster.state import ClusterState
 from regions.records.model import ReplicaLocation, TransitionRecord
 
 
-class Catalogue:
-    """Tables and regions of one assigner. Nothing is finished before `has_begun` is set."""
+class CatalogUpdates:
+    """Changes of tables and regions. No table is finished before `has_begun` is set."""
 
     def __init__(
         self,
@@ -32,29 +31,28 @@ class Catalogue:
         replacements: Replacements,
         orders: OrderBook,
         emit: Callable[[fx.Effect], None],
-        settle: Callable[[Replica, int], None],
+        decide: Callable[[Replica, int], None],
         reread_ms: int,
     ) -> None:
-        """`settle` decides about a replica."""
-        self.checks = TableChecks(world, emit, settle, self.finish, reread_ms)
+        """`decide` decides about a replica."""
+        self.checks = TableChecks(world, emit, decide, self.finish, reread_ms)
         self._world = world
         self._causes = causes
         self._alters = alters
         self._replacements = replacements
         self._orders = orders
         self._emit = emit
-        self._settle = settle
+        self._decide = decide
         self.has_begun = False
 
     def validate(self) -> None:
-        """Raise AssertionError if an invariant of what belongs to tables and regions does not hold."""
+        """Raise AssertionError if an invariant of table checks, rollouts or replacements does not hold."""
         self.checks.validate()
         self._alters.validate()
         self._replacements.validate()
 
     def table_seen(self, event: ev.TableSeen, now_ms: int) -> None:
-        """A table is new or has another record. Only a change of what is wanted, or of its kind, concerns
-        its replicas."""
+        """Apply a table's record. Only a change of the intent or the kind affects the table's replicas."""
         known = self._world.tables.get(event.record.table_id)
         former_version = -1 if known is None else known.record.schema_version
         was_wanted = None if known is None else known.wants_open
@@ -64,12 +62,12 @@ class Catalogue:
         if table.wants_open != was_wanted or table.record.kind != former_kind:
             table.origin = self._causes.current()
             for region in table.regions.values():
-                self._settle_all(region, now_ms)
+                self._decide_all(region, now_ms)
         self.checks.table_seen(table, now_ms)
         self.finish(table)
 
     def finish(self, table: Table) -> None:
-        """A removed table whose regions are all closed needs no master any more (DD-06)."""
+        """Finish a removed table whose regions are all closed (DD-06)."""
         if not self.has_begun or not self._world.is_finished(table):
             return
         if table.record.finished_ms:
@@ -80,8 +78,11 @@ class Catalogue:
             self._emit(fx.FinishTable(table.record, table.version, regions))
 
     def finish_answered(self, event: ev.FinishAnswered) -> None:
-        """It is forgotten once that is written, and not before: a server that counted as dead may have begun to close a
-        region, which then has to be brought to its end."""
+        """Drop a table whose end is in the store.
+
+        If the write was refused, keep the table: a server that counted as dead may have begun to close a region, and
+        that transition must be completed.
+        """
         table = self._world.tables.get(event.table_id)
         if table is None:
             return
@@ -90,20 +91,23 @@ class Catalogue:
             self._world.forget_table(table)
 
     def region_seen(self, event: ev.RegionSeen, now_ms: int) -> None:
-        """A region's record was read."""
+        """Apply a region's record that was read."""
         region = self._world.put_region(event.record, event.version)
         if region is not None:
-            self._settle_all(region, now_ms)
+            self._decide_all(region, now_ms)
 
     def opened(self, replica: Replica, record: TransitionRecord) -> None:
-        """Take over the location that a server wrote in the multi with OPENED. That raised the region's version by one,
-        unless the region was read after that."""
+        """Apply the location that a server has written in the multi with OPENED.
+
+        That multi raised the version of the region's record by one, unless the record was read after it.
+        """
         home = record.destination
         if home is None:
             return
         replica.schema_version = -1
         region = replica.region
-        # Must equal, field for field, what the server wrote: the server recognizes its own open by the location.
+        # Must equal, field for field, the location that the server wrote. After a lost reply the server recognizes its
+        # own open by comparing locations.
         location = ReplicaLocation(replica.number, home.uuid, home.start_code, record.since_ms, record.token)
         if region.record.location(replica.number) == location:
             return
@@ -111,19 +115,19 @@ class Catalogue:
         region.version += 1
 
     def region_replaced(self, event: ev.RegionReplaced, now_ms: int) -> None:
-        """DD-03: the former region is forgotten, the new one begins its life; OC-07: now, and not before."""
+        """Drop a replaced region and add the new one, after the write has committed (DD-03, OC-07)."""
         former = self._world.regions.get(event.region_id)
         if former is not None:
             for replica in former.replicas:
                 self._orders.drop(replica)
             self._world.drop_region(former)
-            self._emit(fx.Note(f"could not be created; {event.fresh.region_id} takes its place", event.region_id))
+            self._emit(fx.Note(f"could not be created, replaced by region {event.fresh.region_id}", event.region_id))
         fresh = self._world.put_region(event.fresh, event.version)
         if fresh is not None:
-            self._settle_all(fresh, now_ms)
+            self._decide_all(fresh, now_ms)
 
     def replace_failed(self, region_id: str) -> None:
-        """DD-04: the region is tried on, from what is in the store by now."""
+        """Keep the region after a refused replacement, and read its record and transitions again (DD-04)."""
         region = self._world.regions.get(region_id)
         if region is None:
             return
@@ -133,6 +137,6 @@ class Catalogue:
             self._world.must_read(replica)
             self._emit(fx.ReadTransition(region_id, replica.number))
 
-    def _settle_all(self, region: Region, now_ms: int) -> None:
+    def _decide_all(self, region: Region, now_ms: int) -> None:
         for replica in region.replicas:
-            self._settle(replica, now_ms)
+            self._decide(replica, now_ms)
