@@ -1,11 +1,14 @@
 """The cluster state on which the assigner bases its decisions.
 
-state.py      all of it, indexed and counted; entities.py: tables, regions, replicas, servers
-work.py       the states of a write and of an order, and where a replica is counted
-events.py     what happened: input of the assigner
-effects.py    what must be done: output of the assigner
-limits.py     time limits, attempts, orders per server; deadlines.py beside it
+state.py      the whole state, with indexes and counts
+entities.py   tables, regions, replicas, servers
+work.py       states of a write and of an order, and where a replica is counted
+events.py     input of the assigner
+effects.py    output of the assigner
+limits.py     time limits, attempts, orders per server
+deadlines.py  overdue opens and closes
 causes.py     cause ids: which request, event or timer began the work
-history.py    every step, as history keeps it
-mirror.py     the standby's copy of the store
+history.py    format and limits of the history of steps
+mirror.py     a standby's copy of the store
+validation.py recomputes the invariants of the state
 """

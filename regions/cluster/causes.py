@@ -1,14 +1,15 @@
 """Cause ids: which request, znode event, heartbeat, timer or takeover began a chain of work. Pure.
 
-The active master numbers the beginnings of its tenure: `e12-3f` is the 63rd beginning under epoch 12. No chance is
-involved, so a simulation gives the same ids every time. The id goes with everything that follows:
+The active master numbers the chains of its tenure: `e12-3f` is the 63rd chain under epoch 12. The ids contain nothing
+random, so a simulation gives the same ids every time. The id goes with everything that follows:
 
     event -> effects of the assigner -> transition record, orders to servers -> the servers' steps -> history
 
-A transition keeps the id of the work that began the transition, under later masters as well. A transition gets another
-id when something new takes it over: its server dies, or an operator has a parked region tried again.
+A transition keeps the id of the work that began it, also under later masters. It gets a new id when new work takes it
+over: its server dies, or an operator retries a parked region.
 
-What began is text whose first word says of which sort it is: request, znode, heartbeat, timer or takeover.
+The text of an origin describes what began the chain. Its first word is the sort: request, znode, heartbeat, timer or
+takeover.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from regions.records.replica_key import replica_key
 
 
 class Causes:
-    """The origins of one active master, and the origin of what the assigner does right now.
+    """The origins of one active master, and the assigner's current origin.
 
-    Most events begin nothing: they continue the work on a replica. So an origin gets its id when it is first used.
+    Most events only continue the work on a replica. So a new origin gets its id when it is first used.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -34,7 +35,7 @@ class Causes:
         self._begun: list[WorkOrigin] = []
 
     def begin(self, text: str) -> WorkOrigin:
-        """Return the origin of a new chain of work; `text` says what began."""
+        """Return the origin of a new chain of work, described by `text`."""
         assert text.partition(":")[0] in SORTS, text
         self._last += 1
         origin = WorkOrigin(f"e{self._epoch}-{self._last:x}", text)
@@ -42,28 +43,28 @@ class Causes:
         return origin
 
     def act_for(self, origin: WorkOrigin | None, what: ev.Event | str) -> None:
-        """Let what the assigner does from now on belong to `origin`; if that is None, to `what`, which begins here."""
+        """Set the current origin. None: the current origin is a new one, described by `what`."""
         self._acting = origin
         self._what = what
 
     def current(self) -> WorkOrigin:
-        """Return the origin that the assigner acts for. An id without text can be continued, and begins nothing."""
+        """Return the current origin. Begin a new one if there is none, or if it has an id without a text."""
         if self._acting is None or not self._acting.text:
             self._acting = self.begin(self._what if isinstance(self._what, str) else describe(self._what))
         return self._acting
 
     def with_text(self, known: WorkOrigin | None) -> WorkOrigin:
-        """Return `known` if it has words for the history, else the origin that the assigner acts for."""
+        """Return `known` if it has a text for the history, else the current origin."""
         return known if known is not None and known.text else self.current()
 
     def take_begun(self) -> list[WorkOrigin]:
-        """Return the origins that began since the last call, for the log."""
+        """Return the origins begun since the last call, for the log."""
         begun, self._begun = self._begun, []
         return begun
 
 
 def continued(event: ev.Event, world: ClusterState) -> WorkOrigin | None:
-    """Return the origin of the work that `event` continues; None: the event begins new work."""
+    """Return the origin of the work that `event` continues, or None if the event begins new work."""
     match event:
         case ev.WriteDone() | ev.WriteFailed():
             replica = world.replicas.get(event.key)
@@ -79,12 +80,12 @@ def continued(event: ev.Event, world: ClusterState) -> WorkOrigin | None:
 
 
 def is_part_of(origin: WorkOrigin | None, transition: TransitionRecord) -> bool:
-    """Return whether the work that `origin` began is still that which the transition is part of."""
+    """Return True if the transition is part of the work that `origin` began (None: of any work)."""
     return origin is None or (transition.origin is not None and origin.cause_id == transition.origin.cause_id)
 
 
 def origin_of_close(replica: Replica, server: Server) -> WorkOrigin | None:
-    """Return what makes a replica at rest leave its server; None: what the assigner acts for now."""
+    """Return the origin of closing a replica at rest, or None for the assigner's current origin."""
     if not replica.region.table.wants_open:
         return replica.region.table.origin
     if not replica.wants_open or replica.is_damaged:
@@ -97,7 +98,7 @@ SORTS = frozenset({"request", "znode", "heartbeat", "timer", "takeover"})
 
 
 def describe(event: ev.Event) -> str:
-    """Return what `event` is in words, for an event that nobody has named an origin of."""
+    """Return the text of the origin that `event` begins."""
     match event:
         case ev.ServerUp():
             leaving = " is about to stop" if event.record.leaving else " has registered"
@@ -107,7 +108,7 @@ def describe(event: ev.Event) -> str:
         case ev.ServerFenced():
             return f"znode: server {_address(event.fence.server)} is fenced"
         case ev.DrainingSeen():
-            return "znode: the marks of draining servers have changed"
+            return "znode: the list of draining servers has changed"
         case ev.BarsSeen():
             return "znode: the bars of fenced servers have changed"
         case ev.TableSeen():
@@ -129,13 +130,13 @@ def describe(event: ev.Event) -> str:
         case ev.MovesWithdrawn() | ev.PlanReady():
             return f"request: {type(event).__name__} {event.plan_id}"
         case ev.WriteDone() | ev.WriteFailed():
-            return f"znode: answer to the write of {event.key}"
+            return f"znode: reply to the write of {event.key}"
         case ev.FenceFailed():
             return f"znode: server {event.uuid} could not be fenced"
         case ev.FinishAnswered():
-            return f"znode: the closed table {event.table_id} was looked at"
+            return f"znode: reply to the end of closed table {event.table_id}"
         case _:
-            return f"znode: the replacement of region {event.region_id} was answered"
+            return f"znode: reply to the replacement of region {event.region_id}"
 
 
 def _address(record: ServerRecord) -> str:

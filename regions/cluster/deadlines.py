@@ -1,6 +1,6 @@
-"""When a server has had long enough for what it was ordered to do (RT-11, X10). Pure.
+"""Deadlines of orders to servers (RT-11, X10). Pure.
 
-Times are those of the active master, counted from the last change that it saw. Its successor counts anew.
+The active master measures them from the last change that it has observed. After a failover they begin again.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from regions.records.model import RegionState
 
 
 def open_overdue(replica: Replica, order: Order, config: AssignerConfig, now_ms: int) -> str:
-    """RT-11: why an open is to be taken from its server, which did not begin or shows no progress; "" if it is not."""
+    """Return why an open is overdue and must be given to another server (RT-11); "" if it is not overdue."""
     transition = replica.transition
     if transition is None:
         return ""
     if transition.state is RegionState.OFFLINE:
-        # A server that has taken the order, and waits with it, gets as long as one that opens.
+        # A server that has acknowledged the order and queued it gets as long as one that is opening.
         limit_ms = config.open_timeout_ms if order.is_acknowledged else config.start_timeout_ms
         late = order.first_sent_ms > 0 and now_ms - order.first_sent_ms > limit_ms
         return "the server did not begin to open in time" if late else ""
@@ -25,13 +25,16 @@ def open_overdue(replica: Replica, order: Order, config: AssignerConfig, now_ms:
 
 
 def close_overdue(replica: Replica, order: Order, config: AssignerConfig, now_ms: int) -> str:
-    """X10: why the server of a close is to be fenced, for nobody else can close the region; "" if it is not."""
+    """Return why a close is overdue and its server must be fenced (X10); "" if it is not overdue.
+
+    No other server can close the region.
+    """
     begun = replica.transition is not None
     since_ms = replica.seen_ms if begun else order.first_sent_ms
     limit_ms = config.fence_after_ms
     if not limit_ms or not since_ms or now_ms - since_ms <= limit_ms:
         return ""
     if not begun and replica.move is not None:
-        return ""  # a move that has not begun is given up instead
-    said = f": {replica.last_error}" if replica.last_error else ""
-    return f"it did not {'finish' if begun else 'begin'} to close {replica.key} within {limit_ms // 1000} s{said}"
+        return ""  # a move that has not begun is canceled instead
+    error = f": {replica.last_error}" if replica.last_error else ""
+    return f"it did not {'finish closing' if begun else 'begin to close'} {replica.key} in {limit_ms // 1000} s{error}"

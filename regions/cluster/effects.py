@@ -1,4 +1,4 @@
-"""Effects of the assigner: what the active master, or a simulation, must carry out (see `regions/assign/assigner.py`).
+"""Effects of the assigner, which the active master or a simulation carries out (see `regions/assign/assigner.py`).
 
 A write names the znode version that it replaces and goes out with a check of the fencing epoch. Its outcome returns to
 the assigner as the event `WriteDone` or `WriteFailed` (`regions/cluster/events.py`).
@@ -22,15 +22,15 @@ from regions.records.model import (
 )
 from regions.transitions.states import Cause
 
-#: `bar_ms` of a bar that only an operator ends.
+#: `bar_ms` of a bar without an end: an operator removes it.
 BAR_FOR_EVER: Final = -1
 
 
 class Caused(msgspec.Struct, kw_only=True):
-    """An effect and the origin of the work that it is part of.
+    """An effect with the origin of the work that it belongs to.
 
-    The assigner sets the origin of every effect. The orders of SendOpen, SendClose and SendAlter may have several
-    origins, so there the orders name them (`cause_ids`).
+    The assigner sets the origin of every effect. The orders of SendOpen, SendClose and SendAlter may have different
+    origins, so each order has its own (`cause_ids`).
     """
 
     origin: WorkOrigin | None = None
@@ -39,9 +39,9 @@ class Caused(msgspec.Struct, kw_only=True):
 class WriteOffline(Caused):
     """Create (`before` None) or set the transition to `record`, which is OFFLINE.
 
-    `table_check` (table id, version) goes into the same multi: a region of a table that was removed or disabled
-    meanwhile gets no destination.
-    `former` is the transition as it was read at `version`; its steps go into the history with this one.
+    The multi also checks `table_check` (table id, version), so that a region whose table was removed or disabled in the
+    meantime gets no destination. `former` is the transition as it was read at `version`. Its steps go into the history
+    with this one.
     `without_member` is the region's record, with its version, for a step that is legal only because the record does not
     have the member (`regions.transitions.states.RESTS_ON_MEMBERS`); the multi checks the version.
     """
@@ -59,9 +59,8 @@ class WriteOffline(Caused):
 class DeleteTransition(Caused):
     """Delete the transition at `version`.
 
-    `table_check` (table id, version) goes into the same multi when the legality hangs on the table's intent (X3);
-    `region` and `region_version`, when set, is the catalogue record to be written in the same multi. `former` and
-    `without_member` as in `WriteOffline`.
+    The multi also checks `table_check` (table id, version), if the table's intent makes the step legal (X3). It writes
+    the region's record `region` at `region_version`, if set. `former` and `without_member` are as in `WriteOffline`.
     """
 
     key: str
@@ -78,7 +77,7 @@ class DeleteTransition(Caused):
 
 
 class SendOpen(Caused):
-    """Send OPEN orders to a server; answer with `OrdersAnswered` or `OrdersLost` under the same batch id."""
+    """Send OPEN orders to a server. `OrdersAnswered` or `OrdersLost` with the same batch id follows."""
 
     batch: int
     server: ServerRecord
@@ -86,7 +85,7 @@ class SendOpen(Caused):
 
 
 class SendClose(Caused):
-    """Send CLOSE orders to a server; answered as SendOpen."""
+    """Send CLOSE orders to a server. `OrdersAnswered` or `OrdersLost` with the same batch id follows."""
 
     batch: int
     server: ServerRecord
@@ -94,7 +93,7 @@ class SendClose(Caused):
 
 
 class ReadTransition(Caused):
-    """Read the transition's znode again: what is known of it turned out wrong."""
+    """Read the transition's znode again: the transition in memory is out of date."""
 
     region_id: str
     replica: int
@@ -108,30 +107,30 @@ class ReadRegion(Caused):
 
 
 class ReadTable(Caused):
-    """Read the table's record again: the store refused a write that named an older one."""
+    """Read the table's record again: the store refused a write that checked an older version."""
 
     table_id: str
 
 
 class RequestPlan(Caused):
-    """Have a bulk plan made for these replicas (keys); answer with `PlanReady`."""
+    """Compute a bulk plan for these replicas (keys). `PlanReady` follows."""
 
     keys: list[str]
     reason: str
 
 
 class Note(Caused):
-    """Something an operator should know: goes to the log."""
+    """Write a line for the operator to the log."""
 
     text: str
     region_id: str = ""
 
 
 class WriteFence(Caused):
-    """Delete the server's registration and leave a mark (X10); answer with `ServerFenced` or `FenceFailed`.
+    """Delete the server's registration and create its fence record (X10). `ServerFenced` or `FenceFailed` follows.
 
-    `bar_ms`: for how long the server gets no regions when it joins again; 0: it gets some at once, BAR_FOR_EVER: until
-    an operator ends the bar. The bar is written in the same multi.
+    `bar_ms` is how long the server gets no regions after it has registered again. 0: no bar. BAR_FOR_EVER: until an
+    operator removes the bar. The bar is written in the same multi.
     """
 
     server: ServerRecord
@@ -141,27 +140,27 @@ class WriteFence(Caused):
 
 
 class ForgetFence(Caused):
-    """Delete the mark of a fenced server: its former start is known to be dead."""
+    """Delete the record of a fenced server: its former start is dead."""
 
     uuid: str
 
 
 class ForgetBar(Caused):
-    """Delete the bar of a server: its time is over."""
+    """Delete an expired bar of a server."""
 
     bar: BarRecord
 
 
 class FinishMoves(Caused):
-    """Delete a batch of moves: all have begun or are over."""
+    """Delete a batch of moves that have all begun or are void."""
 
     move_id: str
 
 
 class FinishTable(Caused):
-    """The last region of a removed table has been closed: write that down, and DELETED into its regions (DD-06).
+    """Write the end of a removed table whose regions are all closed, and DELETED into its regions (DD-06).
 
-    Answered by `FinishAnswered`.
+    `FinishAnswered` follows.
     """
 
     record: TableRecord
@@ -170,7 +169,7 @@ class FinishTable(Caused):
 
 
 class SendAlter(Caused):
-    """Tell a server of schema versions; answer with `AltersAnswered` or `AltersLost` under the same batch id."""
+    """Send schema versions to a server. `AltersAnswered` or `AltersLost` with the same batch id follows."""
 
     batch: int
     server: ServerRecord
@@ -178,17 +177,17 @@ class SendAlter(Caused):
 
 
 class FinishAltering(Caused):
-    """Every region of the table follows this version of its schema: ALTERING to RUNNING (DD-07)."""
+    """Set the table from ALTERING to RUNNING: every region has this version of its schema (DD-07)."""
 
     table_id: str
     schema_version: int
 
 
 class ReplaceRegion(Caused):
-    """Put another region in the place of one that could not be created (DD-03).
+    """Replace a region that could not be created by another one (DD-03).
 
-    `transitions` are those of its replicas, OFFLINE, at their versions; `table_version` is that of its table's record.
-    Answer with `RegionReplaced` or `ReplaceFailed`.
+    `transitions` are the OFFLINE transitions of its replicas with their versions. `table_version` is the version of the
+    table's record. `RegionReplaced` or `ReplaceFailed` follows.
     """
 
     record: RegionRecord
@@ -220,7 +219,7 @@ Effect = (
 
 
 def cause_ids(effect: Effect) -> list[str]:
-    """Return the cause ids of an effect, each once, in the order of its orders if it has several."""
+    """Return the cause ids of an effect, each once, in the order of its orders."""
     match effect:
         case SendOpen():
             found = [one.transition.origin for one in effect.orders]

@@ -1,7 +1,6 @@
-"""The entities of the cluster state: tables, regions, replicas, servers, and the order and the write of a replica.
+"""The entities of the cluster state: tables, regions, replicas, servers, and the order and write of a replica.
 
-They hold data and answer questions about themselves. Whatever indexes and counts depend on is changed by
-`regions/cluster/state.py` alone.
+Only `regions/cluster/state.py` changes the fields that indexes and counts are derived from.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CLOSE: Final = 2
 
 
 class Order:
-    """An OPEN or CLOSE of one replica, sent to its server again and again until the store shows the outcome."""
+    """An OPEN or CLOSE order for one replica, sent repeatedly until the store shows its outcome."""
 
     __slots__ = (
         "first_sent_ms",
@@ -48,38 +47,39 @@ class Order:
         self.server = server
         #: Version of the transition that the order refers to, -1 for a close.
         self.version = version
-        #: How far the order is on its way. Changed by `move_to` alone.
+        #: Only `move_to` changes the state.
         self.state = OrderState.PAUSED
-        #: When to send (again), or in state DONE: when to read the transition (again).
+        #: Time of the next sending. In state DONE: time of the next read of the transition.
         self.next_ms = next_ms
-        #: How often the order was sent, and when first; 0: never. From then on the order holds a slot of its server.
+        #: Number of sendings.
         self.sends = 0
+        #: Time of the first sending, 0 before it. From then on the order holds a slot of its server.
         self.first_sent_ms = 0
-        #: The server has answered at least once that it has begun.
+        #: True once the server has replied that it has begun.
         self.is_acknowledged = False
-        #: The schema version in the order as first sent; -1: never sent.
+        #: Schema version in the order when it was first sent, -1 before.
         self.schema_version = -1
 
     def move_to(self, state: OrderState, key: str) -> None:
-        """Take one step of `ORDER_NEXT`; `key` names the order's replica."""
+        """Change the state by a step of `ORDER_NEXT`. `key` is the order's replica."""
         self.state = next_order_state(key, self.state, state)
 
 
 class PendingWrite:
-    """The one write of a replica's transition that is on its way, or held back."""
+    """The write of a replica's transition that is in flight or held."""
 
     __slots__ = ("cause", "record", "region")
 
     def __init__(self, cause: Cause, record: TransitionRecord | None, region: RegionRecord | None) -> None:
         self.cause = cause
-        #: The transition as written; None: deleted.
+        #: The transition to be written, None for a delete.
         self.record = record
-        #: The region's record that is written together with the delete; None: unchanged.
+        #: The region's record that is written together with the delete, None if it does not change.
         self.region = region
 
 
 class Table:
-    """A table, its version, and counts of its replicas."""
+    """A table record at its znode's version, with counts of its replicas."""
 
     __slots__ = (
         "altering_since_ms",
@@ -96,54 +96,53 @@ class Table:
         self.record = record
         self.version = version
         self.regions: dict[str, Region] = {}
-        #: How many replicas stand where. Changed by `count` alone.
+        #: Number of replicas per standing. Only `count` changes it.
         self.counts = dict.fromkeys(Standing, 0)
-        #: While ALTERING: replicas that are not known to follow its latest schema, by key
-        #: (`regions/assign/catalog/schema_rollout.py`).
+        #: Replicas that are not known to have the latest schema, by key (`regions/assign/catalog/schema_rollout.py`).
         self.behind: dict[str, Replica] = {}
-        #: Since when it has been ALTERING, as far as this master saw; 0: it is not.
+        #: Time at which this master has first observed ALTERING, 0 in other states.
         self.altering_since_ms = 0
-        #: It is removed, and that all of it is closed is being written.
+        #: True while the end of the removed table is being written.
         self.is_finishing = False
-        #: What began the latest change of its intent or schema, as far as this master knows.
+        #: Origin of the latest change of the table's intent or schema, as far as this master knows.
         self.origin: WorkOrigin | None = None
 
     def count(self, former: Standing | None, present: Standing | None) -> None:
         """Count a replica as `present` instead of `former`; None: the replica is new, or is dropped."""
         if former is not None:
             self.counts[former] -= 1
-            assert self.counts[former] >= 0, f"{self.record.name} has less than no replicas {former.value}"
+            assert self.counts[former] >= 0, f"{self.record.name}: the count of {former.value} replicas is negative"
         if present is not None:
             self.counts[present] += 1
 
     @property
     def replicas(self) -> int:
-        """Replicas in all."""
+        """Number of all replicas."""
         return sum(self.counts.values())
 
     @property
     def open_replicas(self) -> int:
-        """Replicas at rest on a live server."""
+        """Number of replicas at rest on a live server."""
         return self.counts[Standing.OPEN]
 
     @property
     def parked(self) -> int:
-        """Replicas in transition that wait for an operator."""
+        """Number of parked replicas."""
         return self.counts[Standing.PARKED]
 
     @property
     def rit(self) -> int:
-        """Replicas in transition, parked ones included."""
+        """Number of replicas in transition, including parked ones."""
         return self.counts[Standing.MOVING] + self.counts[Standing.PARKED]
 
     @property
     def altered(self) -> int:
-        """Replicas that follow its latest schema, as far as is known, or will when they are opened."""
+        """Number of replicas that have the latest schema, as far as is known, or will have it when they are opened."""
         return self.replicas - len(self.behind)
 
     @property
     def wants_open(self) -> bool:
-        """Whether the regions are to be open: the persisted intent, and a table that exists."""
+        """True if the table's regions should be open: the table exists, and its intent is ENABLED."""
         record = self.record
         return record.intent == TableIntent.ENABLED and record.state in (TableState.RUNNING, TableState.ALTERING)
 
@@ -158,20 +157,21 @@ class Region:
         self.record = record
         self.version = version
         self.replicas: list[Replica] = []
-        #: Since when it has been CREATING, as far as this master saw; 0: it is not (DD-03).
+        #: Time at which the region became CREATING, as far as this master has observed; 0 in other states (DD-03).
         self.creating_since_ms = 0
-        #: It could not be created: another region is to take its place; and that is being written.
+        #: True if the region could not be created and will be replaced.
         self.is_given_up = False
+        #: True while the replacement is being written.
         self.is_replacing = False
 
     @property
     def wants_open(self) -> bool:
-        """Whether its replicas are to be open: the persisted intents of its table and of itself."""
+        """True if the region's replicas should be open, by the intents of its table and of the region."""
         return self.table.wants_open and not self.record.unassigned
 
 
 class Replica:
-    """One replica: where it is, its transition, and what the master is doing about it.
+    """One replica: its location, its transition, and the master's work on it.
 
     `home`, `transition`, `version`, `order`, `write_state` and `write` are changed by `ClusterState` alone, which keeps
     the indexes and counts that are derived from them: `open_on`, `coming_to`, `standing`, `Server.open`,
@@ -213,64 +213,67 @@ class Replica:
         self.region = region
         self.number = number
         self.key = replica_key(region.record.region_id, number)
-        #: Where the store says it is open; that server may be dead.
+        #: Server on which the replica is open according to the store. The server may be dead.
         self.home: Incarnation | None = location.incarnation
-        #: Server that had it last, for retained placement.
+        #: Server that had the replica last, for retained placement.
         self.last_uuid: str | None = location.uuid
         self.transition: TransitionRecord | None = None
         self.version = -1
-        #: What a server has found wrong with its rows, and which server that was.
+        #: The server that has found damaged rows, and its description of the damage.
         self.damage: tuple[Incarnation, str] | None = None
-        #: When the transition last changed, as far as this master saw.
+        #: Time of the last change of the transition, as far as this master has observed.
         self.seen_ms = 0
-        #: What the assigner is doing about the transition's znode; `write` is set in WRITING and HELD.
+        #: State of the assigner's work on the transition's znode. `write` is set in WRITING and HELD.
         self.write_state = WriteState.IDLE
         self.write: PendingWrite | None = None
         self.order: Order | None = None
-        #: Destination uuid of a wanted move, "" for any; None: no move wanted.
+        #: Destination uuid of a requested move, "" for any server, None without a move.
         self.move: str | None = None
         self.move_plan = ""
         self.move_reason = ""
         self.plan_id = ""
-        #: Why it waits for a destination.
+        #: Why the replica waits for a destination.
         self.cause: Cause = Cause.ASSIGN
-        #: What began the work that is being done on it; None: nothing is being done.
+        #: Origin of the current work on the replica, None without work.
         self.origin: WorkOrigin | None = None
-        #: Servers that failed to open it in this transition.
+        #: Servers that have failed to open the replica in this transition.
         self.failed: set[str] | None = None
-        #: (version, error) of a refused order whose reason must first be looked for in the store.
+        #: (version, error) of a refused order, until the transition has been read.
         self.refusal: tuple[int, str] | None = None
-        #: (version, error) of a failed open: the transition is at that version, and must be read before the next step.
+        #: (version, error) of a failed open. The transition must be read at that version before the next step.
         self.failure: tuple[int, str] | None = None
         self.not_before_ms = 0
-        #: Version of the table's schema that the server which has it open has told of; -1: none yet.
+        #: Schema version last reported by the server that hosts the replica, -1 before the first report.
         self.schema_version = -1
-        #: What a server said last about why it cannot, for people; the store has that of failed opens.
+        #: Last error that a server has reported, for operators. The transition holds the errors of failed opens.
         self.last_error = ""
+        #: Live server that has the replica, and live server that it is on its way to.
         self.open_on: Server | None = None
         self.coming_to: Server | None = None
-        #: Where its table counts it; None: nowhere, it is not in the cluster state (any more).
+        #: How the table counts the replica, None if it is not in the cluster state.
         self.standing: Standing | None = None
 
     @property
     def wants_open(self) -> bool:
-        """Whether it is to be open: what operators want of its table, and of the region itself."""
+        """True if the replica should be open, by the intents of its table and region."""
         return self.region.wants_open
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the server that has it open has read rows that are not what was written."""
+        """True if the server that has the replica open has reported damaged rows."""
         return self.damage is not None and self.damage[0] == self.home
 
     @property
     def is_writing(self) -> bool:
-        """Whether a write of the transition is on its way, or held back until the table's record has been read."""
+        """True while a write of the transition is in flight, or held until the table's record has been read."""
         return self.write is not None
 
     @property
     def is_at_rest(self) -> bool:
-        """Nothing is to be done about it: open where it should be, on a server that keeps what it has. Of a hundred
-        thousand regions all but a few are at rest when a master takes over, so this has to be quick."""
+        """True if the replica is open as wanted, on a server that is not draining, without work in progress.
+
+        This must be fast: at a takeover most of 100,000 regions are at rest.
+        """
         server = self.open_on
         if server is None or self.transition is not None or self.move is not None or self.order is not None:
             return False
@@ -278,7 +281,7 @@ class Replica:
 
 
 class Server:
-    """A live server and what it has, gets and loses. A fenced one counts as live until its lease must have run out."""
+    """A live server and its replicas. A fenced server counts as live until its lease must have ended."""
 
     __slots__ = (
         "bar",
@@ -309,30 +312,32 @@ class Server:
         self.group = record.group
         self.kind = record.kind
         self.incarnation = record.incarnation
-        #: An operator wants it empty.
+        #: True if an operator drains the server.
         self.marked = draining
-        #: It was fenced and gets no regions until this ends.
+        #: Bar of the server: it gets no regions until the bar ends.
         self.bar: BarRecord | None = None
-        #: Why it is being fenced, "" if it is not; and once it is, when its lease must have run out (X10).
+        #: Why the server is being fenced, "" if it is not.
         self.fencing = ""
+        #: Time at which the lease of the fenced server must have ended; None until the fence is in the store (X10).
         self.fenced_until_ms: int | None = None
-        #: What made it lose its regions: a drain, a bar, a fence, or its own announcement.
+        #: Origin of the drain, bar, fence or stop that makes the server lose its regions.
         self.origin: WorkOrigin | None = None
         self.open: dict[str, Replica] = {}
         self.incoming: dict[str, Replica] = {}
-        #: Orders that wait for a free slot, and those that hold one.
+        #: Replicas whose OPEN or CLOSE orders wait for a free slot.
         self.opens: deque[Replica] = deque()
         self.closes: deque[Replica] = deque()
+        #: Orders that hold a slot, by replica key.
         self.busy: dict[str, Order] = {}
-        #: The latest region that it got although another server died while opening it.
+        #: Latest replica that the server got after another server had died while opening it.
         self.suspect = ""
 
     @property
     def draining(self) -> bool:
-        """Whether it gets nothing and is to lose what it has: marked, barred, leaving by itself, or fenced."""
+        """True if the server must lose its replicas: it is drained, barred, fenced, or about to stop."""
         return self.marked or self.bar is not None or self.record.leaving or bool(self.fencing)
 
     @property
     def load(self) -> int:
-        """Replicas here or on their way here."""
+        """Number of replicas on the server or on their way to it."""
         return len(self.open) + len(self.incoming)

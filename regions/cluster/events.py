@@ -1,4 +1,4 @@
-"""Events of the assigner: what happened in the cluster, one at a time (see `regions/assign/assigner.py`)."""
+"""Events of the assigner: changes in the cluster, one at a time (see `regions/assign/assigner.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regions.records.model import (
 
 
 class TableSeen(msgspec.Struct):
-    """A table exists or has changed, at `version` of its znode; regions only when the table is new."""
+    """A table's record at its znode's version. `regions` is set only for a new table."""
 
     record: TableRecord
     version: int
@@ -27,21 +27,21 @@ class TableSeen(msgspec.Struct):
 
 
 class FinishAnswered(msgspec.Struct):
-    """What became of `FinishTable`: it is written down; or not, because a server had begun to close something."""
+    """Outcome of `FinishTable`. `is_done` is False if a server has begun to close a region of the table."""
 
     table_id: str
     is_done: bool
 
 
 class RegionSeen(msgspec.Struct):
-    """A region's record as read."""
+    """A region's record that was read."""
 
     record: RegionRecord
     version: int
 
 
 class TransitionRead(msgspec.Struct):
-    """A transition as read: None if there is none."""
+    """A transition that was read. `record` is None if the znode does not exist."""
 
     region_id: str
     replica: int
@@ -50,7 +50,7 @@ class TransitionRead(msgspec.Struct):
 
 
 class ServerUp(msgspec.Struct):
-    """A server has registered."""
+    """A server has registered, or its record has changed."""
 
     record: ServerRecord
     draining: bool = False
@@ -63,19 +63,19 @@ class ServerDown(msgspec.Struct):
 
 
 class ServerFenced(msgspec.Struct):
-    """A server's registration was deleted by a master, and the mark says so (X10)."""
+    """A master has deleted a server's registration and created the fence record (X10)."""
 
     fence: FenceRecord
 
 
 class FenceFailed(msgspec.Struct):
-    """The store refused to fence the server: its registration has changed or gone meanwhile."""
+    """The store has refused to fence the server: its registration has changed or gone."""
 
     uuid: str
 
 
 class FenceRequested(msgspec.Struct):
-    """An operator wants a server fenced, and barred for `bar_ms` (see FenceServer)."""
+    """An operator's request to fence a server and to bar it for `bar_ms` (see FenceServer)."""
 
     uuid: str
     reason: str
@@ -83,28 +83,28 @@ class FenceRequested(msgspec.Struct):
 
 
 class DrainingSeen(msgspec.Struct):
-    """The servers that are to be emptied, all of them."""
+    """The list of all drained servers."""
 
     uuids: list[str]
 
 
 class BarsSeen(msgspec.Struct):
-    """The servers that get no regions because they were fenced, all of them."""
+    """The list of all bars."""
 
     bars: list[BarRecord]
 
 
 class WriteDone(msgspec.Struct):
-    """The write for `key` has committed; `version` of the znode after it, meaningless for a delete."""
+    """The write for replica `key` has committed. `version` is the znode's new version, meaningless for a delete."""
 
     key: str
     version: int = 0
 
 
 class WriteFailed(msgspec.Struct):
-    """The write for `key` was refused by the store: something else is there.
+    """The store has refused the write for replica `key`, because the znode has another version.
 
-    `table_version`, when set: the version of the table's record that the write named, and that is another by now.
+    If `table_version` is set, the check of the table's record at that version has failed instead.
     """
 
     key: str
@@ -112,21 +112,21 @@ class WriteFailed(msgspec.Struct):
 
 
 class OrdersAnswered(msgspec.Struct):
-    """A server's answer to a batch."""
+    """A server's reply to a batch of orders."""
 
     batch: int
     results: list[OrderResult]
 
 
 class OrdersLost(msgspec.Struct):
-    """No answer to a batch, or a refusal of the whole batch."""
+    """A batch of orders without a reply, or rejected as a whole."""
 
     batch: int
     error: str
 
 
 class PlanReady(msgspec.Struct):
-    """A bulk plan: key to server uuid. Keys that the plan leaves out are placed one by one."""
+    """A bulk plan: server uuid by replica key. Replicas without a placement are placed one by one."""
 
     plan_id: str
     keys: list[str]
@@ -134,7 +134,7 @@ class PlanReady(msgspec.Struct):
 
 
 class MoveRequested(msgspec.Struct):
-    """A replica is wanted elsewhere; `destination` "" means anywhere else. Not persisted: see MovesAccepted."""
+    """A request to move a replica, to any other server if `destination` is "". Not persisted (see MovesAccepted)."""
 
     key: str
     destination: str = ""
@@ -143,46 +143,46 @@ class MoveRequested(msgspec.Struct):
 
 
 class MovesAccepted(msgspec.Struct):
-    """A batch of moves is in the store."""
+    """A batch of moves that is in the store."""
 
     batch: MoveBatch
 
 
 class MovesWithdrawn(msgspec.Struct):
-    """The batches of a plan are no longer in the store: what has not begun of it is not wanted any more."""
+    """The batches of a plan were deleted from the store: its pending moves are canceled."""
 
     plan_id: str
 
 
 class RetryRequested(msgspec.Struct):
-    """Try a parked replica again."""
+    """A request to retry a parked replica."""
 
     key: str
 
 
 class AltersAnswered(msgspec.Struct):
-    """A server's answer to a batch of AlterOrders."""
+    """A server's reply to a batch of AlterOrders."""
 
     batch: int
     results: list[AlterResult]
 
 
 class AltersLost(msgspec.Struct):
-    """No answer to such a batch, or a refusal of it."""
+    """A batch of AlterOrders without a reply, or rejected as a whole."""
 
     batch: int
     error: str
 
 
 class ReplicasReported(msgspec.Struct):
-    """A server has reported replicas by itself, with the schema version that each follows (HB-15)."""
+    """Replicas that a server has reported in a heartbeat, with their schema versions (HB-15)."""
 
     server: Incarnation
     replicas: list[ReplicaReport]
 
 
 class RegionReplaced(msgspec.Struct):
-    """`fresh` has taken the place of a region that could not be created."""
+    """A region that could not be created was replaced by `fresh`."""
 
     region_id: str
     fresh: RegionRecord
@@ -190,7 +190,7 @@ class RegionReplaced(msgspec.Struct):
 
 
 class ReplaceFailed(msgspec.Struct):
-    """Nothing was written (DD-04): what is there has to be looked at."""
+    """The store has refused the replacement of a region (DD-04)."""
 
     region_id: str
 

@@ -1,17 +1,16 @@
-"""Every step of every transition, for `rk history`: what is written down, in which form, and for how long it is kept.
+"""The history of every step of every transition, for `rk history`: contents, format and retention.
 
-The active master writes steps to the store as *segments*, znodes below `/history`, each the compressed list of some
-hundred entries. A step of a master is in the history because the multi that takes the step writes the entry. A step
-of a server is kept by the transition's znode (`regions/transitions/trail.py`) until the next step of a master, whose
-multi writes
-both. So segments and znodes together are the store's own log, step for step, whichever master died and when.
+The active master writes steps to the store as *segments*: znodes below `/history`, each with a compressed list of some
+hundred entries. The multi that takes a master's step also writes its entry. The transition's znode keeps the steps of a
+server (`regions/transitions/trail.py`) until the next step of a master, whose multi writes entries for both. So
+segments and znodes together have every step, no matter which master has died at which time.
 
-A segment's name says all that its keeping depends on, so nothing has to be read for that:
+The name of a segment has all figures for retention, so no segment is read for that:
 
     0000000007-00000042-400-9120      epoch, number within the epoch, entries, bytes
 
-Segments are never changed. Small neighbours are merged into one, and the oldest are deleted when there are more steps,
-bytes or segments than the bounds below allow. All of that is fenced like any other write of a master.
+Segments are never changed. Small adjacent segments are merged into one. The oldest segments are deleted when there are
+more steps, bytes or segments than the limits below. All of these writes are fenced.
 """
 
 from __future__ import annotations
@@ -29,32 +28,37 @@ from regions.records.replica_key import parse_replica_key
 from regions.transitions import trail
 from regions.transitions.states import Actor, Cause
 
-#: Bounds of what is kept in the store.
+#: Steps of the history in the store.
 STEPS_MAX: Final = 200_000
+#: Bytes of the history in the store.
 BYTES_MAX: Final = 8 << 20
+#: Segments of the history in the store.
 SEGMENTS_MAX: Final = 1_000
-#: Neighbours with fewer entries are small: so many in a row are merged, into segments of at most so many entries.
+#: A segment with fewer entries is small.
 SMALL: Final = 500
+#: This number of adjacent small segments are merged.
 MERGE_AT: Final = 32
+#: Entries of a merged segment.
 MERGED_MAX: Final = 4_000
-#: Entries and bytes of one segment: it travels with a multi of up to 512 kB, and the store's frames end at 1 MB.
+#: Entries of one segment.
 ENTRIES_MAX: Final = 5_000
+#: Bytes of one segment. It is part of a multi of up to 512 kB, and a frame of the store has at most 1 MB.
 SEGMENT_BYTES_MAX: Final = 400_000
-#: What a segment may unpack to, should somebody have written something else there.
+#: Uncompressed bytes of one segment, in case the znode was overwritten with other data.
 RAW_BYTES_MAX: Final = 8 << 20
-#: Errors longer than this are cut in the history; the transition itself has them in full.
+#: Longer errors are truncated in the history. The transition has the full error.
 DETAIL_MAX: Final = 200
-#: Entries that are no steps wait no longer than this for a multi to go with.
+#: Entries that are not steps wait at most this long for a multi.
 FLUSH_MS: Final = 500
 
 _MAGIC: Final = b"RKH1"
 _LEVEL: Final = 1
 
-# Causes of entries that are no steps.
+# Causes of entries that are not steps.
 EPOCH_BEGINS: Final = "epoch begins"
-#: Written by earlier builds only: a new master found the transition so. No step.
+#: A transition that a new master has found. Written only by earlier builds.
 FOUND: Final = "found"
-#: Only in answers: the steps between `before` and `after` were not written down, or not by this build.
+#: Not stored, only in replies: the steps between `before` and `after` are not in the history.
 GAP: Final = "gap"
 SERVER_UP: Final = "server registered"
 SERVER_DOWN: Final = "server gone"
@@ -62,7 +66,7 @@ OPERATOR: Final = "operator"
 
 
 class SeenStep(msgspec.Struct, gc=False):
-    """A step as one master saw or made it; `cause` None: of another master, which is not known here."""
+    """A step that one master has observed or taken. `cause` is None for a step of another master."""
 
     at_ms: int
     key: str
@@ -81,10 +85,10 @@ class SeenStep(msgspec.Struct, gc=False):
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
-    """One line of the history as it is stored: a step, or (`key` "") something about a master or server.
+    """One stored entry of the history: a step, or (`key` "") an event of a master or server.
 
-    `before` and `after` are states, "" for no znode. `cause` is a `states.Cause`, or one of the words above. `server`
-    is a uuid: the server concerned, of EPOCH_BEGINS the master's own.
+    `before` and `after` are states, "" for no znode. `cause` is a `states.Cause`, or one of the constants above.
+    `server` is the server's uuid, and the master's uuid for EPOCH_BEGINS.
     """
 
     at_ms: int
@@ -99,25 +103,23 @@ class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_
     plan_id: str = ""
     reason: str = ""
     detail: str = ""
-    #: Of no meaning since steps are not guessed any more; its place in a stored entry is kept.
+    #: Unused. Kept because entries are stored as arrays.
     inferred: bool = False
-    #: So many steps of the server before this one are counted, and their times are not known
-    #: (`regions/transitions/trail.py`).
+    #: Number of the server's steps before this one that have no entries (`regions/transitions/trail.py`).
     missed: int = 0
-    #: Id of the request, znode event, timer ... that began the work which the step is part of
-    #: (`regions/cluster/causes.py`); "": written by a build that knew none.
+    #: Cause id of the step (`regions/cluster/causes.py`), "" in entries of builds without cause ids.
     cause_id: str = ""
-    #: What that was, in words: with the first step of each replica that is part of the work.
+    #: Text of the cause's origin, in the first step of each replica.
     origin: str = ""
 
     @property
     def region_id(self) -> str:
-        """The region's id; "" if the entry is about something else."""
+        """The region's id, "" for an entry that is not a step."""
         return parse_replica_key(self.key)[0] if self.key else ""
 
 
 class Segment(NamedTuple):
-    """What a segment's name says. Order is the order of time."""
+    """The fields of a segment's name. Segments sort by time."""
 
     epoch: int
     number: int
@@ -131,7 +133,7 @@ class Segment(NamedTuple):
 
 
 def parse_segment(name: str) -> Segment | None:
-    """The segment of that name; None if it is something else's."""
+    """Return the segment of that name, or None if the name is not a segment's."""
     parts = name.split("-")
     if len(parts) != len(Segment._fields) or not all(part.isdigit() for part in parts):
         return None
@@ -139,7 +141,7 @@ def parse_segment(name: str) -> Segment | None:
 
 
 class CorruptSegment(Exception):  # noqa: N818 - named after what it reports
-    """A segment that cannot be read; the others can."""
+    """Raised for a damaged segment."""
 
 
 _packer = msgspec.msgpack.Encoder()
@@ -147,7 +149,7 @@ _unpacker = msgspec.msgpack.Decoder(list[HistoryEntry])
 
 
 def pack(entries: Sequence[HistoryEntry]) -> bytes:
-    """The value of a segment's znode, at most `SEGMENT_BYTES_MAX`: if need be, errors and reasons are left out."""
+    """Return the value of a segment's znode. Omit errors and reasons if it would exceed SEGMENT_BYTES_MAX."""
     data = _MAGIC + zlib.compress(_packer.encode(entries), _LEVEL)
     if len(data) <= SEGMENT_BYTES_MAX:
         return data
@@ -156,9 +158,9 @@ def pack(entries: Sequence[HistoryEntry]) -> bytes:
 
 
 def unpack(data: bytes) -> list[HistoryEntry]:
-    """The entries of a segment. Raises CorruptSegment."""
+    """Return the entries of a segment. Raise CorruptSegment."""
     if not data.startswith(_MAGIC):
-        raise CorruptSegment("it does not begin as a segment does")
+        raise CorruptSegment(f"the value does not begin with {_MAGIC.decode()}")
     try:
         inflater = zlib.decompressobj()
         raw = inflater.decompress(data[len(_MAGIC) :], RAW_BYTES_MAX)
@@ -167,11 +169,11 @@ def unpack(data: bytes) -> list[HistoryEntry]:
         raise CorruptSegment(str(error)) from error
 
 
-# --- what is written down -------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------------------------
 
 
 _CAUSES: Final[dict[str, Cause]] = {one.value: one for one in Cause}
-#: Looked up instead of asked: the value of an enumeration's member costs a call.
+#: Values of enum members. A dict lookup is faster than the `value` property.
 _WORDS: Final[dict[object, str]] = {
     None: "",
     **{one: one.value for kind in (RegionState, Cause, Actor) for one in kind},
@@ -180,18 +182,18 @@ _SERVER: Final = Actor.SERVER.value
 
 
 class StepLog(deque[SeenStep]):
-    """The latest steps in memory, and the entries that are no steps and wait in `unsaved` to be written down."""
+    """The latest steps in memory, and in `unsaved` the entries that are not steps and have not been written yet."""
 
     def __init__(self, maxlen: int) -> None:
         super().__init__(maxlen=maxlen)
         self.unsaved: deque[HistoryEntry] = deque(maxlen=maxlen)
 
     def take_unsaved(self, most: int = ENTRIES_MAX) -> list[HistoryEntry]:
-        """Return the oldest entries that are not written down yet, at most `most`, and remove them."""
+        """Remove and return up to `most` of the oldest unsaved entries."""
         return [self.unsaved.popleft() for _ in range(min(most, len(self.unsaved)))]
 
     def put_back(self, entries: Sequence[HistoryEntry]) -> None:
-        """Put entries back whose write was refused."""
+        """Put back entries whose write was refused."""
         self.unsaved.extendleft(reversed(entries))
 
 
@@ -203,9 +205,9 @@ def master_step(
     now_ms: int,
     origin: WorkOrigin | None = None,
 ) -> SeenStep:
-    """Return a master's step from `former` to `record`; None of the two: no znode. `origin` None: the record's."""
+    """Return a master's step from `former` to `record` (None: no znode). `origin` None: the record's origin."""
     about = record if record is not None else former
-    assert about is not None, "a step that begins and ends without a znode"
+    assert about is not None, "a step has a znode before or after it"
     server = trail.server_of(about)
     known = None if former is None else former.origin
     origin = origin or about.origin
@@ -255,13 +257,13 @@ def server_steps(record: TransitionRecord, version: int) -> list[SeenStep]:
 def steps_since(
     known: TransitionRecord | None, known_version: int, record: TransitionRecord, version: int, now_ms: int
 ) -> list[SeenStep]:
-    """Return the steps that lead from what this master knew to what it reads now, as far as the znode tells them."""
+    """Return the steps between the known transition and the one read now, as far as the znode has them."""
     found = server_steps(record, version)
     if known is not None and record.base <= known_version < version:
         return found[-(version - known_version) :]
     if record.state in (RegionState.CLOSING, RegionState.CLOSED):
         return found
-    # A step of this master, whose answer was lost: its cause is the record's reason.
+    # A step of this master whose reply was lost. Its cause is the record's reason.
     cause = _CAUSES.get(record.reason)
     before = None if record.base == 0 else known
     offline = msgspec.structs.replace(record, state=RegionState.OFFLINE)
@@ -269,7 +271,7 @@ def steps_since(
 
 
 def entry_of(step: SeenStep) -> HistoryEntry:
-    """Return a step in the form in which it is kept."""
+    """Return the stored form of a step."""
     return HistoryEntry(
         step.at_ms,
         step.key,
@@ -293,7 +295,7 @@ def entry_of(step: SeenStep) -> HistoryEntry:
 def entries_kept(record: TransitionRecord, version: int) -> list[HistoryEntry]:
     """Return the entries for the server's steps that a znode keeps at `version`, oldest first.
 
-    A start of a hundred thousand regions makes twice as many of them: built directly, without steps in between.
+    The entries are built directly, without SeenSteps, because a start of 100,000 regions makes 200,000 of them.
     """
     server = trail.server_of(record)
     uuid = "" if server is None else server.uuid
@@ -323,7 +325,7 @@ def entries_kept(record: TransitionRecord, version: int) -> list[HistoryEntry]:
 
 
 def entries_of_write(write: WriteOffline | DeleteTransition, epoch: int, now_ms: int) -> list[HistoryEntry]:
-    """Return what a master's write makes true once it has committed: the server's steps before it, and its own."""
+    """Return the entries to be written with a master's write: the server's steps before it, and the master's step."""
     former = write.former
     entries = [] if former is None else entries_kept(former, write.version)
     if isinstance(write, WriteOffline):
@@ -340,16 +342,16 @@ def entries_of_end(
 ) -> list[HistoryEntry]:
     """Return the entries for a transition that a master of `epoch` deletes as it was read at `version`.
 
-    `origin` None: the deletion is part of the work that began the transition.
+    `origin` None: the deletion belongs to the cause that began the transition.
     """
     return [*entries_kept(record, version), entry_of(master_step(record, None, cause, epoch, now_ms, origin))]
 
 
-# --- what is kept ---------------------------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------------------------
 
 
 def surplus(segments: Sequence[Segment]) -> list[Segment]:
-    """The oldest segments that must go for the rest to keep the bounds. `segments` in order."""
+    """Return the oldest segments to delete so that the others are within the limits. `segments` must be sorted."""
     steps, size, count = sum(one.entries for one in segments), sum(one.bytes for one in segments), len(segments)
     found: list[Segment] = []
     for one in segments:
@@ -361,7 +363,7 @@ def surplus(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def mergeable(segments: Sequence[Segment]) -> list[Segment]:
-    """The first run of at least `MERGE_AT` small neighbours, as far as one merged segment takes them."""
+    """Return the first run of at least MERGE_AT adjacent small segments, up to the size of a merged segment; or []."""
     run: list[Segment] = []
     entries = 0
     for one in segments:
@@ -375,15 +377,15 @@ def mergeable(segments: Sequence[Segment]) -> list[Segment]:
     return run if len(run) >= MERGE_AT else []
 
 
-# --- what is told ---------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------------------------
 
 
 def complete_history(segments: Iterable[HistoryEntry], kept: Iterable[HistoryEntry]) -> list[HistoryEntry]:
-    """Return the whole history: the entries of the segments in order, and the steps that znodes keep.
+    """Return the whole history: the entries of the segments in order, and the steps kept in znodes.
 
-    The znodes must have been read before the segments: steps that a master has written down meanwhile are told once.
-    Entries are sorted by time, the steps of one replica always in their order, whatever clocks they have. Where two
-    steps of a replica do not join, a `GAP` says so; nothing is made up.
+    The caller must have read the znodes before the segments. Steps that a master has written in between are returned
+    once. Entries are sorted by time, and the steps of one replica are in order, even if clocks differ. A `GAP` entry
+    marks two steps of a replica that do not join.
     """
     entries = [one for one in segments if one.cause != FOUND]
     known = {(one.key, one.at_ms, one.after, one.server) for one in entries if one.actor == Actor.SERVER.value}
@@ -408,10 +410,7 @@ def complete_history(segments: Iterable[HistoryEntry], kept: Iterable[HistoryEnt
 def concerns(
     entry: HistoryEntry, *, region_id: str = "", table_id: str = "", server: str = "", cause_id: str = ""
 ) -> bool:
-    """Return whether an entry is about that region, table (by the ids of its regions), server (uuid) and cause.
-
-    "" asks for all.
-    """
+    """Return True if an entry is about this region, table, server (uuid) and cause. "" matches everything."""
     if cause_id and entry.cause_id != cause_id:
         return False
     if region_id and entry.region_id != region_id:

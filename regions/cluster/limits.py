@@ -1,4 +1,4 @@
-"""How long the assigner waits, how often it tries, how much it asks of one server; how much the balancer moves."""
+"""Limits of the assigner (timeouts, attempts, orders per server) and of the balancer."""
 
 from __future__ import annotations
 
@@ -6,46 +6,50 @@ import msgspec
 
 
 class AssignerConfig(msgspec.Struct, frozen=True):
-    """Bounds of the assigner; times in milliseconds."""
+    """Limits of the assigner. Times are in milliseconds."""
 
-    #: An ordered open must begin, an opening region must show progress, within these (RT-11).
+    #: A server must begin an ordered open within this time (RT-11).
     start_timeout_ms: int = 30_000
+    #: A server must finish an open within this time after OPENING (RT-11).
     open_timeout_ms: int = 60_000
-    #: A close is asked about again, never forced (X1, X10); this long is called a problem.
+    #: A close that takes this long is shown as a problem. A close is never forced (X1, X10).
     close_timeout_ms: int = 60_000
-    #: This long after it was ordered, a close makes the server be fenced, so that its regions can go elsewhere once
-    #: its lease must have run out (X10); 0: never, an operator decides.
+    #: A server that has not closed a region this long after the order is fenced, so that its regions can open elsewhere
+    #: after its lease has ended (X10). 0: never, an operator decides.
     fence_after_ms: int = 300_000
-    #: Lease of a server that does not say how long its session lasts.
+    #: Lease of a server whose registration does not give its session timeout.
     lease_unknown_ms: int = 30_000
-    #: How soon a server is asked what became of an order, doubling up to the second figure.
+    #: Pause before an order is sent again. It doubles up to `resend_max_ms`.
     resend_ms: int = 3_000
     resend_max_ms: int = 30_000
-    #: Pause before attempt n: base * 2^(n-1), at most the second figure.
+    #: Pause before attempt n of an open: retry_base_ms * 2^(n-1), at most `retry_max_ms`.
     retry_base_ms: int = 500
     retry_max_ms: int = 30_000
-    #: After so many failed opens a replica is parked (X11).
+    #: A replica is parked after this number of failed opens (X11).
     attempts_max: int = 8
-    #: A region that no server has opened so long after the first was asked is replaced by another one, with an id of
-    #: its own, when the next attempt fails, or when its attempts are used up (DD-03); and that so often.
+    #: A new region that no server has opened this long after the choice of its first server is replaced by another
+    #: region when the next attempt fails (DD-03). It is also replaced when its attempts are used up.
     create_timeout_ms: int = 60_000
+    #: Number of replacements for one key range.
     replacements_max: int = 3
-    #: A table that is ALTERING, or has not been open as a whole, for so long is called a problem.
+    #: A table that is ALTERING, or not completely open, for this long is shown as a problem.
     table_late_ms: int = 10_000
-    #: Replicas that one order tells of a schema version.
+    #: Replicas in one batch of AlterOrders.
     alters_max: int = 2_000
-    #: A server that registers so often within that time gets no regions until it has stayed for the third.
+    #: A server that registers more than `flaps_max` times within `flap_window_ms` gets no regions until it has stayed
+    #: for `flap_rest_ms`.
     flaps_max: int = 5
     flap_window_ms: int = 60_000
     flap_rest_ms: int = 30_000
-    #: Asks for a close that the server never began, before a move is given up.
+    #: A move is canceled after this number of CLOSE orders that the server has not begun.
     move_sends_max: int = 5
-    #: Orders in one RPC, and orders a server may be working on at once.
+    #: Orders in one RPC.
     batch_max: int = 200
+    #: Orders that a server works on at once.
     busy_max: int = 800
-    #: Of those, replicas a server may be closing at once: what is moved or drained is not served meanwhile.
+    #: CLOSE orders among them. A region that is being moved or drained is not served.
     closes_max: int = 200
-    #: So many replicas without a former place make a bulk plan; fewer are placed one by one.
+    #: This number of replicas without a former server make a bulk plan. Fewer replicas are placed one by one.
     bulk_min: int = 8
     #: Latest steps that the active master keeps in memory.
     history_max: int = 50_000
@@ -61,17 +65,19 @@ class AssignerConfig(msgspec.Struct, frozen=True):
 
 
 class BalancerConfig(msgspec.Struct, frozen=True):
-    """Bounds of one round of the balancer, and from when on a deviation matters."""
+    """Limits of one round of the balancer, and its tolerances."""
 
-    #: Moves in one round, in all and per server (given or taken).
+    #: Moves in one round.
     moves_max: int = 200
+    #: Moves from or to one server in one round.
     per_server_max: int = 20
-    #: Part of its share by which a server may have more or fewer bytes, or more or less load.
+    #: Tolerated deviation of a server's bytes from its share, as a fraction of the share.
     size_tolerance: float = 0.1
+    #: Tolerated deviation of a server's load from its share, as a fraction of the share.
     load_tolerance: float = 0.2
-    #: Least part of a share by which a swap must help.
+    #: Smallest improvement by a swap, as a fraction of a share.
     gain_min: float = 0.02
-    #: A transition older than this does not hold up the balancing of others (X9).
+    #: A transition older than this does not block the balancer (X9).
     stuck_ms: int = 60_000
 
     def __post_init__(self) -> None:

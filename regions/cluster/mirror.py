@@ -1,17 +1,19 @@
-"""A standby's copy of the store: what it would load as the active master, kept up to date (FW-01, MD-07).
+"""A standby's copy of the state that it would load as the active master, kept up to date (FW-01, MD-07). Pure.
 
-Pure. The shell (`master/standby/watcher.py`) watches the store's directories, hands each event to `changed` or
-`gone`, reads what
-they and `begin` ask for, many znodes at a time, and hands the answers to `listed`, `seen` and `gone`. One session's
-events and answers arrive in the order of the store's states, so the latest word about a znode is the truest and no
-version has to be compared. Everything else may come in any order: a region before its table, a transition before its
-region; such a record waits for the other.
+The caller (`master/standby/watcher.py`) watches the store's directories. It reads the paths that `begin`, `listed` and
+`seen` return and the znodes that have changed, many at a time, and passes the results to these methods:
 
-*Complete* is a mirror that has read everything that was there when it began. After a gap in the events a new one has to
-be begun. A complete mirror of which nothing is left to be read holds what `Assigner.load` would make of the store.
+    begin      returns the first paths to read
+    listed     the names in a directory were read
+    seen       a znode was read
+    gone       a znode was deleted or does not exist
 
-    changed, gone          a znode is to be read; it is no more
-    begin, listed, seen    what is there
+Events and replies of one session arrive in the order of the store's states. So the latest event or reply about a znode
+is the newest, and no versions are compared. Different znodes may arrive in any order: a region before its table, or a
+transition before its region. Such a record waits for the other one.
+
+A mirror is *complete* when it has read everything that existed when it began. After a gap in the events a new mirror is
+needed. A complete mirror without unread znodes equals the result of `Assigner.load`.
 """
 
 from __future__ import annotations
@@ -41,34 +43,34 @@ from regions.records.znodes import (
     decode_transition,
 )
 
-#: Regions that are no more; a cold load takes no notice of them either.
+#: Regions that have ended. `Assigner.load` ignores them, too.
 _ENDED: Final = (TabletState.DELETED, TabletState.REPLACED)
 
 
 class StandbyMirror:
-    """See the module docstring. A path that ends in a slash asks for the names below it."""
+    """See the module docstring. A path with a trailing slash means the names in that directory."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self.world = ClusterState()
-        #: Everything that there was at the beginning has been read.
+        #: True when everything that existed at the beginning has been read.
         self.is_complete = False
-        #: Of what there was at the beginning: not read yet.
+        #: Paths that existed at the beginning and have not been read yet.
         self._missing: set[str] = set()
-        #: Regions whose table is not known (yet), and transitions whose region is not.
+        #: Regions whose table is not known yet, and transitions whose region is not known yet.
         self._early_regions: dict[str, dict[str, tuple[RegionRecord, int]]] = {}
         self._early_transitions: dict[str, dict[int, tuple[TransitionRecord, int]]] = {}
-        #: Removed tables of which nothing is open any more.
+        #: Removed tables whose regions are all closed.
         self._finished: set[str] = set()
         self._registered: dict[str, ServerRecord] = {}
         self._draining: set[str] = set()
         self._fences: dict[str, FenceRecord] = {}
         self._servers_changed = False
-        #: What could not be understood: left alone, as at a load.
+        #: Damaged znodes, which are ignored, as by `Assigner.load`.
         self.troubles: list[CorruptZnode] = []
 
     def begin(self) -> list[str]:
-        """What to read first. Watches must be in force by then."""
+        """Return the first paths to read. The watches must be set before."""
         layout = self._layout
         first = (layout.servers, layout.draining, layout.fenced, layout.barred, layout.tables, *layout.shard_paths())
         return self._to_read(f"{path}/" for path in first)
@@ -82,7 +84,7 @@ class StandbyMirror:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def is_record(self, path: str) -> bool:
-        """Whether this is the path of a table, a region, a server or a mark, and not of a directory."""
+        """Return True for the path of a table, region, server, drain, fence or bar; False for a directory."""
         layout = self._layout
         parent, _, _ = path.rpartition("/")
         if parent.startswith(layout.regions):
@@ -90,7 +92,7 @@ class StandbyMirror:
         return parent in (layout.tables, layout.servers, layout.draining, layout.fenced, layout.barred)
 
     def gone(self, path: str) -> None:
-        """A znode was deleted, or is not there."""
+        """Handle a znode that was deleted or does not exist."""
         layout = self._layout
         self._missing.discard(path)
         parent, _, name = path.rpartition("/")
@@ -119,10 +121,10 @@ class StandbyMirror:
             self.world.bars.pop(name, None)
         self._servers_changed = True
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- replies ------------------------------------------------------------------------------------------------------
 
     def listed(self, directory: str, names: list[str]) -> list[str]:
-        """The names below `directory` (without a slash at its end); returns what to read because of them."""
+        """Handle the names in `directory` (without a trailing slash). Return the paths to read."""
         self._missing.discard(f"{directory}/")
         if directory == self._layout.draining:
             self._draining.update(names)
@@ -131,7 +133,7 @@ class StandbyMirror:
         return self._to_read(f"{directory}/{name}" for name in names)
 
     def seen(self, path: str, data: bytes, version: int, now_ms: int) -> list[str]:
-        """A znode was read; returns what to read because of it."""
+        """Handle a znode that was read. Return the paths to read because of it."""
         layout = self._layout
         self._missing.discard(path)
         parent, _, name = path.rpartition("/")
@@ -163,7 +165,7 @@ class StandbyMirror:
         self._servers_changed = True
 
     def finish_batch(self) -> None:
-        """After the last word of an answer, or an event: bring the servers in line, and see whether that was all."""
+        """Finish a reply or an event: update the servers, and set `is_complete` if everything has been read."""
         if self._servers_changed:
             self._servers_changed = False
             self._update_servers()
@@ -171,7 +173,7 @@ class StandbyMirror:
             self.is_complete = True
 
     def _update_servers(self) -> None:
-        """Those who are registered live, and those who are fenced may still be serving (X10)."""
+        """Set the live servers: registered ones, and fenced ones, which may still serve (X10)."""
         fenced = {uuid: mark for uuid, mark in self._fences.items() if uuid not in self._registered}
         alive = {**self._registered, **{uuid: mark.server for uuid, mark in fenced.items()}}
         self.world.set_servers(alive, self._draining)
@@ -193,9 +195,9 @@ class StandbyMirror:
         for region, region_version in self._early_regions.pop(table_id, {}).values():
             self._region(region, region_version)
         if is_new and (was_finished or not self.is_complete):
-            # Brought back: what was told of its regions while it was deleted was not kept.
+            # An undeleted table: events of its regions were ignored while it was deleted.
             return self._to_read([f"{self._layout.table_regions(table_id)}/"])
-        return []  # its regions were made before it, while we watched
+        return []  # the regions of a new table are created before it, so their events have arrived
 
     def _drop_table(self, table_id: str) -> None:
         self._early_regions.pop(table_id, None)
@@ -228,7 +230,7 @@ class StandbyMirror:
         self.world.drop_region(region)
 
     def _keep_transitions(self, region: Region) -> None:
-        """The region's record is gone; its transitions are znodes of their own, and it may come again."""
+        """Keep the transitions of a dropped region: they are separate znodes, and the region may appear again."""
         for replica in region.replicas:
             if replica.transition is not None:
                 early = self._early_transitions.setdefault(region.record.region_id, {})
@@ -250,32 +252,32 @@ class StandbyMirror:
                     del self._early_transitions[region_id]
             return
         if record is None and replica.transition is None:
-            return  # it was over before it could be read, as most are while many regions move
+            return  # the transition ended before it was read, as most do while many regions move
         self.world.set_transition(replica, record, version, now_ms)
         self._place(replica)
 
     def _place(self, replica: Replica) -> None:
-        """Where the replica is, by its region's record and its transition, as `Assigner.load` takes it."""
+        """Set the replica's location from its region's record and its transition, as `Assigner.load` does."""
         location = replica.region.record.location(replica.number)
         replica.last_uuid = location.uuid
         self.world.set_home(replica, location.incarnation)
 
 
 class ReadBatch:
-    """Paths that were taken together to be read."""
+    """Paths that are read in one request."""
 
     __slots__ = ("oldest", "paths")
 
     def __init__(self, paths: list[str], oldest: int) -> None:
         self.paths = paths
-        #: Number of the oldest of them.
+        #: Number of the oldest path.
         self.oldest = oldest
 
 
 class Unread:
-    """Znodes that have changed and are still to be read, oldest first, each once however often it changed.
+    """Queue of changed znodes that have not been read yet, oldest first, each at most once.
 
-    `mark` names the present moment; `is_past(mark)` says that everything that was to be read then has been read.
+    `mark` returns the current position. `is_past(mark)` is True when every znode queued at that position has been read.
     """
 
     def __init__(self) -> None:
@@ -288,26 +290,26 @@ class Unread:
 
     @property
     def waiting(self) -> int:
-        """Those that nobody has asked for yet."""
+        """Number of znodes whose read has not been sent."""
         return len(self._waiting)
 
     @property
     def in_flight(self) -> int:
-        """Batches that were asked for and are not answered."""
+        """Number of reads without a reply."""
         return len(self._asked)
 
     def put(self, path: str) -> None:
-        """This one is to be read. Asked for already, it is asked for again: the answer may be older."""
+        """Queue a znode. If its read is in flight it is read again, because the reply may be older."""
         if path not in self._waiting:
             self._number += 1
             self._waiting[path] = self._number
 
     def discard(self, path: str) -> None:
-        """This one is no more."""
+        """Remove a deleted znode."""
         self._waiting.pop(path, None)
 
     def take(self, most: int) -> ReadBatch | None:
-        """The oldest, to be asked for now; None if there are none."""
+        """Remove and return up to `most` of the oldest znodes for one read; None if the queue is empty."""
         if not self._waiting:
             return None
         paths = []
@@ -323,18 +325,19 @@ class Unread:
         return batch
 
     def answered(self, batch: ReadBatch) -> None:
-        """The answer is here and has been taken in."""
+        """Remove a batch whose reply has been applied."""
+        assert batch in self._asked, "a batch is answered twice"
         self._asked.remove(batch)
 
     def mark(self) -> int:
-        """Now."""
+        """Return the current position."""
         return self._number
 
     def is_past(self, mark: int) -> bool:
-        """Whether all that was to be read at `mark` has been read."""
+        """Return True if every znode queued at position `mark` has been read."""
         oldest = next(iter(self._waiting.values()), self._number + 1)
         return oldest > mark and all(batch.oldest > mark for batch in self._asked)
 
     def paths(self) -> list[str]:
-        """All of them."""
+        """Return the paths of all znodes that have not been read."""
         return [*self._waiting, *(path for batch in self._asked for path in batch.paths)]

@@ -1,8 +1,7 @@
-"""The state of the cluster as a master knows it: tables, regions, replicas and servers, indexed and counted.
+"""The state of the cluster in a master's memory: tables, regions, replicas and servers, with indexes and counts.
 
-It is a cache of the store and never ahead of the store: entries change after a write has committed or a znode has
-been read (OC-05, MF-12). What is not in the store is the master's own: open orders, servers that failed a replica,
-times since the last sign of life. All of that may be lost at any moment and costs only time.
+The state is a cache of the store and never ahead of it: entries change after a write has committed or a znode has been
+read (OC-05, MF-12). Orders, failed servers and times are not in the store. Losing them costs only time.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ from regions.transitions.states import Cause
 
 
 class ClusterState:
-    """Everything the assigner knows, indexed."""
+    """All tables, regions, replicas and servers, with indexes."""
 
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
         self.names: dict[str, Table] = {}
         self.regions: dict[str, Region] = {}
         self.replicas: dict[str, Replica] = {}
-        #: By uuid, in order of arrival.
+        #: Live servers by uuid, in order of registration.
         self.servers: dict[str, Server] = {}
-        #: Servers that come and go too often, and until when they get nothing.
+        #: Uuids of flapping servers, and the time until which they get no regions.
         self.flapping: dict[str, int] = {}
-        #: Servers that ended in order or were fenced, the latest of them: they died of no region.
+        #: The latest servers that have stopped orderly or were fenced. No region has caused their end.
         self.departed: dict[Incarnation | None, None] = {}
-        #: Servers that were fenced and get nothing, alive or not, by uuid.
+        #: Bars by uuid, of live and dead servers.
         self.bars: dict[str, BarRecord] = {}
         #: Replicas with a transition or an order.
         self.active: dict[str, Replica] = {}
 
     def put_table(self, record: TableRecord, version: int, regions: Iterable[tuple[RegionRecord, int]] = ()) -> Table:
-        """Add a table with its regions, or take over its new record. The name, which shows it, comes last (OC-07)."""
+        """Add a table with its regions, or apply its new record. The name is added last, as readers use it (OC-07)."""
         table = self.tables.get(record.table_id)
         if table is None:
             table = self.tables[record.table_id] = Table(record, version)
@@ -64,14 +63,14 @@ class ClusterState:
         return table
 
     def is_finished(self, table: Table) -> bool:
-        """Whether it is a removed table of which nothing is open or in transition any more."""
+        """Return True for a removed table whose replicas are all closed and not in transition."""
         if table.record.state is not TableState.REMOVED or table.open_replicas or table.rit:
             return False
         replicas = (replica for region in table.regions.values() for replica in region.replicas)
         return self.tables.get(table.record.table_id) is table and not any(one.is_writing for one in replicas)
 
     def forget_table(self, table: Table) -> None:
-        """A removed table is closed everywhere: nothing of it is looked at any more."""
+        """Drop a removed table whose regions are all closed, with its regions."""
         for region in table.regions.values():
             del self.regions[region.record.region_id]
             for replica in region.replicas:
@@ -79,21 +78,21 @@ class ClusterState:
         del self.tables[table.record.table_id]
 
     def drop_table(self, table: Table) -> None:
-        """The table's record is no more; its regions have been dropped before."""
+        """Drop a table whose record was deleted. Its regions must have been dropped before."""
         assert not table.regions, f"{table.record.name} still has regions"
         del self.tables[table.record.table_id]
         if self.names.get(table.record.name) is table:
             del self.names[table.record.name]
 
     def drop_region(self, region: Region) -> None:
-        """The region's record is no more: nothing is open, coming or counted of it."""
+        """Drop a region whose record was deleted or replaced, with its replicas."""
         for replica in region.replicas:
             self._unlink(replica)
         del region.table.regions[region.record.region_id]
         del self.regions[region.record.region_id]
 
     def set_servers(self, records: Mapping[str, ServerRecord], draining: Collection[str]) -> None:
-        """Exactly these live now; replicas are linked anew where that changes anything."""
+        """Set the live servers, and update the links of the affected replicas."""
         former = [one for one in self.servers.values() if _is_gone(one, records)]
         for server in former:
             del self.servers[server.uuid]
@@ -126,7 +125,7 @@ class ClusterState:
         return affected
 
     def set_bars(self, bars: Iterable[BarRecord]) -> list[Server]:
-        """Exactly these servers are barred now; return the live servers of which that changes anything."""
+        """Set the bars. Return the live servers whose bar has changed."""
         self.bars = {bar.uuid: bar for bar in bars}
         changed: list[Server] = []
         for server in self.servers.values():
@@ -137,7 +136,7 @@ class ClusterState:
         return changed
 
     def put_region(self, record: RegionRecord, version: int) -> Region | None:
-        """Add a region or take over its new record; None if its table is unknown or the region is no more."""
+        """Add a region or apply its new record. Return None if its table is unknown or the region has ended."""
         region = self.regions.get(record.region_id)
         if region is not None and record.state is TabletState.REPLACED:
             self.drop_region(region)
@@ -160,13 +159,14 @@ class ClusterState:
         return region
 
     def adopt(self, other: ClusterState) -> None:
-        """Take over the content of another cluster state, which must not be used any more."""
+        """Take over the content of another cluster state, which must not be used afterwards."""
+        assert not self.tables, "a cluster state that has tables cannot adopt another"
         self.tables, self.names, self.regions = other.tables, other.names, other.regions
         self.replicas, self.servers = other.replicas, other.servers
         self.flapping, self.active, self.bars = other.flapping, other.active, other.bars
 
     def alive(self, incarnation: Incarnation | None) -> Server | None:
-        """The live server that is exactly this start, or None."""
+        """Return the live server with exactly this start code, or None."""
         if incarnation is None:
             return None
         server = self.servers.get(incarnation.uuid)
@@ -175,15 +175,15 @@ class ClusterState:
         return server
 
     def party(self, incarnation: Incarnation | None) -> Party:
-        """How the server that a transition names fares."""
+        """Return whether the server that a transition names is alive, dead, or none."""
         if incarnation is None:
             return Party.NONE
         return Party.DEAD if self.alive(incarnation) is None else Party.ALIVE
 
-    # --- the setters: everything that indexes and counts are derived from is changed here -----------------------------
+    # --- setters of the fields that indexes and counts are derived from -----------------------------------------------
 
     def set_transition(self, replica: Replica, record: TransitionRecord | None, version: int, seen_ms: int) -> None:
-        """Take over a replica's transition as of `version` of its znode; None and -1: there is no znode."""
+        """Set a replica's transition at its znode's version, or None and -1 without a znode."""
         assert (record is None) == (version < 0), f"{replica.key}: version {version} of {record}"
         replica.transition = record
         replica.version = version
@@ -191,7 +191,7 @@ class ClusterState:
         self.set_home(replica, replica.home)
 
     def set_home(self, replica: Replica, home: Incarnation | None) -> None:
-        """Take over where the store says that a replica is open, which its transition may know better."""
+        """Set the server on which a replica is open by its region's record, corrected by its transition."""
         transition = replica.transition
         if transition is not None:
             if transition.state is RegionState.OPENED and transition.destination is not None:
@@ -207,7 +207,7 @@ class ClusterState:
         self._relink(replica)
 
     def set_order(self, replica: Replica, order: Order | None) -> None:
-        """Give a replica its order, or take its order away. One order must be taken away before another is given."""
+        """Set or clear (None) a replica's order. A replica with an order cannot get another one."""
         assert order is None or replica.order is None, f"{replica.key} has an order already"
         replica.order = order
         self._relink(replica)
@@ -215,23 +215,23 @@ class ClusterState:
     def begin_write(
         self, replica: Replica, cause: Cause, record: TransitionRecord | None, region: RegionRecord | None = None
     ) -> None:
-        """A write of the transition goes out. The replica counts as the destination's load from now on."""
+        """Record a write of the transition. From now on the replica counts as load of its destination."""
         assert replica.write is None, f"{replica.key} has a write on its way already"
         replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.WRITING)
         replica.write = PendingWrite(cause, record, region)
         self._relink(replica)
 
     def hold_write(self, replica: Replica) -> None:
-        """The write was refused because the table's record has changed. Keep it until the record has been read."""
+        """Hold a write that was refused because the table's record had changed, until the record has been read."""
         replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.HELD)
 
     def repeat_write(self, replica: Replica) -> None:
-        """The write goes out again, with the newer version of the table's record."""
-        assert replica.write is not None, f"{replica.key} has nothing to write again"
+        """Record that the write is sent again, with the newer version of the table's record."""
+        assert replica.write is not None, f"{replica.key} has no write to repeat"
         replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.WRITING)
 
     def commit_write(self, replica: Replica, version: int, now_ms: int) -> PendingWrite:
-        """The write has committed: take over the transition as written, now at `version`. Return the write."""
+        """Apply a committed write: set the transition as written, at `version`. Return the write."""
         assert replica.write_state is WriteState.WRITING, (
             f"{replica.key} has no write on its way, but is {replica.write_state.name}"
         )
@@ -240,7 +240,7 @@ class ClusterState:
         return write
 
     def abandon_write(self, replica: Replica, after: WriteState) -> PendingWrite:
-        """The store has not taken the write: it is given up (`after` is IDLE) or was refused (UNREAD). Return it."""
+        """Drop a write that was canceled (`after` is IDLE) or refused (`after` is UNREAD). Return the write."""
         write = self._take_write(replica, after)
         self._relink(replica)
         return write
@@ -253,17 +253,17 @@ class ClusterState:
         return write
 
     def must_read(self, replica: Replica) -> None:
-        """The transition may have changed, and is being read: no decision is taken before the answer."""
+        """Record that the transition is being read: no decision is taken before the reply."""
         if replica.write_state is WriteState.IDLE:
             replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.UNREAD)
 
     def has_read(self, replica: Replica) -> None:
-        """The transition has been read, so decisions may be taken again."""
+        """Record that the transition has been read: decisions may be taken again."""
         if replica.write_state is WriteState.UNREAD:
             replica.write_state = next_write_state(replica.key, replica.write_state, WriteState.IDLE)
 
     def _relink(self, replica: Replica) -> None:
-        """Bring the servers' sets, the table's counts and `active` in line with the replica's primary fields."""
+        """Update the servers' sets, the table's counts and `active` from the replica's primary fields."""
         transition = replica.transition
         on: Server | None = None
         coming: Server | None = None
@@ -287,7 +287,7 @@ class ClusterState:
             self.active.pop(replica.key, None)
 
     def _unlink(self, replica: Replica) -> None:
-        """Drop a replica whose region is no more: nothing is open, coming or counted of it."""
+        """Drop a replica of a dropped region from all sets and counts."""
         replica.transition = replica.write = replica.order = replica.home = None
         replica.write_state = WriteState.IDLE
         self._set_links(replica, None, None)
@@ -318,7 +318,7 @@ class ClusterState:
             replica.standing = standing
 
     def peers(self, replica: Replica) -> tuple[list[str], list[str]]:
-        """Uuids and racks of the servers that have, or are getting, the region's other replicas."""
+        """Return uuids and racks of the servers that have, or are getting, the region's other replicas."""
         uuids: list[str] = []
         racks: list[str] = []
         for other in replica.region.replicas:
@@ -331,7 +331,7 @@ class ClusterState:
         return uuids, racks
 
     def rit(self) -> Iterable[Replica]:
-        """Replicas with a transition."""
+        """Return the replicas with a transition."""
         return [one for one in self.active.values() if one.transition is not None]
 
 
@@ -341,7 +341,7 @@ def _is_gone(server: Server, records: Mapping[str, ServerRecord]) -> bool:
 
 
 def _names(replica: Replica, servers: Collection[Incarnation]) -> bool:
-    """Whether the replica's place or its transition names one of `servers`."""
+    """Return True if the replica's location or transition names one of `servers`."""
     transition = replica.transition
     if replica.home in servers:
         return True

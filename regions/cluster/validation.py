@@ -1,9 +1,8 @@
-"""Every invariant of the cluster state, recomputed from the records that the store holds.
+"""Recomputes every invariant of the cluster state from its records.
 
-`validate` derives links, counts and indexes a second time, by code that shares nothing with the setters of
-`ClusterState`, and compares. An invariant that does not hold raises AssertionError with a sentence that names the
-object and what is wrong with it. The cost grows with the whole state, so tests and simulations call it after events;
-the active master does not.
+`validate` derives links, counts and indexes independently of the setters of `ClusterState`, and compares the results.
+It raises AssertionError with the object and the broken invariant. The cost is proportional to the whole state, so tests
+and simulations call `validate` after events, and the active master does not.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from regions.cluster.state import ClusterState
 from regions.cluster.work import OrderState, Standing, WriteState
 from regions.records.model import Incarnation, RegionState, TableState
 
-#: States of a transition under which a server may be at work on an order of that kind.
+#: States of a transition in which a server may work on an order of that kind.
 _ORDER_FITS = {
     OPEN: (RegionState.OFFLINE, RegionState.OPENING),
     CLOSE: (None, RegionState.CLOSING),
@@ -71,7 +70,7 @@ def _check_region(world: ClusterState, region: Region) -> None:
 
 
 def _check_records(replica: Replica) -> None:
-    """The transition, what follows from it, and the write that is on its way."""
+    """Check the transition, the location derived from it, and the pending write."""
     key, transition, write = replica.key, replica.transition, replica.write
     has_write = replica.write_state in (WriteState.WRITING, WriteState.HELD)
     assert (write is not None) == has_write, f"{key} is {replica.write_state.name}, with the write {write}"
@@ -139,7 +138,7 @@ def _check_server(world: ClusterState, server: Server) -> None:
 
 
 def _links(world: ClusterState, replica: Replica) -> tuple[Server | None, Server | None]:
-    """The servers that have the replica and that are to get it, by the records."""
+    """Return the server that has the replica and the server that will get it, by the records."""
     transition, write = replica.transition, replica.write
     holder = replica.home if transition is None else None
     target = None if transition is None else transition.destination

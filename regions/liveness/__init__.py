@@ -1,5 +1,5 @@
-"""Heartbeats as the masters read them.
+"""Heartbeats on the masters.
 
-roster.py   which servers a master hears
-reports.py  what servers reported, and where a report contradicts the catalog
+roster.py   servers whose heartbeats reach this master
+reports.py  replicas that servers have reported, and contradictions with the catalog
 """

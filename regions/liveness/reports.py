@@ -1,20 +1,19 @@
-"""What servers have reported to the active master, and where that contradicts the catalogue (HB-03, HB-15). Pure.
+"""Replicas that servers have reported to the active master, and contradictions with the catalog (HB-03, HB-15). Pure.
 
-One `Reports` lives as long as a reign: a new leader begins with nothing and is sent a full report by every server
-(HB-10), so whatever an earlier leader was told and did not get round to is found again (KUDU-1374, DD-09).
+One `Reports` lives for one tenure. A new active master begins without reports, and every server sends it a full report
+(HB-10). So contradictions that an earlier master has not resolved are found again (KUDU-1374, DD-09).
 
-A *suspect* is a replica that a server serves although the catalogue does not put it there. Most are no more than a
-step that the master has not read yet, so a suspect is looked into only when it has been one for `PATIENCE_MS`, by
-reading the store (`ruling`):
+A *suspect* is a replica that a server serves although the catalog does not place it there. Most suspects are steps that
+the master has not read yet. So a suspect is checked only after PATIENCE_MS, by reading the store (`ruling`):
 
-- the store puts it there after all: our picture was behind;
-- it belongs to somebody else, or to nobody, being deleted, replaced or closed: the server is told to have the store
-  asked, and to drop what is not its own; again and again until its reports say that it is gone;
-- the store knows nothing of it at all: an *orphan*. It is reported and left alone, for it may be another cluster's,
-  or all that is left of a catalogue that was lost (FN-04).
+- The store places the replica there: the master's state was behind.
+- The replica belongs to another server, or its region is deleted, replaced or closed. The master orders the server to
+  check the store and to drop the replica. It repeats the order until the server reports that the replica is gone.
+- The store does not have the region: the replica is an *orphan*. It is reported to the operator and not touched. It may
+  belong to another cluster, or be all that is left of a lost catalog (FN-04).
 
-Of a replica at rest on the server that reports it nothing is kept but a version: heartbeats of which nothing has
-changed cost nothing here, and a full report a few words per replica.
+For a replica at rest on the server that reports it, only the schema version is kept. So heartbeats without changes cost
+nothing here, and a full report costs little memory per replica.
 """
 
 from __future__ import annotations
@@ -29,40 +28,41 @@ from regions.messages.heartbeat import OPEN, ReplicaReport, Report
 from regions.records.model import Incarnation, RegionRecord, TabletState, TransitionRecord
 from regions.records.replica_key import replica_key
 
-#: A contradiction that lasts for so long is no step under way any more.
+#: A suspect is checked after this time. A shorter contradiction may be a step in progress.
 PATIENCE_MS: Final = 3_000
-#: How often a suspect that was looked into is looked into again; an orphan less often.
+#: Period of checking a suspect again.
 RECHECK_MS: Final = 5_000
+#: Period of checking an orphan again.
 ORPHAN_RECHECK_MS: Final = 60_000
-#: Suspects looked into at a time.
+#: Suspects that are checked at a time.
 CHECKS_MAX: Final = 200
 
 
 class Ruling(enum.Enum):
-    """What the store says of a suspect."""
+    """The result of checking a suspect in the store."""
 
-    OWNED = "owned"  #: it is where it should be, or is about to be: no suspect
-    DISOWNED = "disowned"  #: somebody else's, or nobody's any more: to be dropped
-    ORPHAN = "orphan"  #: nothing is known of it: to be left alone
+    OWNED = "owned"  #: the replica belongs to the server, or is on its way to or from it
+    DISOWNED = "disowned"  #: the replica belongs to another server or to none: the server must drop it
+    ORPHAN = "orphan"  #: the store does not have the region: not touched
 
 
 class Holding:
-    """What one start of one server has, as it has told this leader."""
+    """The replicas that one start of one server has reported to this active master."""
 
     __slots__ = ("incarnation", "is_complete", "others", "versions")
 
     def __init__(self, incarnation: Incarnation) -> None:
         self.incarnation = incarnation
-        #: The full report has ended.
+        #: True when the full report is complete.
         self.is_complete = False
-        #: Schema version of each replica that it serves, by the replica's key.
+        #: Schema version of each replica that the server serves, by key.
         self.versions: dict[str, int] = {}
-        #: State of each replica that it is opening or closing.
+        #: State of each replica that the server is opening or closing, by key.
         self.others: dict[str, str] = {}
 
 
 class Suspect:
-    """A replica that is served where the catalogue does not put it."""
+    """A replica that a server serves although the catalog does not place it there."""
 
     __slots__ = ("due_ms", "is_orphan", "region_id", "replica", "server", "since_ms", "table_id")
 
@@ -72,7 +72,7 @@ class Suspect:
         self.region_id = report.region_id
         self.replica = report.replica
         self.since_ms = now_ms
-        #: When to look into it (again).
+        #: Time of the next check.
         self.due_ms = now_ms + PATIENCE_MS
         self.is_orphan = False
 
@@ -83,52 +83,54 @@ class Suspect:
 
 
 class Reports:
-    """Everything that servers have reported in one reign."""
+    """Reports received from region servers since this master became active."""
 
     def __init__(self, world: ClusterState) -> None:
         self._world = world
         self._holdings: dict[str, Holding] = {}
         self._suspects: dict[tuple[str, str], Suspect] = {}
-        #: Requests per second of replicas by key; those that nobody asks anything are left out.
+        #: Requests per second by replica key, without idle replicas.
         self.loads: dict[str, float] = {}
-        #: Who told of them: a former owner's farewell says nothing about the present one.
+        #: Uuid of the server that has reported the load, by key. Reports of a former server must not clear it.
         self._load_from: dict[str, str] = {}
-        #: Heartbeats with a report, full ones that have ended, and replicas told of.
+        #: Number of heartbeats with a report.
         self.count = 0
+        #: Number of complete full reports.
         self.full_count = 0
+        #: Number of reported replicas.
         self.replica_count = 0
 
-    # --- what is known --------------------------------------------------------------------------------------------
+    # --- look-ups -------------------------------------------------------------------------------------------------
 
     def holding(self, server: Incarnation) -> Holding | None:
-        """What that start of a server has told, None before the beginning of its full report."""
+        """Return the reported replicas of this start of a server, or None before its full report has begun."""
         found = self._holdings.get(server.uuid)
         return found if found is not None and found.incarnation == server else None
 
     def lists(self) -> dict[Incarnation, Holding]:
-        """Everything told by servers whose full report has ended."""
+        """Return the reported replicas of all servers with a complete full report."""
         return {one.incarnation: one for one in self._holdings.values() if one.is_complete}
 
     def version_of(self, replica: Replica) -> int:
-        """The schema version that a replica's own server has told of it; -1: nothing yet."""
+        """Return the schema version last reported by the server that hosts the replica, or -1 before that."""
         holding = None if replica.home is None else self.holding(replica.home)
         return -1 if holding is None else holding.versions.get(replica.key, -1)
 
     def wants_full(self, server: Incarnation) -> bool:
-        """Whether a full report must be begun."""
+        """Return True if the server must begin a full report."""
         return self.holding(server) is None
 
     # --- reports --------------------------------------------------------------------------------------------------
 
     def take(self, server: Incarnation, report: Report, now_ms: int) -> None:
-        """A report of a heartbeat that is not out of date."""
+        """Process the report of an accepted heartbeat."""
         holding = self._holdings.get(server.uuid)
         if report.begins:
             if holding is not None:
                 self._drop(holding)
             holding = self._holdings[server.uuid] = Holding(server)
         elif holding is None or holding.incarnation != server:
-            return  # changes of something that we do not know: the reply asks for everything
+            return  # changes without a full report before them; the reply will request a full report
         self.count += 1
         self.replica_count += len(report.replicas)
         for one in report.replicas:
@@ -140,7 +142,7 @@ class Reports:
             self.full_count += 1
 
     def forget(self, uuid: str) -> None:
-        """That server is gone, or has started anew."""
+        """Drop the reports of a server that is gone or has restarted."""
         holding = self._holdings.pop(uuid, None)
         if holding is not None:
             self._drop(holding)
@@ -184,11 +186,11 @@ class Reports:
 
     @property
     def orphans(self) -> list[Suspect]:
-        """Replicas that are served and of which the store knows nothing, in the order in which they were told of."""
+        """The orphans, in the order of their first reports."""
         return [one for one in self._suspects.values() if one.is_orphan]
 
     def due(self, now_ms: int) -> list[Suspect]:
-        """Suspects that are to be looked into now; those that have explained themselves are dropped."""
+        """Return the suspects that are due for a check. Drop suspects that the master's state places there now."""
         found: list[Suspect] = []
         for name, one in list(self._suspects.items()):
             replica = self._world.replicas.get(name[1])
@@ -196,7 +198,7 @@ class Reports:
                 if replica.home == one.server:
                     del self._suspects[name]
                 else:
-                    one.due_ms = now_ms + PATIENCE_MS  # under way there: its transition will settle it
+                    one.due_ms = now_ms + PATIENCE_MS  # a transition names the server: wait for its end
                 continue
             if one.due_ms <= now_ms and len(found) < CHECKS_MAX:
                 one.due_ms = now_ms + RECHECK_MS
@@ -204,7 +206,7 @@ class Reports:
         return found
 
     def set_ruling(self, suspect: Suspect, ruling: Ruling, now_ms: int) -> bool:
-        """The store was read; True if an orphan was found that was none before."""
+        """Record the ruling about a suspect. Return True for a new orphan."""
         name = (suspect.server.uuid, suspect.key)
         if self._suspects.get(name) is not suspect:
             return False
@@ -221,10 +223,10 @@ def _concerns(transition: TransitionRecord | None, server: Incarnation) -> bool:
 
 
 def ruling(suspect: Suspect, region: RegionRecord | None, transition: TransitionRecord | None) -> Ruling:
-    """What the store says of a suspect: its region's record and its transition, None if there is no such znode.
+    """Return the ruling about a suspect from its region's record and its transition (None: no such znode).
 
-    The order matters. A transition that names the server settles the matter by itself. Without any record of the
-    region it is an orphan. What is deleted or replaced is nobody's, whatever its location still says.
+    The order of the checks matters. A transition that names the server is enough for OWNED. A replica without a region
+    record is an orphan. A deleted or replaced region belongs to no server, even if its record still names one.
     """
     if _concerns(transition, suspect.server):
         return Ruling.OWNED
@@ -238,7 +240,7 @@ def ruling(suspect: Suspect, region: RegionRecord | None, transition: Transition
 
 
 def by_server(suspects: Iterable[Suspect]) -> Mapping[Incarnation, list[Suspect]]:
-    """Suspects by the server that has them."""
+    """Return the suspects by the server that has reported them."""
     found: dict[Incarnation, list[Suspect]] = {}
     for one in suspects:
         found.setdefault(one.server, []).append(one)

@@ -1,12 +1,12 @@
-"""Which servers a master hears, and what they say of themselves; kept by every master, active or not (HB-08, MD-05).
+"""The servers whose heartbeats reach this master, with their figures, on active and standby masters (HB-08, MD-05).
 
-Soft state: nothing of it is in the store, nothing is decided by it that must be right. Who lives is decided by the
-store's sessions (a server's ephemeral, RF-01), which every master sees at once, a new one too: so a create right after
-a failover knows all servers although none may have sent it a heartbeat yet (HB-11, KUDU-1358). The roster says what the
-store cannot: whether a server reaches *this* master (HB-12), and how busy it is.
+The roster is soft state: it is not in the store, and no decision that must be correct depends on it. The store's
+sessions decide which servers live (a server's ephemeral, RF-01). So a new active master knows all servers before it has
+received a heartbeat (HB-11, KUDU-1358). The roster has what the store does not: whether a server can reach *this*
+master (HB-12), and its load.
 
-Heartbeats may come late, twice or out of order, over connections that were given up. One of an earlier start of its
-server, or with a number that is not higher than the last, is not believed.
+Heartbeats may arrive late, twice or out of order. The roster ignores a heartbeat of an earlier start of the server, or
+with a sequence number that is not above the last one.
 """
 
 from __future__ import annotations
@@ -17,50 +17,51 @@ from typing import Final
 from regions.messages.heartbeat import Heartbeat, ServerFigures
 from regions.records.model import Incarnation, ServerRecord
 
-#: A server that was not heard for so long is called silent.
+#: A server without a heartbeat for this long is silent.
 SILENT_MS: Final = 5_000
-#: One that was not heard for so long is forgotten.
+#: A server without a heartbeat for this long is dropped from the roster.
 DROPPED_MS: Final = 3_600_000
 
 
 class RosterEntry:
-    """One start of one server, as this master hears it."""
+    """One start of one server that has sent heartbeats to this master."""
 
     __slots__ = ("beats", "figures", "heard_ms", "incarnation", "record", "sequence")
 
     def __init__(self, incarnation: Incarnation) -> None:
         self.incarnation = incarnation
-        #: Its registration, None until it has sent it (HB-05).
+        #: The server's registration, None until the server has sent it (HB-05).
         self.record: ServerRecord | None = None
         self.sequence = 0
         self.heard_ms = 0
         self.figures = ServerFigures()
-        #: Heartbeats that were believed.
+        #: Number of accepted heartbeats.
         self.beats = 0
 
 
 class Roster:
-    """All servers that this master has heard of. Pure; times are the caller's."""
+    """All servers that have sent heartbeats to this master. Pure; times are the caller's."""
 
     def __init__(self) -> None:
         self._members: dict[str, RosterEntry] = {}
-        #: Heartbeats that were believed, and that were not.
+        #: Number of accepted heartbeats.
         self.beats = 0
+        #: Number of ignored heartbeats.
         self.stale = 0
 
     def __len__(self) -> int:
         return len(self._members)
 
     def find(self, uuid: str) -> RosterEntry | None:
-        """A server, if it was ever heard and not forgotten since."""
+        """Return the entry of a server, or None if it is not in the roster."""
         return self._members.get(uuid)
 
     def members(self) -> list[RosterEntry]:
-        """All of them, by uuid."""
+        """Return all entries, sorted by uuid."""
         return [self._members[uuid] for uuid in sorted(self._members)]
 
     def accept(self, beat: Heartbeat, now_ms: int) -> RosterEntry | None:
-        """Take a heartbeat; None if it is out of date, and nothing in it may be believed."""
+        """Accept a heartbeat and return the server's entry; None for a stale heartbeat, which must be ignored."""
         server = beat.server
         member = self._members.get(server.uuid)
         if member is None or member.incarnation != server:
@@ -81,19 +82,23 @@ class Roster:
         return member
 
     def latest_sequence(self, beat: Heartbeat) -> int:
-        """The number that a heartbeat which was not believed would have had to exceed."""
+        """Return the highest sequence number accepted so far from this start of the server.
+
+        The reply to a stale heartbeat carries it, so that the sender can continue above it. For another start of the
+        server: the heartbeat's own number.
+        """
         member = self._members.get(beat.server.uuid)
         return member.sequence if member is not None and member.incarnation == beat.server else beat.sequence
 
     def is_recent(self, server: Incarnation, now_ms: int) -> bool:
-        """Whether this very start of a server was heard of late."""
+        """Return True if this start of a server has sent a heartbeat within SILENT_MS."""
         member = self._members.get(server.uuid)
         return member is not None and member.incarnation == server and now_ms - member.heard_ms <= SILENT_MS
 
     def silent(self, servers: Iterable[tuple[Incarnation, int]], now_ms: int) -> list[tuple[Incarnation, int]]:
-        """Of these, which the store says live, those that were not heard of late, and for how long in ms.
+        """Return the live servers without a recent heartbeat, each with the time since its last one in ms.
 
-        With each goes the time from which on it can have been heard; silence from before then is nobody's fault.
+        `servers` are live servers, each with the time since when this master could have received heartbeats.
         """
         found = []
         for server, since_ms in servers:
@@ -104,6 +109,6 @@ class Roster:
         return found
 
     def forget(self, now_ms: int) -> None:
-        """Drop servers that were not heard for very long."""
+        """Drop servers without a heartbeat for DROPPED_MS."""
         for uuid in [one for one, member in self._members.items() if now_ms - member.heard_ms > DROPPED_MS]:
             del self._members[uuid]

@@ -160,7 +160,7 @@ def test_an_order_that_will_never_be_sent_is_noticed() -> None:
 
 def test_a_count_below_nothing_is_refused_at_once() -> None:
     table = cluster_at_work().assigner.world.tables["t1"]
-    with pytest.raises(AssertionError, match="orders has less than no replicas parked"):
+    with pytest.raises(AssertionError, match="orders: the count of parked replicas is negative"):
         table.count(Standing.PARKED, Standing.OPEN)
 
 

@@ -129,4 +129,6 @@ def test_every_standing_is_explained(row: Row) -> None:
 
 def test_servers_that_may_not_have_it_are_named_with_the_reason() -> None:
     said = said_of(_other_group())
-    assert said.ruled_out == [f"{uuid}: it belongs to the default group, and the table to group 'gold'" for uuid in "ab"]
+    assert said.ruled_out == [
+        f"{uuid}: it belongs to the default group, and the table to group 'gold'" for uuid in "ab"
+    ]
