@@ -8,6 +8,7 @@ trails.py     which slots the latest records hold, stated again behind them (pur
 log.py        the log, open for appending
 recovery.py   reading the log, and which slots damage concerns
 loading.py    the entries of one slot, read back
+listing.py    what a slot has written, for people
 
 Records, seals, segments, torn tails and the extent are those of a store node's log (`coord.storage`). A segment is
 

@@ -26,9 +26,9 @@ from coord.storage.segments import SegmentLog, reopen_last
 from coord.storage.shared.batch import SlotBatch, SlotTable
 from coord.storage.shared.codec import PIECE, encode_header, encode_row
 from coord.storage.shared.index import SlotIndex
-from coord.storage.shared.items import Change, RecoveredLog
+from coord.storage.shared.items import Change, RecoveredLog, RecoveredSlot
 from coord.storage.shared.loading import load_entries
-from coord.storage.shared.recovery import FOLDER, LogReading, read_log, recovered
+from coord.storage.shared.recovery import FOLDER, LogReading, read_log, recovered, recovered_slot
 from coord.storage.shared.trails import WINDOW_BYTES, Trails
 
 log = Logger()
@@ -105,6 +105,11 @@ class SharedLog(SegmentLog):
         Raises KeyError for a slot that is not open, StorageError for damage, OSError.
         """
         return load_entries(self._disk, self._folder, self._index.slots[slot])
+
+    def contents(self, slot: int) -> RecoveredSlot | None:
+        """Return what a slot holds durably, None for a slot that is not open."""
+        found = self._index.slots.get(slot)
+        return None if found is None else recovered_slot(self._disk, self._folder, found)
 
     def pinning(self) -> list[int]:
         """Return the slots that keep the oldest segment from going: their floors must rise, or they must be dropped.

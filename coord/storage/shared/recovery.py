@@ -151,13 +151,15 @@ def recover(disk: Disk, folder: str = FOLDER) -> RecoveredLog:
 
 def recovered(disk: Disk, folder: str, reading: LogReading) -> RecoveredLog:
     """Return the slots of a log that was read."""
-    slots = {number: _recovered_slot(disk, folder, slot) for number, slot in reading.index.slots.items()}
+    slots = {number: recovered_slot(disk, folder, slot) for number, slot in reading.index.slots.items()}
     found = RecoveredLog(slots, reading.index.next_slot, reading.cut)
     found.damage = [stretch.text for stretch in reading.stretches]
     return found
 
 
-def _recovered_slot(disk: Disk, folder: str, slot: LiveSlot) -> RecoveredSlot:
+def recovered_slot(disk: Disk, folder: str, slot: LiveSlot) -> RecoveredSlot:
+    """Return one slot as it is on the disk."""
+
     def load() -> list[LogItem]:
         return load_entries(disk, folder, slot)
 

@@ -98,6 +98,11 @@ def test_a_running_log_reads_its_entries_back() -> None:
     assert [e.index for e in log.entries(1)] == list(range(1, 21))
     with pytest.raises(KeyError):
         log.entries(2)
+    held = log.contents(0)
+    assert held is not None
+    assert (held.tablet, held.floor, held.last) == ("t0", Position(9, 1), Position(15, 2))
+    assert [e.index for e in held.entries] == list(range(10, 16))
+    assert log.contents(2) is None
 
 
 def test_old_segments_go_when_no_slot_needs_them() -> None:
