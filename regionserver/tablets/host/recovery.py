@@ -8,7 +8,7 @@ from coord.env import Rng
 from coord.errors import StorageError
 from coord.raft.core import RaftCore
 from coord.raft.membership import Configuration
-from coord.raft.messages import Entry, HardState, RaftConfig, RaftSnapshot
+from coord.raft.messages import NOOP, Entry, HardState, RaftConfig, RaftSnapshot
 from coord.storage.shared.items import Position, RecoveredSlot
 from regionserver.tablets.host.group import Group, GroupTracer, ReplicaIdentity, raft_settings
 from regionserver.tablets.host.requests import InFlight
@@ -51,6 +51,10 @@ def reopen(
         raise StorageError(
             f"the rows of {name} have applied entry {applied.index} of term {applied.term}, its log has one of {own}"
         )
+    if slot.floor.index > 0:
+        # The log of the core takes the position before its first entry from that entry. A member whose log ends at the
+        # floor can be served then. Entry 1, the only one that the core would send, is a leader's first entry: a no-op.
+        entries.insert(0, Entry(slot.floor.term, slot.floor.index, NOOP, b""))
     core = core_class(
         replica.number,
         settings or raft_settings(),

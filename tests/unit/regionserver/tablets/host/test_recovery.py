@@ -62,6 +62,13 @@ def test_a_new_replica_begins_at_nothing() -> None:
     assert (group.core.term, group.core.log.last) == (0, 0)
 
 
+@pytest.mark.parametrize("applied", [Position(3, 1), Position(5, 2)])
+def test_a_member_whose_log_ends_at_the_floor_can_be_served(applied: Position) -> None:
+    log = opened(slot(first=4, last=6, floor=Position(3, 1)), applied).core.log
+    assert log.term_at(3) == 1
+    assert [entry.index for entry in log.entries_from(4, 1000)] == [4, 5, 6]
+
+
 @pytest.mark.parametrize(
     ("recovered", "applied", "why"),
     [
