@@ -82,8 +82,8 @@ ENVIRONMENTS_MAX: Final = 512
 COPY_ROWS: Final = 10_000
 #: Time limit of a close for requests in progress.
 CLOSE_WITHIN_S: Final = 30.0
-_READERS_MAX: Final = 64
-#: LMDB's lock file for _READERS_MAX readers needs less. LMDB maps the file: without allocated blocks a full disk would
+READERS_MAX: Final = 64
+#: LMDB's lock file for READERS_MAX readers needs less. LMDB maps the file: without allocated blocks a full disk would
 #: kill the process by SIGBUS.
 _LOCK_BYTES: Final = 16 * 1024
 #: Puts (value) and deletes (None), in order.
@@ -417,12 +417,12 @@ class Environments:
 def _open(path: str, map_bytes: int, *, create: bool = True, foreign: bool = False) -> Any:
     """Return an environment on the file at `path`; `foreign`: read a file that another process may be writing."""
     if not foreign:
-        _reserve_lock(path)
+        reserve_lock(path)
     return lmdb.open(
         path,
         subdir=False,
         map_size=map_bytes,
-        max_readers=_READERS_MAX,
+        max_readers=READERS_MAX,
         mode=0o600,
         readonly=foreign,
         create=create and not foreign,
@@ -431,7 +431,7 @@ def _open(path: str, map_bytes: int, *, create: bool = True, foreign: bool = Fal
     )
 
 
-def _reserve_lock(path: str) -> None:
+def reserve_lock(path: str) -> None:
     """Allocate the whole lock file before LMDB maps it. Raise OSError on a full disk."""
     fd = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

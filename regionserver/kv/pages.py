@@ -44,10 +44,14 @@ _KEY_BYTES_MAX: Final = 511
 PROGRESS_PAGES: Final = 1000
 #: A node whose data are in overflow pages.
 _BIG_DATA: Final = 0x01
+#: A node whose data are the MDB_db of a named database.
+_SUB_DATA: Final = 0x02
 _PAGE_NUMBER: Final = struct.Struct("=Q")
 
 
-class _Meta(NamedTuple):
+class Meta(NamedTuple):
+    """A meta page: the state that one commit left."""
+
     page_bytes: int
     roots: tuple[int, int]
     last_page: int
@@ -67,7 +71,7 @@ def check_whole(path: str) -> None:
     """
     with open(path, "rb", buffering=0) as file:
         length = os.fstat(file.fileno()).st_size
-        meta = _latest_meta(file.fileno(), path, length)
+        meta = latest_meta(file.fileno(), path, length)
     if length < (meta.last_page + 1) * meta.page_bytes:
         check_tree(path)
 
@@ -81,14 +85,15 @@ def check_tree(path: str, progress: Callable[[], None] = lambda: None) -> None:
     """
     with open(path, "rb", buffering=0) as file:
         length = os.fstat(file.fileno()).st_size
-        meta = _latest_meta(file.fileno(), path, length)
+        meta = latest_meta(file.fileno(), path, length)
         tree = _Tree(file.fileno(), path, length, meta.page_bytes)
         for root in meta.roots:
             if root != _NO_PAGE:
                 tree.walk(root, progress)
 
 
-def _latest_meta(fd: int, path: str, length: int) -> _Meta:
+def latest_meta(fd: int, path: str, length: int) -> Meta:
+    """Return the meta page of the latest commit. Raises Damaged if the file has none."""
     first = _meta(fd, path, length, 0)
     second = _meta(fd, path, length, first.page_bytes)
     if second.page_bytes != first.page_bytes:
@@ -96,15 +101,20 @@ def _latest_meta(fd: int, path: str, length: int) -> _Meta:
     return max(first, second, key=lambda one: one.transaction)
 
 
-def _meta(fd: int, path: str, length: int, at: int) -> _Meta:
+def _meta(fd: int, path: str, length: int, at: int) -> Meta:
     data = os.pread(fd, _META.size, at + _PAGE_HEADER)
     if len(data) < _META.size:
         raise _cut(path, length)
-    magic, version, _, _, free, rows, last_page, transaction = _META.unpack(data)
+    return parse_meta(data, path)
+
+
+def parse_meta(data: bytes, path: str) -> Meta:
+    """Return the contents of a meta page, `data` without the page header. Raises Damaged if it is none."""
+    magic, version, _, _, free, rows, last_page, transaction = _META.unpack_from(data)
     page_bytes = _DB.unpack(free)[0]
     if (magic, version) != _MAGIC_AND_VERSION or page_bytes not in _PAGE_SIZES:
         raise Damaged(f"{path} is not a region's file")
-    return _Meta(page_bytes, (_DB.unpack(free)[-1], _DB.unpack(rows)[-1]), last_page, transaction)
+    return Meta(page_bytes, (_DB.unpack(free)[-1], _DB.unpack(rows)[-1]), last_page, transaction)
 
 
 class _Tree:
@@ -130,7 +140,7 @@ class _Tree:
                 progress()
 
     def _children(self, number: int) -> list[int]:
-        """Return the children of a branch page; check the rows of a leaf page."""
+        """Return the children of a branch page, and the roots of named databases; check the rows of a leaf page."""
         size = self._page_bytes
         page = os.pread(self._fd, size, number * size) if number * size < self._length else b""
         if len(page) < size:
@@ -149,11 +159,21 @@ class _Tree:
             end = at + _NODE.size + key_bytes
             if flags & _BRANCH:
                 children.append(low | high << 16 | node_flags << 32)
+            elif node_flags == _SUB_DATA:
+                children += self._named_root(number, page, end)
+                end += _DB.size
             else:
                 end += self._value_bytes(number, page, end, low | high << 16, node_flags)
             if key_bytes > _KEY_BYTES_MAX or end > size:
                 raise self._damaged(number, "has a row outside of it")
         return children
+
+    def _named_root(self, number: int, page: bytes, at: int) -> list[int]:
+        """Return the root of the named database whose MDB_db lies at `at`; nothing for an empty database."""
+        if at + _DB.size > len(page):
+            raise self._damaged(number, "has a row outside of it")
+        root = _DB.unpack_from(page, at)[-1]
+        return [] if root == _NO_PAGE else [root]
 
     def _value_bytes(self, number: int, page: bytes, at: int, value_bytes: int, flags: int) -> int:
         """Return the bytes of the page that a value occupies; check its overflow pages, if any."""

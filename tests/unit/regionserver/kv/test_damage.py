@@ -103,7 +103,7 @@ def test_a_file_whose_last_pages_were_never_written_is_whole(tmp_path: Path) -> 
                         transaction.delete(key)
             pages.check_whole(path)
             fd = os.open(path, os.O_RDONLY)
-            meta = pages._latest_meta(fd, path, os.stat(path).st_size)
+            meta = pages.latest_meta(fd, path, os.stat(path).st_size)
             os.close(fd)
             short += os.stat(path).st_size < (meta.last_page + 1) * meta.page_bytes
     assert short, "no file of this test is short: the walk was not tried"
