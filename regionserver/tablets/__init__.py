@@ -1,6 +1,8 @@
 """Tablets: regions whose replicas lie on the servers' own disks, each tablet one Raft group (docs/tablets.md).
 
 disk/    what lies on one server's disk: layout, superblock, consensus metadata, start-up table, deletion step by step
+commands.py, writers.py    a log entry's payload, and what makes a write happen once
+rows/    rows of one tablet: an LMDB file behind the log, set back to a steady point after a power cut
 
 Pure parts decide; shells carry their effects out. Nothing here is joined to the region server's process yet.
 """

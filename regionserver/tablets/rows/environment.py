@@ -1,0 +1,283 @@
+"""A tablet's LMDB file: making, opening, setting back to its steady point, checking.
+
+    <tablet>.<generation>.mdb           databases "rows", "writers", "meta"; each value has a CRC
+    <tablet>.<generation>.mdb.steady    the latest steady point (steady.py)
+    <tablet>.<generation>.mdb.used      count of processes in a row that died with the file open; an orderly close
+                                        removes it
+    <tablet>.<generation>.mdb-lock      LMDB's own
+
+The map has its full size from the start, so it never has to be resized under a reader. The file itself is only as long
+as it must be.
+
+A file without a steady point holds nothing that the log has not, as long as the log begins at its first entry. Such a
+file is begun anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import lmdb
+import msgspec
+
+from coord.rpc.wire import RpcError
+from regionserver.kv.files import DEATHS_MAX, READERS_MAX, reserve_lock
+from regionserver.kv.messages import DAMAGED
+from regionserver.kv.pages import Damaged, check_tree, check_whole
+from regionserver.kv.rows import seal, unseal
+from regionserver.kv.snapshot import DAMAGE
+from regionserver.storage.directory import sync_folder
+from regionserver.tablets.rows import state as states
+from regionserver.tablets.rows import steady
+from regionserver.tablets.rows.errors import RowsFailed, RowsFull, RowsTooNew
+from regionserver.tablets.rows.state import Identity, RowsState
+from regionserver.tablets.rows.steady import SteadyPoint
+
+#: Address space of each open file; 47 bits of it are enough for 2,000 files.
+MAP_BYTES: Final = 64 * 1024 * 1024 * 1024
+DATABASES: Final = (b"rows", b"writers", b"meta")
+IDENTITY_KEY: Final = b"identity"
+STATE_KEY: Final = b"state"
+#: A file of this size is no count of deaths.
+_USED_BYTES_MAX: Final = 20
+#: What may pass: the same step can succeed later.
+_TRANSIENT: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_TRANSIENT_TEXTS: Final = tuple(os.strerror(number) for number in _TRANSIENT)
+_TRANSIENT_LMDB: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError)
+
+
+class RowsDisk:
+    """The doors to the disk for everything that LMDB does not write itself, and for the syncs. Raises OSError."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a small file, or None if there is no such file."""
+        try:
+            with open(path, "rb", buffering=0) as file:
+                return file.read(steady.POINT_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return None
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Give the file this content, atomically and durably."""
+        temporary = f"{path}.tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(fd, data)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+        sync_folder(os.path.dirname(path))
+
+    def read_metas(self, path: str, page_bytes: int) -> bytes:
+        """Return the file's two meta pages."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, steady.META_PAGES * page_bytes, 0)
+        finally:
+            os.close(fd)
+
+    def write_metas(self, path: str, metas: bytes) -> None:
+        """Write the file's two meta pages, durably."""
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            _write_all(fd, metas)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def sync(self, env: Any) -> None:
+        """Make everything that was committed durable. Raises lmdb.Error."""
+        env.sync(True)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+@dataclass(slots=True)
+class RowsFile:
+    """An open file."""
+
+    env: Any
+    rows: Any
+    writers: Any
+    meta: Any
+    page_bytes: int
+
+    def close(self) -> None:
+        """Close the environment; its transactions end."""
+        self.env.close()
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn what LMDB, the system and the checksums raise into RowsFailed or RowsFull."""
+    try:
+        yield
+    except RpcError as error:
+        if error.code != DAMAGED:
+            raise
+        raise RowsFailed(f"{path} is damaged: {error.message}") from error
+    except (*DAMAGE, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RowsFailed(f"{path} is damaged: {error}".splitlines()[0]) from error
+    except Damaged as error:
+        raise RowsFailed(str(error)) from error
+    except (lmdb.Error, OSError) as error:
+        reason = f"{path}: {error}".splitlines()[0]
+        if is_transient(error):
+            raise RowsFull(f"{reason}; make room, and the tablet goes on") from error
+        raise RowsFailed(reason) from error
+
+
+def is_transient(error: Exception) -> bool:
+    """Return True if the same step can succeed later: the disk is full, or the process has too much open."""
+    if isinstance(error, OSError):
+        return error.errno in _TRANSIENT
+    return isinstance(error, _TRANSIENT_LMDB) or any(text in str(error) for text in _TRANSIENT_TEXTS)
+
+
+# --- steps of an open -------------------------------------------------------------------------------------------------
+
+
+def read_point(disk: RowsDisk, path: str, identity: Identity) -> SteadyPoint | None:
+    """Return the file's steady point, or None if it never had one. Raises RowsFailed, RowsTooNew."""
+    with translated(path):
+        data = disk.read(f"{path}.steady")
+    if data is None:
+        return None
+    point = steady.decode(data, f"{path}.steady")
+    if (point.tablet, point.generation) != (identity.tablet, identity.generation):
+        raise RowsFailed(
+            f"{path}.steady belongs to tablet {point.tablet} generation {point.generation}, not to tablet"
+            f" {identity.tablet} generation {identity.generation}"
+        )
+    if not os.path.exists(path):
+        raise RowsFailed(f"{path} is missing, and its steady point is there: the rows are lost")
+    return point
+
+
+def restore(disk: RowsDisk, path: str, point: SteadyPoint, boot: str) -> SteadyPoint:
+    """Set the file back to its steady point. Can be interrupted anywhere and begun again. Raises RowsFailed."""
+    with translated(path):
+        disk.write_metas(path, point.metas)
+        # Only now may the next open take the file's pages for those of this boot.
+        point = msgspec.structs.replace(point, boot=boot)
+        disk.replace(f"{path}.steady", steady.encode(point))
+        forget_use(path)
+        _remove(f"{path}-lock")
+    return point
+
+
+def create(path: str, identity: Identity) -> tuple[RowsFile, RowsState]:
+    """Begin a file without rows, in place of one that never had a steady point. Raises RowsFailed, RowsFull."""
+    with translated(path):
+        for name in (path, f"{path}-lock", f"{path}.used"):
+            _remove(name)
+        file = _opened(path, is_new=True)
+        state = RowsState()
+        with file.env.begin(write=True, db=file.meta) as transaction:
+            transaction.put(IDENTITY_KEY, seal(IDENTITY_KEY, states.encode(identity)))
+            transaction.put(STATE_KEY, seal(STATE_KEY, states.encode(state)))
+    return file, state
+
+
+def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -> tuple[RowsFile, RowsState]:
+    """Open a file after it was checked without a map. Raises RowsFailed, RowsFull, RowsTooNew."""
+    with translated(path):
+        if count_use(path) >= DEATHS_MAX:
+            check_tree(path, progress)
+            forget_use(path)
+        check_whole(path)
+        file = _opened(path, is_new=False)
+    try:
+        with translated(path), file.env.begin(db=file.meta) as transaction:
+            found = states.decode_identity(_sealed(transaction, IDENTITY_KEY))
+            if found.format > states.FORMAT:
+                raise RowsTooNew(f"{path} has format {found.format}, this build reads format {states.FORMAT}")
+            if found != identity:
+                raise RowsFailed(
+                    f"{path} holds tablet {found.tablet} generation {found.generation}, not tablet {identity.tablet}"
+                    f" generation {identity.generation}"
+                )
+            state = stored_state(transaction, file.meta)
+    except BaseException:
+        file.close()
+        raise
+    return file, state
+
+
+def stored_state(transaction: Any, meta: Any) -> RowsState:
+    """Return the state that a transaction sees. Raises Damaged, RpcError or msgspec.MsgspecError."""
+    stored = transaction.get(STATE_KEY, db=meta)
+    if stored is None:
+        raise Damaged("the file has no state")
+    return states.decode_state(unseal(STATE_KEY, stored))
+
+
+def _sealed(transaction: Any, key: bytes) -> bytes:
+    stored = transaction.get(key)
+    if stored is None:
+        raise Damaged(f"the file has no {key.decode()}")
+    return unseal(key, stored)
+
+
+def _opened(path: str, *, is_new: bool) -> RowsFile:
+    reserve_lock(path)
+    env = lmdb.open(
+        path,
+        subdir=False,
+        map_size=MAP_BYTES,
+        max_dbs=len(DATABASES),
+        max_readers=READERS_MAX,
+        mode=0o600,
+        create=is_new,
+        readahead=False,
+        sync=False,
+        metasync=False,
+    )
+    try:
+        rows, writers, meta = (env.open_db(name, create=is_new) for name in DATABASES)
+    except lmdb.NotFoundError as error:
+        env.close()
+        raise Damaged(f"{path} has not the databases of a tablet's rows") from error
+    except BaseException:
+        env.close()
+        raise
+    return RowsFile(env, rows, writers, meta, env.stat()["psize"])
+
+
+# --- marks of use -----------------------------------------------------------------------------------------------------
+
+
+def count_use(path: str) -> int:
+    """Return how many processes in a row died with the file open, and count this one. Raises OSError.
+
+    Damaged pages can lead LMDB out of its map, which ends the process. Who has died twice is checked page by page.
+    """
+    try:
+        with open(f"{path}.used", "rb", buffering=0) as file:
+            content = file.read(_USED_BYTES_MAX)
+    except FileNotFoundError:
+        content = b"0"
+    deaths = int(content) if content.isdigit() else DEATHS_MAX
+    with open(f"{path}.used", "wb", buffering=0) as file:  # not synced: a power cut is no death of the file's making
+        file.write(b"%d" % (deaths + 1))
+    return deaths
+
+
+def forget_use(path: str) -> None:
+    """Forget earlier deaths. Raises OSError."""
+    _remove(f"{path}.used")
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

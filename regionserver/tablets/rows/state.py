@@ -1,0 +1,81 @@
+"""What a tablet's file says about itself: its identity, and the state after the last applied entry.
+
+The state is stored in the same commit as the rows that it describes. All of it is the same in every replica at the same
+index.
+
+The digest is the sum, modulo 2**128, of one hash per row. A sum does not depend on the order of changes, and a changed
+row costs two hashes. Replicas with equal digests at one index have equal rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+#: Raised when the databases of a file, or what they hold, change their meaning.
+FORMAT: Final = 1
+DIGEST_BYTES: Final = 16
+_MODULUS: Final = 1 << (8 * DIGEST_BYTES)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+class Identity(msgspec.Struct, frozen=True, array_like=True):
+    """Which tablet's file this is, and of which generation."""
+
+    tablet: str
+    generation: int
+    format: int = FORMAT
+
+
+class RowsState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """State after the entry at (`applied_term`, `applied_index`).
+
+    `rows` and `size` count rows, and bytes of their keys and values. `clock_ms`, `horizon_ms`, `kept`: see
+    `regionserver.tablets.writers.Totals`.
+    """
+
+    applied_index: int = 0
+    applied_term: int = 0
+    rows: int = 0
+    size: int = 0
+    clock_ms: int = 0
+    horizon_ms: int = 0
+    kept: int = 0
+    digest: bytes = bytes(DIGEST_BYTES)
+
+    @property
+    def applied(self) -> tuple[int, int]:
+        """Index and term of the last applied entry."""
+        return self.applied_index, self.applied_term
+
+
+def row_hash(key: bytes, value: bytes) -> int:
+    """Return the part of one row in the digest."""
+    data = len(key).to_bytes(2, "little") + key + value
+    return int.from_bytes(hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest(), "little")
+
+
+def add_to_digest(digest: bytes, difference: int) -> bytes:
+    """Return the digest after hashes were added and subtracted; `difference` is their sum and may be negative."""
+    return ((int.from_bytes(digest, "little") + difference) % _MODULUS).to_bytes(DIGEST_BYTES, "little")
+
+
+_IDENTITIES: Final = msgspec.msgpack.Decoder(Identity)
+_STATES: Final = msgspec.msgpack.Decoder(RowsState)
+
+
+def encode(value: Identity | RowsState) -> bytes:
+    """Return `value` as it is stored."""
+    return _ENCODER.encode(value)
+
+
+def decode_identity(stored: bytes) -> Identity:
+    """Return a stored identity. Raises msgspec.MsgspecError."""
+    return _IDENTITIES.decode(stored)
+
+
+def decode_state(stored: bytes) -> RowsState:
+    """Return a stored state. Raises msgspec.MsgspecError."""
+    return _STATES.decode(stored)

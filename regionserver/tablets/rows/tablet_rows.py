@@ -1,0 +1,489 @@
+"""The rows of one tablet on one server: log entries applied, rows read, steady points made.
+
+`apply` may be called by one thread at a time, and so may `steady`; both may run together, and beside any number of
+reads. A commit is not synced: an entry is applied only after the log has made the entry durable. What a power cut
+takes from the file, the log still has, from the latest steady point on. So the log's floor may move to `point` and no
+further.
+
+Entries without a command change the applied index in memory only. The index is stored with the next command, or with
+the next steady point; after a restart such entries are applied once more, which changes nothing.
+
+A tablet whose rows are damaged refuses every further call with RowsFailed. Nothing that happens to one tablet's rows
+ends the process or touches another tablet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import lmdb
+import msgspec
+
+from coord.raft.messages import NORMAL, Entry
+from coord.rpc.wire import RpcError
+from regionserver.kv.rows import seal, unseal
+from regionserver.kv.snapshot import DAMAGE, RowSnapshot
+from regionserver.tablets.commands import NO_COMMAND, CommandError, KvCommand, WriteOutcome, decode
+from regionserver.tablets.rows import environment, steady
+from regionserver.tablets.rows.environment import STATE_KEY, RowsDisk, RowsFile, translated
+from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
+from regionserver.tablets.rows.round import Round
+from regionserver.tablets.rows.state import Identity, RowsState, add_to_digest, encode, row_hash
+from regionserver.tablets.rows.steady import SteadyPoint, Unsteady
+
+#: Entries, operations and bytes of payload in one commit, at most. LMDB keeps the pages of a commit in memory, and each
+#: operation may touch a page of its own.
+ROUND_ENTRIES_MAX: Final = 512
+ROUND_OPERATIONS_MAX: Final = 8192
+ROUND_BYTES_MAX: Final = 8 * 1024 * 1024
+#: Pages of each commit besides those of rows: state, free pages, roots and branches of the databases.
+_COMMIT_PAGES: Final = 8
+#: How long `close` waits for reads.
+CLOSE_WITHIN_S: Final = 30.0
+
+
+class TabletRows:
+    """One tablet's rows. Use `TabletRows.open`."""
+
+    def __init__(
+        self,
+        path: str,
+        identity: Identity,
+        boot: str,
+        disk: RowsDisk,
+        file: RowsFile,
+        state: RowsState,
+        point: SteadyPoint | None,
+    ) -> None:
+        self.path = path
+        #: Why nothing is served any more; "" while the rows are whole as far as anybody has read.
+        self.damage = ""
+        self._identity = identity
+        self._boot = boot
+        self._disk = disk
+        self._file = file
+        #: After the last applied entry, and as the file has it.
+        self._state = self._stored = state
+        self._point = point
+        self._pin: Any = None
+        #: A steady point exists and is not pinned: no commit before the next point.
+        self._must_point = False
+        #: LMDB refuses the environment.
+        self._must_reopen = False
+        self._unsteady = Unsteady()
+        self._is_closed = False
+        self._users = 0
+        self._changed = threading.Condition()
+        self._committing = threading.Lock()
+        self._steadying = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        identity: Identity,
+        boot: str,
+        floor: tuple[int, int],
+        *,
+        disk: RowsDisk | None = None,
+        progress: Callable[[], None] = lambda: None,
+    ) -> TabletRows:
+        """Open the file of a replica, set back to its steady point if the machine has booted since.
+
+        `boot` is the machine's boot id. `floor` is the position (index, term) behind which the log has all entries.
+
+        Raises:
+            RowsFailed: the rows are damaged or lost, or end before the log begins.
+            RowsFull: there is no room for what an open has to write.
+            RowsTooNew: a later build wrote the file.
+        """
+        disk = disk or RowsDisk()
+        point = environment.read_point(disk, path, identity)
+        if point is None:
+            if floor[0] > 0:
+                raise RowsFailed(f"{path} has no steady point, and the log begins after entry {floor[0]}")
+            file, state = environment.create(path, identity)
+            return cls(path, identity, boot, disk, file, state, None)
+        is_restored = point.boot != boot
+        if is_restored:
+            point = environment.restore(disk, path, point, boot)
+        file, state = environment.open_existing(path, identity, progress)
+        try:
+            if is_restored and state.applied != point.applied:
+                raise RowsFailed(
+                    f"{path} was set back to its steady point at entry {point.applied_index}, and is at entry"
+                    f" {state.applied_index}"
+                )
+            if state.applied_index < floor[0]:
+                raise RowsFailed(
+                    f"{path} ends at entry {state.applied_index}, and the log begins after entry {floor[0]}"
+                )
+            rows = cls(path, identity, boot, disk, file, state, point)
+            with translated(path):
+                rows._repin()
+        except BaseException:
+            file.close()
+            raise
+        return rows
+
+    # --- figures ---
+
+    @property
+    def applied(self) -> tuple[int, int]:
+        """Index and term of the last applied entry."""
+        return self._state.applied
+
+    @property
+    def state(self) -> RowsState:
+        """State after the last applied entry: digest, counts, the tablet's clock."""
+        return self._state
+
+    @property
+    def point(self) -> tuple[int, int]:
+        """Index and term up to which a power cut takes nothing: the highest floor that the log may have."""
+        return self._point.applied if self._point is not None else (0, 0)
+
+    def is_due(self, now_s: float) -> bool:
+        """Return True if `steady` should be called. `now_s` is any clock that does not go back."""
+        return self._unsteady.is_due(now_s)
+
+    # --- applying ---
+
+    def apply(self, entries: Sequence[Entry]) -> list[WriteOutcome]:
+        """Apply committed entries, which follow the last applied one; return an outcome for each.
+
+        The list is shorter if the disk became full on the way. The entries behind it can be applied later.
+
+        Raises:
+            RowsFull: there is no room; nothing was changed.
+            RowsFailed: the rows or an entry are damaged.
+            RowsClosed: the rows were closed.
+        """
+        if self._must_reopen:
+            self._reopen()
+        if self._must_point:
+            self.steady()
+        outcomes: list[WriteOutcome] = []
+        with self._committing:
+            self._check_usable()
+            while len(outcomes) < len(entries):
+                try:
+                    with self._guarded():
+                        outcomes += self._round(entries, len(outcomes))
+                except RowsError as error:
+                    if outcomes and not isinstance(error, RowsFailed):
+                        break
+                    raise
+        return outcomes
+
+    def _round(self, entries: Sequence[Entry], start: int) -> list[WriteOutcome]:
+        """Apply as many entries as fit in one commit."""
+        commands = self._decoded(entries, start)
+        if all(command is None for _, command in commands):
+            last = commands[-1][0]
+            assert commands[0][0].index == self._state.applied_index + 1, f"entry {last.index} does not follow"
+            self._state = msgspec.structs.replace(self._state, applied_index=last.index, applied_term=last.term)
+            return [WriteOutcome(NO_COMMAND, entry.term, entry.index) for entry, _ in commands]
+        file = self._file
+        transaction = self._begin()
+        try:
+
+            def read(key: bytes) -> bytes | None:
+                stored = transaction.get(key)
+                return None if stored is None else unseal(key, stored)
+
+            work = Round(self._state, read, _WritersStore(transaction, file.writers))
+            outcomes = [work.apply(entry.term, entry.index, command) for entry, command in commands]
+            state, changes, records = work.finish()
+            size = 0
+            for key, value in changes:
+                if value is None:
+                    transaction.delete(key)
+                else:
+                    transaction.put(key, seal(key, value))
+                    size += len(value)
+            transaction.put(STATE_KEY, seal(STATE_KEY, encode(state)), db=file.meta)
+            transaction.commit()
+        except BaseException:
+            transaction.abort()
+            raise
+        self._state = self._stored = state
+        # An upper bound: changed rows may share pages.
+        self._unsteady.note(size + file.page_bytes * (len(changes) + 2 * records + _COMMIT_PAGES))
+        return outcomes
+
+    def _decoded(self, entries: Sequence[Entry], start: int) -> list[tuple[Entry, KvCommand | None]]:
+        """Return the entries of the next commit with their commands."""
+        found: list[tuple[Entry, KvCommand | None]] = []
+        operations = size = 0
+        for position in range(start, min(len(entries), start + ROUND_ENTRIES_MAX)):
+            entry = entries[position]
+            command = None
+            if entry.kind == NORMAL:
+                try:
+                    command = decode(entry.data)
+                except CommandError as error:
+                    raise RowsFailed(f"{self.path}: entry {entry.index} cannot be applied: {error}") from error
+                operations += len(command.operations)
+                size += len(entry.data)
+                if found and (operations > ROUND_OPERATIONS_MAX or size > ROUND_BYTES_MAX):
+                    break
+            found.append((entry, command))
+        return found
+
+    def _begin(self) -> Any:
+        """Begin a commit. Raises RowsFull if LMDB refuses the environment because the disk has failed it once."""
+        assert not self._must_point, "a commit could write over the pages of the steady point"
+        try:
+            return self._file.env.begin(write=True, db=self._file.rows)
+        except lmdb.PanicError as error:
+            self._must_reopen = True
+            raise RowsFull(f"{self.path}: the disk has failed a commit; the next call opens the file anew") from error
+
+    def _reopen(self) -> None:
+        """Open the file anew in place of an environment that LMDB refuses; the pin ends."""
+        with self._guarded(), self._steadying, self._committing, self._changed:
+            self._check_usable()
+            self._close_file()
+            self._file, self._stored = environment.open_existing(self.path, self._identity, lambda: None)
+            self._must_reopen = False
+            self._repin()
+
+    def _close_file(self) -> None:
+        """Wait for reads, then close the file. Raises RowsFailed if they take too long."""
+        if not self._changed.wait_for(lambda: self._users == 0, CLOSE_WITHIN_S):
+            raise RowsFailed(f"{self.path}: a read has been under way for {CLOSE_WITHIN_S:g} s")
+        if self._pin is not None:
+            self._pin.abort()
+            self._pin = None
+        self._file.close()
+
+    def _repin(self) -> None:
+        """Pin the steady point, if the file is still at the point; else the next commit needs a new point."""
+        if self._point is None:
+            return
+        pin = self._begin_pin()
+        if pin.id() == self._point.transaction:
+            self._pin = pin
+            self._must_point = False
+        else:
+            pin.abort()
+            self._must_point = True
+
+    # --- steady points ---
+
+    def steady(self) -> tuple[int, int]:
+        """Make a steady point of the present state; return the index and term that it covers.
+
+        Commits and reads go on meanwhile.
+
+        Raises:
+            RowsFull: there is no room for the point; the former point stays.
+            RowsFailed: the file cannot be made durable.
+            RowsClosed: the rows were closed.
+        """
+        with self._steadying, self._guarded():
+            if self._must_point:
+                self._make_point()  # before the applied index is stored: that is a commit, too
+            self._make_point()
+        return self.point
+
+    def _make_point(self) -> None:
+        with self._committing:
+            self._check_usable()
+            if not self._must_point:
+                self._store_applied()
+            pin = self._begin_pin()
+            state, written, transaction = self._stored, self._unsteady.written, pin.id()
+            page_bytes = self._file.page_bytes
+            try:
+                if self._point is not None and self._pin is not None and transaction == self._point.transaction:
+                    pin.abort()
+                    return
+                metas = self._disk.read_metas(self.path, page_bytes)
+            except BaseException:
+                pin.abort()
+                raise
+        point = SteadyPoint(
+            steady.FORMAT,
+            self._identity.tablet,
+            self._identity.generation,
+            self._boot,
+            state.applied_index,
+            state.applied_term,
+            transaction,
+            page_bytes,
+            metas,
+        )
+        try:
+            assert steady.latest_transaction(metas, page_bytes, self.path) == transaction, "another commit's meta pages"
+            self._sync()
+            self._disk.replace(f"{self.path}.steady", steady.encode(point))
+        except BaseException:
+            # Perhaps the new point is in place already. The former pin keeps its pages as well: none of them can have
+            # been freed before the former point.
+            pin.abort()
+            raise
+        with self._committing:
+            former, self._pin = self._pin, pin
+            self._point = point
+            self._must_point = False
+            self._unsteady.covered(written)
+        if former is not None:
+            former.abort()
+
+    def _begin_pin(self) -> Any:
+        """Begin the read transaction that keeps the pages of the latest commit."""
+        return self._file.env.begin()
+
+    def _sync(self) -> None:
+        """Sync the file.
+
+        The system forgets the pages that it could not write, and the next sync would succeed without them. So the file
+        must be set back to its former point, by this process or the next.
+        """
+        try:
+            self._disk.sync(self._file.env)
+        except (lmdb.Error, OSError) as error:
+            if self._point is not None:
+                unusable = msgspec.structs.replace(self._point, boot="")
+                with contextlib.suppress(OSError):
+                    self._disk.replace(f"{self.path}.steady", steady.encode(unusable))
+            raise RowsFailed(f"{self.path} cannot be synced: {error}") from error
+
+    def _store_applied(self) -> None:
+        """Store an applied index that so far is in memory only."""
+        state = self._state
+        if state.applied == self._stored.applied:
+            return
+        transaction = self._begin()
+        try:
+            transaction.put(STATE_KEY, seal(STATE_KEY, encode(state)), db=self._file.meta)
+            transaction.commit()
+        except BaseException:
+            transaction.abort()
+            raise
+        self._stored = state
+        self._unsteady.note(self._file.page_bytes * _COMMIT_PAGES)
+
+    # --- reading ---
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[RowSnapshot]:
+        """The rows as of now: at `applied`, or later.
+
+        Raises:
+            RowsFailed: the rows are damaged.
+            RowsClosed: the rows were closed.
+        """
+        with self._using() as file:
+            with self._guarded():
+                transaction = file.env.begin(db=file.rows)
+            try:
+                with transaction:
+                    yield RowSnapshot(transaction)
+            except (RpcError, *DAMAGE) as error:
+                with self._guarded():  # what the caller raises for reasons of its own passes
+                    raise error
+
+    def recount(self) -> tuple[RowsState, RowsState]:
+        """Read every row; return the state that the file has stored, and the state that its rows add up to.
+
+        Raises:
+            RowsFailed: a row is damaged.
+        """
+        with self._guarded(), self._using() as file, file.env.begin(db=file.rows) as transaction:
+            stored = environment.stored_state(transaction, file.meta)
+            count = size = total = 0
+            with transaction.cursor() as cursor:
+                for key, sealed in cursor:
+                    value = unseal(key, sealed)
+                    count += 1
+                    size += len(key) + len(value)
+                    total += row_hash(key, value)
+        empty = bytes(len(stored.digest))
+        return stored, msgspec.structs.replace(stored, rows=count, size=size, digest=add_to_digest(empty, total))
+
+    # --- ends ---
+
+    def close(self) -> None:
+        """Make a steady point, wait for reads, and close the file. Without room for a point the log has the rest.
+
+        Raises:
+            RowsFailed: the rows are damaged, or a read takes too long.
+        """
+        try:
+            if not self.damage and not self._is_closed:
+                with contextlib.suppress(RowsError):
+                    self.steady()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the file without a steady point, as the death of the process would. Raises RowsFailed."""
+        with self._steadying, self._committing, self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._close_file()
+            with contextlib.suppress(OSError):  # at worst the next open reads the file page by page
+                environment.forget_use(self.path)
+
+    def _check_usable(self) -> None:
+        if self.damage:
+            raise RowsFailed(self.damage)
+        if self._is_closed:
+            raise RowsClosed(f"{self.path} is closed")
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[RowsFile]:
+        with self._changed:
+            self._check_usable()
+            self._users += 1
+            file = self._file
+        try:
+            yield file
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Translate errors. The first RowsFailed is remembered, and refuses every later call."""
+        try:
+            with translated(self.path):
+                yield
+        except RowsFailed as error:
+            self.damage = self.damage or str(error)
+            raise
+
+
+class _WritersStore:
+    """The database of writers' results, within one commit; values have checksums as rows have."""
+
+    def __init__(self, transaction: Any, database: Any) -> None:
+        self._transaction = transaction
+        self._database = database
+        self._cursor: Any = None
+
+    def get(self, key: bytes) -> bytes | None:
+        stored = self._transaction.get(key, db=self._database)
+        return None if stored is None else unseal(key, stored)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._transaction.put(key, seal(key, value), db=self._database)
+
+    def delete(self, key: bytes) -> None:
+        self._transaction.delete(key, db=self._database)
+
+    def first(self, prefix: bytes) -> bytes | None:
+        if self._cursor is None:
+            self._cursor = self._transaction.cursor(self._database)
+        if not self._cursor.set_range(prefix):
+            return None
+        key = bytes(self._cursor.key())
+        return key if key.startswith(prefix) else None
