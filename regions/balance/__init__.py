@@ -1,5 +1,5 @@
-"""Even load over the servers.
+"""Balance of load over the servers.
 
-balancer.py          which replicas to move, and why each
-cluster_snapshot.py  the running cluster as a planner's input
+balancer.py          chooses the replicas to move, each with its reason
+cluster_snapshot.py  builds a planner's input from the running cluster
 """

@@ -1,17 +1,20 @@
-"""The balancer: which replicas to move so that servers carry what their weights say, and why each (RT-14, RT-15).
+"""The balancer: chooses moves that bring servers to their shares by weight, each with its reason (RT-14, RT-15). Pure.
 
-A function of the world: no clock, no chance, ties broken by uuid and key. It looks at servers of one group at a time.
+The result depends only on the cluster state: ties are broken by uuid and key. Servers of one pool (a group and a kind)
+are balanced at a time, in this order:
 
-*Place*: a replica on a server of another group, or sharing a rack that it need not share, is moved first.
-*Count*: with `due` a server's share by weight (as racks allow, `plan/quota.py`) and `over` what it has beyond it, a
-move of one replica of table t from s to d pays iff the sum of the squares of all `over`, per table and in all, falls.
-So the tables' and the servers' counts are weighed against each other, each move brings the cluster nearer, and a round
-never undoes another one: the sum cannot fall for ever. Tables weigh a little more, or two of them could keep each other
-uneven.
-*Size*, then *load*: a server further from its share than the tolerance gives a large replica for a small one of the
-same table, which leaves every count as it is; a load swap may not push sizes out of their tolerance.
+*Place*. A replica on a server of another pool, or in a rack that it shares without need, moves first.
 
-What does not pay is not moved: a swap must bring the worse of the two servers nearer to its share by `gain_min` of it.
+*Count*. `due` is a server's share by weight, as far as racks allow it (`plan/problem/quota.py`). `over` is the number
+of replicas beyond it. Moving one replica of table t from server s to server d pays if and only if the sum of the
+squares of all `over`, per table and in total, falls. So each move improves the balance of tables and servers together,
+and rounds cannot undo each other, because the sum cannot fall forever. Tables have a slightly larger weight, as two
+tables could otherwise keep each other uneven.
+
+*Size*, then *load*. A server further from its share than the tolerance exchanges a large replica for a small one of the
+same table, which keeps all counts. A swap by load must keep sizes within their tolerance.
+
+A swap must bring the worse of the two servers nearer to its share by at least `gain_min` of the share.
 """
 
 from __future__ import annotations
@@ -33,30 +36,30 @@ from regions.records.model import BalanceMove, GroupBalance
 
 Floats = npt.NDArray[np.float64]
 
-#: Shares are quotients: differences below this are rounding.
+#: Differences of shares below this are rounding errors.
 _NEAR: Final = 1e-6
-#: Weight of a table's squares against those of the whole.
+#: Weight of a table's squares relative to the squares of the total.
 _TABLE: Final = 1.01
-#: What the difference of two servers' scores must exceed: one replica fewer here and one more there, twice.
+#: A move pays if the difference of the two servers' scores is above this.
 _LEAST: Final = _TABLE + 1
-#: Tables that one round looks at, those in want first; each costs a row of one number per server.
+#: Tables balanced in one round, those with the largest gain first. Each costs a row with one number per server.
 TABLES_MAX: Final = 100
-#: Receivers that are tried for the server furthest above its share, before it is left as it is.
+#: Receivers that are tried for the server furthest above its share, before the server is skipped.
 _TRIES: Final = 8
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """A round: the moves, the balance before and as it would be after them."""
+    """One round: the moves, and the balance before and after them."""
 
     moves: list[BalanceMove]
     before: list[GroupBalance]
     after: list[GroupBalance]
-    #: A bound ended the round while further moves would have paid.
+    #: True if a limit ended the round while further moves would have paid.
     more: bool = False
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """Whether a round may begin: `blocking` transitions must end first; `excluded` servers take no part."""
+    """Whether a round may begin: `blocking` transitions must end first, `excluded` servers take no part."""
 
     blocking: list[str]
     excluded: frozenset[str]
@@ -64,7 +67,7 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 def gate(world: ClusterState, now_ms: int, config: BalancerConfig, limit: int = 20) -> Gate:
-    """RT-14 with X9: transitions hold balancing up only while young; a stuck one takes its servers out, no more."""
+    """Return what blocks a round (RT-14). Only young transitions block it; stuck ones exclude their servers (X9)."""
     blocking: list[str] = []
     stuck: list[str] = []
     excluded: set[str] = set()
@@ -89,7 +92,7 @@ def propose(
     exclude: Collection[str] = (),
     loads: Mapping[str, float] | None = None,
 ) -> Proposal:
-    """The moves of one round. `exclude`: servers that take no part; `loads`: load of replicas by key, any unit."""
+    """Return the moves of one round. `exclude` are servers that take no part, `loads` the replicas' loads by key."""
     config = config or BalancerConfig()
     budget = _Budget(config)
     moves: list[BalanceMove] = []
@@ -110,28 +113,29 @@ def propose(
 
 
 class _Budget:
-    """Moves that are left, in all and per server."""
+    """Remaining moves of a round, in total and per server."""
 
     def __init__(self, config: BalancerConfig) -> None:
         self.config = config
         self.left = config.moves_max
         self.used: dict[str, int] = {}
-        #: Something would have paid and did not fit.
+        #: True if a move that would have paid was not made because of a limit.
         self.short = False
 
     def room(self, uuid: str) -> int:
-        """Moves that the server may still take part in."""
+        """Return the remaining moves of a server."""
         return min(self.left, self.config.per_server_max - self.used.get(uuid, 0))
 
     def spend(self, *uuids: str) -> None:
-        """One move between these servers."""
+        """Count one move between these servers."""
+        assert self.left > 0, "a round has no move left"
         self.left -= 1
         for uuid in uuids:
             self.used[uuid] = self.used.get(uuid, 0) + 1
 
 
 def _shares(servers: Sequence[Server], tables: Sequence[Table]) -> Floats:
-    """Each server's part of the group: by weight, less where its rack cannot use so much (a region once per rack)."""
+    """Return each server's share of the pool: by weight, less if its rack cannot use it (one replica per rack)."""
     if not servers:
         return np.zeros(0)
     demand: dict[int, int] = {}
@@ -149,9 +153,9 @@ def _shares(servers: Sequence[Server], tables: Sequence[Table]) -> Floats:
 
 
 class _Sheet:
-    """What the servers of one pool (a group and a kind) hold, and what they would hold after the moves so far.
+    """The replicas of the servers of one pool (a group and a kind), after the moves of the round so far.
 
-    Servers are known by number.
+    Servers are numbered.
     """
 
     def __init__(
@@ -171,20 +175,20 @@ class _Sheet:
         everything = [one for one in world.tables.values() if one.wants_open]
         tables = [one for one in everything if pool(one.record.group, one.record.kind) == name]
         self.part: Floats = _shares(self.servers, tables)
-        #: Servers that have had their part of the round.
+        #: Servers without a remaining move.
         self.full = np.array([budget.room(one.uuid) <= 0 for one in self.servers], dtype=np.bool_)
-        #: Replicas that may be moved, by (table, server number); those moved in this round are out.
+        #: Replicas that may be moved, by table and server number, without those moved in this round.
         self.movable: dict[str, dict[int, dict[str, Replica]]] = {}
         self.counts: dict[str, Floats] = {}
-        #: Parts of the table: replicas share no rack, so a table with several has shares of its own.
+        #: Shares per table. Tables with several replicas have shares of their own, because replicas share no rack.
         self.parts: dict[str, Floats] = {}
         self.total: Floats = np.zeros(len(self.servers))
         self.load_of = loads
         self.size = _Metric(self, lambda replica: float(replica.region.record.size_bytes))
         self.load = _Metric(self, lambda replica: loads.get(replica.key, 0.0))
-        #: Replicas of the group's tables on servers that must not have them.
-        self.strays: list[Replica] = []
-        #: Regions with a move of this round: one at a time, so that replicas never meet.
+        #: Replicas of the pool's tables on servers of other pools.
+        self.wrong_pool: list[Replica] = []
+        #: Regions with a move in this round. One move per region, so that two replicas do not move to one server.
         self.touched: set[str] = set()
         for table in tables:
             self._add(table)
@@ -201,7 +205,7 @@ class _Sheet:
                 at_rest = at_rest and replica.order is None and replica.open_on is not None
                 if number is None:
                     if at_rest and on is not None and pool(on.group, on.kind) != self.pool:
-                        self.strays.append(replica)
+                        self.wrong_pool.append(replica)
                     continue
                 counts[number] += 1
                 self.size.add(replica, number)
@@ -216,18 +220,18 @@ class _Sheet:
     # --- measures ---------------------------------------------------------------------------------------------------
 
     def over(self, name: str) -> Floats:
-        """What each server has of a table beyond its share."""
+        """Return each server's number of replicas of a table beyond its share."""
         counts = self.counts[name]
         over: Floats = counts - counts.sum() * self.parts[name]
         return over
 
     def over_all(self) -> Floats:
-        """What each server has of all tables beyond its share."""
+        """Return each server's number of all replicas beyond its share."""
         over: Floats = self.total - self.total.sum() * self.part
         return over
 
     def balance(self) -> GroupBalance:
-        """How even things are now."""
+        """Return the current balance."""
         skews = [float(np.ptp(self.over(name))) for name in self.counts]
         return GroupBalance(
             self.pool,
@@ -242,7 +246,10 @@ class _Sheet:
     # --- moves ------------------------------------------------------------------------------------------------------
 
     def allows(self, replica: Replica, target: Server) -> bool:
-        """Whether the replica may go there: not beside another of its region, nor onto a rack more crowded than now."""
+        """Return True if the replica may move to `target`.
+
+        It must not join another replica of its region, nor a rack with more replicas of the region than its own.
+        """
         if replica.region.record.region_id in self.touched:
             return False
         if not can_open(target.kind, replica.region.table.record.kind):
@@ -256,7 +263,7 @@ class _Sheet:
         return racks.count(target.rack) <= (racks.count(here.rack) if here is not None else 0)
 
     def move(self, replica: Replica, target: int, reason: str) -> BalanceMove:
-        """Book the move, and make its record."""
+        """Apply a move to the sheet, and return its record."""
         source = replica.open_on
         assert source is not None, replica.key
         destination = self.servers[target]
@@ -282,8 +289,8 @@ class _Sheet:
         return BalanceMove(replica.key, table.name, source.uuid, destination.uuid, reason)
 
     def misplaced(self) -> Iterator[BalanceMove]:
-        """Replicas on a server of another group, and those that share a rack although another one is free."""
-        for replica in sorted(self.strays, key=lambda one: one.key):
+        """Yield moves of replicas on servers of another pool, and of replicas that share a rack without need."""
+        for replica in sorted(self.wrong_pool, key=lambda one: one.key):
             assert replica.open_on is not None, replica.key
             target = self._best_target(replica, racks=())
             if target is not None:
@@ -303,15 +310,15 @@ class _Sheet:
 
     @staticmethod
     def _difference(replica: Replica) -> str:
-        """Return in words why a stray may not stay on its server."""
+        """Return why a replica may not stay on its server of another pool."""
         server, table = replica.open_on, replica.region.table.record
         assert server is not None, replica.key
         if server.group != table.group:
             return f"the table belongs to group {pool_words(table.group)}, the server to {pool_words(server.group)}"
-        return f"the table is of kind {table.kind or KV}, the server of {server.kind or KV}"
+        return f"the table needs kind {table.kind or KV}, the server is {server.kind or KV}"
 
     def _best_target(self, replica: Replica, racks: Collection[str]) -> int | None:
-        """The server furthest below its share outside of `racks` that may take the replica."""
+        """Return the server furthest below its share, outside of `racks`, that may take the replica."""
         source = replica.open_on
         for number in np.argsort(self.over_all(), kind="stable").tolist():
             server = self.servers[number]
@@ -324,8 +331,8 @@ class _Sheet:
         return None
 
     def even_counts(self) -> Iterator[BalanceMove]:
-        """Moves by count, the most profitable first, until none pays."""
-        tables = self._tables_in_want()
+        """Yield moves by count, the largest gain first, until no move pays."""
+        tables = self._improvable_tables()
         if not tables:
             return
         over = np.array([self.over(name) for name in tables])
@@ -342,7 +349,7 @@ class _Sheet:
             source = int(givers[row].argmax())
             found = self._pair(tables[row], source, float(givers[row, source]), takers[row])
             if found is None:
-                able[row, source] = False  # nothing of this table can leave there with profit
+                able[row, source] = False  # no replica of this table can leave this server with a gain
                 continue
             replica, target = found
             yield self.move(replica, target, self._count_reason(tables[row], source, target))
@@ -351,7 +358,7 @@ class _Sheet:
             able[row, source] = bool(self.movable[tables[row]][source])
 
     def _pair(self, name: str, source: int, score: float, takers: Floats) -> tuple[Replica, int] | None:
-        """A replica of the table on `source`, and the neediest server that may take it and still makes it pay."""
+        """Return a replica of the table on `source` and the receiver with the largest gain; None if no move pays."""
         for target in np.argsort(takers, kind="stable").tolist():
             if not score - float(takers[target]) - _LEAST > _NEAR:
                 return None
@@ -371,8 +378,8 @@ class _Sheet:
             f"{total[target]:.0f} there, {all_due[target]:.1f} due"
         )
 
-    def _tables_in_want(self) -> list[str]:
-        """Tables for which some move might pay, those with the greatest gain first, at most TABLES_MAX."""
+    def _improvable_tables(self) -> list[str]:
+        """Return up to TABLES_MAX tables for which a move may pay, the largest gain first."""
         total = self.over_all()
         gains: list[tuple[float, str]] = []
         for name, counts in self.counts.items():
@@ -384,14 +391,14 @@ class _Sheet:
         return [name for _, name in sorted(gains)[:TABLES_MAX]]
 
     def _able(self, tables: list[str]) -> npt.NDArray[np.bool_]:
-        """Which servers have a replica at rest, by table."""
+        """Return which servers have a movable replica, by table."""
         able = np.zeros((len(tables), len(self.servers)), dtype=np.bool_)
         for row, name in enumerate(tables):
             able[row, [number for number, held in self.movable[name].items() if held]] = True
         return able
 
     def _any_pays(self, score: Floats, tables: list[str]) -> bool:
-        """Whether the bounds alone keep a move by count from being made."""
+        """Return True if only the limits prevent a move by count."""
         if not self.full.any():
             return False
         held = np.array([self.counts[name] > 0 for name in tables])
@@ -399,7 +406,7 @@ class _Sheet:
         return bool((gains > _NEAR).any())
 
     def _pick(self, name: str, source: int, target: int) -> Replica | None:
-        """The replica to go: the one whose bytes bring both servers nearest to their shares."""
+        """Return the replica to move: the one whose bytes bring both servers nearest to their shares."""
         wanted = (float(self.size.over()[source]) - float(self.size.over()[target])) / 2
         best: Replica | None = None
         rank = (0.0, "")
@@ -412,9 +419,9 @@ class _Sheet:
     def even_out(
         self, metric: _Metric, tolerance: float, unit: str, keep: tuple[_Metric, float] | None = None
     ) -> Iterator[BalanceMove]:
-        """Swaps within tables until every server is within `tolerance` of its share of `metric`, or none helps."""
-        left_alone: set[int] = set()
-        while (pair := metric.extremes(tolerance, left_alone)) is not None:
+        """Yield swaps within tables until every server is within `tolerance` of its share, or no swap helps."""
+        skipped: set[int] = set()
+        while (pair := metric.extremes(tolerance, skipped)) is not None:
             if self.budget.left < 2:
                 self.budget.short = True
                 return
@@ -432,12 +439,12 @@ class _Sheet:
                 yield self.move(swap[1], source, reason)
                 break
             else:
-                left_alone.add(source)
+                skipped.add(source)
 
     def _swap(
         self, metric: _Metric, source: int, target: int, keep: tuple[_Metric, float] | None
     ) -> tuple[Replica, Replica] | None:
-        """Two replicas of one table whose exchange helps most, or None if none helps enough."""
+        """Return the two replicas of one table whose exchange helps most, or None if no exchange helps enough."""
         over = metric.over()
         gap = float(over[source] - over[target])
         share = metric.due()
@@ -450,7 +457,7 @@ class _Sheet:
                 continue
             ordered = sorted((metric.of(one), key) for key, one in takes.items())
             for key, large in gives.items():
-                # The exchange moves `difference`; half the gap would be perfect.
+                # The exchange moves `difference`. Half the gap would be ideal.
                 at = bisect_left(ordered, (metric.of(large) - gap / 2, ""))
                 for value, other in ordered[max(0, at - 1) : at + 1]:
                     difference = metric.of(large) - value
@@ -484,7 +491,7 @@ class _Sheet:
 
 
 class _Metric:
-    """Something that adds up over a server's replicas: bytes, load."""
+    """A sum over a server's replicas: bytes or load."""
 
     def __init__(self, sheet: _Sheet, of: Callable[[Replica], float]) -> None:
         self.held: Floats = np.zeros(len(sheet.servers))
@@ -498,21 +505,24 @@ class _Metric:
         self.held[number] -= self.of(replica)
 
     def due(self) -> Floats:
-        """Each server's share."""
+        """Return each server's share."""
         due: Floats = self.held.sum() * self.part
         return due
 
     def over(self) -> Floats:
-        """What each has beyond its share."""
+        """Return each server's amount beyond its share."""
         return self.held - self.due()
 
     def ratio(self) -> float:
-        """The fullest server against its share; 0 if there is nothing to share."""
+        """Return the highest amount of a server relative to its share; 0 without amounts."""
         due = self.due()
         return round(float((self.held / due).max()), 3) if len(due) and due.min() > 0 else 0.0
 
     def extremes(self, tolerance: float, leave: Collection[int]) -> tuple[int, list[int]] | None:
-        """The server furthest above its share and those furthest below theirs; None if all are within tolerance."""
+        """Return the server furthest above its share, and the servers below it in order of need.
+
+        Return None if all servers are within the tolerance. Servers in `leave` are not returned as the first.
+        """
         due, over = self.due(), self.over()
         if len(due) < 2 or due.min() <= 0:
             return None

@@ -1,8 +1,8 @@
-"""The running cluster as a planner's input, from what the active master tells. Pure.
+"""Builds a planner's input from the active master's replies about the running cluster. Pure.
 
-A region takes part if it is to be open: of an enabled table, and not unassigned by an operator. A replica in
-transition counts where it is going, so that the census is the same before, during and after its arrival. The cluster
-does not know where blocks lie.
+A region takes part if it should be open: its table is enabled, and no operator has unassigned the region. A replica in
+transition counts on its destination, so the snapshot is the same before, during and after the move. The snapshot has no
+block locations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regions.records.model import RegionState, TableIntent, TableRecord, TableSt
 
 
 def census(servers: Iterable[ServerLoad], tables: Iterable[Regions]) -> Snapshot:
-    """What `snapshot_of` of a master would say of all its regions at once."""
+    """Return the snapshot of all regions, equal to `snapshot_of` on a master."""
     rows: list[RegionRow] = []
     last: list[LastRow] = []
     for found in tables:
@@ -50,7 +50,7 @@ def census(servers: Iterable[ServerLoad], tables: Iterable[Regions]) -> Snapshot
 
 
 def whereabouts(replica: ReplicaStatus) -> str:
-    """Uuid of the server that has a replica or is about to have it; "" if there is none."""
+    """Return the uuid of the server that has, or is getting, a replica; "" if there is none."""
     transition = replica.transition
     if transition is not None and transition.destination is not None:
         return transition.destination.uuid

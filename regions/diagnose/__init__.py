@@ -1,8 +1,9 @@
-"""Answers for operators: what is wrong, why, and what would help.
+"""Diagnosis for operators: problems, their reasons, and the steps that help.
 
-fsck.py           the store against every server's own list
-invariants.py     what must hold in a running cluster; violations become alarms
-explain.py        why a replica is where it is; explain_table.py why a table is not at rest
+fsck.py           compares the store with every server's own list of replicas
+invariants.py     invariants of a running cluster; violations become alarms
+explain.py        explains a replica's state
+explain_table.py  explains why a table is not at rest
 problems.py       problems in one line each, the most urgent first
-unstick.py        the one legal step for a stuck replica
+unstick.py        chooses one legal step for a stuck replica
 """

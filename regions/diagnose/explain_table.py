@@ -1,8 +1,8 @@
-"""Why a table is not at rest: which of its replicas hold it up, who has to act on them, and since when (N6). Pure.
+"""Explains why a table is not at rest: which replicas it waits for, who must act on them, and since when (N6). Pure.
 
-A table is ALTERING until every replica follows its latest schema (DD-07), and has just been made until every region has
-been open (DD-03, DD-05); it may also be closing, opening, or deleted and not finished (DD-06). In each case single
-replicas are in the way; those that wait for the same thing of the same server are told together.
+A table is ALTERING until every replica has the latest schema (DD-07), and new until every region has been open (DD-03,
+DD-05). It may also be closing, opening, or deleted and not finished (DD-06). In each case it waits for some of its
+replicas. Replicas that wait for the same step of the same server are grouped.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from regions.messages import Holdup, NextActor, TableExplanation
 from regions.records.kinds import one_copy
 from regions.records.model import TableIntent, TableRecord, TableState, TabletState
 
-#: So many replicas are looked at one by one; the others are counted.
-LOOKED_AT_MAX: Final = 1_000
+#: Replicas that are examined one by one. The others are only counted.
+EXAMINED_MAX: Final = 1_000
 #: Groups that a line about a table names.
 _NAMED_MAX: Final = 3
 
 
 class _Wait(NamedTuple):
-    """What a replica waits for, and of whom: equal ones are told together."""
+    """What a replica waits for, and from which server. Replicas with equal waits are grouped."""
 
     actor: NextActor
     server: str
@@ -34,11 +34,11 @@ class _Wait(NamedTuple):
 
 
 def explain_table(table: Table, world: ClusterState, config: AssignerConfig, now_ms: int) -> TableExplanation:
-    """Where the table stands, and what is in the way of its being at rest."""
-    astray = list(_not_there(table))
-    what = _standing_of(table, astray, world)
-    late = [*_behind(table), *astray]
-    holdups = _grouped(late[:LOOKED_AT_MAX], world, config, now_ms)
+    """Return the table's state and the replicas that it waits for."""
+    unfinished = list(_unfinished(table))
+    what = _state_of(table, unfinished, world)
+    late = [*_behind(table), *unfinished]
+    holdups = _grouped(late[:EXAMINED_MAX], world, config, now_ms)
     return TableExplanation(
         table.record,
         what,
@@ -46,9 +46,9 @@ def explain_table(table: Table, world: ClusterState, config: AssignerConfig, now
         regions=len(table.regions),
         replicas=table.replicas,
         open=table.open_replicas,
-        since_ms=_since_ms(table, astray),
+        since_ms=_since_ms(table, unfinished),
         waiting=sorted(holdups, key=lambda one: (-one.replicas, one.text)),
-        not_looked_at=max(0, len(late) - LOOKED_AT_MAX),
+        not_looked_at=max(0, len(late) - EXAMINED_MAX),
         way_out=_ways_out(table, holdups),
         notes=_notes(table.record),
     )
@@ -59,60 +59,60 @@ def _notes(record: TableRecord) -> list[str]:
     return [note] if note else []
 
 
-def _standing_of(table: Table, astray: list[Replica], world: ClusterState) -> str:
-    """A word for how the table is: its state, or what it is becoming. `astray` are those that are not there."""
+def _state_of(table: Table, unfinished: list[Replica], world: ClusterState) -> str:
+    """Return the table's state, or the state that it is changing to. `unfinished` replicas are not in it yet."""
     record = table.record
     if record.state is TableState.REMOVED:
         return "DELETED" if record.finished_ms else "BEING DELETED"
     if record.state is TableState.ALTERING:
         return record.state.value
-    unborn = [one for one in astray if one.region.record.state is TabletState.PREPARING]
-    if unborn and table.wants_open:
-        begun = any(one.transition is not None and world.alive(one.transition.destination) for one in unborn)
+    creating = [one for one in unfinished if one.region.record.state is TabletState.PREPARING]
+    if creating and table.wants_open:
+        begun = any(one.transition is not None and world.alive(one.transition.destination) for one in creating)
         return TabletState.CREATING.value if begun else TabletState.PREPARING.value
     if record.intent is TableIntent.DISABLED:
-        return "CLOSING" if astray else "DISABLED"
-    return "OPENING" if astray else record.state.value
+        return "CLOSING" if unfinished else "DISABLED"
+    return "OPENING" if unfinished else record.state.value
 
 
 def late_tables(
     world: ClusterState, unplaceable: Iterable[Replica], config: AssignerConfig, now_ms: int
 ) -> Iterator[str]:
-    """A line for each table that has been ALTERING, or being made, for longer than it should: who holds it up."""
-    unborn: set[str] = set()
+    """Yield a line for each table that has been ALTERING or new for too long, with what it waits for."""
+    creating: set[str] = set()
     for replica in (*world.active.values(), *unplaceable):
         region = replica.region
         table_id = region.table.record.table_id
-        if table_id not in unborn and region.record.state is TabletState.PREPARING and region.wants_open:
-            unborn.add(table_id)
+        if table_id not in creating and region.record.state is TabletState.PREPARING and region.wants_open:
+            creating.add(table_id)
     for table in world.tables.values():
         is_altering = table.record.state is TableState.ALTERING
-        if not is_altering and table.record.table_id not in unborn:
+        if not is_altering and table.record.table_id not in creating:
             continue
-        since_ms = _since_ms(table, _not_there(table))
+        since_ms = _since_ms(table, _unfinished(table))
         if since_ms and now_ms - since_ms >= config.table_late_ms:
             yield _line(explain_table(table, world, config, now_ms), now_ms)
 
 
-def _line(said: TableExplanation, now_ms: int) -> str:
-    named = "; ".join(f"{_count(one.replicas)} {one.text}" for one in said.waiting[:_NAMED_MAX])
-    more = f"; and {len(said.waiting) - _NAMED_MAX} more reasons" if len(said.waiting) > _NAMED_MAX else ""
-    age_s = (now_ms - said.since_ms) / 1000
-    return f"table {said.table.name} has been {said.standing} for {age_s:.0f} s: {named or said.headline}{more}"
+def _line(found: TableExplanation, now_ms: int) -> str:
+    named = "; ".join(f"{_count(one.replicas)} {one.text}" for one in found.waiting[:_NAMED_MAX])
+    more = f"; and {len(found.waiting) - _NAMED_MAX} more reasons" if len(found.waiting) > _NAMED_MAX else ""
+    age_s = (now_ms - found.since_ms) / 1000
+    return f"table {found.table.name} has been {found.standing} for {age_s:.0f} s: {named or found.headline}{more}"
 
 
 # --- which replicas ---------------------------------------------------------------------------------------------------
 
 
 def _behind(table: Table) -> list[Replica]:
-    """Replicas that are not known to follow the latest schema, while that is waited for."""
+    """Return the replicas of an ALTERING table that are not known to have the latest schema."""
     if table.record.state is not TableState.ALTERING:
         return []
     return [one for one in table.behind.values() if rollout_state(one) is not RolloutState.CURRENT]
 
 
-def _not_there(table: Table) -> Iterator[Replica]:
-    """Replicas that are not open although they are to be, or the other way round, or on their way."""
+def _unfinished(table: Table) -> Iterator[Replica]:
+    """Yield the replicas that are in transition, closed although they should be open, or the reverse."""
     for region in table.regions.values():
         for replica in region.replicas:
             is_open = replica.open_on is not None
@@ -120,15 +120,15 @@ def _not_there(table: Table) -> Iterator[Replica]:
                 yield replica
 
 
-def _since_ms(table: Table, astray: Iterable[Replica]) -> int:
-    """Since when, as far as this master saw; 0: it did not."""
+def _since_ms(table: Table, unfinished: Iterable[Replica]) -> int:
+    """Return since when the table has waited, as far as this master has observed; 0 if unknown."""
     if table.record.state is TableState.ALTERING:
         return table.altering_since_ms
-    begun = [one.region.creating_since_ms or one.seen_ms for one in astray]
+    begun = [one.region.creating_since_ms or one.seen_ms for one in unfinished]
     return min((one for one in begun if one), default=table.record.created_ms if begun else 0)
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
+# --- texts ------------------------------------------------------------------------------------------------------------
 
 
 def _grouped(late: Iterable[Replica], world: ClusterState, config: AssignerConfig, now_ms: int) -> list[Holdup]:
@@ -148,31 +148,30 @@ def _wait_of(replica: Replica, world: ClusterState, config: AssignerConfig, now_
     version = replica.region.table.record.schema_version
     server = replica.open_on
     if replica.transition is None and server is not None and replica.wants_open and not server.fencing:
-        text = f"open on {server.uuid}, which has not said yet that it follows schema version {version}"
+        text = f"open on {server.uuid}, which has not confirmed schema version {version} yet"
         return _Wait(NextActor.SERVER, server.uuid, text)
-    said = explain(replica, world, config, now_ms)
-    uuid = "" if said.server is None else said.server.uuid
-    text = f"{said.standing}: {said.headline}"
-    return _Wait(said.actor, uuid, f"{text}; last error: {said.last_error}" if said.last_error else text)
+    found = explain(replica, world, config, now_ms)
+    uuid = "" if found.server is None else found.server.uuid
+    text = f"{found.standing}: {found.headline}"
+    return _Wait(found.actor, uuid, f"{text}; last error: {found.last_error}" if found.last_error else text)
 
 
 def _headline(table: Table, what: str, late: int) -> str:
     record = table.record
     if what == TableState.ALTERING.value:
         if not late:
-            return f"every region follows schema version {record.schema_version}; a master is about to write that down"
+            return f"all replicas have schema version {record.schema_version}; the active master will record that"
         version = record.schema_version
-        return f"{late} of {table.replicas} replicas {_are(late)} not known to follow schema version {version}"
+        return f"{late} of {table.replicas} replicas {_have(late)} not confirmed schema version {version}"
     if not late:
         words = {
-            "DELETED": "it has been deleted, and all of it is closed",
-            "BEING DELETED": "all of it is closed; a master is about to write that down",
-            "DISABLED": "it is disabled, and all of it is closed",
+            "DELETED": "it has been deleted, and all replicas are closed",
+            "BEING DELETED": "all replicas are closed; the active master will record that",
+            "DISABLED": "it is disabled, and all replicas are closed",
         }
-        return words.get(what, "all of it is open")
+        return words.get(what, "all replicas are open")
     if what in (TabletState.CREATING.value, TabletState.PREPARING.value):
-        has = "has" if late == 1 else "have"
-        return f"{late} of {table.replicas} replicas {has} not been opened yet"
+        return f"{late} of {table.replicas} replicas {_have(late)} not been opened yet"
     goal = "open" if table.wants_open else "closed"
     return f"{late} of {table.replicas} replicas {_are(late)} not {goal} yet"
 
@@ -181,12 +180,16 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
 def _ways_out(table: Table, holdups: list[Holdup]) -> list[str]:
     found = [f"rk why {one.region_id}: one of {_count(one.replicas)}" for one in holdups[:_NAMED_MAX]]
     silent = sorted({one.server for one in holdups if one.actor is NextActor.SERVER})
     if table.record.state is TableState.ALTERING and silent:
         found.append(
-            f"rk server fence {silent[0]}: if it hangs, what it has is opened elsewhere, with the latest schema"
+            f"rk server fence {silent[0]}: if it hangs; its regions open on other servers, with the latest schema"
         )
     return found
 

@@ -1,11 +1,10 @@
-"""Is the cluster as it should be? The store's view against every server's own; what is wrong, and the legal way out.
+"""Compares the store with every server's own list of replicas, and proposes legal fixes. Pure.
 
-Pure: a `ClusterView` in, `Finding`s out. A view is taken while the cluster works, so one look shows contradictions
-that are only steps under way; the caller looks twice and keeps what `confirmed` both times.
+`check` gets a `ClusterView` and returns `Finding`s. A view is read while the cluster works, so some contradictions are
+only steps in progress. The caller reads twice and keeps the findings that both views have (`confirmed`).
 
-A finding may name a `Fix`: a step that the transition table allows, or a request to the active master that leads to
-nothing but such steps. Nothing else is ever proposed. What no legal step can mend (a hole in the key space, say) is
-said to be so.
+A finding may have a `Fix`: a step that the transition table allows, or a request to the active master that causes only
+such steps. No other fix is proposed. A finding without a legal fix, such as a hole in the key space, has none.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from regions.records.replica_key import parse_replica_key, replica_key
 from regions.records.znodes import Layout
 from regions.transitions.states import Actor, Cause, is_legal
 
-#: A transition whose server does nothing for so long beyond its deadline is worth a line.
+#: A transition is reported this long after its deadline.
 LATE_MS: Final = 60_000
 
 
@@ -65,7 +64,7 @@ class Problem(enum.StrEnum):
     NO_MASTER = "no active master"
 
 
-#: Findings that are no damage: the cluster works on it, or says so by itself.
+#: Findings that are no damage: the cluster works on them, or reports them by itself.
 WARNINGS: Final = frozenset(
     {
         Problem.PARKED,
@@ -80,17 +79,17 @@ WARNINGS: Final = frozenset(
 
 
 class FixKind(enum.StrEnum):
-    """What can be done about a finding."""
+    """Kinds of fixes."""
 
-    RETRY = "retry"  #: ask the master to try a parked replica again: OFFLINE -> OFFLINE
-    DELETE = "delete"  #: delete an orphan's znode at its version, by one of the master's legal deletions
-    PUT_DOWN = "put down"  #: set an orphan's znode of a dead server OFFLINE, by a master's legal step
-    NAME = "name"  #: enter a table's name again, unless somebody has taken it: fenced, with a check of the table
-    FENCE = "fence"  #: ask the master to fence a server: it closes everything and joins again, the masters reassign
+    RETRY = "retry"  #: request the master to retry a parked replica: OFFLINE -> OFFLINE
+    DELETE = "delete"  #: delete an orphan's znode at its version, by a legal deletion of a master
+    PUT_DOWN = "put down"  #: set an orphan's znode of a dead server to OFFLINE, by a legal step of a master
+    NAME = "name"  #: create a table's name again if it is free; fenced, with a check of the table
+    FENCE = "fence"  #: request the master to fence a server: it closes everything, registers again, gets regions again
 
 
 class Fix(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A legal step that would help. Transitions are named by path and version, servers by uuid."""
+    """A legal step that helps. It names a transition by path and version, and a server by uuid."""
 
     kind: FixKind
     preview: str
@@ -99,18 +98,18 @@ class Fix(msgspec.Struct, frozen=True, omit_defaults=True):
     region_id: str = ""
     replica: int = 0
     server: str = ""
-    #: States of the step, "" for none, and its cause; empty for requests to the master.
+    #: States of the step ("" for no znode) and its cause; all "" for requests to the master.
     before: str = ""
     after: str = ""
     cause: str = ""
-    #: Which start of the server is meant.
+    #: Start code of the server.
     start_code: int = 0
-    #: The table whose name is to be entered again.
+    #: The table whose name is created again.
     table_id: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that is not as it should be; `subject` is a key, a table's name, a server or a path."""
+    """A problem in the cluster. `subject` is a replica key, a table name, a server or a path."""
 
     problem: str
     subject: str
@@ -120,7 +119,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FoundTransition(NamedTuple):
-    """A znode below /unassigned as read: `record` None if its value makes no sense."""
+    """A znode below /unassigned. `record` is None for a damaged one."""
 
     path: str
     record: TransitionRecord | None
@@ -128,31 +127,32 @@ class FoundTransition(NamedTuple):
 
 
 class ClusterView(msgspec.Struct):
-    """A cluster as the store and its servers describe it at one moment."""
+    """The state of a cluster as read from the store and its servers."""
 
     tables: list[TableRecord] = []
-    #: By the directory (table id) in which they were found.
+    #: Regions by the directory (table id) in which they were found.
     regions: dict[str, list[RegionRecord]] = {}
     transitions: list[FoundTransition] = []
     servers: list[ServerRecord] = []
-    #: By uuid; None: no answer.
+    #: Replicas that each server has, by uuid; None if the server has not answered.
     lists: dict[str, list[HostedReplica] | None] = {}
-    #: Shared directories by kind, as the store names them; and the id that each server uses, by the server's uuid.
+    #: Shared directories in the store, by kind.
     directories: dict[str, DirectoryRecord] = {}
+    #: Id of the shared directory that each server uses, by uuid.
     used_directories: dict[str, str] = {}
-    #: Table name -> table id.
+    #: Table ids by name.
     names: dict[str, str] = {}
     #: Ids of tables that have files in the shared directories, as servers list them.
     on_disk: list[str] = []
     has_master: bool = True
     now_ms: int = 0
-    #: (path, reason) of znodes that cannot be understood.
+    #: (path, reason) of damaged znodes.
     unreadable: list[tuple[str, str]] = []
     root: str = ""
 
 
 def check(view: ClusterView) -> list[Finding]:
-    """Everything that is wrong in one view, in the order of `Problem`."""
+    """Return all findings of one view, in the order of `Problem`."""
     found = [_finding(Problem.UNREADABLE, path, f"{path}: {reason}") for path, reason in view.unreadable]
     found += _key_space(view)
     found += _owners(view)
@@ -165,13 +165,13 @@ def check(view: ClusterView) -> list[Finding]:
             text = f"server {server.name} is registered and does not answer; its regions could not be compared"
             found.append(_finding(Problem.SILENT_SERVER, server.uuid, text))
     if not view.has_master:
-        found.append(_finding(Problem.NO_MASTER, "", "no master is active: nothing is assigned until one is"))
+        found.append(_finding(Problem.NO_MASTER, "", "no master is active: no region is assigned until one is active"))
     order = {problem.value: number for number, problem in enumerate(Problem)}
     return sorted(found, key=lambda one: order[one.problem])
 
 
 def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
-    """What both looks found; as the second saw it, for its versions are the later ones."""
+    """Return the findings that both views have, from the second view, which has the later versions."""
     before = {(one.problem, one.subject) for one in first}
     return [one for one in second if (one.problem, one.subject) in before]
 
@@ -190,7 +190,7 @@ def _key_space(view: ClusterView) -> Iterable[Finding]:
         there = [one for one in view.regions.get(table.table_id, []) if not one.is_replaced]
         regions = sorted(there, key=lambda one: (one.start_key, one.region_id))
         if not regions:
-            yield _finding(Problem.HOLE, table.name, f"table {table.name} has no regions at all")
+            yield _finding(Problem.HOLE, table.name, f"table {table.name} has no regions")
             continue
         reached = ""
         ended = False
@@ -225,14 +225,14 @@ def _owners(view: ClusterView) -> Iterable[Finding]:
         region_id, replica = parse_replica_key(key)
         region = known.get(region_id)
         if region is None and region_id in corrupt:
-            continue  # reported as unreadable: it may well belong there
+            continue  # the region's record is reported as unreadable; the replica may belong there
         if region is None:
             text = f"{key} is open on {_names(owners, alive)}; the store has no such region"
             yield _finding(Problem.UNKNOWN_REGION, key, text, _fence(owners[0], alive, view))
             continue
         stored = region.location(replica).incarnation
         if len(owners) > 1:
-            # The store's word counts: whoever else has it must let go of it.
+            # The store decides: every other server must close the replica.
             strangers = [one for one in owners if stored is None or one != stored.uuid]
             text = f"{key} is open on {_names(owners, alive)}; the store says {_stored(stored, alive)}"
             yield _finding(Problem.SEVERAL_OWNERS, key, text, _fence(strangers[0], alive, view))
@@ -256,9 +256,9 @@ def _owners(view: ClusterView) -> Iterable[Finding]:
 def _owner(
     view: ClusterView, key: str, stored: Incarnation | None, owners: list[str], alive: Mapping[str, ServerRecord]
 ) -> Iterable[Finding]:
-    """A replica at rest that should be open: on the server that the store names, and nowhere else."""
+    """Check that a replica at rest that should be open is open on the server that the store names."""
     if len(owners) > 1:
-        return  # reported as such
+        return  # reported as SEVERAL_OWNERS
     home = None if stored is None else alive.get(stored.uuid)
     if home is None or home.incarnation != stored:
         where = f", though {_names(owners, alive)} has it open" if owners else ""
@@ -300,14 +300,14 @@ def _stored(stored: Incarnation | None, alive: Mapping[str, ServerRecord]) -> st
 
 
 def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: ClusterView) -> Fix | None:
-    """RF-01 is the legal way to have a server let go of something that it should not have, or to see what it lost."""
+    """Return the fix that fences a server, the legal way to make it close a replica or notice a lost one (RF-01)."""
     server = alive.get(uuid)
     if server is None or not view.has_master:
         return None
     count = sum(one.state == OPEN for one in view.lists.get(uuid) or ())
     preview = (
-        f"have the master fence {server.host}:{server.port}: it closes its {count} regions and joins again,"
-        " and they are assigned anew"
+        f"fence server {server.host}:{server.port}: it closes its {count} regions and registers again,"
+        " and the master assigns the regions again"
     )
     path = Layout(view.root).fence_mark(uuid)
     return Fix(FixKind.FENCE, preview, path=path, server=uuid, start_code=server.start_code)
@@ -317,7 +317,7 @@ def _fence(uuid: str, alive: Mapping[str, ServerRecord], view: ClusterView) -> F
 
 
 def _directories(view: ClusterView) -> Iterable[Finding]:
-    """Servers whose shared directory is not the one in the store, and opens under another token than the store's."""
+    """Yield servers whose shared directory is not the store's, and replicas with another token than the store's."""
     ids = {record.directory_id for record in view.directories.values()}
     for server in view.servers:
         used = view.used_directories.get(server.uuid, "")
@@ -353,37 +353,37 @@ def _transitions(view: ClusterView) -> Iterable[Finding]:
     for found in view.transitions:
         record = found.record
         if record is None or {record.region_id, record.table_id} & corrupt:
-            continue  # reported as unreadable: it, or what it is of
+            continue  # the transition, its region or its table is reported as unreadable
         if found.path != layout.transition(record.region_id, record.replica):
-            text = f"{found.path} holds the transition of {record.key}, which no master will look for there"
-            yield _finding(Problem.MISPLACED_TRANSITION, found.path, text, _away(found, record, alive))
+            text = f"{found.path} holds the transition of {record.key}, and masters do not read it there"
+            yield _finding(Problem.MISPLACED_TRANSITION, found.path, text, _fix_of_orphan(found, record, alive))
             continue
         region = known.get(record.region_id)
         table = None if region is None else tables.get(region.table_id)
         missing = _missing(record, region, table)
         if missing:
             text = f"{record.key} is {record.state.value}, and {missing}: every master ignores it"
-            yield _finding(Problem.ORPHAN_TRANSITION, record.key, text, _away(found, record, alive))
+            yield _finding(Problem.ORPHAN_TRANSITION, record.key, text, _fix_of_orphan(found, record, alive))
         elif record.parked:
             text = f"{record.key} is parked after {record.attempt} attempts: {record.last_error or 'no reason given'}"
             fix = Fix(
                 FixKind.RETRY,
-                f"ask the master to try {record.key} again: OFFLINE -> OFFLINE at version {found.version}",
+                f"retry {record.key}: OFFLINE -> OFFLINE at version {found.version}",
                 region_id=record.region_id,
                 replica=record.replica,
             )
             yield _finding(Problem.PARKED, record.key, text, fix if view.has_master else None)
         else:
-            yield from _attended(view, record, alive)
+            yield from _waiting(view, record, alive)
 
 
 def _corrupt(view: ClusterView) -> set[str]:
-    """Ids of tables and regions that are there, and whose records somebody has written over."""
+    """Return the ids of tables and regions with damaged records."""
     return {path.rpartition("/")[2] for path, _ in view.unreadable}
 
 
 def _missing(record: TransitionRecord, region: RegionRecord | None, table: TableRecord | None) -> str:
-    """What a transition is of, and is not there, or not any more; "" if it is."""
+    """Return why a transition has no replica to belong to; "" if it has one."""
     if region is None:
         return "there is no such region"
     if table is None:
@@ -391,12 +391,12 @@ def _missing(record: TransitionRecord, region: RegionRecord | None, table: Table
     if record.replica >= table.replication:
         return "there is no such replica"
     if region.is_replaced:
-        return "another region has taken its place"
-    return f"all of table {table.name} has been deleted" if table.finished_ms else ""
+        return "another region has replaced it"
+    return f"table {table.name} has been deleted" if table.finished_ms else ""
 
 
-def _attended(view: ClusterView, record: TransitionRecord, alive: set[Incarnation]) -> Iterable[Finding]:
-    """Whether somebody who lives must act on it."""
+def _waiting(view: ClusterView, record: TransitionRecord, alive: set[Incarnation]) -> Iterable[Finding]:
+    """Yield findings about a transition that waits for a dead server without a master, or beyond its deadline."""
     closing = record.state in (RegionState.CLOSING, RegionState.CLOSED)
     worker = record.source if closing else record.destination
     if not view.has_master and (worker is None or worker not in alive or record.state is RegionState.CLOSED):
@@ -404,12 +404,12 @@ def _attended(view: ClusterView, record: TransitionRecord, alive: set[Incarnatio
         yield _finding(Problem.UNATTENDED, record.key, text)
     late_ms = view.now_ms - record.deadline_ms
     if record.deadline_ms and late_ms > LATE_MS:
-        text = f"{record.key} is {record.state.value} for {late_ms // 1000} s beyond its deadline; rk why says more"
+        text = f"{record.key} is {record.state.value}, {late_ms // 1000} s beyond its deadline (rk why)"
         yield _finding(Problem.LATE, record.key, text)
 
 
-def _away(found: FoundTransition, record: TransitionRecord, alive: set[Incarnation]) -> Fix | None:
-    """The next legal step of a transition that means nothing, towards its end; None: its server must act first."""
+def _fix_of_orphan(found: FoundTransition, record: TransitionRecord, alive: set[Incarnation]) -> Fix | None:
+    """Return the next legal step towards the end of an orphan transition; None if its live server must act first."""
     state = record.state
     closing = state is RegionState.CLOSING
     worker = record.source if closing else record.destination
@@ -431,17 +431,17 @@ def _away(found: FoundTransition, record: TransitionRecord, alive: set[Incarnati
 
 
 def _tables(view: ClusterView) -> Iterable[Finding]:
-    """What a master leaves behind that dies while it creates a table; the next one to become active removes it."""
+    """Yield remains of unfinished table creations, tables with too few copies, and tables without their name."""
     tables = {one.table_id: one for one in view.tables}
     ids = {table_id: name for name, table_id in view.names.items()}
     for name, table_id in view.names.items():
         if table_id not in tables:
-            text = f"the name {name!r} stands for table {table_id}, which does not exist"
-            yield _finding(Problem.HALF_TABLE, name, f"{text}; the next master to become active removes it")
+            text = f"the name {name!r} refers to table {table_id}, which does not exist"
+            yield _finding(Problem.HALF_TABLE, name, f"{text}; the next active master removes it")
     for table_id, regions in view.regions.items():
         if table_id not in tables:
             text = f"there are {len(regions)} regions of table {table_id}, which does not exist"
-            yield _finding(Problem.HALF_TABLE, table_id, f"{text}; the next master to become active removes them")
+            yield _finding(Problem.HALF_TABLE, table_id, f"{text}; the next active master removes them")
     for table in view.tables:
         note = one_copy(table.kind, table.replication, table.storage)
         if note and table.state is not TableState.REMOVED:
@@ -451,33 +451,36 @@ def _tables(view: ClusterView) -> Iterable[Finding]:
 
 
 def _name_of(table: TableRecord, view: ClusterView, ids: Mapping[str, str]) -> Iterable[Finding]:
-    """The table's entry below /names; `ids` has the names by table id. Without the entry another table can take it."""
+    """Yield a finding if the table has no znode below /names, so that another table could take its name.
+
+    `ids` has the names by table id.
+    """
     path = Layout(view.root).name(table.name)
     if view.names.get(table.name) == table.table_id or path in {unreadable for unreadable, _ in view.unreadable}:
         return
     text = f"table {table.name} ({table.table_id})"
     if table.name in view.names:
-        text += f" has no name of its own: {table.name!r} stands for table {view.names[table.name]}"
+        text += f" has lost its name: {table.name!r} refers to table {view.names[table.name]}"
         yield _finding(Problem.NAMELESS, table.name, f"{text}; rename it by its id (rk table rename)")
         return
     if table.table_id in ids:
-        text += f" is entered as {ids[table.table_id]!r}"
+        text += f" is registered under the name {ids[table.table_id]!r}"
     else:
-        text += " has no entry of its name"
-    preview = f"{path} = {table.table_id}, if the name is free and the table is as it was read"
+        text += " has no znode for its name"
+    preview = f"{path} = {table.table_id}, if the name is free and the table has not changed"
     fix = Fix(FixKind.NAME, preview, path=path, table_id=table.table_id)
     yield _finding(Problem.NAMELESS, table.name, f"{text}: another table could take {table.name!r}", fix)
 
 
 def _leftovers(view: ClusterView) -> Iterable[Finding]:
-    """Directories of no table: of another cluster, say, or of a store that was set back to a backup."""
+    """Yield directories that belong to no table, for example after the store was restored from a backup."""
     tables = {one.table_id: one for one in view.tables}
     known = {*tables, *view.regions, *view.names.values(), *_corrupt(view)}
     for table_id in view.on_disk:
         table = tables.get(table_id)
         if table_id not in known:
-            text = f"the shared directory has files of table {table_id}, which the store does not know"
-            yield _finding(Problem.LEFTOVER, table_id, f"{text}; nothing removes them: see whose they are, then do it")
+            text = f"the shared directory has files of table {table_id}, which is not in the store"
+            yield _finding(Problem.LEFTOVER, table_id, f"{text}; check where they come from, then remove them by hand")
         elif table is not None and table.purged_ms:
             text = f"the shared directory has files of table {table.name} ({table_id}), whose rows were removed"
-            yield _finding(Problem.LEFTOVER, table_id, f"{text}; nobody needs them")
+            yield _finding(Problem.LEFTOVER, table_id, f"{text}; they can be removed by hand")

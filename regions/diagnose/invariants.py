@@ -1,26 +1,25 @@
-"""What must hold in a running cluster, checked while it runs (N5). Facts in, alarms out; no I/O, no clock.
+"""Invariants of a cluster, checked while it runs (N5). Observations in, alarms out; no I/O, no clock.
 
-Whoever watches the store (an auditor in every master, a simulation, a test) tells an `Audit` what it sees: transition
-znodes with their versions, tables, servers, versions of the epoch, and now and then what servers say they have open.
-The order must be the store's own: whatever one session is told, in the order in which it is told.
+A watcher of the store (an auditor in every master, a simulation, a test) passes its observations to an `Audit`:
+transition znodes with their versions, tables, servers, versions of the epoch, and the replicas that servers report. The
+observations must be in the store's order, as one session receives them.
 
-The rules, each with the row or decision it comes from:
+The rules, each with its requirement:
 
-- every step of a transition is in the table of `regions/transitions/states.py` (RT-21, RT-26, RT-30), counted by
-  znode versions,
-  so a step that nobody saw must still have had a legal way;
-- a region is never taken from a server that lives (X1): neither CLOSING forced OFFLINE, nor a region assigned anew,
-  while the server that has it is registered;
-- only the server that an OFFLINE transition names goes on with it (RT-28);
-- a transition ends without its region being open only if its table is not to be open (X3), or at a cluster startup
-  (whether the region itself is not to be open is for the shell to look up before it believes such an alarm);
-- whoever must act next is named, and there is a deadline (RT-11): parked regions excepted (X11);
-- no transition stands still for longer than `STILL_MS`;
-- epochs rise strictly, and no master writes under an epoch that is over (FN-01);
-- a region is open on one server, the one that the store names (checked by `owners`).
+- Every step of a transition is in the table of `regions/transitions/states.py` (RT-21, RT-26, RT-30). Steps are counted
+  by znode versions, so for steps that were not observed there must be a legal path.
+- A region is never taken from a live server (X1): CLOSING is not forced to OFFLINE, and the region is not assigned
+  again, while the server that has it is registered.
+- Only the server that an OFFLINE transition names continues the transition (RT-28).
+- A transition ends with a closed region only if the table must not be open (X3), or at a cluster startup. The caller
+  checks whether the region itself must be closed before it raises this alarm.
+- A transition names the server that must act next, and has a deadline (RT-11), unless it is parked (X11).
+- No transition stays unchanged for longer than `STILL_MS`.
+- Epochs rise strictly, and no master writes under an old epoch (FN-01).
+- A region is open on one server, the one that the store names (`owners`).
 
-An alarm is raised once: `alarm_id` is made of the rule, the replica and the znode's version, so several auditors that
-see the same thing raise the same alarm.
+An alarm is raised once. `alarm_id` is derived from the rule, the replica and the znode's version, so several auditors
+with the same observation raise the same alarm.
 """
 
 from __future__ import annotations
@@ -45,14 +44,15 @@ from regions.records.model import (
 from regions.transitions.observed import NONE, UNKNOWN, Change, History, ObservedTransition, actor_of
 from regions.transitions.states import Actor
 
-#: A transition that has not changed for so long, and is not parked, is an alarm: longer than any deadline.
+#: A transition that has not changed for this long, and is not parked, is an alarm. Longer than any deadline.
 STILL_MS: Final = 600_000
-#: A table's intent may be read later than the step that it allowed: steps so soon after any change of it pass.
+#: Steps are allowed for this long after any change of the table, because its intent may be read after the step.
 TABLE_GRACE_MS: Final = 30_000
-#: Steps kept per replica for the slice that an alarm carries, and replicas of which steps are kept.
+#: Steps per replica that an alarm carries.
 SLICE_MAX: Final = 12
+#: Replicas whose steps are kept.
 SLICES_MAX: Final = 20_000
-#: Alarms remembered, so that each is raised once.
+#: Alarm ids that are kept, so that each alarm is raised once.
 RAISED_MAX: Final = 10_000
 
 _STARTED: Final = (RegionState.OPENING, RegionState.OPENED)
@@ -60,7 +60,7 @@ _CLOSE: Final = (RegionState.CLOSING, RegionState.CLOSED)
 
 
 class Rule(enum.StrEnum):
-    """What was broken."""
+    """The rule that was broken."""
 
     ILLEGAL_STEP = "illegal step"
     TAKEN_FROM_THE_LIVING = "taken from a live server"
@@ -80,14 +80,14 @@ class Rule(enum.StrEnum):
 
 
 class Audit:
-    """Watches one cluster. Every method that takes a fact returns the alarms that it raises, usually none."""
+    """The audit of one cluster. Methods that take an observation return the alarms that it raises, usually none."""
 
     def __init__(self, *, still_ms: int = STILL_MS, table_grace_ms: int = TABLE_GRACE_MS) -> None:
         self._still_ms = still_ms
         self._table_grace_ms = table_grace_ms
         self._history = History(wipe_allowed=True)
         self._known: dict[str, ObservedTransition] = {}
-        #: uuid -> start code of servers that are certainly registered now.
+        #: Start codes of servers that are certainly registered, by uuid.
         self._alive: dict[str, int] = {}
         self._tables: dict[str, TableRecord] = {}
         self._table_changed_ms: dict[str, int] = {}
@@ -96,29 +96,29 @@ class Audit:
         self._epoch_changed_ms = 0
         self._slices: dict[str, deque[SliceStep]] = {}
         self._raised: dict[str, None] = {}
-        #: Suspects of the last look at the owners: key -> what was suspected then.
+        #: Contradictions of the last comparison of owners, by replica key.
         self._suspects: dict[str, tuple[Rule, str]] = {}
-        #: Steps looked at, and of those how many were too quick to be seen.
+        #: Number of checked steps, including steps that were not observed themselves.
         self.steps = 0
 
-    # --- facts --------------------------------------------------------------------------------------------------------
+    # --- observations -------------------------------------------------------------------------------------------------
 
-    def begin(self, sights: Iterable[ObservedTransition]) -> None:
-        """The transitions that exist when the audit begins: no steps, but known from now on."""
-        found = [one for one in sights if one.exists]
+    def begin(self, observations: Iterable[ObservedTransition]) -> None:
+        """Set the transitions that exist when the audit begins. They count as known, not as steps."""
+        found = [one for one in observations if one.exists]
         self._history.begin(found)
         for one in found:
             self._known[one.key] = one
 
     def server(self, uuid: str, record: ServerRecord | None) -> None:
-        """A server's registration is this, or gone, or (None too) has changed and will be read."""
+        """Set a server's registration; None if it is gone, or has changed and will be read."""
         if record is None:
             self._alive.pop(uuid, None)
         else:
             self._alive[uuid] = record.start_code
 
     def table(self, table_id: str, record: TableRecord | None, now_ms: int) -> None:
-        """A table's record is this; None: it is gone, or has changed and will be read."""
+        """Set a table's record; None if it is gone, or has changed and will be read."""
         if record is None:
             self._tables.pop(table_id, None)
         else:
@@ -129,7 +129,7 @@ class Audit:
         self._table_changed_ms[table_id] = now_ms
 
     def epoch(self, version: int, zxid: int, now_ms: int) -> list[Alarm]:
-        """The epoch is `version`, written at `zxid`."""
+        """Set the epoch: `version` of its znode, written at `zxid`."""
         self._is_epoch_unread = False
         last = self._epochs[-1] if self._epochs else None
         if last == (version, zxid):
@@ -139,58 +139,60 @@ class Audit:
         self._epoch_changed_ms = now_ms
         if last is None or version > last[0]:
             return []
-        text = f"the epoch is {version} after it was {last[0]}: commands of former masters are no longer refused"
+        text = f"the epoch fell from {last[0]} to {version}: writes of former masters are not refused any more"
         return self._raise(Rule.EPOCH_FELL, "", f"{zxid}", text, now_ms)
 
     def epoch_changes(self) -> None:
-        """There is word of another epoch, or may be: until it has been read, nobody knows which is the highest. A
-        transition that was asked for before can show it."""
+        """Record that the epoch may have changed.
+
+        Until it has been read, the highest epoch is unknown, and a transition may carry a higher one.
+        """
         self._is_epoch_unread = True
 
-    def see(self, sight: ObservedTransition) -> list[Alarm]:
-        """A transition znode was read, or is gone."""
-        known = self._known.get(sight.key)
+    def see(self, observed: ObservedTransition) -> list[Alarm]:
+        """Check a transition znode that was read or deleted."""
+        known = self._known.get(observed.key)
         counted = len(self._history.breaches)
-        changes = self._history.see(sight)
+        changes = self._history.see(observed)
         breaches, self._history.breaches[:] = self._history.breaches[counted:], []
         self._history.changes.clear()
         if not changes:
             return []
-        if sight.exists:
-            self._known[sight.key] = sight
+        if observed.exists:
+            self._known[observed.key] = observed
         else:
-            self._known.pop(sight.key, None)
+            self._known.pop(observed.key, None)
         for change in changes:
             self.steps += 1 + change.missed
-            self._remember(change)
-        mark = f"{sight.czxid}:{sight.version}:{sight.exists}"
+            self._add_to_slice(change)
+        occurrence = f"{observed.czxid}:{observed.version}:{observed.exists}"
         alarms: list[Alarm] = []
         for breach in breaches:
-            alarms += self._raise(Rule.ILLEGAL_STEP, sight.key, mark, breach, sight.at_ms)
+            alarms += self._raise(Rule.ILLEGAL_STEP, observed.key, occurrence, breach, observed.at_ms)
         if not breaches:
-            for rule, text in self._broken(sight, known, changes):
-                alarms += self._raise(rule, sight.key, mark, f"{sight.key}: {text}", sight.at_ms)
+            for rule, text in self._broken(observed, known, changes):
+                alarms += self._raise(rule, observed.key, occurrence, f"{observed.key}: {text}", observed.at_ms)
         return alarms
 
     @property
     def in_transition(self) -> list[str]:
-        """Keys of the transitions that exist, as far as is known."""
+        """Keys of the known transitions."""
         return list(self._known)
 
     def forget_servers(self) -> None:
-        """Events may have been missed: nobody is certainly registered until the registrations have been read again."""
+        """Forget the registrations after missed events, until they have been read again."""
         self._alive.clear()
 
     def tick(self, now_ms: int) -> list[Alarm]:
-        """Look for transitions that stand still; every few seconds is often enough."""
+        """Check for transitions without progress. Called every few seconds."""
         alarms: list[Alarm] = []
-        for sight in self._known.values():
-            record = sight.record
-            still_ms = now_ms - sight.at_ms
+        for observed in self._known.values():
+            record = observed.record
+            still_ms = now_ms - observed.at_ms
             if still_ms > self._still_ms and not record.parked:
-                text = f"{sight.key}: {record.state.value} for {still_ms // 1000} s without any step"
-                mark = f"{sight.czxid}:{sight.version}"
-                alarms += self._raise(Rule.STANDS_STILL, sight.key, mark, text, now_ms)
+                text = f"{observed.key}: {record.state.value} for {still_ms // 1000} s without a step (rk why)"
+                occurrence = f"{observed.czxid}:{observed.version}"
+                alarms += self._raise(Rule.STANDS_STILL, observed.key, occurrence, text, now_ms)
         return alarms
 
     def owners(
@@ -199,10 +201,10 @@ class Audit:
         lists: Mapping[Incarnation, Collection[str]],
         now_ms: int,
     ) -> list[Alarm]:
-        """Compare the store with what servers say that they serve, by key; what is found twice in a row is an alarm.
+        """Compare the store with the replicas that servers report. A contradiction found twice in a row is an alarm.
 
-        `stored`: where the store says each replica is open, of those that are at rest, and have been for so long that
-        the servers have told of it. A step at the wrong moment looks like a contradiction; two looks do not.
+        `stored` has the server of each replica that has been at rest for several heartbeats. A step between the reads
+        can cause a contradiction once, but not twice.
         """
         found = dict(contradictions(stored, lists))
         suspects, self._suspects = self._suspects, found
@@ -213,26 +215,26 @@ class Audit:
         return alarms
 
     def orphan(self, key: str, server: Incarnation, now_ms: int) -> list[Alarm]:
-        """A server serves a replica of which the store knows nothing: told, never taken away (FN-04)."""
+        """Raise the alarm for a replica that a server serves and no table has. It is reported, not closed (FN-04)."""
         return self._raise(
-            Rule.ORPHAN, key, str(server), f"{key}: the store knows nothing of it, {server} serves it", now_ms
+            Rule.ORPHAN, key, str(server), f"{key}: server {server} serves it, and no table in the store has it", now_ms
         )
 
     def slice_of(self, key: str) -> tuple[SliceStep, ...]:
-        """The latest steps of a replica that this audit saw, oldest first."""
+        """Return the latest observed steps of a replica, oldest first."""
         return tuple(self._slices.get(key, ()))
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
     def _broken(
-        self, sight: ObservedTransition, known: ObservedTransition | None, changes: list[Change]
+        self, observed: ObservedTransition, known: ObservedTransition | None, changes: list[Change]
     ) -> Iterable[tuple[Rule, str]]:
-        record = sight.record
+        record = observed.record
         last = changes[-1]
-        if not sight.exists:
-            # After a gap nobody knows how many steps there were, and from every state a usual way leads to the end.
-            if sight.version != UNKNOWN and self._vanished(known, changes, sight.at_ms):
-                yield Rule.VANISHED, f"{last.before or '(none)'} -> (deleted), though its table is to be open"
+        if not observed.exists:
+            # After a gap the number of steps is unknown, and from every state a legal path leads to the end.
+            if observed.version != UNKNOWN and self._vanished(known, changes, observed.at_ms):
+                yield Rule.VANISHED, f"{last.before or '(none)'} -> (deleted), although its table should be open"
             return
         if record.damage:
             yield Rule.DAMAGED, record.damage
@@ -240,22 +242,22 @@ class Audit:
             yield from self._taken(record, last)
         if record.state in _STARTED and known is not None and known.record.state is RegionState.OFFLINE:
             named = known.record.destination
-            same = known.czxid == sight.czxid and sight.version == known.version + len(changes)
+            same = known.czxid == observed.czxid and observed.version == known.version + len(changes)
             if same and record.destination != named:
-                yield Rule.WRONG_SERVER, f"{named} was to open it, {record.destination} wrote {record.state.value}"
-        yield from self._irresponsible(record)
+                yield Rule.WRONG_SERVER, f"server {record.destination} wrote {record.state.value} instead of {named}"
+        yield from self._without_responsible(record)
         yield from self._wrong_epoch(record, last)
 
     def _taken(self, record: TransitionRecord, step: Change) -> Iterable[tuple[Rule, str]]:
-        """X1: nobody else opens a region while the server that has it lives."""
+        """Check that no region is taken from a live server (X1)."""
         source = record.source
         if step.before not in (NONE, RegionState.CLOSING.value) or source is None:
             return
         if self._alive.get(source.uuid) == source.start_code:
-            yield Rule.TAKEN_FROM_THE_LIVING, f"{step.before or '(none)'} -> OFFLINE while {source} has it and lives"
+            yield Rule.TAKEN_FROM_THE_LIVING, f"{step.before or '(none)'} -> OFFLINE while live server {source} has it"
 
     def _vanished(self, known: ObservedTransition | None, changes: list[Change], now_ms: int) -> bool:
-        """A transition that ended other than after OPENED, for no reason that anybody can see."""
+        """Return True if a transition has ended without OPENED and without a known reason."""
         last = changes[-1]
         count = sum(1 + change.missed for change in changes)
         if self._history.is_usual(changes[0].before, NONE, count):
@@ -263,13 +265,13 @@ class Audit:
         record = last.record if known is None else known.record
         if record.intent is Intent.CLOSE or self._is_closed_for_good(record.table_id, now_ms):
             return False
-        # A cluster startup wipes what no live server has anything to do with (RT-04).
+        # A cluster startup deletes transitions that name no live server (RT-04).
         named = [one for one in (record.source, record.destination) if one is not None]
         lives = any(self._alive.get(one.uuid) == one.start_code for one in named)
         return lives or (known is None and now_ms - self._epoch_changed_ms > self._table_grace_ms)
 
     def _is_closed_for_good(self, table_id: str, now_ms: int) -> bool:
-        """Whether the table is, or may lately have been, one whose regions are not to be open."""
+        """Return True if the table's regions must be closed, or may have had to be closed recently."""
         table = self._tables.get(table_id)
         if table is None or table.intent != TableIntent.ENABLED:
             return True
@@ -278,7 +280,7 @@ class Audit:
         return now_ms - self._table_changed_ms.get(table_id, now_ms) < self._table_grace_ms
 
     @staticmethod
-    def _irresponsible(record: TransitionRecord) -> Iterable[tuple[Rule, str]]:
+    def _without_responsible(record: TransitionRecord) -> Iterable[tuple[Rule, str]]:
         state = record.state.value
         responsible = record.destination if record.state in _STARTED else record.source
         if record.state in (*_STARTED, *_CLOSE) and responsible is None:
@@ -295,13 +297,13 @@ class Audit:
             yield Rule.UNKNOWN_EPOCH, f"{step.after} carries epoch {record.epoch}, the highest is {highest}"
         if step.missed or step.inferred or actor_of(step.before, step.after) is not Actor.MASTER:
             return
-        standing = max((version for version, zxid in self._epochs if zxid < step.mzxid), default=0)
-        if record.epoch < standing:
-            yield Rule.STALE_EPOCH, f"{step.after} was written under epoch {record.epoch} while {standing} stood"
+        current = max((version for version, zxid in self._epochs if zxid < step.mzxid), default=0)
+        if record.epoch < current:
+            yield Rule.STALE_EPOCH, f"{step.after} was written under epoch {record.epoch}, when the epoch was {current}"
 
     # --- alarms -------------------------------------------------------------------------------------------------------
 
-    def _remember(self, change: Change) -> None:
+    def _add_to_slice(self, change: Change) -> None:
         record = change.record
         server = record.source if record.state in _CLOSE else record.destination
         steps = self._slices.pop(change.key, None)
@@ -309,7 +311,7 @@ class Audit:
             steps = deque(maxlen=SLICE_MAX)
             if len(self._slices) >= SLICES_MAX:
                 del self._slices[next(iter(self._slices))]
-        self._slices[change.key] = steps  # last used, last forgotten
+        self._slices[change.key] = steps  # keeps the dict in order of use
         steps.append(
             SliceStep(
                 change.at_ms,
@@ -324,8 +326,8 @@ class Audit:
             )
         )
 
-    def _raise(self, rule: Rule, key: str, mark: str, text: str, now_ms: int) -> list[Alarm]:
-        name = f"{rule.value}|{key}|{mark}".encode()
+    def _raise(self, rule: Rule, key: str, occurrence: str, text: str, now_ms: int) -> list[Alarm]:
+        name = f"{rule.value}|{key}|{occurrence}".encode()
         alarm_id = f"{zlib.crc32(name):08x}{zlib.adler32(name):08x}"
         if alarm_id in self._raised:
             return []
@@ -338,10 +340,10 @@ class Audit:
 def contradictions(
     stored: Mapping[str, Incarnation], lists: Mapping[Incarnation, Collection[str]]
 ) -> Iterable[tuple[str, tuple[Rule, str]]]:
-    """(key, (rule, words)) for every replica about whose owner the store and the servers do not agree.
+    """Yield (key, (rule, text)) for every replica whose server differs between the store and the servers' lists.
 
-    A replica that the store does not list is looked at only if two servers have it. Nothing is said of a replica whose
-    server is not among `lists`: a dead or silent server is the masters' business.
+    A replica that is not in `stored` is checked only for two servers. A replica whose server is not in `lists` is
+    skipped, because the masters handle dead and silent servers.
     """
     held: dict[str, list[Incarnation]] = {}
     for server, keys in lists.items():
@@ -355,6 +357,6 @@ def contradictions(
         if len(owners) > 1 or home in owners or home not in lists:
             continue
         if owners:
-            yield key, (Rule.ELSEWHERE, f"the store says {home}, it is open on {owners[0]}")
+            yield key, (Rule.ELSEWHERE, f"open on server {owners[0]}, the store names {home}")
         else:
-            yield key, (Rule.NO_OWNER, f"the store says {home}, which does not have it open")
+            yield key, (Rule.NO_OWNER, f"not open on server {home}, which the store names")

@@ -1,4 +1,4 @@
-"""What an operator should look at, in one line each: the most urgent first, equal ones counted together."""
+"""Problems that need an operator's attention, one line each, the most urgent first; equal problems are counted."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from regions.records.model import RegionState
 def problems(
     world: ClusterState, unplaceable: Iterable[Replica], config: AssignerConfig, now_ms: int, limit: int
 ) -> list[str]:
-    """At most `limit` lines: parked replicas, late closes, fenced and flapping servers, replicas without a server,
-    tables that stay ALTERING or are not made."""
+    """Return at most `limit` lines about fenced and flapping servers, replicas without an eligible server, tables that
+    stay ALTERING or new, parked replicas and late closes."""
     unplaceable = list(unplaceable)
-    found = [*_of_servers(world, config, now_ms), *_of_stranded(world, unplaceable)]
+    found = [*_of_servers(world, config, now_ms), *_of_unplaceable(world, unplaceable)]
     found += islice(late_tables(world, unplaceable, config, now_ms), limit)
     for replica in world.active.values():
         if len(found) >= limit:
             break
         transition = replica.transition
         if transition is not None and transition.state is not RegionState.CLOSING and not transition.parked:
-            continue  # on its way; there may be a hundred thousand of them
+            continue  # in progress; there may be 100,000 of them
         line = _of_replica(replica, world, config, now_ms)
         if line:
             found.append(line)
@@ -39,11 +39,13 @@ def _of_servers(world: ClusterState, config: AssignerConfig, now_ms: int) -> lis
     for server in world.servers.values():
         if server.fenced_until_ms is not None:
             left_s = max(0, server.fenced_until_ms - now_ms) / 1000
-            found.append(f"server {server.uuid} is fenced ({server.fencing}); its regions move on in {left_s:.0f} s")
+            found.append(
+                f"server {server.uuid} is fenced ({server.fencing}); its regions open elsewhere in {left_s:.0f} s"
+            )
         elif server.marked and not server.opens and not server.closes and not server.busy and server.open:
             left = [one for one in server.open.values() if one.transition is None and one.order is None]
             if left:
-                found.append(f"server {server.uuid} cannot be drained: no other server may have {_some(left)}")
+                found.append(f"server {server.uuid} cannot be drained: no other server can take {_some(left)}")
     found += [
         f"server {uuid} was fenced ({bar.reason}) and gets no regions {bar_end_text(bar)}"
         for uuid, bar in world.bars.items()
@@ -58,7 +60,7 @@ def _of_servers(world: ClusterState, config: AssignerConfig, now_ms: int) -> lis
     return found
 
 
-def _of_stranded(world: ClusterState, unplaceable: Iterable[Replica]) -> list[str]:
+def _of_unplaceable(world: ClusterState, unplaceable: Iterable[Replica]) -> list[str]:
     by_reason: dict[str, list[Replica]] = {}
     for replica in unplaceable:
         against = sorted(set(objections(replica, world).values()))
@@ -77,8 +79,8 @@ def _of_replica(replica: Replica, world: ClusterState, config: AssignerConfig, n
         if order is None or order.kind != CLOSE or not order.first_sent_ms or order.server.fencing:
             return ""
         late_ms = now_ms - order.first_sent_ms - config.close_timeout_ms
-        said = f", which said: {replica.last_error}" if replica.last_error else ""
-        line = f"{replica.key} is still to be closed by {order.server.uuid}{said}, {late_ms / 1000:.0f} s late"
+        error = f", last error: {replica.last_error}" if replica.last_error else ""
+        line = f"server {order.server.uuid} has not begun to close {replica.key}, {late_ms / 1000:.0f} s late{error}"
         return line + _fence_in(config, order.first_sent_ms, now_ms) if late_ms > 0 else ""
     if transition.parked:
         return f"{replica.key} is parked after {transition.attempt} attempts: {transition.last_error}"
@@ -87,8 +89,8 @@ def _of_replica(replica: Replica, world: ClusterState, config: AssignerConfig, n
         server = world.alive(transition.source)
         if late_ms <= 0 or server is None or server.fencing:
             return ""
-        said = f", which said: {replica.last_error}" if replica.last_error else ""
-        line = f"{replica.key} is closing on {transition.source}{said}, {late_ms / 1000:.0f} s late"
+        error = f", last error: {replica.last_error}" if replica.last_error else ""
+        line = f"{replica.key} is closing on server {transition.source}, {late_ms / 1000:.0f} s late{error}"
         return line + _fence_in(config, replica.seen_ms, now_ms)
     return ""
 
@@ -96,10 +98,10 @@ def _of_replica(replica: Replica, world: ClusterState, config: AssignerConfig, n
 def _fence_in(config: AssignerConfig, from_ms: int, now_ms: int) -> str:
     if not config.fence_after_ms:
         return ""
-    return f"; the server is fenced in {max(0, from_ms + config.fence_after_ms - now_ms) / 1000:.0f} s"
+    return f"; the server will be fenced in {max(0, from_ms + config.fence_after_ms - now_ms) / 1000:.0f} s"
 
 
 def _some(replicas: list[Replica]) -> str:
-    """`r1-0`, or `r1-0 and 41 more`."""
+    """Return `r1-0`, or `r1-0 and 41 more`."""
     first = replicas[0].key
     return first if len(replicas) == 1 else f"{first} and {len(replicas) - 1} more"

@@ -1,8 +1,7 @@
-"""What can be done about one replica that is stuck: one legal step, shown before it is taken (N11). Pure.
+"""Chooses one legal step that helps a stuck replica, to be shown before it is taken (N11). Pure.
 
-Every action is a request to the active master, which carries it out as steps of `regions/transitions/states.py`, by
-compare-and-set under its epoch. A replica that goes on by itself is left alone: the answer then is who must act and
-until when.
+Every action is a request to the active master, which performs it as steps of `regions/transitions/states.py`, by
+compare-and-set under its epoch. For a replica that makes progress there is no action, only who must act and until when.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from regions.messages import Explanation, NextActor
 
 
 class Remedy(enum.StrEnum):
-    """What the master is asked to do."""
+    """The request to the master."""
 
     NOTHING = "nothing"
     RETRY = "retry"
@@ -24,7 +23,7 @@ class Remedy(enum.StrEnum):
 
 
 class Unstick(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The action, what it writes, what it costs, and how it is undone; `why` says why it is this one."""
+    """An action with its reason, its writes, its cost, and how to undo it."""
 
     action: Remedy
     why: str
@@ -32,37 +31,40 @@ class Unstick(msgspec.Struct, frozen=True, omit_defaults=True):
     cost: str = ""
     undo: str = ""
     server: str = ""
-    #: Which start of the server is meant: the one whose deeds were shown.
+    #: Start code of the server that the explanation was about.
     start_code: int = 0
 
 
-def unstick(said: Explanation, *, server_answers: bool | None) -> Unstick:
-    """The action that helps `said`. `server_answers`: whether the server concerned does, None: it was not asked."""
-    if said.standing == "PARKED":
+def unstick(found: Explanation, *, server_answers: bool | None) -> Unstick:
+    """Return the action that helps the replica explained by `found`.
+
+    `server_answers` says whether the server has answered a request; None if it was not sent one.
+    """
+    if found.standing == "PARKED":
         return Unstick(
             Remedy.RETRY,
-            f"it was given up after {said.attempt} attempts: {said.last_error or 'no reason given'}",
+            f"it is parked after {found.attempt} attempts: {found.last_error or 'no reason given'}",
             "OFFLINE -> OFFLINE with attempt 0 and a new destination, then as any open",
-            "none: it is open nowhere",
-            "none needed: if it fails again it is parked again",
+            "none: it is not open",
+            "not needed: it is parked again if it fails again",
         )
-    if said.actor is NextActor.NOBODY:
-        if said.standing == "CLOSED" and any(way.startswith("rk region assign") for way in said.way_out):
-            steps = "the region's mark is taken away; (none) -> OFFLINE, then as any open"
-            return Unstick(Remedy.ASSIGN, said.headline, steps, "none", f"rk region unassign {said.region_id}")
-        return Unstick(Remedy.NOTHING, said.headline)
-    if said.actor is NextActor.SERVER and said.server is not None:
-        late = said.overdue_ms > 0
+    if found.actor is NextActor.NOBODY:
+        if found.standing == "CLOSED" and any(way.startswith("rk region assign") for way in found.way_out):
+            steps = "the region's record is set to assigned; (none) -> OFFLINE, then as any open"
+            return Unstick(Remedy.ASSIGN, found.headline, steps, "none", f"rk region unassign {found.region_id}")
+        return Unstick(Remedy.NOTHING, found.headline)
+    if found.actor is NextActor.SERVER and found.server is not None:
+        late = found.overdue_ms > 0
         if server_answers is False or late:
-            why = f"{said.headline}, and {'its deadline has passed' if late else 'the server does not answer'}"
+            why = f"{found.headline}, and {'its deadline has passed' if late else 'the server does not answer'}"
             return Unstick(
                 Remedy.FENCE,
                 why,
-                "the server's registration is deleted; once its lease must have run out, each of its regions goes"
-                " -> OFFLINE (server death) and is opened elsewhere",
+                "the server's registration is deleted; after its lease has ended, each of its regions goes"
+                " -> OFFLINE (server death) and opens on another server",
                 "all regions of that server are unavailable until then",
-                "none needed: the server joins again by itself, empty",
-                said.server.uuid,
-                said.server.start_code,
+                "not needed: the server registers again by itself, without regions",
+                found.server.uuid,
+                found.server.start_code,
             )
-    return Unstick(Remedy.NOTHING, said.headline)
+    return Unstick(Remedy.NOTHING, found.headline)

@@ -63,8 +63,9 @@ def test_a_late_close_is_a_problem_that_says_when_the_server_is_fenced() -> None
     assert lines(cluster) == []
     cluster.pass_time(2_000)
     [line] = lines(cluster)
-    assert line.startswith("r1-0 is closing on a@1, which said: the disk hangs, ")
-    assert "the server is fenced in" in line
+    assert line.startswith("r1-0 is closing on server a@1, ")
+    assert "late, last error: the disk hangs" in line
+    assert "the server will be fenced in" in line
 
 
 def test_without_a_limit_nobody_is_fenced() -> None:
@@ -79,7 +80,7 @@ def test_without_a_limit_nobody_is_fenced() -> None:
     assert "late" in lines(cluster)[0]
     assert "fenced" not in lines(cluster)[0]
     world = cluster.assigner.world
-    assert "fencing is switched off" in explain(world.replicas["r1-0"], world, cluster.config, cluster.now).at_deadline
+    assert "fencing is off" in explain(world.replicas["r1-0"], world, cluster.config, cluster.now).at_deadline
 
 
 def test_a_disable_that_a_server_never_begins_fences_it_too() -> None:

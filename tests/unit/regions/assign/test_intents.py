@@ -129,7 +129,7 @@ def test_a_drain_waits_for_a_server_that_may_have_the_regions() -> None:
     cluster.handle(ev.DrainingSeen(["a"]))
     assert (cluster.where("r1"), cluster.where("r2")) == ("a", "a"), "better served there than nowhere"
     problems = cluster.problems()
-    assert problems == ["server a cannot be drained: no other server may have r1-0 and 1 more"]
+    assert problems == ["server a cannot be drained: no other server can take r1-0 and 1 more"]
     cluster.join(B)
     assert (cluster.where("r1"), cluster.where("r2")) == ("b", "b")
     assert cluster.problems() == []

@@ -78,13 +78,13 @@ def _failing() -> ModelCluster:
 ROWS = [
     Row("open", lambda: _cluster(None, "a", "a", "b"), "OPEN", NextActor.NOBODY, "it is open on a"),
     Row("disabled", lambda: _disabled(None, None), "CLOSED", NextActor.NOBODY, "is disabled", "rk table enable orders"),
-    Row("move ordered", _moving, "OPEN", NextActor.SERVER, "was told to close it (move)", "", "move is given up"),
+    Row("move ordered", _moving, "OPEN", NextActor.SERVER, "was ordered to close it", "", "move is canceled"),
     Row("disable ordered", lambda: _disabled(None, "a"), "OPEN", NextActor.SERVER, "(disabled)", "", "fenced"),
     Row("drain, nowhere to go", _draining_alone, "OPEN", NextActor.OPERATOR, "no other server", "rk server undrain a"),
     Row("no server at all", lambda: _cluster(None, None), "NOT OPEN", NextActor.OPERATOR, "no server", "rk server run"),
-    Row("no server of the group", _other_group, "NOT OPEN", NextActor.OPERATOR, "no server may", "--group gold"),
+    Row("no server of the group", _other_group, "NOT OPEN", NextActor.OPERATOR, "no server can take", "--group gold"),
     Row("ordered to open", lambda: _cluster(RegionState.OFFLINE, None, "a", "b"), "OFFLINE", NextActor.SERVER,
-        "b was told to open it", "", "another server gets it"),
+        "b was ordered to open it", "", "another server gets it"),
     Row("opening", lambda: _cluster(RegionState.OPENING, None, "a", "b"), "OPENING", NextActor.SERVER,
         "b is opening it", "", "another server gets it"),
     Row("opening, the last time", lambda: _cluster(RegionState.OPENING, None, "a", "b", attempt=7), "OPENING",
@@ -95,7 +95,7 @@ ROWS = [
         "a is closing it", "kill the process of a", "fenced"),
     Row("parked", lambda: _cluster(RegionState.OFFLINE, None, "a", "b", parked=True, attempt=8, last_error="bad file"),
         "PARKED", NextActor.OPERATOR, "bad file", "rk region retry r1"),
-    Row("failed, pausing", _failing, "OFFLINE", NextActor.MASTER, "failed 1 times, there is a pause", "", "told"),
+    Row("failed, pausing", _failing, "OFFLINE", NextActor.MASTER, "failed 1 times, the next attempt", "", "ordered"),
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from regions.cluster.limits import AssignerConfig
-from regions.diagnose.explain_table import LOOKED_AT_MAX, explain_table
+from regions.diagnose.explain_table import EXAMINED_MAX, explain_table
 from regions.diagnose.problems import problems as problems_of
 from regions.messages import NextActor, TableExplanation
 from regions.records.model import TableIntent, TableState, TabletState
@@ -55,13 +55,13 @@ def test_the_server_that_has_not_said_that_it_follows_is_named_with_what_it_has(
     assert problems(cluster) == [], "a moment of ALTERING is usual"
     cluster.pass_time(CONFIG.table_late_ms + 1_000)
     said = said_of(cluster)
-    assert (said.standing, said.headline) == ("ALTERING", "2 of 4 replicas are not known to follow schema version 1")
+    assert (said.standing, said.headline) == ("ALTERING", "2 of 4 replicas have not confirmed schema version 1")
     assert waits(cluster) == [(2, NextActor.SERVER, "b")]
-    assert said.waiting[0].text == "open on b, which has not said yet that it follows schema version 1"
+    assert said.waiting[0].text == "open on b, which has not confirmed schema version 1 yet"
     assert any("rk server fence b" in way for way in said.way_out)
     [line] = problems(cluster)
     assert line.startswith("table orders has been ALTERING for 1")
-    assert line.endswith(": 2 replicas open on b, which has not said yet that it follows schema version 1")
+    assert line.endswith(": 2 replicas open on b, which has not confirmed schema version 1 yet")
     cluster.deaf.clear()
     cluster.pass_time(31_000)
     assert (said_of(cluster).standing, problems(cluster)) == ("RUNNING", [])
@@ -85,7 +85,7 @@ def test_a_table_whose_server_does_not_begin_is_creating() -> None:
     assert said_of(cluster).headline == "2 of 2 replicas have not been opened yet"
     assert waits(cluster) == [(2, NextActor.SERVER, "a")]
     [line] = problems(cluster)
-    assert line == "table orders has been CREATING for 10 s: 2 replicas OFFLINE: server a was told to open it"
+    assert line == "table orders has been CREATING for 10 s: 2 replicas OFFLINE: server a was ordered to open it"
 
 
 def test_a_table_without_a_server_is_preparing_and_an_operator_must_act() -> None:
@@ -130,16 +130,16 @@ def test_at_rest_nobody_waits() -> None:
     cluster.start(A)
     said = said_of(cluster)
     assert (said.standing, said.waiting, said.way_out) == ("RUNNING", [], [])
-    assert said.headline == "all of it is open"
+    assert said.headline == "all replicas are open"
 
 
 def test_a_huge_table_is_not_looked_at_whole() -> None:
     """One answer has to be quick: the rest is counted."""
     cluster = ModelCluster(CONFIG)
-    cluster.put(*(region(f"r{number}") for number in range(LOOKED_AT_MAX + 5)))
+    cluster.put(*(region(f"r{number}") for number in range(EXAMINED_MAX + 5)))
     cluster.start()
     said = said_of(cluster)
-    assert (sum(one.replicas for one in said.waiting), said.not_looked_at) == (LOOKED_AT_MAX, 5)
+    assert (sum(one.replicas for one in said.waiting), said.not_looked_at) == (EXAMINED_MAX, 5)
 
 
 def test_a_table_that_keeps_fewer_copies_than_it_asks_for_is_told_of() -> None:

@@ -50,8 +50,10 @@ def test_the_way_back_is_named_and_leads_back() -> None:
     parked = said("PARKED", NextActor.OPERATOR, attempt=8)
     hung = said("CLOSING", NextActor.SERVER, server=S)
     closed = said("CLOSED", NextActor.NOBODY, way_out=["rk region assign t.1: open it"])
-    assert unstick(parked, server_answers=None).undo == "none needed: if it fails again it is parked again"
-    assert unstick(hung, server_answers=False).undo == "none needed: the server joins again by itself, empty"
+    assert unstick(parked, server_answers=None).undo == "not needed: it is parked again if it fails again"
+    assert (
+        unstick(hung, server_answers=False).undo == "not needed: the server registers again by itself, without regions"
+    )
     undo = unstick(closed, server_answers=None).undo
     program, *words = undo.split()
     assert (program, words) == ("rk", ["region", "unassign", "t.1"])

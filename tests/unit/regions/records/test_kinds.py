@@ -194,7 +194,7 @@ def test_the_balancer_keeps_kinds_apart_and_brings_strays_home() -> None:
     assert counts(world) == {"a": 6, "b": 6, "x": 0, "y": 0}
     strays = [move.reason for move in proposal.moves if move.source == "x"]
     assert len(strays) == 4
-    assert set(strays) == {"its table and its server differ: the table is of kind kv/1, the server of counters/1"}
+    assert set(strays) == {"its table and its server differ: the table needs kind kv/1, the server is counters/1"}
 
 
 def test_the_balancer_heeds_the_version() -> None:
