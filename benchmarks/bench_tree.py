@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from coord.tree.command import encode_command, encode_create_session, encode_group
+from coord.tree.command import encode_batch, encode_command, encode_create_session
 from coord.tree.machine import StateMachine
 from coord.tree.watches import WatchTable
 from coord.wire import records as r
@@ -38,21 +38,21 @@ def timed(label: str, count: int, action: Callable[[], object], undo: Callable[[
 def groups(owner: int, opcode: int, bodies: list[bytes]) -> list[bytes]:
     """`bodies` as commands of the one session, in groups."""
     commands = [encode_command(SESSION, owner, 1, opcode, body) for body in bodies]
-    return [encode_group(1_700_000_000_000, commands[at : at + GROUP]) for at in range(0, len(commands), GROUP)]
+    return [encode_batch(1_700_000_000_000, commands[at : at + GROUP]) for at in range(0, len(commands), GROUP)]
 
 
 def machine_with(nodes: int) -> StateMachine:
     """A machine with one session and `nodes` znodes of 100 bytes below /load."""
     machine = StateMachine()
-    machine.apply_group(
-        encode_group(
+    machine.apply_batch(
+        encode_batch(
             1, [encode_command(SESSION, 0, 0, r.OP_CREATE_SESSION, encode_create_session(10_000, DATA[:16], b""))]
         )
     )
     paths = [b"/load", *[b"/load/region-%06d" % i for i in range(nodes)]]
     creates = [r.encode_create(r.CreateRequest(r.OP_CREATE, path, DATA, r.OPEN_ACL, 0)) for path in paths]
     for group in groups(1, r.OP_CREATE, creates):
-        machine.apply_group(group)
+        machine.apply_batch(group)
     return machine
 
 
@@ -68,7 +68,7 @@ def main() -> None:
     def run(batch: list[bytes]) -> Callable[[], None]:
         def apply() -> None:
             for group in batch:
-                machine.apply_group(group)
+                machine.apply_batch(group)
 
         return apply
 
@@ -122,7 +122,7 @@ def main() -> None:
     timed("restore, per znode", size, lambda: StateMachine.restore(chunks))
     node = machine.tree.nodes[paths[0]]
     timed("  of a write: Stat", 100_000, lambda: [node.stat() for _ in range(100_000)])
-    timed("  of a write: digest", 100_000, lambda: [node.remark(paths[0]) for _ in range(100_000)])
+    timed("  of a write: digest", 100_000, lambda: [node.update_digest(paths[0]) for _ in range(100_000)])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from coord.compiled import settle
+from coord.compiled import choose_form
 
-settle(Path(__path__[0]))
+choose_form(Path(__path__[0]))

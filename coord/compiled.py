@@ -1,11 +1,11 @@
-"""The compiled form of the store's pure modules: which they are, and whether this process runs it.
+"""The compiled form of the store's pure modules: the list of modules, and the choice between both forms at import.
 
-`pip install` compiles SOURCES with mypyc where it can (setup.py) and leaves a stamp: the fingerprint of what was
-compiled. `settle`, which the package calls before anything of it is imported, lets the compiled form be used only
-if that stamp is the fingerprint of the sources as they are now. So a module that somebody edits runs as edited, all
-modules run in the same form (compiled classes know each other's layout), and a build that broke off leaves no trace.
+`pip install` compiles SOURCES with mypyc where possible (setup.py) and writes a stamp: the fingerprint of the compiled
+sources. The package calls `choose_form` before it imports any other module. `choose_form` allows the compiled form only
+if the stamp equals the fingerprint of the present sources. So an edited module takes effect, all modules run in the
+same form (compiled classes know each other's layout), and an interrupted build has no effect.
 
-With RK_PURE set in the environment nothing is compiled and nothing compiled is used.
+With RK_PURE set in the environment nothing is compiled and no compiled module is used.
 
     python coord/compiled.py            prints SOURCES, for the Makefile
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 PURE_VARIABLE: Final = "RK_PURE"
-#: The compiled code itself, beside which every module has a small door of its own.
+#: Name of the shared library with the compiled code. Each module has a small extension module that loads it.
 GROUP: Final = "coord.store"
 _LIBRARY: Final = "store__mypyc"
 _STAMP: Final = "compiled.stamp"
@@ -36,20 +36,20 @@ _MODULES: Final = {
     "tree": "acl command datatree levels machine node plan quota reads sessions snapshot watches",
     "wire": "client_conn codec jute opcodes values",
 }
-#: What is compiled, relative to the root of the source tree.
+#: Paths of the compiled modules, relative to the root of the source tree.
 SOURCES: Final = tuple(f"coord/{part}/{name}.py" for part, names in _MODULES.items() for name in names.split())
 
-#: Why this process runs the sources, "" if it runs the compiled form. Set by `settle`.
+#: Why this process runs interpreted; "" if it runs the compiled form. Set by `choose_form`.
 _reason = "not started"
 
 
 def stamp_path(root: Path) -> Path:
-    """Where the stamp of a build in the tree `root` is."""
+    """Return the path of the stamp of a build in the tree `root`."""
     return root / "coord" / _STAMP
 
 
 def fingerprint(root: Path) -> str:
-    """Of the sources in the tree `root`. Raises OSError when one of them is missing."""
+    """Return a hash of the sources in the tree `root`. Raise OSError if a source is missing."""
     content = hashlib.sha256()
     for source in SOURCES:
         content.update(source.encode())
@@ -57,10 +57,10 @@ def fingerprint(root: Path) -> str:
     return content.hexdigest()
 
 
-def settle(folder: Path) -> None:
-    """Decide for the package `coord` in `folder`, before any of its modules is imported."""
+def choose_form(folder: Path) -> None:
+    """Choose the form of the package `coord` in `folder`, before any of its modules is imported."""
     global _reason  # noqa: PLW0603 (one process, one decision)
-    _reason = _why_not(folder)
+    _reason = _why_interpreted(folder)
     if _reason:
         parts = {str(folder / part) for part in _MODULES}
 
@@ -74,7 +74,7 @@ def settle(folder: Path) -> None:
             sys.path_importer_cache.pop(part, None)
 
 
-def _why_not(folder: Path) -> str:
+def _why_interpreted(folder: Path) -> str:
     if os.environ.get(PURE_VARIABLE):
         return f"{PURE_VARIABLE} is set"
     if not _is_built(folder):
@@ -87,7 +87,7 @@ def _is_built(folder: Path) -> bool:
 
 
 def is_current(folder: Path) -> bool:
-    """Whether the package in `folder` is compiled for this Python, from the sources as they are."""
+    """Return True if the package in `folder` is compiled for this Python from the present sources."""
     try:
         return _is_built(folder) and (folder / _STAMP).read_text() == fingerprint(folder.parent)
     except OSError:
@@ -95,7 +95,7 @@ def is_current(folder: Path) -> bool:
 
 
 def form() -> str:
-    """`compiled`, or `interpreted` with the reason, for versions and status lines."""
+    """Return `compiled`, or `interpreted` with the reason, for versions and status lines."""
     return f"interpreted: {_reason}" if _reason else "compiled"
 
 

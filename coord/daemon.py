@@ -1,4 +1,4 @@
-"""What every daemon of the system needs: an address to listen on, signals that stop it, a log on stderr."""
+"""Common parts of all daemons: listening on an address, stopping on signals, logging to stderr."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def listen(server: ListeningServer, reactor: Any, what: str, host: str, port: in
         return server.listen(reactor, host, port)
     except CannotListenError as error:
         reason = getattr(error.socketError, "strerror", None) or error.socketError
-        raise ConfigError(f"{what} {host}:{port} cannot be used: {reason}") from error
+        raise ConfigError(f"cannot listen on {what} {host}:{port}: {reason}") from error
 
 
 def stop_on_signals(reactor: Any) -> None:

@@ -1,4 +1,4 @@
-"""The real doors: this machine's clock, chance, entropy and files."""
+"""Implementations of `coord.env` for a real process: the machine's clock, randomness, entropy and files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OsClock:
 
 
 class OsRng:
-    """A generator seeded by the system."""
+    """A pseudo-random generator seeded by the system."""
 
     def __init__(self) -> None:
         self._random = random.Random()
@@ -50,12 +50,12 @@ class OsEntropy:
 
 
 def os_system() -> System:
-    """This machine's."""
+    """Return this machine's clock, random generator and entropy."""
     return System(OsClock(), OsRng(), OsEntropy())
 
 
 def return_memory() -> None:
-    """Give the system back what was freed between things that stay. Only glibc has to be told."""
+    """Return freed memory between live allocations to the system. Only glibc needs this call."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
@@ -63,7 +63,7 @@ def return_memory() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """For a forked child: the system kills it when the process `parent` ends, however that ends. Linux only."""
+    """Have the kernel kill this forked child when the process `parent` ends for any reason. Linux only."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
@@ -73,18 +73,18 @@ def end_with_parent(parent: int) -> None:
 
 
 def share_processors() -> None:
-    """Whoever this process speaks to runs beside it: a message that wakes it is to interrupt nobody (SCHED_BATCH).
+    """Run this process under SCHED_BATCH, for nodes that share a machine with the processes they talk to.
 
-    Where all processors are busy the sender then goes on to send to the others, and this process finds more to do in
-    one turn when its own comes, some milliseconds later at most. Where one is free nothing changes. Threads and
-    children that begin after this do the same.
+    A message that wakes the process then does not preempt the sender. If all processors are busy, the sender goes on
+    to send to the others, and this process finds more work in its next turn, some milliseconds later at most. If a
+    processor is free, nothing changes. Threads and children started after this call inherit the policy.
     """
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 class OsFile:
-    """A file descriptor with positions given by the caller."""
+    """A file descriptor with explicit offsets."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -111,7 +111,7 @@ class OsFile:
             written += os.pwrite(self._fd, view[written:], offset + written)
 
     def sync(self) -> None:
-        """See `DiskFile.sync`. fdatasync flushes the size too when a reader would need it."""
+        """See `DiskFile.sync`. fdatasync also flushes the size if a reader needs the new size."""
         os.fdatasync(self._fd)
 
     def truncate(self, size: int) -> None:
@@ -128,7 +128,7 @@ class OsFile:
 
 
 class OsDisk:
-    """A directory of the file system, private to this user."""
+    """A directory of the file system with access for this user only."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -148,7 +148,7 @@ class OsDisk:
         return sorted(os.listdir(self._root / path))
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
-        """See `Disk.open`. Symbolic links are refused: nobody redirects a store's files."""
+        """See `Disk.open`. Symbolic links are rejected, so that no other user can redirect a store's files."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         if create:
             flags |= os.O_CREAT | os.O_EXCL
@@ -168,23 +168,23 @@ class OsDisk:
 
 
 class FolderLock:
-    """Proof that no other process uses a data directory; held until `release` or the end of the process."""
+    """An exclusive lock on a data directory, held until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock. Raises BlockingIOError when another process holds it."""
+        """Take the lock. Raise BlockingIOError if another process holds it."""
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._fd)
             raise
-        # For whoever wonders who has it; a full disk need not take that.
+        # The pid is for the operator; a full disk must not prevent the start.
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let another process have the directory."""
+        """Release the directory for other processes."""
         os.close(self._fd)
 
 
@@ -196,6 +196,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _doors_fit(root: Path) -> tuple[Clock, Rng, Entropy, Disk]:
-    """Let the type checker prove that the real doors have the shape the pure side asks for."""
+def _check_protocols(root: Path) -> tuple[Clock, Rng, Entropy, Disk]:
+    """Let mypy check that the classes here implement the protocols of `coord.env`."""
     return OsClock(), OsRng(), OsEntropy(), OsDisk(root)

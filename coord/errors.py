@@ -1,15 +1,15 @@
-"""What can go wrong in the store and between it and its clients, as one tree of exceptions.
+"""Exceptions of the store and its client, in one tree.
 
     CoordError
-      ProtocolError        LocalProtocolError (we misused a protocol object), RemoteProtocolError (the peer did)
-      OperationError       a request was refused: one class per ZooKeeper error code, `code` on the class
-      RetryableError       nothing was decided; the same request may succeed elsewhere or later
-      StorageError         the disk holds something else than was written there
-      InvalidTransition    a state machine was asked for a step that its table does not have
+      ProtocolError        LocalProtocolError (our code misused a protocol object), RemoteProtocolError (the peer did)
+      OperationError       a rejected request: one class per ZooKeeper error code, `code` on the class
+      RetryableError       the outcome is unknown or nothing happened; a retry may succeed elsewhere or later
+      StorageError         the disk does not hold what was written
+      InvalidTransition    a state machine's table has no row for the state and event
       ConfigError          settings that contradict each other or the machine
 
-In the pure cores expected outcomes are values (the `int` codes below); they become exceptions at the edge, through
-`error_for(code)`. Names follow ZooKeeper's KeeperException codes, so they carry no `Error` suffix.
+In the pure cores expected outcomes are values (the `int` codes below). They become exceptions at the edge, through
+`error_for(code)`. Names follow ZooKeeper's KeeperException codes, so they have no `Error` suffix.
 """
 # ruff: noqa: N818
 
@@ -51,43 +51,43 @@ THROTTLED_OP: Final = -127
 
 
 class CoordError(Exception):
-    """Root of everything that the store and its client raise on purpose."""
+    """Root of all exceptions that the store and its client raise on purpose."""
 
 
 # --- protocols ------------------------------------------------------------------------------------------------------
 
 
 class ProtocolError(CoordError):
-    """Bytes or calls that a protocol does not allow."""
+    """Bytes or calls that violate a protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """Our own code called a protocol object in a state that does not allow it: a bug on this side."""
+    """Our code called a protocol object in a state that does not allow the call: a bug on this side."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent bytes that are no valid record or frame.
+    """The peer sent bytes that are not a valid record or frame.
 
-    `code` is what the reply says when the connection can go on (a readable frame with an unreadable body).
+    `code` is the error code of the reply if the connection can continue (a well-framed request with a malformed body).
     """
 
     code: ClassVar[int] = MARSHALLING_ERROR
 
 
 class InvalidMessage(RemoteProtocolError):
-    """A node of the ensemble sent a Raft message that no correct node sends: it breaks a bound, contradicts itself, or
-    contradicts what the receiver knows for certain. The receiver has changed nothing; it breaks the link."""
+    """A node sent a Raft message that no correct node sends: it exceeds a bound, contradicts itself, or contradicts
+    facts that the receiver knows. The receiver has changed nothing and closes the link."""
 
 
-# --- nothing decided ------------------------------------------------------------------------------------------------
+# --- retryable ------------------------------------------------------------------------------------------------------
 
 
 class RetryableError(CoordError):
-    """Nothing was decided, or it is not known what was: ask again, perhaps elsewhere."""
+    """Nothing was decided, or the outcome is unknown: retry, perhaps at another node."""
 
 
 class NotLeader(RetryableError):
-    """This node does not lead. `hint` is the id of the node believed to lead, 0 if unknown."""
+    """This node is not the leader. `hint` is the id of the presumed leader, 0 if unknown."""
 
     def __init__(self, hint: int = 0) -> None:
         super().__init__(f"not the leader; leader is {hint or 'unknown'}")
@@ -95,22 +95,22 @@ class NotLeader(RetryableError):
 
 
 class ProposalDropped(RetryableError):
-    """The Raft core took no proposal: leadership is being handed over or the in-flight bound is reached."""
+    """The Raft core rejected a proposal: leadership is being transferred or the in-flight limit is reached."""
 
 
 class TooManyOutstanding(RetryableError):
-    """A bounded queue of requests is full: the request was not sent. `limit` is that bound."""
+    """A bounded queue of requests is full: the request was not sent. `limit` is the bound."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit} requests are already outstanding")
         self.limit = limit
 
 
-# --- refused requests -----------------------------------------------------------------------------------------------
+# --- rejected requests ----------------------------------------------------------------------------------------------
 
 
 class OperationError(CoordError):
-    """A request was refused. `code` is ZooKeeper's number; `path` the znode asked for, where known."""
+    """A rejected request. `code` is ZooKeeper's error code; `path` is the znode of the request, where known."""
 
     code: ClassVar[int] = SYSTEM_ERROR
 
@@ -120,22 +120,22 @@ class OperationError(CoordError):
         self.detail = detail
 
     def __str__(self) -> str:
-        """`NoNode /a/b`, with the detail behind where there is one."""
+        """Return `NoNode /a/b`, followed by the detail if there is one."""
         return " ".join(part for part in (type(self).__name__, self.path, self.detail) if part)
 
 
 class UnknownCode(OperationError):
-    """The server answered with a code that this version does not know; the number is in `detail`."""
+    """The server sent an unknown error code; the number is in `detail`."""
 
 
 class SystemFault(OperationError):
-    """The server met a fault of its own."""
+    """The server failed internally."""
 
     code = SYSTEM_ERROR
 
 
 class RuntimeInconsistency(OperationError):
-    """An earlier part of the same multi failed, so this part was not tried."""
+    """Another part of the same multi failed, so this part was not performed."""
 
     code = RUNTIME_INCONSISTENCY
 
@@ -147,31 +147,31 @@ class DataInconsistency(OperationError):
 
 
 class ConnectionLoss(OperationError, RetryableError):
-    """The connection broke before the answer came: the request may or may not have been performed."""
+    """The connection broke before the reply: the request may or may not have been performed."""
 
     code = CONNECTION_LOSS
 
 
 class MarshallingError(OperationError):
-    """The server could not read the request."""
+    """The server could not decode the request."""
 
     code = MARSHALLING_ERROR
 
 
 class Unimplemented(OperationError):
-    """The server does not know the operation."""
+    """The server does not support the operation."""
 
     code = UNIMPLEMENTED
 
 
 class OperationTimeout(OperationError, RetryableError):
-    """No answer within the time the caller allows."""
+    """No reply within the time limit of the caller."""
 
     code = OPERATION_TIMEOUT
 
 
 class BadArguments(OperationError):
-    """The request makes no sense: an invalid path, flag or combination."""
+    """The request has an invalid path, flag or combination."""
 
     code = BAD_ARGUMENTS
 
@@ -201,13 +201,13 @@ class NoNode(OperationError):
 
 
 class NoAuth(OperationError):
-    """The session's identities give no permission for this."""
+    """The session's identities do not grant this permission."""
 
     code = NO_AUTH
 
 
 class BadVersion(OperationError):
-    """The version named is not the znode's: somebody else changed it."""
+    """The expected version differs from the znode's version: another client changed the znode."""
 
     code = BAD_VERSION
 
@@ -219,7 +219,7 @@ class NoChildrenForEphemerals(OperationError):
 
 
 class NodeExists(OperationError):
-    """The znode to create is there already."""
+    """The znode to create already exists."""
 
     code = NODE_EXISTS
 
@@ -243,19 +243,19 @@ class InvalidCallback(OperationError):
 
 
 class InvalidAcl(OperationError):
-    """The access list is empty or names an unknown scheme or id."""
+    """The access list is empty or has an unknown scheme or id."""
 
     code = INVALID_ACL
 
 
 class AuthFailed(OperationError):
-    """The authentication was refused; the server closes the connection."""
+    """The server rejected the credential and closes the connection."""
 
     code = AUTH_FAILED
 
 
 class SessionMoved(OperationError, RetryableError):
-    """The session is attached to another server by now."""
+    """The session has moved to another server."""
 
     code = SESSION_MOVED
 
@@ -267,37 +267,37 @@ class NotReadOnly(OperationError):
 
 
 class EphemeralOnLocalSession(OperationError):
-    """Local sessions own no ephemeral znodes."""
+    """A local session cannot own ephemeral znodes."""
 
     code = EPHEMERAL_ON_LOCAL_SESSION
 
 
 class NoWatcher(OperationError):
-    """There is no watch of that type to remove."""
+    """The server has no such watch."""
 
     code = NO_WATCHER
 
 
 class RequestTimeout(OperationError, RetryableError):
-    """The server could not complete the request within its own bound."""
+    """The server could not complete the request within its own time limit."""
 
     code = REQUEST_TIMEOUT
 
 
 class ReconfigDisabled(OperationError):
-    """Membership changes are switched off."""
+    """Membership changes are disabled."""
 
     code = RECONFIG_DISABLED
 
 
 class SaslRequired(OperationError):
-    """The server takes only sessions authenticated by SASL."""
+    """The server accepts only sessions authenticated by SASL."""
 
     code = SESSION_CLOSED_REQUIRE_SASL_AUTH
 
 
 class QuotaExceeded(OperationError):
-    """The write would pass an enforced quota."""
+    """The write would exceed an enforced quota."""
 
     code = QUOTA_EXCEEDED
 
@@ -309,10 +309,10 @@ class ThrottledOp(OperationError, RetryableError):
 
 
 class MultiFailed(OperationError):
-    """A multi was refused as a whole.
+    """A multi was rejected as a whole.
 
-    `index` is the position of the operation that failed, `error` why, and `errors` holds one error per operation:
-    OK (None) before the failing one, RuntimeInconsistency behind it.
+    `index` is the position of the failed operation and `error` its error. `errors` has one item per operation: None
+    before the failed one, RuntimeInconsistency after it.
     """
 
     def __init__(self, index: int, error: OperationError, errors: list[OperationError | None]) -> None:
@@ -322,7 +322,7 @@ class MultiFailed(OperationError):
         self.errors = errors
 
 
-#: ZooKeeper code -> exception class; `error_for` is the door to it.
+#: ZooKeeper code -> exception class; use `error_for`.
 ERROR_CLASSES: Final[dict[int, type[OperationError]]] = {
     cls.code: cls
     for cls in (
@@ -361,7 +361,7 @@ ERROR_CLASSES: Final[dict[int, type[OperationError]]] = {
 
 
 def error_for(code: int, path: str = "", detail: str = "") -> OperationError:
-    """The exception for a refusal `code` (never OK) of a request about `path`."""
+    """Return the exception for the error `code` (never OK) of a request on `path`."""
     cls = ERROR_CLASSES.get(code)
     if cls is None:
         return UnknownCode(path, f"code {code} {detail}".rstrip())
@@ -372,13 +372,13 @@ def error_for(code: int, path: str = "", detail: str = "") -> OperationError:
 
 
 class StorageError(CoordError):
-    """The disk failed, or holds something else than was written there."""
+    """The disk failed or does not hold what was written."""
 
 
 class CorruptRecord(StorageError):
-    """A record in the middle of a file is damaged: refused, never skipped.
+    """A record in the middle of a file is damaged. Such a record is never skipped.
 
-    `path` and `offset` (bytes from the file's start) say where, `expected` and `actual` what was compared.
+    `path` and `offset` (bytes from the start of the file) locate it; `expected` and `actual` were compared.
     """
 
     def __init__(self, path: str, offset: int, expected: object, actual: object) -> None:
@@ -390,16 +390,16 @@ class CorruptRecord(StorageError):
 
 
 class StateDiverged(StorageError):
-    """A majority of the nodes has another state than this one behind the same entry of the log.
+    """This node's state differs from the state of a majority after the same entry of the log.
 
-    `own` and `theirs` are (zxid, digest) behind the entry at `index`; `nodes` are those who agree on `theirs`.
+    `own` and `theirs` are (zxid, digest) after the entry at `index`; `nodes` are the nodes that agree on `theirs`.
     """
 
     def __init__(self, index: int, own: tuple[int, int], theirs: tuple[int, int], nodes: list[int]) -> None:
         super().__init__(
-            f"its state is not that of the others: behind entry {index} it has zxid {own[0]:#x} digest {own[1]:016x},"
-            f" nodes {', '.join(map(str, nodes))} have zxid {theirs[0]:#x} digest {theirs[1]:016x}. Keep a copy of its"
-            " directory (rk coord verify DIR DIR names the difference), empty it and start: the others bring the state"
+            f"the state of this node differs from the others: after entry {index} it has zxid {own[0]:#x} digest"
+            f" {own[1]:016x}, nodes {', '.join(map(str, nodes))} have zxid {theirs[0]:#x} digest {theirs[1]:016x}. Copy"
+            " its directory (`rk coord verify DIR DIR` shows the difference), empty it and start: the others send it"
         )
         self.index = index
         self.own = own
@@ -408,18 +408,18 @@ class StateDiverged(StorageError):
 
 
 class StateDamaged(StorageError):
-    """What this process holds in memory is not what was put there: `what` names the first place found."""
+    """A part of the state in memory has changed although no command changed it; `what` is the first place found."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} has changed in memory without a command. Nothing was written of it. Test the memory, then start"
-            " again: the state comes from the disk"
+            f"{what} has changed in memory without a command. Nothing was written. Test the memory, then start again:"
+            " the state is read from the disk"
         )
         self.what = what
 
 
 class Compacted(StorageError):
-    """The log up to that index has been replaced by a snapshot. `first_index` is the oldest one still there."""
+    """The log up to `index` has been replaced by a snapshot. `first_index` is the first index in the log."""
 
     def __init__(self, index: int, first_index: int) -> None:
         super().__init__(f"index {index} is compacted; the log begins at {first_index}")
@@ -432,7 +432,7 @@ class ForeignDirectory(StorageError):
 
 
 class UnsupportedLevel(CoordError):
-    """The store's feature level is above what this build supports. `where` begins the sentence."""
+    """The store's feature level is above the highest level of this build. `where` begins the sentence."""
 
     def __init__(self, where: str, level: int, supported: int) -> None:
         super().__init__(
@@ -444,7 +444,7 @@ class UnsupportedLevel(CoordError):
 
 
 class InvalidTransition(CoordError):
-    """A state machine has no row for (state, event). `story` is what happened to the thing before, oldest first."""
+    """A state machine has no row for (state, event). `story` lists what happened before, oldest first."""
 
     def __init__(self, subject: str, state: str, event: str, story: list[str] | None = None) -> None:
         lines = "".join(f"\n  {line}" for line in story or [])
@@ -456,4 +456,4 @@ class InvalidTransition(CoordError):
 
 
 class ConfigError(CoordError):
-    """Settings that contradict each other or the machine; nothing was started."""
+    """Settings contradict each other or the machine; nothing was started."""

@@ -1,14 +1,13 @@
-"""The admin port of every daemon: health, readiness, status and metrics over plain HTTP, for probes and for curl.
+"""The admin port of every daemon: health, readiness, status and metrics over plain HTTP, for probes and curl.
 
     GET /metrics   Prometheus text of one registry
-    GET /health    200 {"healthy": true, …} while the process does its work, else 503    (liveness: restart me?)
-    GET /ready     200 {"ready": true, …} once it can take its part, else 503            (readiness: send me work?)
-    GET /status    JSON, whatever the daemon wants to tell
+    GET /health    200 {"healthy": true, …} while the process works, else 503            (liveness: restart me?)
+    GET /ready     200 {"ready": true, …} while the process can serve, else 503          (readiness: route to me?)
+    GET /status    JSON with the daemon's state
 
-A daemon may add actions of its own under other paths; who may use them is for the action to check. Nothing else is
-served, of the pages only GET and HEAD are understood, and no answer ever carries a traceback: a fault while
-answering is logged here and reaches the caller as a 500 with one sentence. The port has no authentication, so it
-listens only on the address it is given; give it one that strangers do not reach.
+A daemon may add actions under other paths; each action checks its caller. Pages accept only GET and HEAD. A reply never
+contains a traceback: an exception is logged and becomes a 500 with one sentence. The port has no authentication and
+listens only on the configured address: choose an address that only trusted hosts reach.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ log = Logger()
 
 #: Seconds that a connection may stay open without a request.
 IDLE_S: Final = 60
-#: Open connections; one more is closed at once. Probes and scrapers need a handful.
+#: Bound of open connections; further ones are closed at once. Probes and scrapers need a handful.
 CONNECTIONS_MAX: Final = 64
 
-#: (holds, facts to show). A check is asked on the reactor's thread and answers from memory.
+#: (holds, facts to show). A check runs on the reactor's thread and uses only memory.
 Check = Callable[[], tuple[bool, Mapping[str, object]]]
-#: Longest request body that is read.
+#: Longest accepted request body.
 BODY_BYTES_MAX: Final = 4096
 Page = tuple[int, bytes, bytes]
-#: Answers a twisted request itself, now or later, and checks who asks.
+#: Handles a twisted request, now or later, and checks the caller.
 Action = Callable[[Any], None]
 
 _JSON: Final = b"application/json"
@@ -49,7 +48,7 @@ _TEXT: Final = b"text/plain; charset=utf-8"
 
 
 class AdminHttp:
-    """What a daemon shows of itself. `listen` serves it."""
+    """The admin pages of a daemon. `listen` serves them."""
 
     def __init__(
         self,
@@ -61,7 +60,8 @@ class AdminHttp:
         actions: Mapping[bytes, Action] | None = None,
         pages: Mapping[bytes, Callable[[], object]] | None = None,
     ) -> None:
-        """`status` and further `pages`, by path, return what msgspec can encode. All are asked for every request."""
+        """`status` and the further `pages` (by path) return values that msgspec can encode. Called for every
+        request."""
         self.actions = dict(actions or {})
         self._pages: dict[bytes, Callable[[], Page]] = {
             b"/metrics": lambda: (200, CONTENT_TYPE_LATEST.encode("ascii"), generate_latest(registry)),
@@ -72,11 +72,11 @@ class AdminHttp:
         }
 
     def listen(self, reactor: ListeningReactor, host: str, port: int) -> IListeningPort:
-        """Serve on `host`:`port` (0: any free port). Raises twisted's CannotListenError when it is taken."""
+        """Serve on `host`:`port` (0: any free port). Raise twisted's CannotListenError if the port is in use."""
         return reactor.listenTCP(port, self.site(), interface=host)
 
     def site(self) -> WrappingFactory:
-        """A Twisted factory of the four pages, for those who bring their own listening port."""
+        """Return a Twisted factory of the pages, for callers with their own listening port."""
         site = Site(_Page(self), timeout=IDLE_S)  # type: ignore[no-untyped-call]
         site.noisy = False
         site.requestFactory = _Request
@@ -85,15 +85,15 @@ class AdminHttp:
         return _Bounded(site)  # type: ignore[no-untyped-call]
 
     def page(self, path: bytes) -> Page:
-        """(status, content type, body) of one page; never raises."""
+        """Return (status, content type, body) of one page; never raises."""
         build = self._pages.get(path)
         if build is None:
-            return 404, _TEXT, b"There is /metrics, /health, /ready and /status.\n"
+            return 404, _TEXT, b"Not found. Pages: /metrics, /health, /ready, /status.\n"
         try:
             return build()
-        except Exception:  # the boundary of this port: the cause belongs in the log and not before strangers
+        except Exception:  # boundary of the admin port: the cause belongs in the log, not in the reply
             log.failure("GET {path} failed", path=path.decode("ascii", "replace"))
-            return 500, _TEXT, b"A fault while answering; the log of this process says why.\n"
+            return 500, _TEXT, b"Internal error; see the log of this process.\n"
 
 
 def _verdict(word: str, answer: tuple[bool, Mapping[str, object]]) -> Page:
@@ -110,23 +110,23 @@ def _json(value: object) -> bytes:
 
 
 def _no_access_log(request: Any) -> None:
-    """Probes come every second; a line for each helps nobody."""
+    """Log no requests: probes come every second."""
 
 
 class _Request(Request):
-    """A request whose body costs nothing: no page and no action has use for one, so a long one ends the connection.
+    """A request whose body is never stored: no page or action uses a body, and a long one ends the connection.
 
-    Twisted itself would collect it, in a file of any size, before anybody is asked whether the caller may.
+    Twisted would write a body of any size to a file before the action could check its caller.
     """
 
     _body_bytes = 0
 
     def gotLength(self, length: int | None) -> None:  # noqa: ARG002
-        """The headers are in: never make a file of what follows."""
+        """Handle the end of the headers: do not create a file for the body."""
         super().gotLength(0)  # type: ignore[no-untyped-call]
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Part of the body."""
+        """Handle a part of the body; abort the connection beyond the limit."""
         self._body_bytes += len(data)
         if self._body_bytes > BODY_BYTES_MAX:
             transport: Any = self.channel.transport
@@ -136,7 +136,7 @@ class _Request(Request):
 
 
 class _Page(Resource):
-    """Every path ends here, so that no page of twisted's own (listings, error pages) is ever reached."""
+    """Serves every path, so that no page of twisted (listings, error pages) is reached."""
 
     isLeaf = True
 
@@ -145,7 +145,7 @@ class _Page(Resource):
         self._admin = admin
 
     def render(self, request: Any) -> bytes | int:
-        """Answer GET and HEAD; everything else is refused."""
+        """Reply to GET and HEAD; reject other methods with 405."""
         request.setHeader(b"cache-control", b"no-store")
         request.setHeader(b"server", b"regionkeeper")
         action = self._admin.actions.get(request.path)
@@ -164,12 +164,12 @@ class _Page(Resource):
 
 
 class _Bounded(WrappingFactory):
-    """Closes connections beyond CONNECTIONS_MAX before they cost anything."""
+    """Rejects connections beyond CONNECTIONS_MAX."""
 
     noisy = False
 
     def buildProtocol(self, addr: Any) -> Any:
-        """A protocol for one more connection; None, and twisted closes it, beyond the bound."""
+        """Return a protocol for a new connection, or None beyond the limit; twisted then closes it."""
         if len(self.protocols) >= CONNECTIONS_MAX:
             return None
         return super().buildProtocol(addr)

@@ -1,4 +1,4 @@
-"""What a client shows a store and asks of it: TLS, a digest credential, a SASL user."""
+"""Client credentials for the store: TLS certificates, a digest credential, a SASL user."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from coord.wire.values import OPEN_ACL, Acl
 
 @dataclass(frozen=True)
 class StoreAccess:
-    """How to get into a store. Without anything: a plain connection, as nobody in particular.
+    """Connection settings for the store. The defaults give a plain TCP connection without authentication.
 
-    Whoever has a credential keeps what it makes to itself: znodes that are created without an access list get one for
-    that credential alone. Processes that work together share it; their certificates may differ.
+    With a credential, znodes created without an access list get one for that credential alone. Processes that
+    cooperate share the credential; their certificates may differ.
     """
 
-    #: Who issued the store's certificates; None: no TLS.
+    #: Authority that issued the store's certificates; None disables TLS.
     tls_ca: Path | None = None
-    #: What the client shows when the store asks for a certificate; its key is in the same file or beside it.
+    #: Certificate sent when the store asks for one; its key is in the same file or in `tls_key`.
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    #: Whether a node's certificate must be for the host that was dialled.
+    #: Whether a node's certificate must match the dialed host.
     verify_host: bool = True
     #: `user:password` of scheme digest.
     auth: str = field(default="", repr=False)
@@ -34,18 +34,18 @@ class StoreAccess:
     sasl: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError with one line that names the setting."""
+        """Raise ConfigError with one line that names the setting."""
         if self.tls_ca is None and (self.tls_cert is not None or self.tls_key is not None):
-            raise ConfigError("a certificate to show the store means TLS: name the store's authority (tls-ca), too")
+            raise ConfigError("a client certificate needs TLS: name the store's certificate authority, too (tls-ca)")
         if self.tls_key is not None and self.tls_cert is None:
-            raise ConfigError("there is a key, but no certificate (tls-cert)")
+            raise ConfigError("tls-key is given without its certificate (tls-cert)")
         for name, credential in (("auth", self.auth), ("sasl", self.sasl)):
             user, colon, password = credential.partition(":")
             if credential and not (user and colon and password):
                 raise ConfigError(f"the store's {name} credential is not USER:PASSWORD")
 
     def acl(self) -> list[Acl]:
-        """The access list of what this client makes: for its credentials, or open to all."""
+        """Return the access list of znodes that this client creates: its own credentials, or open to everyone."""
         found: list[Acl] = []
         if self.auth:
             user, _, password = self.auth.partition(":")
@@ -55,11 +55,11 @@ class StoreAccess:
         return found or OPEN_ACL
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """For connections by TLS; None without. Raises ConfigError for files that cannot be used."""
+        """Return the TLS context, or None without TLS. Raise ConfigError for unusable files."""
         if self.tls_ca is None:
             return None
         return caller_context(self.tls_ca, self.tls_cert, self.tls_key, verify_host=self.verify_host)
 
 
-#: A plain connection, as nobody in particular.
+#: A plain TCP connection without authentication.
 OPEN_ACCESS = StoreAccess()

@@ -1,13 +1,14 @@
-"""One TCP connection to one server, from the connect request to the end: framing, pipelining, pings.
+"""One TCP connection to one server, from connect request to close: framing, pipelining, pings.
 
-    HANDSHAKE --connect response--> OPEN --anything wrong--> DEAD          (HANDSHAKE may die too)
+    HANDSHAKE --connect response--> OPEN --any error--> DEAD          (HANDSHAKE may fail too)
 
-Requests are written once per reactor turn, however many there were; a server answers them in order, so the oldest
-waiting one is the one a reply belongs to. A connection is never used again: the session (session.py) makes a new one.
+Requests are written once per reactor turn. A server replies in order, so each reply belongs to the oldest pending
+request. A connection is never reused: the session (session.py) opens a new one.
 
-Liveness. A ping leaves when nothing was sent for a third of the session timeout; when nothing came for two thirds the
-connection is given up, which leaves a third to find another server. A reactor that was blocked for that long first
-reads what came meanwhile.
+Liveness. The client sends a ping after a third of the session timeout without a send. After two thirds without a
+receive
+it drops the connection, which leaves a third of the timeout to find another server. A reactor that was blocked for that
+long first reads the bytes that arrived in the meantime.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from coord.wire import records as r
 from coord.wire.client_conn import MAX_FRAME_BYTES, MAX_REPLY_BYTES, FrameReader
 from coord.wire.jute import I32
 
-#: Requests that may wait for their answers on one connection. Each holds a Deferred and its record; a caller that has
-#: so many in flight gains nothing from more, and a server that stopped answering must not fill our memory.
+#: Requests that may be pending on one connection. Each holds a Deferred and its record. More requests in flight gain
+#: nothing, and a server that stops replying must not fill our memory.
 MAX_OUTSTANDING: Final = 100_000
 
-#: Reads one reply's record out of a block.
+#: Decodes one reply record inside a block.
 Decode = Callable[[bytes, int, int], Any]
-#: (kind of watch, path with chroot, callback), to be registered when the request has succeeded.
+#: (kind of watch, path with chroot, callback), registered when the request succeeds.
 WatchOrder = tuple[int, bytes, Any]
 
 HANDSHAKE: Final = 0
@@ -56,43 +57,43 @@ _request_header: Final = r.FRAMED_REQUEST_HEADER.pack
 
 
 class ConnectionOwner(Protocol):
-    """What a connection tells its session."""
+    """What a connection calls on its session."""
 
     def connection_opened(self, connection: StoreConnection, response: r.ConnectResponse) -> None:
-        """The server has answered the connect request."""
+        """Handle the server's connect response."""
         ...
 
     def connection_lost(self, connection: StoreConnection, reason: str) -> None:
-        """The connection is of no more use; its requests fail right after this call. Called exactly once."""
+        """Handle the end of the connection. Called exactly once, before the pending requests fail."""
         ...
 
     def event_received(self, event: r.WatcherEvent, zxid: int) -> None:
-        """A watch fired."""
+        """Handle a fired watch."""
         ...
 
     def watch_confirmed(self, order: WatchOrder, *, exists: bool) -> None:
-        """A request that leaves a watch was answered: `exists` says whether the znode is there."""
+        """Register the watch of a successful request; `exists` is whether the znode exists."""
         ...
 
     def auth_refused(self, connection: StoreConnection) -> None:
-        """The server takes none of our credentials and will close."""
+        """Handle a rejected credential; the server closes the connection next."""
         ...
 
 
-#: (xid, opcode, the Deferred, how to read the answer, path for errors, watch to register)
+#: (xid, opcode, Deferred, decoder of the reply, path for errors, watch to register)
 _Waiting = tuple[int, int, "Deferred[Any]", "Decode | None", str, "WatchOrder | None"]
 
 
 class StoreConnection(protocol.Protocol):
-    """See the module docstring. `reactor` needs callLater only; `patience_ms` bounds the handshake."""
+    """See the module docstring. `reactor` needs only callLater; `patience_ms` limits the handshake."""
 
     def __init__(
         self, owner: ConnectionOwner, reactor: Any, clock: Clock, hello: r.ConnectRequest, *, patience_ms: int
     ) -> None:
         self.phase: int = HANDSHAKE
-        #: The highest zxid of any answer; what the next connection begins with.
+        #: Highest zxid of any reply; the next connection starts with it.
         self.last_zxid: int = hello.last_zxid_seen
-        #: When the newest answered bytes were sent, by the monotonic clock: the server heard from us then or later.
+        #: Monotonic time at which the newest acknowledged bytes were sent: the server received them then or later.
         self.proven_ms: int = 0
         self._owner = owner
         self._reactor = reactor
@@ -107,11 +108,11 @@ class StoreConnection(protocol.Protocol):
         self._xid: int = 0
         self._out: list[bytes] = []
         self._flush_due: bool = False
-        # Invariant: answered <= flushed <= asked, counts of requests.
+        # Invariant: answered <= flushed <= asked (counts of requests).
         self._asked: int = 0
         self._flushed: int = 0
         self._answered: int = 0
-        #: Per write: the number of its first request and when it was written.
+        #: Per socket write: the number of its first request and the time of the write.
         self._writes: deque[tuple[int, int]] = deque()
         self._sent_ms: int = 0
         self._received_ms: int = 0
@@ -123,17 +124,17 @@ class StoreConnection(protocol.Protocol):
     def ask(
         self, opcode: int, body: bytes, decode: Decode | None, path: str, watch: WatchOrder | None = None
     ) -> Deferred[Any]:
-        """Send a request; fires with what `decode` makes of the answer, or None without `decode`.
+        """Send a request. The Deferred fires with the decoded reply, or with None without `decode`.
 
-        Fails with the OperationError that the server gives, ConnectionLoss, TooManyOutstanding, or BadArguments for a
-        request too long for any server.
+        It fails with the OperationError of the reply, ConnectionLoss, TooManyOutstanding, or BadArguments for a
+        request that exceeds the frame limit.
         """
         if len(self._pending) >= MAX_OUTSTANDING:
             return fail(TooManyOutstanding(MAX_OUTSTANDING))
         length = len(body) + r.REQUEST_HEADER_BYTES
         if length > MAX_FRAME_BYTES:
-            # Sent, it would cost the connection and every request on it.
-            return fail(BadArguments(path, f"request of {length} bytes, the limit is {MAX_FRAME_BYTES}"))
+            # The server would close the connection and fail every request on it.
+            return fail(BadArguments(path, f"the request has {length} bytes; the limit is {MAX_FRAME_BYTES}"))
         xid = self._xid = self._xid + 1 if self._xid < _XID_MAX else 1
         answer: Deferred[Any] = Deferred()
         self._out.append(_request_header(length, xid, opcode))
@@ -146,7 +147,8 @@ class StoreConnection(protocol.Protocol):
         return answer
 
     def authenticate(self, scheme: bytes, credential: bytes) -> Deferred[None]:
-        """Send a credential; fires when the server took it, fails with AuthFailed or ConnectionLoss."""
+        """Send a credential. The Deferred fires when the server accepts it; it fails with AuthFailed or
+        ConnectionLoss."""
         answer: Deferred[None] = Deferred()
         self._auths.append(answer)
         self._out.append(r.encode_request_frame(r.XID_AUTH, r.OP_AUTH, r.encode_auth(scheme, credential)))
@@ -154,13 +156,13 @@ class StoreConnection(protocol.Protocol):
         return answer
 
     def _flush_soon(self) -> None:
-        """Write at the end of this turn."""
+        """Schedule a flush for the end of this turn."""
         if not self._flush_due:
             self._flush_due = True
             self._reactor.callLater(0, self._flush)
 
     def _flush(self) -> None:
-        """Write what has gathered since the last time."""
+        """Write the bytes queued since the last flush."""
         self._flush_due = False
         if not self._out or self.phase == DEAD:
             return
@@ -176,7 +178,7 @@ class StoreConnection(protocol.Protocol):
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Twisted: say hello."""
+        """Twisted: send the connect request."""
         transport = self.transport
         assert transport is not None, "Twisted sets it before this call"
         if ITCPTransport.providedBy(transport):
@@ -184,21 +186,21 @@ class StoreConnection(protocol.Protocol):
         self._sent_ms = self._clock.monotonic_ms()
         hello = r.encode_connect_request(self._hello)
         transport.write(I32.pack(len(hello)) + hello)
-        self._timer = self._reactor.callLater(self._patience_ms / 1000, self._give_up)
+        self._timer = self._reactor.callLater(self._patience_ms / 1000, self._handshake_timed_out)
 
     def dataReceived(self, data: bytes) -> None:
-        """Twisted: bytes came."""
+        """Twisted: receive bytes."""
         if self.phase == DEAD:
             return
         self._received_ms = self._clock.monotonic_ms()
         self._overdue = False
         frames = self._reader.feed(data)
         block = self._reader.take_block()
-        # Whatever the callbacks below ask leaves in one write at the end.
+        # One write at the end of this function carries all requests that the callbacks below send.
         self._flush_due = True
         try:
             if frames and self.phase == HANDSHAKE:
-                self._welcome(block, *frames.pop(0))
+                self._take_connect_response(block, *frames.pop(0))
             self._take_replies(block, frames)
         except RemoteProtocolError as error:
             self.drop(str(error))
@@ -211,8 +213,8 @@ class StoreConnection(protocol.Protocol):
         """Twisted: the connection is gone."""
         self.drop(reason.getErrorMessage())
 
-    def _welcome(self, block: bytes, at: int, end: int) -> None:
-        """The handshake's answer."""
+    def _take_connect_response(self, block: bytes, at: int, end: int) -> None:
+        """Handle the connect response."""
         response = r.decode_connect_response(block, at, end)
         self._timer.cancel()
         self._timer = None
@@ -221,10 +223,10 @@ class StoreConnection(protocol.Protocol):
         self._timeout_ms = response.timeout_ms
         self._owner.connection_opened(self, response)
         if self.phase == OPEN:
-            self._watch_over()
+            self._check_liveness()
 
     def _take_replies(self, block: bytes, frames: list[tuple[int, int]]) -> None:
-        """Give each reply to whoever waits for it. Raises RemoteProtocolError."""
+        """Fire the Deferred of each reply. Raise RemoteProtocolError for a reply out of order or malformed."""
         pending = self._pending
         for at, end in frames:
             if self.phase == DEAD:
@@ -234,7 +236,7 @@ class StoreConnection(protocol.Protocol):
                 self._take_special(xid, zxid, err, block, at + r.REPLY_HEADER_BYTES, end)
                 continue
             if not pending or pending[0][0] != xid:
-                raise RemoteProtocolError(f"reply {xid}, but {pending[0][0] if pending else 'none'} is due")
+                raise RemoteProtocolError(f"received reply {xid}, expected {pending[0][0] if pending else 'none'}")
             _, opcode, answer, decode, path, watch = pending.popleft()
             self._answered += 1
             if zxid > self.last_zxid:
@@ -251,13 +253,13 @@ class StoreConnection(protocol.Protocol):
             except MultiFailed as refused:
                 answer.errback(refused)
             except (RemoteProtocolError, UnicodeDecodeError) as error:
-                answer.errback(ConnectionLoss(path, f"unreadable answer: {error}"))
-                raise RemoteProtocolError(f"unreadable answer to {r.OPCODE_NAMES.get(opcode, opcode)}") from error
+                answer.errback(ConnectionLoss(path, f"malformed reply: {error}"))
+                raise RemoteProtocolError(f"malformed reply to {r.OPCODE_NAMES.get(opcode, opcode)}") from error
             else:
                 answer.callback(result)
 
     def _take_special(self, xid: int, zxid: int, err: int, block: bytes, at: int, end: int) -> None:
-        """Events and the answers that have no place in the order of requests."""
+        """Handle events and the replies that are not in request order."""
         if xid == r.XID_NOTIFICATION:
             self._owner.event_received(r.decode_watcher_event(block, at, end), zxid)
         elif xid == r.XID_PING and self._pings_ms:
@@ -271,18 +273,18 @@ class StoreConnection(protocol.Protocol):
             else:
                 answer.callback(None)
         else:
-            raise RemoteProtocolError(f"reply {xid} to nothing")
+            raise RemoteProtocolError(f"reply {xid} belongs to no request")
 
     def _note_contact(self) -> None:
-        """An answer proves that the server heard from us when its request was sent, or later."""
+        """Advance `proven_ms`: a reply proves that the server received its request at or after the send time."""
         writes = self._writes
         while writes and writes[0][0] < self._answered:
             self.proven_ms = max(self.proven_ms, writes.popleft()[1])
 
     # --- liveness -----------------------------------------------------------------------------------------------------
 
-    def _watch_over(self) -> None:
-        """Ping when nothing was sent for a while, give up when nothing came for long, look again when that is due."""
+    def _check_liveness(self) -> None:
+        """Ping an idle connection, drop a silent one, and schedule the next check."""
         self._timer = None
         now = self._clock.monotonic_ms()
         ping_ms = self._timeout_ms // 3
@@ -290,26 +292,27 @@ class StoreConnection(protocol.Protocol):
         silent_ms = now - self._received_ms
         if silent_ms >= patience_ms:
             if self._overdue:
-                self.drop(f"no answer for {silent_ms} ms")
+                self.drop(f"no reply for {silent_ms} ms")
                 return
-            # Perhaps it was us who did not look: one turn, in which the socket is read, decides.
+            # Our reactor may have been blocked. Wait for one turn, in which the socket is read, before dropping.
             self._overdue = True
-            self._timer = self._reactor.callLater(0, self._watch_over)
+            self._timer = self._reactor.callLater(0, self._check_liveness)
             return
         if now - self._sent_ms >= ping_ms:
             self._pings_ms.append(now)
             self._out.append(_PING)
             self._flush()
         due_ms = min(self._sent_ms + ping_ms, self._received_ms + patience_ms) - now
-        self._timer = self._reactor.callLater(max(1, due_ms) / 1000, self._watch_over)
+        self._timer = self._reactor.callLater(max(1, due_ms) / 1000, self._check_liveness)
 
-    def _give_up(self) -> None:
-        """The handshake took too long."""
+    def _handshake_timed_out(self) -> None:
+        """Drop a connection whose handshake took too long."""
         self._timer = None
-        self.drop(f"no answer to the connect request within {self._patience_ms} ms")
+        self.drop(f"no reply to the connect request within {self._patience_ms} ms")
 
     def drop(self, reason: str) -> None:
-        """End the connection now; whatever waits fails with ConnectionLoss. Harmless when already dead."""
+        """Close the connection now and fail all pending requests with ConnectionLoss. No effect on a dead
+        connection."""
         if self.phase == DEAD:
             return
         self.phase = DEAD

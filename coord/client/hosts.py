@@ -1,4 +1,4 @@
-"""Where the servers are, in which order they are tried, and how long to wait in between."""
+"""Server addresses: the order in which a client tries them, and the pauses between attempts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from coord.errors import ConfigError
 
 DEFAULT_PORT: Final = 2181
 
-#: Between two servers of one round: enough that a thousand clients of a dead server do not knock in one millisecond.
+#: Longest pause between two servers of one round: spreads the clients of a dead server over more than a millisecond.
 SPREAD_MS: Final = 20
-#: After the first fruitless round over all servers; doubles with each further round.
+#: Pause after the first round in which no server worked. It doubles with each further round.
 BACKOFF_MS_MIN: Final = 50
-#: No pause is longer than this, or than a quarter of the session timeout: the session must survive a few rounds.
+#: Longest pause; at most a quarter of the session timeout, so that the session survives a few rounds.
 BACKOFF_MS_MAX: Final = 2000
 
 
 def parse_hosts(hosts: str) -> tuple[list[tuple[str, int]], str]:
-    """Read `host:port,host:port/chroot`; return the addresses and the chroot ("" for none).
+    """Parse `host:port,host:port/chroot` into the addresses and the chroot ("" for none).
 
-    A missing port is 2181, IPv6 addresses stand in brackets, and a trailing `/` is no chroot. Raises ConfigError.
+    The default port is 2181, IPv6 addresses are in brackets, a trailing `/` is ignored. Raise ConfigError.
     """
     servers, slash, chroot = hosts.partition("/")
     chroot = (slash + chroot).rstrip("/")
@@ -33,18 +33,18 @@ def parse_hosts(hosts: str) -> tuple[list[tuple[str, int]], str]:
 
 
 def _address(text: str, hosts: str) -> tuple[str, int]:
-    """One `host:port` of `hosts`."""
+    """Parse one `host:port` of `hosts`."""
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, str(DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{hosts!r}: {text!r} is no host:port")
+        raise ConfigError(f"{hosts!r}: {text!r} is not host:port")
     return host, int(port)
 
 
 class HostCycle:
-    """The servers in an order of this client's own, round and round, with growing pauses after fruitless rounds."""
+    """The servers in a random order of this client, repeated, with growing pauses after rounds without success."""
 
     def __init__(self, addresses: list[tuple[str, int]], rng: Rng, *, timeout_ms: int) -> None:
         self._rng = rng
@@ -57,17 +57,17 @@ class HostCycle:
         self._failures = 0
 
     def __len__(self) -> int:
-        """How many servers there are."""
+        """Return the number of servers."""
         return len(self._addresses)
 
     def next_address(self) -> tuple[str, int]:
-        """The server to try now."""
+        """Return the server to try next."""
         address = self._addresses[self._turn % len(self._addresses)]
         self._turn += 1
         return address
 
     def failed(self) -> int:
-        """Note that a server was of no use; return the ms to wait before the next try."""
+        """Record a failed attempt and return the pause before the next one in ms."""
         self._failures += 1
         rounds, within = divmod(self._failures, len(self._addresses))
         if within:
@@ -76,5 +76,5 @@ class HostCycle:
         return longest // 2 + self._rng.below(longest // 2 + 1)
 
     def succeeded(self) -> None:
-        """Note that a server served: the next pause is short again."""
+        """Record a connection that worked: the next pause is short again."""
         self._failures = 0

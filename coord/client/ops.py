@@ -1,4 +1,4 @@
-"""The parts of a multi and of a multi-read, and access lists, as callers write them."""
+"""Operations of a multi and of a multi-read, and digest access lists, in the caller's terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coord.wire import records as r
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a znode; the result is its path."""
+    """Create a znode. The result is its path."""
 
     path: str
     data: bytes = b""
@@ -25,7 +25,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Replace a znode's data; the result is its Stat."""
+    """Replace a znode's data. The result is its Stat."""
 
     path: str
     data: bytes
@@ -34,7 +34,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a znode; the result is None."""
+    """Delete a znode. The result is None."""
 
     path: str
     version: int = r.ANY_VERSION
@@ -42,7 +42,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Go on only if the znode exists with this version; the result is None."""
+    """Fail the multi unless the znode exists with this version. The result is None."""
 
     path: str
     version: int
@@ -50,14 +50,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class GetData:
-    """Read a znode; the result is (data, Stat) or an OperationError."""
+    """Read a znode. The result is (data, Stat) or an OperationError."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class GetChildren:
-    """List a znode's children; the result is a list of names or an OperationError."""
+    """List a znode's children. The result is a list of names or an OperationError."""
 
     path: str
 
@@ -69,7 +69,7 @@ ReadResult = tuple[bytes, r.Stat] | list[str] | OperationError
 
 
 def digest_acl(user: str, password: str, perms: int = r.PERM_ALL) -> r.Acl:
-    """An access list line for whoever authenticates with `digest` as this user: what the tree keeps is a hash."""
+    """Return the access list entry for a user of scheme `digest`. The entry holds a hash, not the password."""
     digest = hashlib.sha1(f"{user}:{password}".encode()).digest()
     return r.Acl(perms, b"digest", user.encode() + b":" + base64.b64encode(digest))
 
@@ -77,18 +77,19 @@ def digest_acl(user: str, password: str, perms: int = r.PERM_ALL) -> r.Acl:
 def create_request(
     op: Create, path: bytes, default_acl: list[r.Acl] = r.OPEN_ACL, *, with_stat: bool = False
 ) -> r.CreateRequest:
-    """The wire form of a create of `path` (chroot included), open to `default_acl` unless `op` says to whom.
+    """Return the wire form of a create of `path` (chroot included). Without an access list in `op`, `default_acl`
+    holds.
 
-    Raises BadArguments for kinds that exclude each other.
+    Raise BadArguments for kinds of znode that exclude each other.
     """
     acl = default_acl if op.acl is None else op.acl
     if op.container:
         if op.ephemeral or op.sequence or op.ttl_ms is not None:
-            raise BadArguments(op.path, "a container is neither ephemeral, sequential nor does it have a ttl")
+            raise BadArguments(op.path, "a container cannot be ephemeral or sequential and has no ttl")
         return r.CreateRequest(r.OP_CREATE_CONTAINER, path, op.data, acl, r.CREATE_CONTAINER)
     if op.ttl_ms is not None:
         if op.ephemeral or op.ttl_ms <= 0:
-            raise BadArguments(op.path, "a ttl is positive, and not for ephemerals")
+            raise BadArguments(op.path, "a ttl must be positive and cannot be combined with ephemeral")
         flags = r.CREATE_SEQUENTIAL_TTL if op.sequence else r.CREATE_TTL
         return r.CreateRequest(r.OP_CREATE_TTL, path, op.data, acl, flags, op.ttl_ms)
     flags = (r.CREATE_EPHEMERAL if op.ephemeral else 0) | (r.CREATE_SEQUENTIAL if op.sequence else 0)
@@ -96,7 +97,7 @@ def create_request(
 
 
 def write_op(op: WriteOp, path: bytes, default_acl: list[r.Acl] = r.OPEN_ACL) -> r.MultiOp:
-    """The wire form of one part of a multi about `path` (chroot included); `default_acl` as for a create alone."""
+    """Return the wire form of one part of a multi on `path` (chroot included); `default_acl` as in `create_request`."""
     if isinstance(op, Create):
         create = create_request(op, path, default_acl)
         return r.MultiOp(create.opcode, path, create=create)
@@ -106,16 +107,16 @@ def write_op(op: WriteOp, path: bytes, default_acl: list[r.Acl] = r.OPEN_ACL) ->
 
 
 def read_op(op: ReadOp, path: bytes) -> r.MultiOp:
-    """The wire form of one part of a multi-read about `path` (chroot included)."""
+    """Return the wire form of one part of a multi-read on `path` (chroot included)."""
     return r.MultiOp(r.OP_GET_DATA if isinstance(op, GetData) else r.OP_GET_CHILDREN, path)
 
 
 def write_results(paths: list[str], chroot_length: int, data: bytes, at: int, end: int) -> list[WriteResult]:
-    """Read the answer to a multi about `paths`; created paths lose their chroot. Raises MultiFailed."""
+    """Decode the reply to a multi on `paths` and remove the chroot from created paths. Raise MultiFailed."""
     results = r.decode_multi_reply(data, at, end)
     if any(result.opcode == r.OP_ERROR for result in results):
         errors = [error_for(part.err, path) if part.err else None for part, path in zip(results, paths, strict=False)]
-        # The parts in front of the one that failed say 0, those behind it RuntimeInconsistency.
+        # The parts before the failed one have error 0, the parts after it RuntimeInconsistency.
         for position, error in enumerate(errors):
             if error is not None:
                 raise MultiFailed(position, error, errors)
@@ -123,14 +124,14 @@ def write_results(paths: list[str], chroot_length: int, data: bytes, at: int, en
 
 
 def _write_result(result: r.MultiResult, chroot_length: int) -> WriteResult:
-    """One part of a multi that succeeded."""
+    """Return the result of one part of a multi that succeeded."""
     if result.path:
         return result.path[chroot_length:].decode() or "/"
     return result.stat
 
 
 def read_results(paths: list[str], data: bytes, at: int, end: int) -> list[ReadResult]:
-    """Read the answer to a multi-read about `paths`: errors stand in the list."""
+    """Decode the reply to a multi-read on `paths`. Failed parts are returned as errors in the list."""
     found: list[ReadResult] = []
     for result, path in zip(r.decode_multi_reply(data, at, end), paths, strict=False):
         if result.opcode == r.OP_ERROR:

@@ -1,9 +1,9 @@
-"""The requests of a session, as methods: arguments in the caller's words, one record each, results decoded.
+"""The requests of a session as methods: each builds one record and decodes the reply.
 
-Every method returns a Deferred (await it). It fails with an OperationError of coord.errors: the server's refusal, or
-ConnectionLoss when there is no connection or it broke before the answer came.
+Every method returns a Deferred (await it). It fails with an OperationError of coord.errors: an error reply of the
+server, or ConnectionLoss without a connection or if the connection broke before the reply.
 
-A `watch` is called at most once, `(event type, path, zxid)`, for the next change of what was read.
+A `watch` is called at most once, as `(event type, path, zxid)`, on the next change of the data that was read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 async def gather(waiting: Iterable[Deferred[T]]) -> list[T]:
     """Return the results of several requests in order.
 
-    Raise the exception of the first that fails; the other failures are dropped.
+    Raise the exception of the first request that fails; ignore the other failures.
     """
     try:
         return list(await gatherResults(list(waiting), consumeErrors=True))
@@ -46,54 +46,54 @@ async def gather(waiting: Iterable[Deferred[T]]) -> list[T]:
 
 
 def _data(data: bytes, at: int, end: int) -> tuple[bytes, r.Stat]:
-    """getData's answer; null data reads as empty."""
+    """Decode the reply to getData; null data becomes empty."""
     value, stat = r.decode_data_reply(data, at, end)
     return value or b"", stat
 
 
 def _names(data: bytes, at: int, end: int) -> list[str]:
-    """getChildren's answer."""
+    """Decode the reply to getChildren."""
     return [name.decode() for name in r.decode_strings_reply(data, at, end)]
 
 
 def _names_and_stat(data: bytes, at: int, end: int) -> tuple[list[str], r.Stat]:
-    """getChildren2's answer."""
+    """Decode the reply to getChildren2."""
     names, stat = r.decode_children2_reply(data, at, end)
     return [name.decode() for name in names], stat
 
 
 def _identities(data: bytes, at: int, end: int) -> list[tuple[str, str]]:
-    """whoAmI's answer."""
+    """Decode the reply to whoAmI."""
     return [(scheme.decode(), user.decode()) for scheme, user in r.decode_who_am_i_reply(data, at, end)]
 
 
 def _none_if_missing(reason: Failure) -> None:
-    """exists answers None for a znode that is not there."""
+    """Return None for a NoNode failure: the result of exists."""
     reason.trap(NoNode)  # type: ignore[no-untyped-call]
 
 
 def _check_paths(paths: list[str]) -> None:
-    """With a chroot in front, `x` would name a sibling of the chroot. Raises BadArguments."""
+    """Raise BadArguments for a relative path: after a chroot, `x` would name a sibling of the chroot."""
     for path in paths:
         if path[:1] != "/":
             raise BadArguments(path, "a path begins with /")
 
 
 class Requests:
-    """Base of ZkClient: everything that can be asked once there is a connection."""
+    """Base of ZkClient: every request of a connected session."""
 
     _connection: StoreConnection | None
     _watches: WatchBook
 
     def __init__(self, chroot: str, *, acl: list[r.Acl] = r.OPEN_ACL) -> None:
         self.chroot = chroot
-        #: The access list of what is created without one.
+        #: Access list of znodes that are created without one.
         self.default_acl = acl
         self._chroot = chroot.encode()
         self._chroot_length = len(self._chroot)
 
     def _refusal(self, path: str) -> OperationError:
-        """Why there is no connection."""
+        """Return the error for a request without a connection."""
         raise NotImplementedError
 
     # --- znodes -------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Requests:
         ttl_ms: int | None = None,
         acl: list[r.Acl] | None = None,
     ) -> Deferred[str]:
-        """Create a znode; gives its path, which for `sequence` ends in the number. `acl` None is `default_acl`."""
+        """Create a znode. Fires with its path, which for `sequence` ends in the number. No `acl`: `default_acl`."""
         op = ops.Create(path, data, ephemeral, sequence, container, ttl_ms, acl)
         return self._create(op, with_stat=False)
 
@@ -124,12 +124,12 @@ class Requests:
         ttl_ms: int | None = None,
         acl: list[r.Acl] | None = None,
     ) -> Deferred[tuple[str, r.Stat]]:
-        """Create a znode; gives its path and Stat."""
+        """Create a znode. Fires with its path and Stat."""
         op = ops.Create(path, data, ephemeral, sequence, container, ttl_ms, acl)
         return self._create(op, with_stat=True)
 
     def _create(self, op: ops.Create, *, with_stat: bool) -> Deferred[Any]:
-        """Both creates."""
+        """Send a create or create2."""
         try:
             request = ops.create_request(op, self._full(op.path), self.default_acl, with_stat=with_stat)
         except BadArguments as refusal:
@@ -142,12 +142,13 @@ class Requests:
         return self._read(r.OP_GET_DATA, path, _data, KIND_DATA, watch)
 
     def set(self, path: str, data: bytes, version: int = r.ANY_VERSION) -> Deferred[r.Stat]:
-        """Replace a znode's data if its version is `version`; gives the new Stat."""
+        """Replace a znode's data if its version is `version`. Fires with the new Stat."""
         full = self._full(path)
         return self._ask(r.OP_SET_DATA, path, r.encode_set_data(full, data, version), r.decode_stat)
 
     def exists(self, path: str, watch: WatchCallback | None = None) -> Deferred[r.Stat | None]:
-        """A znode's Stat, or None. The watch stands in both cases: for the znode's coming or its next change."""
+        """Return a znode's Stat, or None. The watch is set either way: on the znode's creation or on its next
+        change."""
         answer: Deferred[Any] = self._read(r.OP_EXISTS, path, r.decode_stat, KIND_EXIST, watch)
         return answer.addErrback(_none_if_missing)
 
@@ -156,32 +157,32 @@ class Requests:
         return self._ask(r.OP_DELETE, path, r.encode_path_version(self._full(path), version), None)
 
     def children(self, path: str, watch: WatchCallback | None = None) -> Deferred[list[str]]:
-        """The names of a znode's children, in no particular order."""
+        """Return the names of a znode's children, in no particular order."""
         return self._read(r.OP_GET_CHILDREN, path, _names, KIND_CHILD, watch)
 
     def children2(self, path: str, watch: WatchCallback | None = None) -> Deferred[tuple[list[str], r.Stat]]:
-        """The names of a znode's children and its Stat."""
+        """Return the names of a znode's children and its Stat."""
         return self._read(r.OP_GET_CHILDREN2, path, _names_and_stat, KIND_CHILD, watch)
 
     def get_acl(self, path: str) -> Deferred[tuple[list[r.Acl], r.Stat]]:
-        """A znode's access list and Stat."""
+        """Return a znode's access list and Stat."""
         return self._ask(r.OP_GET_ACL, path, r.encode_path(self._full(path)), r.decode_acl_reply)
 
     def set_acl(self, path: str, acl: list[r.Acl], version: int = r.ANY_VERSION) -> Deferred[r.Stat]:
-        """Replace a znode's access list if the list's version is `version`; gives the new Stat."""
+        """Replace a znode's access list if the list's version is `version`. Fires with the new Stat."""
         body = r.encode_set_acl(self._full(path), acl, version)
         return self._ask(r.OP_SET_ACL, path, body, r.decode_stat)
 
     def sync(self, path: str = "/") -> Deferred[None]:
-        """Fires when this server has seen everything that was committed when the request arrived."""
+        """Wait until this server has applied everything that was committed when the request arrived."""
         return self._ask(r.OP_SYNC, path, r.encode_path(self._full(path)), None)
 
     # --- several at once ----------------------------------------------------------------------------------------------
 
     def multi(self, operations: list[ops.WriteOp]) -> Deferred[list[ops.WriteResult]]:
-        """All of `operations` or none; gives one result each.
+        """Perform all of `operations` or none. Fires with one result per operation.
 
-        Fails with MultiFailed(index, error, errors) when one is refused.
+        Fails with MultiFailed(index, error, errors) when the server rejects an operation.
         """
         paths = [op.path for op in operations]
         try:
@@ -193,7 +194,7 @@ class Requests:
         return self._ask(r.OP_MULTI, paths[0] if paths else "/", body, decode)
 
     def multi_read(self, operations: list[ops.ReadOp]) -> Deferred[list[ops.ReadResult]]:
-        """Several reads of one state; gives one result each, errors among them."""
+        """Read several znodes in one state of the tree. Fires with one result per operation; errors are results."""
         paths = [op.path for op in operations]
         try:
             _check_paths(paths)
@@ -208,8 +209,8 @@ class Requests:
     def add_watch(self, path: str, callback: WatchCallback, recursive: bool = True) -> Deferred[None]:
         """Call `callback` for every change of `path`, and with `recursive` of everything below it, until removed.
 
-        Survives reconnects; the callback then gets EVENT_GAP. Recursive watches hear nothing of lists of children: a
-        child's own creation says the same. Ends with the session.
+        The watch survives reconnects; the callback then gets EVENT_GAP. A recursive watch gets no events for lists of
+        children, because the event of the child itself has the same information. The watch ends with the session.
         """
         mode, kind = (
             (r.WATCH_PERSISTENT_RECURSIVE, KIND_RECURSIVE) if recursive else (r.WATCH_PERSISTENT, KIND_PERSISTENT)
@@ -218,7 +219,7 @@ class Requests:
         return self._ask(r.OP_ADD_WATCH, path, r.encode_path_version(full, mode), None, (kind, full, callback))
 
     def remove_watch(self, path: str, callback: WatchCallback | None = None, recursive: bool = True) -> Deferred[None]:
-        """End a persistent watch, for one callback or all. Fails with NoWatcher if the server knows of none."""
+        """Remove a persistent watch, for one callback or all. Fails with NoWatcher if the server has no such watch."""
         kind, watcher = (
             (KIND_RECURSIVE, r.WATCHER_PERSISTENT_RECURSIVE) if recursive else (KIND_PERSISTENT, r.WATCHER_PERSISTENT)
         )
@@ -230,28 +231,29 @@ class Requests:
         return self._ask(r.OP_REMOVE_WATCHES, path, r.encode_path_version(full, watcher), None)
 
     def check_watches(self, path: str, watcher: int) -> Deferred[None]:
-        """Fires if the server holds a watch of this type (WATCHER_*) for us, fails with NoWatcher if not."""
+        """Succeed if the server holds a watch of this type (WATCHER_*) for this session; fail with NoWatcher
+        otherwise."""
         return self._ask(r.OP_CHECK_WATCHES, path, r.encode_path_version(self._full(path), watcher), None)
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def ephemerals(self, prefix: str = "/") -> Deferred[list[str]]:
-        """The paths of this session's ephemeral znodes that begin with `prefix`."""
+        """Return the paths of this session's ephemeral znodes that begin with `prefix`."""
         return self._ask(r.OP_GET_EPHEMERALS, prefix, r.encode_path(self._full(prefix)), self._decode_paths)
 
     def all_children_number(self, path: str) -> Deferred[int]:
-        """How many znodes there are below `path`."""
+        """Return the number of znodes below `path`."""
         body = r.encode_path(self._full(path))
         return self._ask(r.OP_GET_ALL_CHILDREN_NUMBER, path, body, r.decode_number_reply)
 
     def who_am_i(self) -> Deferred[list[tuple[str, str]]]:
-        """The session's identities: (scheme, user)."""
+        """Return the session's identities as (scheme, user)."""
         return self._ask(r.OP_WHO_AM_I, "/", b"", _identities)
 
     def reconfig(
         self, *, joining: str = "", leaving: str = "", members: str = "", config_id: int = -1
     ) -> Deferred[tuple[bytes, r.Stat]]:
-        """Change the ensemble: gives the new /zookeeper/config. Either joining and leaving, or members."""
+        """Change the ensemble. Fires with the new /zookeeper/config. Pass either joining and leaving, or members."""
         body = r.encode_reconfig(joining.encode(), leaving.encode(), members.encode(), config_id)
         return self._ask(r.OP_RECONFIG, "/", body, _data)
 
@@ -260,7 +262,7 @@ class Requests:
     def _ask(
         self, opcode: int, path: str, body: bytes, decode: Decode | None, watch: WatchOrder | None = None
     ) -> Deferred[Any]:
-        """Send a request if there is a connection."""
+        """Send a request, or fail without a connection."""
         connection = self._connection
         if connection is None:
             return fail(self._refusal(path))
@@ -269,35 +271,35 @@ class Requests:
         return connection.ask(opcode, body, decode, path, watch)
 
     def _read(self, opcode: int, path: str, decode: Decode, kind: int, watch: WatchCallback | None) -> Deferred[Any]:
-        """Send a read that may leave a one-shot watch."""
+        """Send a read, with a one-shot watch if `watch` is given."""
         full = self._full(path)
         if watch is None:
             return self._ask(opcode, path, r.encode_path_watch(full, False), decode)
         return self._ask(opcode, path, r.encode_path_watch(full, True), decode, (kind, full, watch))
 
     def _full(self, path: str) -> bytes:
-        """The path as the server knows it."""
+        """Return the server's form of the path: with chroot, as bytes."""
         if self._chroot_length:
             return self._chroot if path == "/" else self._chroot + path.encode()
         return path.encode()
 
     def _shown(self, path: bytes) -> str:
-        """The path as the caller knows it."""
+        """Return the caller's form of the path: without chroot, as str."""
         return path[self._chroot_length :].decode() or "/"
 
     def _kind_for(self, kind: int, *, exists: bool) -> int:
-        """An exists that found the znode leaves the same watch as a getData."""
+        """Return the kind of watch that the server set: exists on a znode that exists sets a data watch."""
         return KIND_DATA if kind == KIND_EXIST and exists else kind
 
     def _decode_created(self, data: bytes, at: int, end: int) -> str:
-        """create's answer; containers and ttl znodes bring a Stat behind, which is not asked for."""
+        """Decode the reply to a create. The Stat that follows for containers and TTL znodes is ignored."""
         return self._shown(r.decode_path(data, at, end))
 
     def _decode_created_stat(self, data: bytes, at: int, end: int) -> tuple[str, r.Stat]:
-        """create2's answer."""
+        """Decode the reply to create2."""
         path, stat = r.decode_create2_reply(data, at, end)
         return self._shown(path), stat
 
     def _decode_paths(self, data: bytes, at: int, end: int) -> list[str]:
-        """getEphemerals' answer."""
+        """Decode the reply to getEphemerals."""
         return [self._shown(path) for path in r.decode_strings_reply(data, at, end)]

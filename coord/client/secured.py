@@ -1,5 +1,4 @@
-"""TLS between a `StoreConnection` and its socket, on the same library as the servers' side: no other package is
-needed."""
+"""TLS between a `StoreConnection` and its socket, on the `ssl` module as on the server side: needs no other package."""
 
 from __future__ import annotations
 
@@ -15,28 +14,28 @@ from coord.tls.context import Engine, TlsError
 
 
 class Secured(protocol.Protocol):
-    """Carries one connection, and is its transport."""
+    """Runs TLS for one connection and serves as its transport."""
 
     def __init__(self, inner: StoreConnection, context: ssl.SSLContext, host: str) -> None:
         self._inner = inner
         self._engine = Engine(context, is_server=False, host=host)
-        self._is_parting = False
+        self._is_closing = False
 
     # --- the socket's side --------------------------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Twisted: TCP is connected. The hello waits in the engine until TLS is there."""
+        """Twisted: TCP is connected. The engine holds the connect request until the TLS handshake ends."""
         transport = self.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
         self._inner.makeConnection(self)  # type: ignore[no-untyped-call]
 
     def dataReceived(self, data: bytes) -> None:
-        """Twisted: sealed bytes came."""
+        """Twisted: receive encrypted bytes."""
         try:
             plain = self._engine.unseal(data)
         except TlsError as error:
-            self._part()
+            self._close_after_alert()
             self._inner.drop(f"TLS: {error}")
             return
         self._send(self._engine.take())
@@ -55,22 +54,22 @@ class Secured(protocol.Protocol):
     # --- the connection's side ----------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send these, sealed."""
+        """Encrypt and send."""
         try:
             self._send(self._engine.seal([data]))
         except TlsError as error:
             self._inner.drop(f"TLS: {error}")
 
     def abortConnection(self) -> None:
-        """Close at once, whatever still waits to be sent."""
+        """Close at once and discard unsent bytes."""
         transport: Any = self.transport
-        if transport is not None and not self._is_parting:
+        if transport is not None and not self._is_closing:
             transport.abortConnection()
 
-    def _part(self) -> None:
-        """Close behind the alert that tells the other side why."""
+    def _close_after_alert(self) -> None:
+        """Send the TLS alert with the reason, then close."""
         transport: Any = self.transport
-        self._is_parting = True
+        self._is_closing = True
         self._send(self._engine.take())
         transport.loseConnection()
 

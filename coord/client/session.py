@@ -1,20 +1,24 @@
-"""A ZooKeeper session for processes that run a Twisted reactor: connects, keeps it alive, comes back.
+"""A ZooKeeper session for processes that run a Twisted reactor: connects, keeps the session alive, reconnects.
 
     client = ZkClient(reactor, "a:2181,b:2181,c:2181/regions", 3000, name="master")
     await client.connect()
     data, stat = await client.get("/epoch")
 
-Works on our store and on Apache ZooKeeper 3.9 alike. All requests are pipelined; answers come in the order of the
-requests; nothing is sent twice: what was waiting when a connection broke fails with ConnectionLoss and may or may not
-have been performed. Watches alone are set again by the client.
+Works with our store and with Apache ZooKeeper 3.9. All requests are pipelined, and replies come in request order. The
+client never resends a request: requests that were pending when a connection broke fail with ConnectionLoss and may or
+may not have been performed. The client restores watches by itself.
 
     NEW --connect--> SUSPENDED <----------> CONNECTED        any --close--> CLOSED
                         |                       |
-                        +---- the server says: EXPIRED, AUTH_FAILED; connect() then begins a new session
+                        +--> EXPIRED            |        the server's connect response: no such session
+                        +--> AUTH_FAILED <------+        the server rejected a credential
 
-Events before answers: a watch callback runs before the answer to any request that could see a newer state. A *gap*
-(EVENT_GAP) tells a persistent watch that events may have been missed while the client was away: read again. It comes
-after the watch is in force again. One-shot watches need none: the server fires them for what happened meanwhile.
+After EXPIRED and AUTH_FAILED, connect() begins a new session.
+
+Events before replies: a watch callback runs before the reply to any request that could read a newer state. EVENT_GAP
+tells a persistent watch that events may have been lost while the client was disconnected and that it must read again.
+It is delivered after the server has restored the watch. One-shot watches need no EVENT_GAP: the server fires them for
+changes in the meantime.
 """
 
 from __future__ import annotations
@@ -45,17 +49,17 @@ from coord.wire.sasl import SaslClient, SaslError
 
 log = Logger()
 
-#: To persistent watches, after a reconnect: events may have been missed. Not a type of the protocol.
+#: Event for persistent watches after a reconnect: events may have been lost. Not part of the protocol.
 EVENT_GAP: Final = -100
 
-#: No server is given less time to accept and answer a connect request, however short the session.
+#: Minimum time for one server to accept a connection and reply to the connect request, even for a short session.
 CONNECT_MS_MIN: Final = 200
-#: A connection that lived shorter than this counts as a failed attempt: the pauses keep growing.
-SETTLED_MS: Final = 1000
+#: A connection that lived shorter than this counts as a failed attempt, so the pauses keep growing.
+STABLE_MS: Final = 1000
 
 
 class SessionState(enum.Enum):
-    """Where a session stands; what `on_state` callbacks get."""
+    """State of a session; the argument of `on_state` callbacks."""
 
     NEW = "new"
     SUSPENDED = "suspended"
@@ -77,7 +81,7 @@ _TRANSITIONS: Final[dict[SessionState, tuple[SessionState, ...]]] = {
 
 
 def _ended(state: SessionState, path: str) -> OperationError:
-    """The error of a request in a session that is in `state`, which is not CONNECTED."""
+    """Return the error of a request in a session that is in `state`, which is not CONNECTED."""
     if state is _EXPIRED:
         return SessionExpired(path)
     if state is _AUTH_FAILED:
@@ -85,12 +89,12 @@ def _ended(state: SessionState, path: str) -> OperationError:
     return ConnectionLoss(path, f"the session is {state.value}")
 
 
-def _told_elsewhere(_: Failure) -> None:
-    """Refusals come through auth_refused, a lost connection through connection_lost."""
+def _ignore_failure(_: Failure) -> None:
+    """Ignore a failure that auth_refused or connection_lost has already handled."""
 
 
 class _OneAttempt(ClientFactory):
-    """Makes the one connection of one attempt."""
+    """Creates the connection of one attempt."""
 
     noisy = False
 
@@ -103,16 +107,16 @@ class _OneAttempt(ClientFactory):
         return self._connection
 
     def clientConnectionFailed(self, _connector: IConnector, reason: Failure) -> None:
-        """Twisted: there is no TCP connection."""
+        """Twisted: the TCP connect failed."""
         self._failed(reason.getErrorMessage())
 
 
 class ZkClient(Requests):
-    """One session at a time. The requests are methods of `Requests`; all of this class runs in the reactor's thread.
+    """One session at a time. The requests are methods of `Requests`. All methods run in the reactor's thread.
 
-    `hosts` is `host:port,host:port[/chroot]`, tried in an order of this client's own. `timeout_ms` is what is asked
-    for; the attribute of that name is what the server granted. `name` stands in the log. `access` is how the store is
-    got into; ConfigError is raised for files of it that cannot be used.
+    `hosts` is `host:port,host:port[/chroot]`, tried in a random order. `timeout_ms` is the requested session timeout;
+    the attribute of that name is the granted one. `name` is used in log lines. `access` has TLS and credentials;
+    unusable files in it raise ConfigError.
     """
 
     def __init__(
@@ -133,9 +137,9 @@ class ZkClient(Requests):
         self.session_id: int = 0
         #: `host:port` of the server last tried.
         self.server: str = ""
-        #: Why the last attempt to connect failed; "" once one has not.
+        #: Why the last attempt to connect failed; "" after a success.
         self.trouble: str = ""
-        #: Negotiated; before the first connection, what was asked for.
+        #: Granted session timeout; before the first connection, the requested one.
         self.timeout_ms: int = timeout_ms
         self._wanted_ms = timeout_ms
         self._passwd: bytes = r.NO_PASSWD
@@ -161,10 +165,10 @@ class ZkClient(Requests):
 
     @property
     def last_contact_s(self) -> float:
-        """The monotonic time before which the server certainly had not yet forgotten us.
+        """Monotonic time in seconds at which the newest *acknowledged* request or ping was sent.
 
-        It is when the newest *answered* request or ping was sent, not when its answer came: the server began to count
-        the session timeout then or later, so a lease may run until last_contact_s + timeout_ms / 1000 and no longer.
+        The send time counts, not the time of the reply: the server restarted its session timeout then or later. A lease
+        may therefore run until last_contact_s + timeout_ms / 1000 and no longer.
         """
         connection = self._connection
         proven_ms = connection.proven_ms if connection is not None else 0
@@ -172,26 +176,26 @@ class ZkClient(Requests):
 
     @property
     def left_s(self) -> float:
-        """Seconds for which the session surely lives on by this process's own clock, if no more answer comes; not
-        below 0."""
+        """Seconds, at least 0, for which the session certainly lives if no further reply arrives; by this process's
+        clock."""
         return max(0.0, self.last_contact_s + (self.timeout_ms - self._clock.monotonic_ms()) / 1000)
 
     @property
     def last_zxid(self) -> int:
-        """The newest zxid that an answer carried."""
+        """Newest zxid of any reply."""
         connection = self._connection
         return max(self._last_zxid, connection.last_zxid if connection is not None else 0)
 
     def on_state(self, callback: Callable[[SessionState], object]) -> Callable[[], None]:
-        """Call `callback(state)` on every change; returns the function that ends this."""
+        """Call `callback(state)` on every change; return a function that unregisters it."""
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
     def connect(self) -> Deferred[None]:
-        """Begin a session and try until a server accepts it; fires when connected.
+        """Begin a session and try servers until one accepts it. Fires when connected.
 
-        After EXPIRED, AUTH_FAILED or CLOSED this begins a new session without the old one's watches; credentials given
-        to add_auth are kept. Fails only when the client is closed meanwhile or its credentials are refused.
+        After EXPIRED, AUTH_FAILED or CLOSED this begins a new session without the previous watches; credentials passed
+        to add_auth are kept. Fails only if the client is closed meanwhile or its credentials are rejected.
         """
         if self._closing is not None:
             return fail(ConnectionLoss("", "the client is closing"))
@@ -208,7 +212,7 @@ class ZkClient(Requests):
         return connected
 
     def when_connected(self) -> Deferred[None]:
-        """Fires once the session is connected, at once if it is; fails if it ends instead."""
+        """Wait until the session is connected. Fails if the session ends instead."""
         if self.state is _CONNECTED:
             return succeed(None)
         if self.state is not _SUSPENDED:
@@ -218,9 +222,9 @@ class ZkClient(Requests):
         return waiter
 
     def close(self) -> Deferred[None]:
-        """End the session on the server, so that its ephemerals go at once, and stop. Fires when that is done.
+        """End the session on the server, which deletes its ephemerals at once, and disconnect. Never fails.
 
-        Requests sent before are answered first. Without a connection the session is left to expire. Never fails.
+        The server answers earlier requests first. Without a connection the session is left to expire.
         """
         if self._closing is not None:
             return self._closing
@@ -230,21 +234,21 @@ class ZkClient(Requests):
         done = self._closing = Deferred()
         connection = self._connection
         answer = connection.ask(r.OP_CLOSE_SESSION, b"", None, "")
-        timer = self._reactor.callLater(self.timeout_ms / 3000, connection.drop, "the server does not answer the close")
+        timer = self._reactor.callLater(self.timeout_ms / 3000, connection.drop, "no reply to closeSession")
 
         def closed(_: object) -> None:
             if timer.active():
                 timer.cancel()
             connection.drop("session closed")
 
-        # Answered, refused or cut off: in each case nothing more is to be done on this side.
+        # After a reply, an error or a lost connection alike, nothing is left to do on this side.
         answer.addBoth(closed)
         return done
 
     def add_auth(self, scheme: str, credential: bytes) -> Deferred[None]:
         """Add an identity to the session, now and after every reconnect.
 
-        Fails with AuthFailed when the server refuses; the session is then of no more use.
+        Fails with AuthFailed when the server rejects the credential; the session is then unusable.
         """
         self._auths.append((scheme.encode(), credential))
         if self._connection is None:
@@ -253,7 +257,7 @@ class ZkClient(Requests):
         return answer.addErrback(self._forget_auth, (scheme.encode(), credential))
 
     def _forget_auth(self, reason: Failure, identity: tuple[bytes, bytes]) -> Failure:
-        """A refused credential is not tried again in the next session."""
+        """Remove a rejected credential, so that the next session does not send it again."""
         if isinstance(reason.value, AuthFailed) and identity in self._auths:
             self._auths.remove(identity)
         return reason
@@ -261,13 +265,13 @@ class ZkClient(Requests):
     # --- for Requests -------------------------------------------------------------------------------------------------
 
     def _refusal(self, path: str) -> OperationError:
-        """Why no request can be sent."""
+        """Return the error for a request without a connection."""
         return _ended(self.state, path)
 
     # --- connecting ---------------------------------------------------------------------------------------------------
 
     def _try_next(self) -> None:
-        """Try the next server."""
+        """Open a connection to the next server."""
         self._pause = None
         host, port = self._hosts.next_address()
         self.server = f"{host}:{port}"
@@ -280,26 +284,26 @@ class ZkClient(Requests):
         self._connector = self._reactor.connectTCP(host, port, factory, timeout=patience_ms / 1000)
 
     def _attempt_failed(self, connection: StoreConnection, reason: str) -> None:
-        """No TCP connection, or none that got through the handshake."""
+        """Handle a failed TCP connect or a failed handshake."""
         if connection is self._trying:
             self._trying = None
             self._connector = None
             if reason != self.trouble and reason.startswith("TLS"):
-                # Unlike a server that is away, this does not mend itself: somebody has to be told.
+                # A TLS error does not go away by itself, unlike a server that is down: the operator must see it.
                 log.warn("{name}: {server}: {reason}", name=self.name, server=self.server, reason=reason)
-            log.debug("{name}: no server: {reason}", name=self.name, reason=reason)
+            log.debug("{name}: cannot connect to {server}: {reason}", name=self.name, server=self.server, reason=reason)
             self.trouble = reason
             self._retry_later()
 
     def _retry_later(self) -> None:
-        """Wait as long as is due, then try the next server; at once after a connection that had served well."""
+        """Schedule the next attempt; at once after a stable connection."""
         if self.state is _SUSPENDED and self._pause is None and self._trying is None:
             self._pause = self._reactor.callLater(self._hosts.failed() / 1000, self._try_next)
 
     def connection_opened(self, connection: StoreConnection, response: r.ConnectResponse) -> None:
-        """A server answered: it took the session, or says that it is gone."""
+        """Handle a connect response: the server accepted the session, or the session has expired."""
         if self.state is not _SUSPENDED or connection is not self._trying:
-            connection.drop("not wanted any more")
+            connection.drop("the session does not need this connection any more")
             return
         if response.session_id == 0 or response.timeout_ms <= 0:
             if self.session_id != 0:
@@ -311,13 +315,13 @@ class ZkClient(Requests):
         self._passwd = response.passwd
         self.timeout_ms = response.timeout_ms
         if self._sasl:
-            proved = ensureDeferred(self._prove_by_sasl(connection))
-            proved.addCallbacks(lambda _: self._settle(connection, resumed=resumed), _told_elsewhere)
+            authenticated = ensureDeferred(self._authenticate_by_sasl(connection))
+            authenticated.addCallbacks(lambda _: self._use_connection(connection, resumed=resumed), _ignore_failure)
         else:
-            self._settle(connection, resumed=resumed)
+            self._use_connection(connection, resumed=resumed)
 
-    async def _prove_by_sasl(self, connection: StoreConnection) -> None:
-        """Prove who we are before anything is asked. Raises what a refusal or a lost connection raises."""
+    async def _authenticate_by_sasl(self, connection: StoreConnection) -> None:
+        """Run the SASL exchange before any other request. Raise the error of a rejection or of a lost connection."""
         user, _, secret = self._sasl.partition(":")
         exchange = SaslClient(user, secret, OsEntropy().token(16).hex().encode())
         answer: bytes | None = None
@@ -332,8 +336,8 @@ class ZkClient(Requests):
             self.auth_refused(connection)
             raise
 
-    def _settle(self, connection: StoreConnection, *, resumed: bool) -> None:
-        """The session may be used on this connection."""
+    def _use_connection(self, connection: StoreConnection, *, resumed: bool) -> None:
+        """Make `connection` the session's connection and become CONNECTED."""
         if connection is not self._trying:
             return
         self._trying = None
@@ -342,7 +346,7 @@ class ZkClient(Requests):
         self._opened_ms = self._clock.monotonic_ms()
         self.trouble = ""
         for scheme, credential in self._auths:
-            connection.authenticate(scheme, credential).addErrback(_told_elsewhere)
+            connection.authenticate(scheme, credential).addErrback(_ignore_failure)
         if resumed:
             self._restore_watches(connection)
         self._become(_CONNECTED)
@@ -350,25 +354,25 @@ class ZkClient(Requests):
             waiter.callback(None)
 
     def _restore_watches(self, connection: StoreConnection) -> None:
-        """Set every watch again on the new server; tell the persistent ones of the gap once they are in force."""
+        """Set every watch again on the new server. Send EVENT_GAP to the persistent ones after the server's reply."""
         batches = self._watches.batches(connection.last_zxid)
         if not batches:
             return
-        told = self._watches.persistent()
+        notified = self._watches.persistent()
 
-        def tell(_: object) -> None:
+        def notify(_: object) -> None:
             still = set(self._watches.persistent())
-            for path, callback in filter(still.__contains__, told):
+            for path, callback in filter(still.__contains__, notified):
                 self._call(callback, EVENT_GAP, path, connection.last_zxid)
 
         requests = [
             connection.ask(r.OP_SET_WATCHES2, r.encode_set_watches(sets, second=True), None, "") for sets in batches
         ]
         done = gatherResults(requests, consumeErrors=True)
-        done.addCallbacks(tell, lambda reason: connection.drop(f"watches not restored: {reason.getErrorMessage()}"))
+        done.addCallbacks(notify, lambda reason: connection.drop(f"watches not restored: {reason.getErrorMessage()}"))
 
     def connection_lost(self, connection: StoreConnection, reason: str) -> None:
-        """A connection is of no more use."""
+        """Handle the end of a connection."""
         if connection is self._trying:
             self._attempt_failed(connection, reason)
             return
@@ -377,7 +381,7 @@ class ZkClient(Requests):
         self._last_zxid = self.last_zxid
         self._last_contact_ms = max(self._last_contact_ms, connection.proven_ms)
         self._connection = None
-        if self._clock.monotonic_ms() - self._opened_ms >= SETTLED_MS:
+        if self._clock.monotonic_ms() - self._opened_ms >= STABLE_MS:
             self._hosts.succeeded()
         if self._closing is not None:
             self._stop()
@@ -387,7 +391,7 @@ class ZkClient(Requests):
             self._retry_later()
 
     def auth_refused(self, connection: StoreConnection) -> None:
-        """The server refused a credential; without it the session would be somebody else's."""
+        """End the session: the server rejected a credential, and without it the session would have another identity."""
         if connection in (self._connection, self._trying):
             self._trying = None
             self._connector = None
@@ -397,20 +401,20 @@ class ZkClient(Requests):
     # --- watches ------------------------------------------------------------------------------------------------------
 
     def watch_confirmed(self, order: WatchOrder, *, exists: bool) -> None:
-        """The request that leaves a watch was answered."""
+        """Register the watch of a request that succeeded."""
         kind, path, callback = order
         self._watches.add(self._kind_for(kind, exists=exists), path, callback)
 
     def event_received(self, event: r.WatcherEvent, zxid: int) -> None:
-        """A watch fired."""
+        """Run the callbacks of a fired watch."""
         for callback in self._watches.fire(event.event_type, event.path):
             self._call(callback, event.event_type, event.path, zxid)
 
     def _call(self, callback: WatchCallback, event_type: int, path: bytes, zxid: int) -> None:
-        """Run a watch callback; a fault in it is logged and harms nobody else."""
+        """Run a watch callback; log an exception in it and go on with the other callbacks."""
         try:
             running = callback(event_type, self._shown(path), zxid)
-        except Exception:  # whatever it is: the callback's fault, told and kept from the others
+        except Exception:  # any error is the callback's: log it and protect the other callbacks
             self._callback_failed(Failure())  # type: ignore[no-untyped-call]
             return
         if running is not None:
@@ -422,7 +426,7 @@ class ZkClient(Requests):
     # --- state --------------------------------------------------------------------------------------------------------
 
     def _become(self, state: SessionState) -> None:
-        """Go to `state` and tell whoever asked."""
+        """Change to `state` and run the `on_state` callbacks."""
         if state not in _TRANSITIONS[self.state]:
             raise InvalidTransition(self.name, self.state.value, state.value)
         self.state = state
@@ -440,19 +444,19 @@ class ZkClient(Requests):
             )
 
     def _finish(self, state: SessionState) -> None:
-        """The session has ended: nothing of it comes back."""
+        """End the session in `state`, drop its watches and fail the waiters."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
         self._watches.clear()
-        # A callback may begin a new session: whoever waits from here on waits for that one.
+        # A callback may begin a new session; later waiters belong to the new one.
         waiters = self._take_waiters()
         self._become(state)
         for waiter in waiters:
             waiter.errback(_ended(state, ""))
 
     def _stop(self) -> None:
-        """Become CLOSED, whatever is under way."""
+        """Become CLOSED from any state and drop the connection attempt."""
         done, self._closing = self._closing, None
         trying, self._trying = self._trying, None
         connector, self._connector = self._connector, None
@@ -466,6 +470,6 @@ class ZkClient(Requests):
             done.callback(None)
 
     def _take_waiters(self) -> list[Deferred[None]]:
-        """Those who wait for a connection; each is told once."""
+        """Return the waiters for a connection and clear the list, so that each fires once."""
         waiters, self._waiters = self._waiters, []
         return waiters

@@ -1,8 +1,8 @@
-"""Which callbacks wait for which events: the client's side of watches. Pure.
+"""Client side of watches: which callbacks an event fires. Pure.
 
-Paths are as the server knows them (chroot included, bytes). One-shot watches are gone with the event that fires them;
-persistent ones stay until they are removed or the session ends. The rules which event fires which kind are ZooKeeper's
-(ZK ZKWatchManager.materialize).
+Paths are the server's (chroot included, bytes). One-shot watches are removed by the event that fires them; persistent
+ones stay until they are removed or the session ends. The table of which event fires which kind is ZooKeeper's
+(ZKWatchManager.materialize).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coord.wire.records import (
     WatchSets,
 )
 
-#: (event type, path as the caller knows it, zxid of the change or -1); what it returns is ignored unless awaitable.
+#: (event type, the caller's path, zxid of the change or -1). The return value is ignored unless awaitable.
 WatchCallback = Callable[[int, str, int], object]
 
 KIND_DATA: Final = 0  #: one-shot, on a znode that exists
@@ -27,7 +27,7 @@ KIND_CHILD: Final = 2  #: one-shot, on the list of children
 KIND_PERSISTENT: Final = 3  #: data, children and existence of one path
 KIND_RECURSIVE: Final = 4  #: data and existence of a path and all below it
 
-#: Which one-shot kinds an event ends.
+#: The one-shot kinds that an event fires and removes.
 _FIRES: Final[dict[int, tuple[int, ...]]] = {
     EVENT_CREATED: (KIND_DATA, KIND_EXIST),
     EVENT_DATA_CHANGED: (KIND_DATA, KIND_EXIST),
@@ -35,10 +35,10 @@ _FIRES: Final[dict[int, tuple[int, ...]]] = {
     EVENT_DELETED: (KIND_DATA, KIND_EXIST, KIND_CHILD),
 }
 
-#: Paths of one setWatches record, in bytes: well below the frame limit of any server.
+#: Bytes of paths in one setWatches record: well below the frame limit of any server.
 SET_WATCHES_BYTES_MAX: Final = 128 * 1024
 
-#: Directories whose watchers are remembered.
+#: Entries of the cache of recursive callbacks by directory.
 DIRECTORIES_MAX: Final = 4_096
 
 
@@ -49,16 +49,16 @@ class WatchBook:
         #: kind -> path -> callbacks in the order of registration; a dict as an ordered set: the same callback
         #: registered twice fires once, as in the Java client.
         self._kinds: list[dict[bytes, dict[WatchCallback, None]]] = [{}, {}, {}, {}, {}]
-        #: Recursive callbacks by the directory of an event's path: most events are of a few directories.
+        #: Cache: directory of an event's path -> recursive callbacks. Most events are in a few directories.
         self._above: dict[bytes, dict[WatchCallback, None]] = {}
 
     def add(self, kind: int, path: bytes, callback: WatchCallback) -> None:
-        """Register `callback`; call when the server has confirmed the watch."""
+        """Register `callback`. Call this after the server has confirmed the watch."""
         self._kinds[kind].setdefault(path, {})[callback] = None
         self._above.clear()
 
     def discard(self, kind: int, path: bytes, callback: WatchCallback | None) -> None:
-        """Forget `callback`, or all callbacks of that kind and path."""
+        """Remove `callback`, or with None all callbacks of that kind and path."""
         self._above.clear()
         callbacks = self._kinds[kind].get(path, {})
         if callback is not None:
@@ -67,12 +67,12 @@ class WatchBook:
             self._kinds[kind].pop(path, None)
 
     def others(self, kind: int, path: bytes, callback: WatchCallback | None) -> bool:
-        """Whether callbacks besides `callback` need that watch."""
+        """Return True if callbacks other than `callback` need the same watch."""
         callbacks = self._kinds[kind].get(path, {})
         return callback is not None and any(other != callback for other in callbacks)
 
     def fire(self, event_type: int, path: bytes) -> list[WatchCallback]:
-        """The callbacks an event is for, each once; its one-shot watches are gone afterwards."""
+        """Return the callbacks of an event, each once, and remove the one-shot watches that it fires."""
         found: dict[WatchCallback, None] = {}
         kinds = self._kinds
         for kind in _FIRES.get(event_type, ()):
@@ -85,11 +85,11 @@ class WatchBook:
             if path in recursive:
                 found.update(recursive[path])
             if len(path) > 1:
-                found.update(self._watching_above(path[: path.rindex(b"/")] or b"/"))
+                found.update(self._recursive_callbacks(path[: path.rindex(b"/")] or b"/"))
         return list(found)
 
-    def _watching_above(self, directory: bytes) -> dict[WatchCallback, None]:
-        """The recursive callbacks of `directory` and of what is above it."""
+    def _recursive_callbacks(self, directory: bytes) -> dict[WatchCallback, None]:
+        """Return the recursive callbacks of `directory` and of its ancestors."""
         known = self._above.get(directory)
         if known is None:
             recursive = self._kinds[KIND_RECURSIVE]
@@ -102,7 +102,7 @@ class WatchBook:
         return known
 
     def persistent(self) -> list[tuple[bytes, WatchCallback]]:
-        """Every persistent registration: those to tell of a gap."""
+        """Return every persistent watch as (path, callback): the receivers of EVENT_GAP."""
         return [
             (path, callback)
             for kind in (KIND_PERSISTENT, KIND_RECURSIVE)
@@ -111,7 +111,7 @@ class WatchBook:
         ]
 
     def batches(self, relative_zxid: int) -> list[WatchSets]:
-        """What to ask of a server we have just come back to: setWatches2 records of bounded size; empty for none."""
+        """Return the setWatches2 records that restore all watches after a reconnect, each of bounded size."""
         batches: list[WatchSets] = []
         room = 0
         for kind, paths in enumerate(self._kinds):
@@ -125,14 +125,14 @@ class WatchBook:
         return batches
 
     def clear(self) -> None:
-        """Forget everything: the session is gone, and with it the server's watches."""
+        """Remove all watches: the session has ended, and the server's watches with it."""
         for paths in self._kinds:
             paths.clear()
         self._above.clear()
 
 
 def _self_and_ancestors(path: bytes) -> Iterator[bytes]:
-    """`/a/b`, `/a`, `/`."""
+    """Yield the path and its ancestors: `/a/b`, `/a`, `/`."""
     while len(path) > 1:
         yield path
         path = path[: path.rindex(b"/")]

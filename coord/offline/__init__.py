@@ -1,6 +1,6 @@
-"""Looking at, checking, backing up and restoring the files of a node, without the node.
+"""Inspecting, checking, backing up and restoring the files of a stopped node.
 
-`directory` opens a data directory that no process uses, `describe` turns log entries into words, `verify` replays and
-compares directories, `backup` knows the file of a backup and makes directories of it. Nothing in here is imported by a
-running node.
+`directory` opens a data directory that no process uses, `describe` formats log entries, `verify` replays and compares
+directories, `salvage` recovers the state of a damaged directory, `backup` reads backup files and makes data directories
+from them. A running node imports nothing from this package.
 """

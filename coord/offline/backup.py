@@ -1,12 +1,13 @@
-"""Reading a backup, and making data directories of a new ensemble from it.
+"""Reading a backup file, and making the data directories of a new ensemble from it.
 
-What a restored ensemble has: every znode that is not ephemeral, with data, access list, versions and times. What it has
-not: the sessions of the old ensemble and their ephemerals. They end as if they had expired, so a client that turns up
-with such a session is told so and begins anew. It is the same state on all nodes, since all are made from one file.
+A restored ensemble has every persistent znode, with data, access list, versions and times. It does not have the
+sessions of the old ensemble and their ephemerals: they end as if they had expired, so a client that reconnects with
+such
+a session gets SESSION_EXPIRED and opens a new one. All nodes have the same state, because all are made from one file.
 
-Its zxids go on far above those of the backup (`ZXID_STEP`): clients that saw newer zxids on the old ensemble would
-otherwise find no server that they believe to be up to date. Its cluster id is another one: a node of the old ensemble
-that is still alive somewhere cannot meet it.
+The zxids of the new ensemble begin far above those of the backup (`ZXID_STEP`), because a client that has seen a higher
+zxid on the old ensemble would reject every new server as stale. The new ensemble has another cluster id, so no node of
+the old ensemble can connect to it.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from coord.raft.membership import Configuration
 from coord.server.recovery.startup import SNAPSHOT_FOLDER, WAL_FOLDER
 from coord.server.service import encode_meta
 from coord.storage.backup import CRC, HEAD, MAGIC, PIECE_BYTES, decode_head, decode_manifest
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.snapshot import SnapshotMeta, SnapshotReader, Snapshots
 from coord.storage.wal import open_wal
 from coord.tree.command import Command
 from coord.tree.machine import StateMachine
 from coord.wire.opcodes import OP_EXPIRE
 
-#: A restored ensemble begins at the next multiple: room for what the old one may have done after the backup.
+#: The zxids of a restored ensemble begin at the next multiple: room for commands applied after the backup.
 ZXID_STEP: Final = 1 << 44
 
 
 def is_backup(path: Path) -> bool:
-    """Whether the file begins like a backup."""
+    """Return True if the file begins like a backup."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
@@ -48,7 +49,7 @@ class BackupReader:
     """A backup file, open for reading."""
 
     def __init__(self, path: Path) -> None:
-        """Read the manifest. Raises CorruptRecord, StorageError, OSError."""
+        """Read the manifest. Raise CorruptRecord, StorageError, OSError."""
         self._where = str(path)
         self._file = ReadOnlyDisk(path.parent).open(path.name)
         try:
@@ -64,19 +65,19 @@ class BackupReader:
             raise
 
     def __enter__(self) -> BackupReader:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the file."""
         self._file.close()
 
     def snapshot(self) -> SnapshotReader:
-        """The snapshot in it. Raises as SnapshotReader, with offsets inside the snapshot."""
+        """Return a reader of the snapshot inside. Raise as SnapshotReader, with offsets inside the snapshot."""
         return SnapshotReader(_Inside(self._where, self._file, self._start, self.manifest.snapshot_bytes), "")
 
     def load(self, progress: Progress = no_progress) -> StateMachine:
-        """The state, after everything has been held against checksum and manifest. Raises CorruptRecord."""
+        """Check the file against checksum and manifest, then return its state. Raise CorruptRecord."""
         self._check_crc(progress)
         reader = self.snapshot()
         machine = StateMachine.restore(reader.chunks())
@@ -99,7 +100,7 @@ class BackupReader:
 
 
 class _Inside(ReadOnlyDisk):
-    """Shows part of an open file as if it were a file of its own."""
+    """Presents a part of an open file as a file."""
 
     def __init__(self, where: str, file: DiskFile, start: int, size: int) -> None:
         self._where = where
@@ -117,7 +118,7 @@ class _Inside(ReadOnlyDisk):
 
 
 class _Part:
-    """Some bytes of another file, for reading."""
+    """A read-only range of another file."""
 
     def __init__(self, file: DiskFile, start: int, size: int) -> None:
         self._file = file
@@ -133,7 +134,7 @@ class _Part:
         return self._size
 
     def close(self) -> None:
-        """The whole file stays open."""
+        """Keep the containing file open."""
 
     def write_at(self, offset: int, data: bytes) -> None:  # noqa: ARG002
         """See `DiskFile.write_at`."""
@@ -152,9 +153,9 @@ class _Part:
 
 
 def renewed(machine: StateMachine) -> StateMachine:
-    """The state that a new ensemble begins with: no sessions, no ephemerals, zxids at the next ZXID_STEP.
+    """Return the initial state of a new ensemble: no sessions, no ephemerals, zxids at the next ZXID_STEP.
 
-    /zookeeper/config names nobody until the first leader writes down who is there.
+    /zookeeper/config is empty until the first leader writes the members.
     """
     for session_id in sorted(machine.sessions.sessions):
         session = machine.sessions.sessions[session_id]
@@ -166,33 +167,33 @@ def renewed(machine: StateMachine) -> StateMachine:
 
 
 class NewNode:
-    """A data directory to be made."""
+    """A data directory to create."""
 
     def __init__(self, path: Path, node_id: int) -> None:
         self.path = path
         self.node_id = node_id
 
     def check(self) -> None:
-        """Raises ConfigError if anything is there already."""
+        """Raise ConfigError unless the path is absent or an empty directory."""
         if self.path.is_symlink() or (self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))):
-            raise ConfigError(f"{self.path} is not an empty directory: nothing is ever overwritten")
+            raise ConfigError(f"{self.path} is not an empty directory: existing files are never overwritten")
 
 
 def make_directories(
     backup: BackupReader, nodes: list[NewNode], voters: list[int], cluster: bytes, progress: Progress = no_progress
 ) -> StateMachine:
-    """Make the data directories; each appears whole or not at all. Returns the state in them.
+    """Create the data directories and return the state in them. Each directory appears whole or not at all.
 
-    `voters` are all members of the new ensemble. Raises ConfigError, CorruptRecord, OSError.
+    `voters` are all members of the new ensemble. Raise ConfigError, CorruptRecord, OSError.
     """
     if cluster.hex() == backup.manifest.cluster:
-        raise ConfigError("the new ensemble needs another cluster name than the one that was backed up")
+        raise ConfigError("the new ensemble has the cluster name of the backed-up ensemble; choose another name")
     for node in nodes:
         node.check()
     machine = renewed(backup.load(progress))
     manifest = backup.manifest
     config = Configuration(voters).encode()
-    # The new ensemble knows no other term. One that forged messages brought to the end of all terms begins anew.
+    # The new ensemble has no other term. If forged messages raised the term close to the maximum, begin at 1.
     term = manifest.term if manifest.term < TERM_MAX - TERM_LEAP_MAX else 1
     meta = SnapshotMeta(manifest.index, term, config, machine.last_zxid, machine.digest())
     for position, node in enumerate(nodes):
@@ -202,15 +203,15 @@ def make_directories(
 
 
 def _make(node: NewNode, meta: SnapshotMeta, machine: StateMachine, voters: list[int], cluster: bytes) -> None:
-    """Under another name first: a node must not start on half of it."""
+    """Create the directory under a temporary name, so that no node starts on half of it."""
     draft = node.path.with_name(node.path.name + ".restoring")
     if draft.is_dir() and not draft.is_symlink():
         shutil.rmtree(draft)
     draft.mkdir(mode=0o700, parents=True)
     disk = OsDisk(draft)
     Snapshots(disk, SNAPSHOT_FOLDER).write(meta, machine.snapshot_chunks())
-    # A snapshot that had no log would be one whose log was lost.
-    batch = Batch()
+    # A snapshot without a log would look like a directory that has lost its log.
+    batch = WriteBatch()
     batch.set_base(meta.index, meta.term)
     batch.set_hard_state(meta.term, 0)
     wal, _ = open_wal(disk, WAL_FOLDER, is_expected=False)

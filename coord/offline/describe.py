@@ -1,6 +1,6 @@
-"""Commands and entries of the log in words: for people as a line, for programs as a dict.
+"""Commands and log entries formatted for display: as a line for people, as a dict for programs.
 
-Secrets stay out: of a session's password and of a digest only the fact is told.
+Secrets are never shown: of a session password or a digest only its presence is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from coord.errors import RemoteProtocolError
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NOOP, NORMAL
 from coord.storage.records import LogItem
-from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
+from coord.tree.command import Command, decode_attach, decode_batch, decode_create_session, decode_identities
 from coord.tree.levels import decode_level
 from coord.wire import opcodes as op
 from coord.wire.records import (
@@ -25,7 +25,7 @@ from coord.wire.records import (
 )
 from coord.wire.values import CreateRequest, MultiOp
 
-KIND_NAMES: Final = {NORMAL: "group", NOOP: "no-op", CONFIG: "members", LEVEL: "feature level"}
+KIND_NAMES: Final = {NORMAL: "batch", NOOP: "no-op", CONFIG: "members", LEVEL: "feature level"}
 CREATE_NAMES: Final = {
     op.CREATE_PERSISTENT: "persistent",
     op.CREATE_EPHEMERAL: "ephemeral",
@@ -40,7 +40,7 @@ Fields = dict[str, Any]
 
 
 def entry_fields(item: LogItem) -> Fields:
-    """One entry; a group that cannot be read has the reason in `unreadable`."""
+    """Return the fields of one entry. A batch that cannot be decoded has the reason in `unreadable`."""
     found: Fields = {
         "index": item.index,
         "term": item.term,
@@ -49,7 +49,7 @@ def entry_fields(item: LogItem) -> Fields:
     }
     try:
         if item.kind == NORMAL:
-            found["time_ms"], commands = decode_group(item.data)
+            found["time_ms"], commands = decode_batch(item.data)
             found["commands"] = [command_fields(command) for command in commands]
         elif item.kind == CONFIG:
             found["members"] = repr(decode_configuration(item.data))
@@ -61,7 +61,7 @@ def entry_fields(item: LogItem) -> Fields:
 
 
 def command_fields(command: Command) -> Fields:
-    """One command; a body that cannot be read, which every node refuses alike, has the reason in `unreadable`."""
+    """Return the fields of one command. A malformed body, which every node rejects, has the reason in `unreadable`."""
     found: Fields = {
         "session": f"{command.session_id:#x}",
         "owner": command.owner,
@@ -104,7 +104,7 @@ def _body(opcode: int, body: bytes) -> Fields:
 
 
 def _identities(proved: list[tuple[bytes, bytes]]) -> Fields:
-    """Without what stands behind a user's name: the hash of a secret."""
+    """Return scheme and user names only: the text after a user's name is the hash of a secret."""
     return {
         "scheme": ",".join(text(scheme) for scheme, _ in proved),
         "user": ",".join(text(name.partition(b":")[0]) for _, name in proved),
@@ -137,7 +137,7 @@ def _part(part: MultiOp) -> Fields:
 
 
 def entry_line(fields: Fields) -> str:
-    """`2/17 group 2024-05-01T12:00:00.123Z 3 commands 210 B`."""
+    """Format an entry: `2/17 batch 2024-05-01T12:00:00.123Z 3 commands 210 B`."""
     line = f"{fields['term']}/{fields['index']} {fields['kind']}"
     if "time_ms" in fields:
         line += f" {instant(fields['time_ms'])} {len(fields['commands'])} commands"
@@ -151,7 +151,7 @@ def entry_line(fields: Fields) -> str:
 
 
 def command_line(fields: Fields) -> str:
-    """`session 0x1 cxid 5 create /a persistent 10 B`."""
+    """Format a command: `session 0x1 cxid 5 create /a persistent 10 B`."""
     line = f"session {fields['session']} cxid {fields['cxid']} {_operation(fields)}"
     if "timeout_ms" in fields:
         line += f" timeout {fields['timeout_ms']} ms from {fields['address']}"
@@ -184,13 +184,13 @@ def _unreadable(fields: Fields) -> str:
 
 
 def text(value: bytes) -> str:
-    """Bytes of a path or a name for a terminal: what is not printable comes escaped."""
+    """Decode a path or name for a terminal; escape what is not printable."""
     shown = value.decode(errors="backslashreplace")
     return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
 
 
 def instant(time_ms: int) -> str:
-    """A wall-clock time in UTC; the bare number if it is out of the calendar."""
+    """Format a wall-clock time in UTC; return the bare number for a time outside of the calendar."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

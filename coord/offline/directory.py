@@ -1,4 +1,4 @@
-"""The data directory of a stopped node, read and never changed."""
+"""The data directory of a stopped node, opened read-only."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from coord.storage.snapshot import SnapshotReader
 META: Final = "meta.json"
 LOCK: Final = "lock"
 
-#: (what is being read, bytes read, bytes in all): called now and then.
+#: (file or phase, bytes done, bytes in total); called from time to time.
 Progress = Callable[[str, int, int], None]
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """For those who show none."""
+    """Report nothing."""
 
 
 class ReadOnlyDisk(OsDisk):
-    """Files that are only read: it also works on a copy that may not be written to."""
+    """Files opened read-only, so a directory without write permission works, too."""
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         """See `Disk.open`."""
@@ -38,10 +38,10 @@ class ReadOnlyDisk(OsDisk):
 
 
 class StoppedDirectory:
-    """One data directory, held so that no node starts on it meanwhile. Close it."""
+    """One data directory, locked so that no node starts on it meanwhile. Close it after use."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError when there is no node's directory, ForeignDirectory when a node is running on it."""
+        """Raise ConfigError if this is not a node's directory, ForeignDirectory if a node is running on it."""
         self.path = path
         self._lock = -1
         if not (path / WAL_FOLDER).is_dir() and not (path / SNAPSHOT_FOLDER).is_dir():
@@ -52,25 +52,25 @@ class StoppedDirectory:
         self.disk = ReadOnlyDisk(path)
 
     def close(self) -> None:
-        """Let a node have it."""
+        """Release the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def __enter__(self) -> StoppedDirectory:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Release the lock."""
         self.close()
 
     def meta(self) -> dict[str, Any]:
-        """Whose directory it is; empty when it does not say. Raises CorruptRecord."""
+        """Return META: node and cluster of the directory; empty without the file. Raise CorruptRecord."""
         try:
             found = json.loads((self.path / META).read_bytes())
             if not isinstance(found, dict):
-                raise ValueError("no object")
+                raise ValueError("not an object")
         except FileNotFoundError:
             return {}
         except ValueError as error:
@@ -78,22 +78,22 @@ class StoppedDirectory:
         return found
 
     def snapshots(self) -> list[str]:
-        """Names of the finished snapshots, oldest first."""
+        """Return the names of the finished snapshots, oldest first."""
         return [name for name in self._names(SNAPSHOT_FOLDER) if name.endswith(".snap")]
 
     def open_snapshot(self, name: str) -> SnapshotReader:
-        """Open one of them. Raises as SnapshotReader."""
+        """Open a snapshot by name. Raise as SnapshotReader."""
         return SnapshotReader(self.disk, f"{SNAPSHOT_FOLDER}/{name}")
 
     def log(self) -> LogFiles:
-        """Its log."""
+        """Return the log."""
         return LogFiles(self.disk, [name for name in self._names(WAL_FOLDER) if name.endswith(".log")])
 
     def _names(self, folder: str) -> list[str]:
         return self.disk.names(folder) if (self.path / folder).is_dir() else []
 
     def _take_lock(self) -> None:
-        """A copy has perhaps no lock file: then nobody holds it."""
+        """Take a shared lock. A copy of a directory may have no lock file; then no node uses it."""
         try:
             fd = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -108,13 +108,14 @@ class StoppedDirectory:
 
 
 class LogFiles:
-    """The segments of a log, read in order. A torn tail ends the reading and shows in `cut`; nothing is repaired."""
+    """The segments of a log, read in order. A torn tail ends the reading and is described in `cut`; nothing is
+    repaired."""
 
     def __init__(self, disk: OsDisk, names: list[str]) -> None:
         self._disk = disk
         self.names = names
         self.bytes = 0
-        #: A line about a torn record at the end, or a segment that was never finished.
+        #: Description of a torn record at the end, or of an unfinished segment; "" without one.
         self.cut = ""
 
     def size_of(self, name: str) -> int:
@@ -122,7 +123,8 @@ class LogFiles:
         return os.stat(self._disk.where(f"{WAL_FOLDER}/{name}")).st_size
 
     def records(self, progress: Progress = no_progress) -> Iterator[tuple[str, LogRecord]]:
-        """(file, record) of everything durable. Raises CorruptRecord at damage, StorageError for another format."""
+        """Yield (file, record) of all durable records. Raise CorruptRecord for damage, StorageError for another
+        format."""
         sequence = 0
         number = 0
         total = sum(self.size_of(name) for name in self.names)
@@ -136,8 +138,8 @@ class LogFiles:
             self.bytes += reader.size()
             progress(name, self.bytes, total)
             if reader.end == 0:
-                self.cut = f"{reader.path}: never finished; a node removes it when it starts"
+                self.cut = f"{reader.path}: unfinished segment; a node removes it at the start"
                 return
             if reader.cut:
-                self.cut = f"{reader.path}: a torn record at byte {reader.end}; a node cuts it when it starts"
+                self.cut = f"{reader.path}: torn record at byte {reader.end}; a node truncates it at the start"
             sequence, number = reader.sequence, reader.number

@@ -1,11 +1,12 @@
-"""The state of a stopped node, got out of its data directory: also of one on which no node can start any more.
+"""Recovery of a stopped node's state from its data directory, even if no node can start on it any more.
 
-Read are the newest snapshot that is whole and whatever of the log continues it. A damaged record ends that: what lies
-behind the damage is left out, and the result says so. The files are only read.
+`salvage` reads the newest valid snapshot and the log entries that continue it. It stops at a damaged record; the result
+lists what was left out. The files are opened read-only.
 
-A log does not say what was committed. What a snapshot holds was. Of the entries behind it one directory cannot tell,
-unless its node is the only voter: a write that was acknowledged is in the log of a majority, and a write that was not
-may be there as well. All of them are taken, as an election won by this node would; `committed_only` leaves them out.
+A log does not record which entries are committed. Entries in a snapshot are committed. Later entries may or may not be,
+unless the node is the only voter: an acknowledged write is in the logs of a majority, and an unacknowledged one may be
+in this log, too. By default all entries are applied, as if this node won the next election; `committed_only` leaves the
+uncertain ones out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from coord.offline.directory import Progress, StoppedDirectory, no_progress
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.config.addresses import config_text
-from coord.server.membership.joining import MARK
+from coord.server.membership.joining import JOINING_FILE
 from coord.server.recovery.startup import WAL_FOLDER
 from coord.storage.backup import CRC, BackupManifest
 from coord.storage.reading import Recovered, SegmentReader
@@ -31,25 +32,25 @@ from coord.storage.records import LogItem
 from coord.storage.snapshot import SnapshotMeta, encode_snapshot
 from coord.tree.machine import StateMachine
 
-#: Entries between two reports of progress.
-_TELL_ENTRIES: Final = 10_000
+#: Entries between two progress reports.
+_PROGRESS_ENTRIES: Final = 10_000
 
 
 class Salvaged:
-    """What a directory holds. `machine` is at (term, index)."""
+    """State of a directory. `machine` is at (term, index)."""
 
     def __init__(self, node_id: int, cluster: str, machine: StateMachine, start: SnapshotMeta) -> None:
         self.node_id = node_id
         self.cluster = cluster
         self.machine = machine
-        #: Where the snapshot stands from which it began, 0 without one.
+        #: Index of the snapshot at which the replay began, 0 without a snapshot.
         self.snapshot_index = start.index
         self.index = start.index
         self.term = start.term
         self.config = start.config
-        #: Up to this index everything is known to be committed.
+        #: Entries up to this index are known to be committed.
         self.committed_index = start.index
-        #: One line each: what is not in the state although the directory had it once, or may have had it.
+        #: One line for each part that is missing from the state although the directory had it or may have had it.
         self.missing: list[str] = []
 
     def is_committed(self) -> bool:
@@ -58,7 +59,7 @@ class Salvaged:
 
 
 def salvage(directory: StoppedDirectory, *, committed_only: bool = False, progress: Progress = no_progress) -> Salvaged:
-    """Bring the newest whole snapshot as far as the log goes. Raises StorageError, OSError when there is nothing."""
+    """Apply the log to the newest valid snapshot. Raise StorageError or OSError if nothing can be recovered."""
     missing: list[str] = []
     runs = list(_runs(directory, missing, progress))
     start, machine, run = _best(directory, runs, missing)
@@ -70,7 +71,7 @@ def salvage(directory: StoppedDirectory, *, committed_only: bool = False, progre
     if committed_only and not is_alone:
         entries = []
     for entry in entries:
-        if entry.index % _TELL_ENTRIES == 0:
+        if entry.index % _PROGRESS_ENTRIES == 0:
             progress("replay", entry.index - start.index, entries[-1].index - start.index)
         try:
             _apply(found, entry)
@@ -79,8 +80,8 @@ def salvage(directory: StoppedDirectory, *, committed_only: bool = False, progre
             break
     if is_alone:
         found.committed_index = found.index
-    if (directory.path / MARK).exists():
-        missing.append("what the node had not received yet: it was joining, and others have more")
+    if (directory.path / JOINING_FILE).exists():
+        missing.append("entries that the node had not received: it was joining, and other nodes have more")
     return found
 
 
@@ -94,7 +95,7 @@ def _whose(directory: StoppedDirectory, missing: list[str]) -> tuple[int, str]:
 
 
 def _runs(directory: StoppedDirectory, missing: list[str], progress: Progress) -> Iterator[Recovered]:
-    """Yield the parts of the log between which records are damaged, oldest first."""
+    """Yield the undamaged runs of the log, oldest first."""
     run = Recovered()
     sequence = 0
     is_first = True
@@ -107,20 +108,20 @@ def _runs(directory: StoppedDirectory, missing: list[str], progress: Progress) -
                 for item in record.items:
                     run.take(item)
         except (StorageError, ValueError, OSError) as error:
-            missing.append(f"entries behind {run.last_index()}, as far as no snapshot holds them: {error}")
+            missing.append(f"entries after {run.last_index()} that no snapshot covers: {error}")
             yield run
             run, sequence, is_first = Recovered(), 0, True
             continue
         sequence, is_first = reader.sequence, False
         if reader.cut:
-            missing.append(f"a record that was never acknowledged: {reader.cut}")
+            missing.append(f"a torn record, never acknowledged: {reader.cut}")
     yield run
 
 
 def _best(
     directory: StoppedDirectory, runs: list[Recovered], missing: list[str]
 ) -> tuple[SnapshotMeta, StateMachine, Recovered | None]:
-    """Return the start that reaches furthest: a snapshot or the empty state, and the part of the log behind it."""
+    """Return the start that reaches the highest index: a snapshot or the empty state, and the run that continues it."""
     starts: list[tuple[SnapshotMeta, StateMachine]] = []
     for name in directory.snapshots():
         try:
@@ -135,7 +136,7 @@ def _best(
         starts.append((SnapshotMeta(0, 0, b""), StateMachine()))
     if not starts:
         raise StorageError(
-            f"{directory.path} holds no state: no snapshot is whole, and the log does not begin at its first entry"
+            f"{directory.path} holds no state: no snapshot is valid, and the log does not begin at entry 1"
         )
     found: list[tuple[int, int, int]] = []
     for i, (meta, _) in enumerate(starts):
@@ -148,7 +149,7 @@ def _best(
 
 
 def _continues(run: Recovered, meta: SnapshotMeta) -> bool:
-    """Return True if the part of the log holds what follows the snapshot."""
+    """Return True if the run contains the entries after the snapshot."""
     place = meta.index - run.base_index - 1
     if place >= 0:
         return place < len(run.entries) and run.entries[place].term == meta.term
@@ -156,7 +157,7 @@ def _continues(run: Recovered, meta: SnapshotMeta) -> bool:
 
 
 def _voters(directory: StoppedDirectory, start: SnapshotMeta, entries: list[LogItem]) -> list[int]:
-    """Return the voters that any entry of the log may have needed, [] where that is not known."""
+    """Return the voters if all configurations in the directory agree on them, else []."""
     configs = [entry.data for entry in entries if entry.kind == CONFIG]
     try:
         first = decode_configuration(start.config).voters if start.config else list(directory.meta().get("voters", []))
@@ -167,9 +168,9 @@ def _voters(directory: StoppedDirectory, start: SnapshotMeta, entries: list[LogI
 
 
 def _apply(found: Salvaged, entry: LogItem) -> None:
-    """Apply one entry. Raises ValueError for one that cannot be applied."""
+    """Apply one entry. Raise ValueError if the entry cannot be applied."""
     if entry.kind == NORMAL:
-        found.machine.apply_group(entry.data)
+        found.machine.apply_batch(entry.data)
     elif entry.kind == CONFIG:
         config = decode_configuration(entry.data)
         found.machine.apply_membership(config_text(config))
@@ -180,7 +181,7 @@ def _apply(found: Salvaged, entry: LogItem) -> None:
 
 
 def write_backup(found: Salvaged, file: Path, created_ms: int) -> BackupManifest:
-    """Write the state as a backup file, durable on return. Raises OSError."""
+    """Write the state as a backup file, durable on return. Raise OSError."""
     machine = found.machine
     config = found.config or Configuration([found.node_id or 1]).encode()
     meta = SnapshotMeta(found.index, found.term, config, machine.last_zxid, machine.digest())

@@ -1,11 +1,11 @@
-"""Is what is on the disk of a stopped node whole, and is it what another node has?
+"""Checks the files of a stopped node, and compares them with those of another node.
 
-A directory is *sound* when every snapshot and every record of the log is whole, the log continues a snapshot, and the
-log replayed over the older snapshot leads to the digest that the newer one was written with. Two directories *agree*
-when the same entries led to the same digests at every index that both can be brought to.
+A directory is *sound* if every snapshot and every log record is valid, the log continues a snapshot, and replaying the
+log over the older snapshot yields the digest of the newer one. Two directories *agree* if equal entries yield equal
+digests at every index that both can reach.
 
-The log says nothing about what was committed. An end of the log may therefore be missing on one node, or have other
-terms there: that is told and is no fault.
+A log does not record which entries are committed. The last entries may therefore be missing on one node or have other
+terms there. The report notes this; it is not damage.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.config.addresses import config_text
 from coord.server.recovery.repair import covered_alone
-from coord.server.recovery.startup import WAL_FOLDER, TermSpent, check_term
+from coord.server.recovery.startup import WAL_FOLDER, TermExhausted, check_term
 from coord.storage.extent import check_end, check_files, number_of, read_extent
 from coord.storage.reading import Recovered
 from coord.storage.records import LogItem, LogRecord
-from coord.tree.command import Command, decode_group, encode_command
+from coord.tree.command import Command, decode_batch, encode_command
 from coord.tree.machine import StateMachine
 from coord.tree.node import Znode
 
-#: The replay tells its progress after so many entries.
-_TELL_ENTRIES: Final = 10_000
+#: Entries between two progress reports.
+_PROGRESS_ENTRIES: Final = 10_000
 
 
 class SnapshotFact:
-    """One whole snapshot."""
+    """One valid snapshot."""
 
     def __init__(self, name: str, index: int, term: int, zxid: int, digest: int, znodes: int, sessions: int) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class SnapshotFact:
 
 
 class DirectoryReport:
-    """What was found in one directory. `damage` empty: sound."""
+    """Findings about one directory. An empty `damage` means sound."""
 
     def __init__(self, directory: StoppedDirectory) -> None:
         self.directory = directory
@@ -56,24 +56,24 @@ class DirectoryReport:
         self.segments = 0
         self.log_bytes = 0
         self.log = Recovered()
-        #: Where the replay began and how far it got; zxid and digest there.
+        #: First and last index of the replay; zxid and digest at the last index.
         self.start_index = 0
         self.index = 0
         self.zxid = 0
         self.digest = 0
         self.znodes = 0
         self.sessions = 0
-        #: Each one line with file and offset.
+        #: One line per finding, with file and offset.
         self.damage: list[str] = []
         self.notes: list[str] = []
 
     def is_sound(self) -> bool:
-        """Whether a node could start on it."""
+        """Return True if a node could start on the directory."""
         return not self.damage
 
 
 def check(directory: StoppedDirectory, progress: Progress = no_progress) -> DirectoryReport:
-    """Read and replay everything. Never raises for what is wrong with the files: the report says it."""
+    """Read and replay all files. Damage goes into the report; no exception is raised for it."""
     report = DirectoryReport(directory)
     _check_meta(report)
     _check_snapshots(report, progress)
@@ -92,7 +92,7 @@ def _check_meta(report: DirectoryReport) -> None:
         report.damage.append(str(error))
     else:
         if not meta:
-            report.notes.append("no meta.json: it is not known whose directory this is")
+            report.notes.append("no meta.json: node and cluster of this directory are unknown")
 
 
 def _check_snapshots(report: DirectoryReport, progress: Progress) -> None:
@@ -115,12 +115,12 @@ def _check_snapshots(report: DirectoryReport, progress: Progress) -> None:
 
 
 def _load(directory: StoppedDirectory, name: str) -> tuple[StateMachine, SnapshotFact]:
-    """The state in a snapshot, and its header. Raises CorruptRecord, StorageError, UnsupportedLevel, OSError."""
+    """Return the state in a snapshot, and its header. Raise CorruptRecord, StorageError, UnsupportedLevel, OSError."""
     reader = directory.open_snapshot(name)
     try:
         machine = StateMachine.restore(reader.chunks())
     except CorruptRecord as error:
-        if error.path == "snapshot":  # the state inside the file does not know the file's name
+        if error.path == "snapshot":  # StateMachine.restore does not know the name of the file
             raise CorruptRecord(
                 str(directory.path / "snap" / name), error.offset, error.expected, error.actual
             ) from error
@@ -133,7 +133,7 @@ def _load(directory: StoppedDirectory, name: str) -> tuple[StateMachine, Snapsho
 
 
 def _check_log(report: DirectoryReport, progress: Progress) -> bool:
-    """Read the log to its end; False when it is damaged."""
+    """Read the log to its end. Return False if it is damaged."""
     files = report.directory.log()
     report.segments = len(files.names)
     is_whole = False
@@ -161,7 +161,7 @@ def _check_log(report: DirectoryReport, progress: Progress) -> bool:
         report.damage.append(str(error))
     try:
         check_term(str(report.directory.path), max(report.log.term, report.log.last_term()))
-    except TermSpent as error:
+    except TermExhausted as error:
         report.damage.append(str(error))
     report.log_bytes = files.bytes
     if files.cut:
@@ -170,7 +170,7 @@ def _check_log(report: DirectoryReport, progress: Progress) -> bool:
 
 
 def _skip_covered(report: DirectoryReport) -> bool:
-    """Read the log past damage that does not keep its node from starting. Return False for any other damage."""
+    """Read the log past damage that does not prevent a start. Return False for any other damage."""
     if not report.snapshots:
         return False
     try:
@@ -182,8 +182,8 @@ def _skip_covered(report: DirectoryReport) -> bool:
     report.log = covered.log
     for damage in covered.damage:
         report.notes.append(
-            f"{damage}: the snapshot at {reader.meta.index} covers them, nothing is missing; the node sets them aside"
-            " when it starts. Check the disk"
+            f"{damage}: the snapshot at {reader.meta.index} covers these records, no data is missing; the node moves"
+            " them aside at the start. Check the disk"
         )
     if covered.cut:
         report.notes.append(covered.cut)
@@ -199,11 +199,11 @@ def _take(log: Recovered, where: str, record: LogRecord) -> None:
 
 
 def _check_replay(report: DirectoryReport, progress: Progress) -> None:
-    """Bring the oldest state to the end of the log, past every newer snapshot, and compare on the way."""
+    """Replay the log from the oldest start to its end, and compare with every newer snapshot on the way."""
     starts = possible_starts(report)
     if not starts:
         report.damage.append(
-            f"{report.directory.path}: the log begins behind {report.log.base_index}, no whole snapshot reaches it"
+            f"{report.directory.path}: the log begins after {report.log.base_index}, and no valid snapshot reaches it"
         )
         return
     replay = Replay(report, starts[0])
@@ -211,7 +211,7 @@ def _check_replay(report: DirectoryReport, progress: Progress) -> None:
     known = {fact.index: fact for fact in report.snapshots}
     last = replay.last_index()
     for _ in replay.steps():
-        if replay.index % _TELL_ENTRIES == 0:
+        if replay.index % _PROGRESS_ENTRIES == 0:
             progress("replay", replay.index - report.start_index, last - report.start_index)
         if replay.fault:
             report.damage.append(replay.fault)
@@ -230,9 +230,9 @@ def _check_replay(report: DirectoryReport, progress: Progress) -> None:
 
 
 def possible_starts(report: DirectoryReport) -> list[SnapshotFact | None]:
-    """States from which a node gets to where this directory ends, oldest first; None is the empty state of a new node.
+    """Return the states from which a node can reach the end of the log, oldest first. None is the empty state.
 
-    Whole snapshots that the log continues; the newest alone if the log does not.
+    These are the valid snapshots that the log continues. If the log does not continue the newest one, return only that.
     """
     log = report.log
     if report.snapshots and not _continues(log, report.snapshots[-1]):
@@ -242,8 +242,8 @@ def possible_starts(report: DirectoryReport) -> list[SnapshotFact | None]:
 
 
 def _continues(log: Recovered, fact: SnapshotFact) -> bool:
-    """Whether the log holds what follows the snapshot; as a starting node decides it
-    (`coord.server.recovery.startup`)."""
+    """Return True if the log contains the entries after the snapshot, by the rule of
+    `coord.server.recovery.startup`."""
     place = fact.index - log.base_index - 1
     if place >= 0:
         return place < len(log.entries) and log.entries[place].term == fact.term
@@ -251,14 +251,14 @@ def _continues(log: Recovered, fact: SnapshotFact) -> bool:
 
 
 class Replay:
-    """A state on its way along the log of one directory."""
+    """The state of one directory while its log is replayed."""
 
     def __init__(self, report: DirectoryReport, start: SnapshotFact | None) -> None:
-        """Begin at a snapshot, or at the empty state. Raises StorageError, OSError."""
+        """Begin at a snapshot, or at the empty state. Raise StorageError, OSError."""
         self.machine = StateMachine() if start is None else _load(report.directory, start.name)[0]
         self.index = 0 if start is None else start.index
         self.term = 0 if start is None else start.term
-        #: The entry that led to `index`; None at the start.
+        #: The entry applied at `index`; None at the start.
         self.entry: LogItem | None = None
         self.fault = ""
         self.notes: list[str] = []
@@ -270,20 +270,20 @@ class Replay:
         else:
             self._entries = []
             self.notes.append(
-                f"the log does not know of the snapshot at {start.index}; a node mends that when it starts"
+                f"the log has no record of the snapshot at {start.index}; a node adds the record when it starts"
             )
 
     def last_index(self) -> int:
-        """How far it can get."""
+        """Return the last index that the replay can reach."""
         return self._entries[-1].index if self._entries else self.index
 
     def steps(self) -> Iterator[LogItem]:
-        """Apply entry after entry, yielding each once it is applied."""
+        """Apply entry after entry, and yield each after it is applied."""
         for entry in self._entries:
             if entry.index != self.index + 1 or entry.term < self.term:
-                self.fault = f"entry {entry.term}/{entry.index} behind {self.term}/{self.index}"
+                self.fault = f"entry {entry.term}/{entry.index} follows {self.term}/{self.index}"
             if entry.kind == NORMAL:
-                self.machine.apply_group(entry.data)
+                self.machine.apply_batch(entry.data)
             elif entry.kind == CONFIG:
                 self._apply_members(entry)
             elif entry.kind == LEVEL:
@@ -308,7 +308,7 @@ class Replay:
 
 
 class Comparison:
-    """Whether two directories agree, and up to where."""
+    """Result of comparing two directories."""
 
     def __init__(self) -> None:
         #: Every index from `first_index` to `last_index` was compared and is equal.
@@ -316,19 +316,19 @@ class Comparison:
         self.last_index = 0
         self.zxid = 0
         self.digest = 0
-        #: What is different, in one line; empty: nothing.
+        #: The first difference in one line; empty if there is none.
         self.difference = ""
         self.notes: list[str] = []
 
 
 def compare(first: DirectoryReport, second: DirectoryReport, progress: Progress = no_progress) -> Comparison:
-    """Bring both to every common index. Both reports are sound. Raises StorageError, OSError."""
+    """Replay both to every common index and compare. Both reports are sound. Raise StorageError, OSError."""
     found = Comparison()
     if first.cluster != second.cluster:
         found.notes.append(f"they belong to different clusters: {first.cluster} and {second.cluster}")
     starts = _common_start(first, second)
     if starts is None:
-        found.difference = "there is no index to which both can be brought"
+        found.difference = "the directories have no common index"
         return found
     a, b = starts
     a_steps, b_steps = a.steps(), b.steps()
@@ -341,13 +341,13 @@ def compare(first: DirectoryReport, second: DirectoryReport, progress: Progress 
     found.difference = _difference(a, b)
     while not found.difference:
         found.last_index, found.zxid, found.digest = a.index, a.machine.last_zxid, a.machine.digest()
-        if a.index % _TELL_ENTRIES == 0:
+        if a.index % _PROGRESS_ENTRIES == 0:
             progress("compare", a.index - found.first_index, last - found.first_index)
         left, right = next(a_steps, None), next(b_steps, None)
         if left is None or right is None:
             break
         if left.term != right.term:
-            _note_parting(found, first, second, left, right)
+            _note_term_mismatch(found, first, second, left, right)
             break
         found.difference = _difference(a, b)
     ends = (a.last_index(), b.last_index())
@@ -357,7 +357,7 @@ def compare(first: DirectoryReport, second: DirectoryReport, progress: Progress 
 
 
 def _common_start(first: DirectoryReport, second: DirectoryReport) -> tuple[Replay, Replay] | None:
-    """The pair of states that are furthest back and can still be brought to one index."""
+    """Return the pair of oldest states that can be replayed to one common index, or None."""
     pairs = [
         (max(_index(x), _index(y)), _index(x) + _index(y), x, y)
         for x in possible_starts(first)
@@ -374,24 +374,24 @@ def _index(start: SnapshotFact | None) -> int:
     return start.index if start is not None else 0
 
 
-def _note_parting(
+def _note_term_mismatch(
     found: Comparison, first: DirectoryReport, second: DirectoryReport, left: LogItem, right: LogItem
 ) -> None:
-    """Different terms at one index: at most one of the entries is committed, so at most one can be in a snapshot."""
+    """Record different terms at one index. Only one of the entries can be committed, so only one can be applied."""
     kept = [max((fact.index for fact in report.snapshots), default=0) for report in (first, second)]
     line = f"at index {left.index} one log has an entry of term {left.term}, the other of term {right.term}"
     if min(kept) >= left.index:
-        found.difference = f"{line}, and both nodes have applied theirs"
+        found.difference = f"{line}, and both nodes have applied their entry"
     else:
-        found.notes.append(f"{line}: not committed on at least one of them")
+        found.notes.append(f"{line}: at least one of the entries is not committed")
 
 
 def _difference(a: Replay, b: Replay) -> str:
-    """What is different at the index where both stand; empty: nothing."""
+    """Return the difference at the common index, or "" if there is none."""
     left, right = a.entry, b.entry
     where = f"index {a.index}"
     if left is not None and right is not None and (left.kind, left.data) != (right.kind, right.data):
-        return f"{where}: entry {left.term}/{left.index} has other contents: {_first_command(left, right)}"
+        return f"{where}: entry {left.term}/{left.index} has different contents: {_first_command(left, right)}"
     x, y = a.machine, b.machine
     if x.last_zxid != y.last_zxid:
         return f"{where}: zxid {x.last_zxid} and {y.last_zxid}"
@@ -401,9 +401,9 @@ def _difference(a: Replay, b: Replay) -> str:
 
 
 def _first_command(left: LogItem, right: LogItem) -> str:
-    """The first command in which two entries differ."""
+    """Return the first command in which two entries differ."""
     try:
-        (_, ours), (_, theirs) = decode_group(left.data), decode_group(right.data)
+        (_, ours), (_, theirs) = decode_batch(left.data), decode_batch(right.data)
     except RemoteProtocolError:
         return f"{len(left.data)} B and {len(right.data)} B"
     for x, y in zip(ours, theirs, strict=False):
@@ -417,7 +417,7 @@ def _encoded(command: Command) -> bytes:
 
 
 def first_change(x: StateMachine, y: StateMachine) -> str:
-    """The first znode, else session, that two states do not have alike."""
+    """Return the first znode, or else session, in which two states differ."""
     for path in sorted(x.tree.nodes.keys() | y.tree.nodes.keys()):
         left, right = x.tree.nodes.get(path), y.tree.nodes.get(path)
         if left is None or right is None:
@@ -431,9 +431,9 @@ def first_change(x: StateMachine, y: StateMachine) -> str:
             return f"znode {text(path)} differs in {', '.join(names)}"
     for session_id in sorted(x.sessions.sessions.keys() | y.sessions.sessions.keys()):
         ours, theirs = x.sessions.find(session_id), y.sessions.find(session_id)
-        if ours is None or theirs is None or ours.mark != theirs.mark:
+        if ours is None or theirs is None or ours.digest_part != theirs.digest_part:
             return f"session {session_id:#x}"
-    return "nothing that can be named"
+    return "no znode and no session"
 
 
 _PARTS: Final = ("Stat", "data", "access list", "kind", "ttl", "sequence counter")

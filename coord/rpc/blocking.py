@@ -1,4 +1,4 @@
-"""One RPC by a blocking socket, for command-line tools and threads. Reactor processes use `coord.rpc.server`."""
+"""One RPC over a blocking socket, for command-line tools and threads. Reactor processes use `coord.rpc.server`."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def call_blocking(
     replies: Any = None,
     cluster: str = "",
 ) -> Any:
-    """One request on a connection of its own, waiting for the reply: for the CLI and for tests, never in a reactor.
+    """Send one request on a new connection and wait for the reply. For the CLI and tests, never in a reactor.
 
-    Give `expect` (the one type the reply can have) or `replies` (a tagged union). `timeout_s` covers connecting,
-    sending and waiting together. `cluster`: the receiver refuses if it belongs to another one. Raises RpcError.
+    Pass `expect` (the only type of the reply) or `replies` (a tagged union). `timeout_s` covers connecting, sending
+    and waiting together. A receiver that belongs to another cluster than `cluster` rejects the request. Raise RpcError.
     """
     union = replies if expect is None else expect
-    assert union is not None, "call_blocking needs to know what may be answered"
+    assert union is not None, "call_blocking needs `expect` or `replies`"
     host, port = address
     deadline = time.monotonic() + timeout_s
     frame = encode_frame(Request(1, encode_body(message), cluster))
     try:
         connection = socket.create_connection(address, timeout=timeout_s)
     except OSError as error:
-        raise RpcError(Code.UNREACHABLE, f"{host}:{port} does not answer: {error.strerror or error}") from error
+        raise RpcError(Code.UNREACHABLE, f"cannot connect to {host}:{port}: {error.strerror or error}") from error
     with connection:
         try:
             connection.sendall(PREAMBLE + frame)

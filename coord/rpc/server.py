@@ -6,14 +6,13 @@
     client = RpcClient(reactor, "127.0.0.1", 21831)
     reply = await client.call(messages.OpenRegions(...), timeout_s=5.0, expect=messages.OrderResults)
 
-`dispatch` refuses by raising RpcError(code, message, hint): the caller gets exactly that. Any other exception is
-logged here and reaches the caller as Code.INTERNAL without a word of detail. Frames and codes: `coord.rpc.wire`,
-`coord.rpc.blocking` has the form for tools.
+`dispatch` rejects a request by raising RpcError(code, message, hint), which reaches the caller unchanged. Any other
+exception is logged here and reaches the caller as Code.INTERNAL without details. Frames and codes: `coord.rpc.wire`.
+Tools use `coord.rpc.blocking`.
 
-A client connects when it is first called and keeps the connection. What it does about a peer that cannot be reached,
-each call says for itself (`Reconnect`). All frames queued in one turn of the reactor leave in one write. A caller
-that asks faster than answers come is refused beyond `REQUESTS_MAX`; a caller that does not read its replies is not
-read from any more.
+A client connects on its first call and keeps the connection. Each call chooses what happens if the peer cannot be
+reached (`Reconnect`). All frames queued in one turn of the reactor leave in one write. A client with `REQUESTS_MAX`
+pending calls rejects further calls. A server stops reading from a caller that does not read its replies.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ __all__ = [
 
 log = Logger()
 
-#: Requests of one connection that may be in progress in the server, and calls that one client may have waiting.
+#: Bound of requests in progress per connection of the server, and of pending calls per client.
 REQUESTS_MAX: Final = 4096
-#: How long one attempt to connect may take.
+#: Time limit of one attempt to connect.
 CONNECT_TIMEOUT_S: Final = 2.0
-#: Pause after the first failed attempt; it doubles up to the maximum. A call that does not wait skips it.
+#: Pause after the first failed attempt; it doubles up to the maximum. A call with Reconnect.ONCE skips the pause.
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 1.0
 
@@ -82,7 +81,7 @@ Dispatch = Callable[[Any], "msgspec.Struct | Awaitable[msgspec.Struct]"]
 
 
 class RpcReactor(ListeningReactor, Protocol):
-    """The part of a reactor that RPCs use: time and TCP."""
+    """The part of a reactor that RPC uses: time and TCP."""
 
     def callLater(self, delay: float, f: Callable[..., object], *args: object) -> IDelayedCall: ...
     def seconds(self) -> float: ...
@@ -90,18 +89,18 @@ class RpcReactor(ListeningReactor, Protocol):
 
 
 class Reconnect(enum.Enum):
-    """What a call does about a peer that cannot be reached."""
+    """What a call does if the peer cannot be reached."""
 
-    #: Fail as soon as one attempt to connect has failed, or the connection breaks.
+    #: Fail when one attempt to connect fails or the connection breaks.
     ONCE = "once"
-    #: Keep trying to connect until the call's time is over; once sent, a broken connection fails it.
+    #: Retry connecting until the call times out. If the connection breaks after the request was sent, fail.
     WAIT = "wait"
-    #: Keep trying, and send again after a broken connection: only for requests that may be executed twice.
+    #: Retry connecting and resend after a broken connection: only for requests that may be executed twice.
     RESEND = "resend"
 
 
 class _Frames(TwistedProtocol):
-    """Either end of a connection: frames in, frames out, one write per turn."""
+    """One end of a connection: receives frames, and sends all queued frames in one write per turn."""
 
     transport: Any
 
@@ -113,14 +112,14 @@ class _Frames(TwistedProtocol):
         self.is_open = False
 
     def connectionMade(self) -> None:
-        """Greet."""
+        """Send the preamble."""
         self.is_open = True
         for option in ("setTcpNoDelay", "setTcpKeepAlive"):
             getattr(self.transport, option, lambda _on: None)(True)
         self.send(PREAMBLE)
 
     def send(self, frame: bytes) -> None:
-        """Queue one frame for the end of this turn, or of what is being read."""
+        """Queue one frame for the end of this turn, or for the end of `dataReceived`."""
         if not self._outbox and not self._is_reading:
             self._reactor.callLater(0, self._flush)
         self._outbox.append(frame)
@@ -132,10 +131,10 @@ class _Frames(TwistedProtocol):
             self.transport.write(data)
 
     def dataReceived(self, data: bytes) -> None:
-        """Hand each complete payload on; drop a peer that speaks something else.
+        """Pass on each complete payload; drop a peer that violates the protocol.
 
-        What is sent meanwhile leaves right afterwards: a turn of the reactor between a question and its answer costs
-        more than most answers.
+        Frames sent while payloads are processed are written at the end of this method: an additional reactor turn
+        between request and reply would take longer than most replies.
         """
         self._is_reading = is_first = not self._outbox
         try:
@@ -150,11 +149,11 @@ class _Frames(TwistedProtocol):
                 self._flush()
 
     def payload_received(self, payload: Payload) -> None:
-        """One complete payload."""
+        """Handle one complete payload."""
         raise NotImplementedError
 
     def drop(self, error: RpcError) -> None:  # noqa: ARG002
-        """Close at once; `error` is what those who wait on this connection should hear."""
+        """Close at once; `error` is the failure of the calls that wait on this connection."""
         self.transport.abortConnection()
 
 
@@ -163,14 +162,15 @@ def _peer_name(transport: ITransport) -> str:
     return f"{getattr(peer, 'host', peer)}:{getattr(peer, 'port', '')}"
 
 
-# --- the answering side ---------------------------------------------------------------------------------------
+# --- server side ----------------------------------------------------------------------------------------------
 
 
 @implementer(IPushProducer)
 class _ServerConnection(_Frames):
-    """One caller. Its requests are dispatched as they come and answered as they finish.
+    """One caller. Requests are dispatched as they arrive and answered as they finish.
 
-    As the producer of its own replies it is told when the caller does not read them, and then stops reading the caller.
+    The connection is the push producer of its replies: when the caller does not read them, the transport pauses it and
+    it stops reading requests.
     """
 
     def __init__(self, server: RpcServer, reactor: RpcReactor) -> None:
@@ -179,34 +179,34 @@ class _ServerConnection(_Frames):
         self._in_progress: set[int] = set()
 
     def connectionMade(self) -> None:
-        """Greet, and ask to be told about a caller that does not read."""
+        """Send the preamble and register for back-pressure."""
         super().connectionMade()
         self._server.connections.add(self)
         self.transport.registerProducer(self, True)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002
-        """Forget the caller. What it asked for goes on to its end: the answer has nowhere to go, that is all."""
+        """Unregister the connection. Requests in progress continue; their replies are dropped."""
         self.is_open = False
         self._server.connections.discard(self)
 
     def pauseProducing(self) -> None:
-        """Replies pile up: read no more requests."""
+        """Stop reading requests: unread replies pile up."""
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """The caller has read its replies."""
+        """Read requests again: the caller has read its replies."""
         self.transport.resumeProducing()
 
     def stopProducing(self) -> None:
-        """The transport is closing; nothing to stop."""
+        """Do nothing: the transport is closing."""
 
     def payload_received(self, payload: Payload) -> None:
-        """Dispatch one request, or refuse it."""
+        """Dispatch or reject one request."""
         if not isinstance(payload, Request):
-            raise StreamError("a reply where only requests belong")
+            raise StreamError("the caller sent a reply; only requests are expected")
         request_id = payload.id
         if request_id in self._in_progress:
-            raise StreamError(f"request id {request_id} is in use")
+            raise StreamError(f"request id {request_id} is already in use")
         if len(self._in_progress) >= REQUESTS_MAX:
             self._fail(request_id, RpcError(Code.BUSY, f"{REQUESTS_MAX} requests of this connection are in progress"))
             return
@@ -220,7 +220,7 @@ class _ServerConnection(_Frames):
         try:
             self._server.calling = self.transport
             reply = self._server.dispatch(request)
-        except Exception:  # the boundary: whatever it is, the caller hears of it, and the log if it is our fault
+        except Exception:  # boundary: send any error to the caller, and log it unless it is an RpcError
             self._failed(request_id, request, Failure())  # type: ignore[no-untyped-call]
             return
         if isinstance(reply, msgspec.Struct):
@@ -251,11 +251,11 @@ class _ServerConnection(_Frames):
 
 
 class RpcServer:
-    """Answers the requests of any number of callers by `dispatch`.
+    """Dispatches the requests of any number of callers.
 
-    `requests` is the tagged union of Structs that may be asked. `dispatch` runs on the reactor's thread and returns a
-    Struct or an awaitable of one. `receiver` says what refusals call this process. `check` looks at each request before
-    it is decoded, and raises RpcError for one that is meant for somebody else.
+    `requests` is the tagged union of Structs that the server accepts. `dispatch` runs on the reactor's thread and
+    returns a Struct or an awaitable of one. `receiver` names this process in error messages. `check` sees each request
+    before it is decoded and raises RpcError for a request that is addressed to another receiver.
     """
 
     def __init__(
@@ -271,17 +271,19 @@ class RpcServer:
         self.receiver = receiver
         self.check = check
         self.connections: set[_ServerConnection] = set()
-        #: Connection of the request that is being dispatched, or was last.
+        #: Connection of the request that is being dispatched, or was dispatched last.
         self.calling: ITransport | None = None
         self._port: IListeningPort | None = None
 
     def caller(self) -> str:
-        """Return "host:port" of the caller whose request is being dispatched; valid until `dispatch` returns, and in a
-        coroutine until its first await."""
+        """Return "host:port" of the caller whose request is being dispatched.
+
+        The value is valid until `dispatch` returns, and in a coroutine until its first await.
+        """
         return "" if self.calling is None else _peer_name(self.calling)
 
     def factory(self, reactor: RpcReactor) -> Factory:
-        """A Twisted factory, for those who bring their own listening port (TLS, tests)."""
+        """Return a Twisted factory, for callers with their own listening port (TLS, tests)."""
         server = self
 
         class _ServerFactory(Factory):
@@ -293,13 +295,13 @@ class RpcServer:
         return _ServerFactory()
 
     def listen(self, reactor: RpcReactor, host: str, port: int) -> IListeningPort:
-        """Listen on `host`:`port` (0: any free port). Raises twisted's CannotListenError when it is taken."""
+        """Listen on `host`:`port` (0: any free port). Raise twisted's CannotListenError if the port is in use."""
         assert self._port is None, "this server listens already"
         self._port = reactor.listenTCP(port, self.factory(reactor), interface=host)
         return self._port
 
     async def stop(self) -> None:
-        """Stop listening and close every connection; callers that still wait see a broken connection."""
+        """Stop listening and close every connection; pending calls fail with a broken connection."""
         for connection in list(self.connections):
             connection.transport.loseConnection()
         port, self._port = self._port, None
@@ -310,18 +312,18 @@ class RpcServer:
 
 
 async def _awaited(request: object, answer: Awaitable[msgspec.Struct]) -> msgspec.Struct:
-    """The reply once it is there; raises what it fails with."""
-    assert inspect.isawaitable(answer), f"{type(request).__name__} was answered with {answer!r}"
+    """Await the reply. Raise the exception of `answer`."""
+    assert inspect.isawaitable(answer), f"dispatch of {type(request).__name__} returned {answer!r}"
     reply = await answer
-    assert isinstance(reply, msgspec.Struct), f"{type(request).__name__} was answered with {reply!r}"
+    assert isinstance(reply, msgspec.Struct), f"dispatch of {type(request).__name__} returned {reply!r}"
     return reply
 
 
-# --- the asking side ------------------------------------------------------------------------------------------
+# --- client side ----------------------------------------------------------------------------------------------
 
 
 class _Call:
-    """A request that waits for its reply."""
+    """A pending request."""
 
     def __init__(self, call_id: int, frame: bytes, deadline: float, reconnect: Reconnect, what: str) -> None:
         self.id = call_id
@@ -330,41 +332,41 @@ class _Call:
         self.reconnect = reconnect
         self.what = what
         self.answer: Deferred[Any] = Deferred()
-        #: Count of bytes-received events of the connection when this was sent; None while it has not been sent.
+        #: Connection's count of receive events when the request was sent; None before it is sent.
         self.sent_at: int | None = None
 
 
 class _ClientConnection(_Frames):
-    """The connection of an RpcClient, from the first attempt until it is lost."""
+    """The connection of an RpcClient, from the connect attempt until it is lost."""
 
     def __init__(self, client: RpcClient, reactor: RpcReactor) -> None:
         super().__init__(reactor)
         self._client = client
-        #: Moves with everything received: a call that times out while it stood still makes the connection suspect.
+        #: Count of receive events. If it has not moved when a call times out, the connection is suspect.
         self.received = 0
         self._reason = RpcError(Code.CONNECTION_LOST, "")
 
     def connectionMade(self) -> None:
-        """Greet, and let the client send what has waited."""
+        """Send the preamble and the waiting requests."""
         super().connectionMade()
         self._client.connected(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """Count the sign of life, then read."""
+        """Count the receive event and process the data."""
         self.received += 1
         super().dataReceived(data)
 
     def payload_received(self, payload: Payload) -> None:
-        """One reply."""
+        """Handle one reply."""
         self._client.answered(payload)
 
     def drop(self, error: RpcError) -> None:
-        """Close at once, and remember why."""
+        """Close at once and keep `error` for the pending calls."""
         self._reason = error
         super().drop(error)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002
-        """Tell the client, once."""
+        """Report the end of the connection to the client, once."""
         self.is_open = False
         self._client.disconnected(self._reason)
 
@@ -384,10 +386,9 @@ class _ClientFactory(ClientFactory):
 
 
 class RpcClient:
-    """The asking end of one peer's RPC: any number of calls under way, one connection.
+    """The calling side of one peer's RPC: any number of pending calls over one connection.
 
-    `replies` is the tagged union of Structs that may come back; a call that names its one type with `expect` does not
-    need it.
+    `replies` is the tagged union of possible replies. A call that passes `expect` does not need it.
     """
 
     def __init__(self, reactor: RpcReactor, host: str, port: int, *, replies: Any = None) -> None:
@@ -413,7 +414,7 @@ class RpcClient:
 
     @property
     def is_connected(self) -> bool:
-        """True while a connection stands."""
+        """True while connected."""
         return self._connection is not None
 
     @overload
@@ -430,15 +431,15 @@ class RpcClient:
         expect: type[Any] | None = None,
         reconnect: Reconnect = Reconnect.ONCE,
     ) -> Deferred[Any]:
-        """Send `message` and fire with the reply Struct, or fail with RpcError; cancelling gives the reply up.
+        """Send `message`. Fires with the reply Struct or fails with RpcError; canceling drops the reply.
 
         `timeout_s` covers everything, connecting included.
         """
-        assert expect is not None or self._replies is not None, "nobody said what may be answered"
+        assert expect is not None or self._replies is not None, "call needs `expect`, or a client with `replies`"
         if self._closed:
             return fail(RpcError(Code.CLOSED, f"the client of {self.address} is closed"))
         if len(self._calls) >= REQUESTS_MAX:
-            return fail(RpcError(Code.BUSY, f"{REQUESTS_MAX} calls to {self.address} are waiting"))
+            return fail(RpcError(Code.BUSY, f"{REQUESTS_MAX} calls to {self.address} are pending"))
         self._last_id += 1
         try:
             frame = encode_frame(Request(self._last_id, encode_body(message)))
@@ -457,7 +458,7 @@ class RpcClient:
         return call.answer
 
     def close(self) -> None:
-        """Give up all calls and the connection. The client cannot be used again."""
+        """Fail all pending calls and close the connection. The client cannot be used again."""
         self._closed = True
         for delayed in (self._retry, self._timer):
             if delayed is not None and delayed.active():
@@ -467,17 +468,17 @@ class RpcClient:
             self._connector.disconnect()
         self._fail_calls(list(self._calls.values()), RpcError(Code.CLOSED, f"the client of {self.address} was closed"))
 
-    # --- what the connection tells ---
+    # --- called by the connection ---
 
     def connected(self, connection: _ClientConnection) -> None:
-        """The connection stands: send what waits."""
+        """Send the waiting requests over the new connection."""
         self._connection = connection
         self._backoff_s = BACKOFF_FIRST_S
         for call in list(self._calls.values()):
             self._send(call, connection)
 
     def answered(self, payload: Payload) -> None:
-        """A reply came; one that nobody waits for any more is dropped."""
+        """Complete the call of a reply; drop a reply whose call has ended."""
         call = self._calls.get(payload.id)
         if call is None:
             return
@@ -491,16 +492,17 @@ class RpcClient:
             call.answer.callback(reply)
 
     def connect_failed(self, reason: Failure) -> None:
-        """One attempt to connect failed: calls that do not wait hear it, for the others there is a next attempt."""
+        """Handle a failed attempt to connect: fail the calls that do not wait, schedule another attempt for the
+        others."""
         self._connector = None
         impatient = [call for call in self._calls.values() if call.reconnect is Reconnect.ONCE]
         self._fail_calls(
-            impatient, RpcError(Code.UNREACHABLE, f"{self.address} does not answer: {_first_line(reason)}")
+            impatient, RpcError(Code.UNREACHABLE, f"cannot connect to {self.address}: {_first_line(reason)}")
         )
         self._maybe_retry()
 
     def disconnected(self, reason: RpcError) -> None:
-        """The connection is gone: whatever was sent and may not be sent twice has failed."""
+        """Handle the end of the connection: fail the calls that were sent and must not be sent twice."""
         self._connection = self._connector = None
         lost = []
         for call in self._calls.values():
@@ -522,7 +524,7 @@ class RpcClient:
         )
 
     def _maybe_retry(self) -> None:
-        """Arm the next attempt if any call still waits for it and no attempt is under way."""
+        """Schedule the next attempt to connect if calls wait for one and none is under way."""
         if self._closed or not self._calls or self._connector is not None or self._retry is not None:
             return
         self._retry = self._reactor.callLater(self._backoff_s, self._retry_now)
@@ -543,7 +545,7 @@ class RpcClient:
             self._arm_timer()
 
     def _arm_timer(self) -> None:
-        """One timer for the nearest deadline of a call that still waits."""
+        """Set the timer to the nearest deadline of a pending call."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer = None
@@ -565,8 +567,8 @@ class RpcClient:
         for call in late:
             self._fail_calls([call], RpcError(Code.TIMEOUT, f"{self.address} did not reply to {call.what} in time"))
         if silent and self._connection is not None:
-            # Nothing at all came since that call was sent: a dead peer or a cut link looks like this, and TCP may take
-            # minutes to say so. The next call starts with a fresh connection.
+            # Nothing has arrived since the call was sent. The peer may be dead or the link cut, which TCP may report
+            # minutes later. The next call opens a new connection.
             self._connection.drop(RpcError(Code.CONNECTION_LOST, "silent for too long"))
         self._arm_timer()
 

@@ -1,20 +1,20 @@
-"""The bytes of RegionKeeper's own RPC, and the blocking call that tools make. No reactor is imported here.
+"""Encoding of RegionKeeper's own RPC. Pure: no reactor, no socket.
 
-Masters, region servers and the CLI speak to each other in frames over one TCP connection, in both directions at once:
+Masters, region servers and the CLI exchange frames over one TCP connection, in both directions at once:
 
     stream   := preamble frame*
-    preamble := "RKRP" version:u16                    both sides send it first and wait for nothing
+    preamble := "RKRP" version:u16                    both sides send it first, without waiting
     frame    := length:u32 payload                    big-endian; length counts the payload, at most FRAME_BYTES_MAX
-    payload  := msgpack array, the first item names the kind:
+    payload  := msgpack array, the first item is the kind:
                 [0, id, body, cluster]                request; `id` is chosen by the caller, unique on its connection;
-                                                      `cluster`: id of the cluster that is meant, "" if not known
+                                                      `cluster`: id of the addressed cluster, "" if not known
                 [1, id, body]                         reply
-                [2, id, code, message, hint]          the call failed; `code` is a word of `Code` or of the application
-    body     := a msgspec Struct of a tagged union    which union: the two sides agree, `regions.messages` for us
+                [2, id, code, message, hint]          error; `code` is a value of `Code` or of the application
+    body     := a msgspec Struct of a tagged union    the union is defined by the application (`regions.messages`)
 
-Replies come in any order, each with the id of its request; requests are pipelined. A side that reads a wrong
-preamble, an oversized length or a payload it cannot decode closes the connection: after that the stream has no
-meaning.
+Replies come in any order, each with the id of its request; requests are pipelined. A side that receives a wrong
+preamble, an oversized length or a malformed payload closes the connection, because the rest of the stream cannot be
+interpreted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import msgspec
 from coord.errors import CoordError, ProtocolError
 
 PREAMBLE: Final = b"RKRP" + struct.pack(">H", 1)
-#: A batch for a whole server of 10,000 regions is about 2 MB; beyond this the sender is broken or hostile.
+#: A batch for a server with 10,000 regions is about 2 MB. A longer frame comes from a broken or hostile sender.
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
-#: A request's type is an identifier; a longer one is not repeated to its sender.
+#: A request's type is an identifier. A longer name is not repeated in the error reply.
 TYPE_SHOWN_MAX: Final = 128
 _LENGTH: Final = struct.Struct(">I")
 
@@ -40,29 +40,29 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Code:
-    """Words for what can go wrong between two processes. Applications add their own words beside them."""
+    """Codes of errors between two processes. Applications add their own codes."""
 
-    #: No connection could be made: the request was certainly not executed.
+    #: No connection could be made: the request was not executed.
     UNREACHABLE: Final = "unreachable"
     #: The connection broke after the request had been sent: it may or may not have been executed.
     CONNECTION_LOST: Final = "connection_lost"
-    #: No answer in time: it may or may not have been executed, and may still be.
+    #: No reply in time: the request may have been executed, or may still be.
     TIMEOUT: Final = "timeout"
-    #: This client was closed by its owner.
+    #: The client was closed by its owner.
     CLOSED: Final = "closed"
-    #: Too many calls are under way; the request was not executed.
+    #: Too many calls are pending; the request was not executed.
     BUSY: Final = "busy"
     #: The message does not fit in a frame; nothing was sent.
     TOO_LARGE: Final = "too_large"
-    #: The receiver could not read the request.
+    #: The receiver could not decode the request.
     BAD_REQUEST: Final = "bad_request"
-    #: The receiver answers no requests of that type: it is another service, or an earlier version.
+    #: The receiver does not know the type of request: it is another service or an earlier version.
     UNSUPPORTED: Final = "unsupported"
-    #: The answer is not of the agreed kind.
+    #: The reply is not of the expected type.
     BAD_REPLY: Final = "bad_reply"
-    #: A fault of the receiver; its log has the details, they are not sent.
+    #: An exception in the receiver; its log has the details.
     INTERNAL: Final = "internal"
-    #: The peer does not speak this protocol, or another version of it.
+    #: The peer uses another protocol, or another version of this one.
     PROTOCOL: Final = "protocol"
 
 
@@ -70,7 +70,7 @@ _OUTCOME_UNKNOWN: Final = frozenset({Code.CONNECTION_LOST, Code.TIMEOUT, Code.CL
 
 
 class RpcError(CoordError):
-    """A call that brought no reply: a word for programs, a sentence for people, perhaps a hint (an address to try)."""
+    """A failed call: `code` for programs, `message` for people, `hint` such as the address of the active master."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(f"{code}: {message}")
@@ -80,32 +80,32 @@ class RpcError(CoordError):
 
     @property
     def is_outcome_unknown(self) -> bool:
-        """True when the request may have been executed all the same."""
+        """True if the request may have been executed."""
         return self.code in _OUTCOME_UNKNOWN
 
 
 class StreamError(ProtocolError):
-    """What was read is no stream of this protocol; the connection must be closed."""
+    """Raised when the received bytes violate the protocol. The caller must close the connection."""
 
 
 class Request(msgspec.Struct, array_like=True, tag=0):
-    """A question, its body still encoded: one undecodable body must not cost the whole connection."""
+    """A request with its body still encoded: a malformed body must not cost the whole connection."""
 
     id: int
     body: msgspec.Raw
-    #: Id of the cluster that the caller means, "" if it does not know one; earlier builds neither send nor read it.
+    #: Id of the addressed cluster, "" if the caller does not know one. Earlier builds neither send nor read it.
     cluster: str = ""
 
 
 class Reply(msgspec.Struct, array_like=True, tag=1):
-    """The answer to the request of that id."""
+    """The reply to the request with this id."""
 
     id: int
     body: msgspec.Raw
 
 
 class Failed(msgspec.Struct, array_like=True, tag=2):
-    """The request of that id failed."""
+    """The error reply to the request with this id."""
 
     id: int
     code: str
@@ -115,7 +115,7 @@ class Failed(msgspec.Struct, array_like=True, tag=2):
 
 Payload = Request | Reply | Failed
 
-#: What the decoder raises for bytes that it cannot read; RecursionError for arrays in arrays in arrays.
+#: Exceptions of the decoder for malformed bytes; RecursionError comes from deeply nested arrays.
 UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -124,25 +124,25 @@ _payload_decoder: Final = msgspec.msgpack.Decoder(Payload)
 
 @functools.cache
 def body_decoder(union: Any) -> msgspec.msgpack.Decoder[Any]:
-    """The decoder of a tagged union of Structs; built once per union, which is the costly part."""
+    """Return the decoder of a tagged union of Structs. Cached, because building a decoder is expensive."""
     return msgspec.msgpack.Decoder(union)
 
 
 def encode_body(message: msgspec.Struct) -> msgspec.Raw:
-    """A message as the body of a frame."""
+    """Encode a message as the body of a frame."""
     return msgspec.Raw(_encoder.encode(message))
 
 
 def encode_frame(payload: Payload) -> bytes:
-    """One frame, ready to write. Raises RpcError(TOO_LARGE) beyond FRAME_BYTES_MAX."""
+    """Encode one frame. Raise RpcError(TOO_LARGE) beyond FRAME_BYTES_MAX."""
     data = _encoder.encode(payload)
     if len(data) > FRAME_BYTES_MAX:
-        raise RpcError(Code.TOO_LARGE, f"message of {len(data)} bytes, the limit is {FRAME_BYTES_MAX}")
+        raise RpcError(Code.TOO_LARGE, f"the message has {len(data)} bytes; the limit is {FRAME_BYTES_MAX}")
     return _LENGTH.pack(len(data)) + data
 
 
 class RpcFrameReader:
-    """Turns received bytes into payloads. One per connection; of no use after it has raised."""
+    """Decodes received bytes into payloads. One per connection; unusable after it has raised an exception."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._buffer = bytearray()
@@ -150,14 +150,14 @@ class RpcFrameReader:
         self._frame_bytes_max = frame_bytes_max
 
     def feed(self, data: bytes) -> Iterator[Payload]:
-        """Yield each payload that `data` completes. Raises StreamError on anything that is not this protocol."""
+        """Yield each payload that `data` completes. Raise StreamError for bytes that violate the protocol."""
         buffer = self._buffer
         buffer += data
         start = 0
         try:
             if not self._greeted:
                 if bytes(buffer[: len(PREAMBLE)]) != PREAMBLE[: len(buffer)]:
-                    raise StreamError(f"the peer does not speak this protocol: it began with {bytes(buffer[:6])!r}")
+                    raise StreamError(f"the peer uses another protocol: its first bytes are {bytes(buffer[:6])!r}")
                 if len(buffer) < len(PREAMBLE):
                     return
                 self._greeted = True
@@ -165,7 +165,7 @@ class RpcFrameReader:
             while len(buffer) - start >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(buffer, start)
                 if length > self._frame_bytes_max:
-                    raise StreamError(f"frame of {length} bytes announced, the limit is {self._frame_bytes_max}")
+                    raise StreamError(f"the peer announced {length} bytes; the limit is {self._frame_bytes_max}")
                 end = start + _LENGTH.size + length
                 if len(buffer) < end:
                     break
@@ -185,7 +185,7 @@ def _decode_payload(data: bytes) -> Payload:
 
 
 class _Tagged(msgspec.Struct):
-    """The type of a body that could not be decoded."""
+    """Decodes only the type of a malformed body."""
 
     type: str = ""
 
@@ -195,12 +195,12 @@ _tagged_decoder: Final = msgspec.msgpack.Decoder(_Tagged)
 
 @functools.cache
 def _tags(union: Any) -> frozenset[str]:
-    """The types of the Structs of a tagged union."""
+    """Return the type tags of a tagged union."""
     return frozenset(str(one.__struct_config__.tag) for one in typing.get_args(union) or (union,))
 
 
 def _type_of(body: msgspec.Raw) -> str:
-    """Return the type that an undecodable body names, "" if it names none that can be shown."""
+    """Return the type named in a malformed body, or "" if the name is absent or not fit to be shown."""
     try:
         found = _tagged_decoder.decode(body).type
     except UNREADABLE:
@@ -209,10 +209,10 @@ def _type_of(body: msgspec.Raw) -> str:
 
 
 def decode_request(request: Request, requests: Any, receiver: str = "the receiver") -> Any:
-    """Return the request Struct that `request` carries; `receiver` is what a refusal calls this process.
+    """Return the request Struct in `request`; `receiver` names this process in error messages.
 
     Raises:
-        RpcError: UNSUPPORTED for a type that is not in the union `requests`, BAD_REQUEST for an unreadable body.
+        RpcError: UNSUPPORTED for a type that is not in the union `requests`, BAD_REQUEST for a malformed body.
     """
     try:
         return body_decoder(requests).decode(request.body)
@@ -224,12 +224,12 @@ def decode_request(request: Request, requests: Any, receiver: str = "the receive
 
 
 def decode_reply(payload: Payload, replies: Any) -> Any:
-    """The reply Struct that `payload` carries. Raises RpcError: the peer's own, or BAD_REPLY for an unreadable one."""
+    """Return the reply Struct in `payload`. Raise the peer's RpcError, or RpcError BAD_REPLY for a malformed reply."""
     if isinstance(payload, Failed):
         raise RpcError(payload.code, payload.message, payload.hint)
     if isinstance(payload, Request):
-        raise RpcError(Code.BAD_REPLY, "the peer answered with a question")
+        raise RpcError(Code.BAD_REPLY, "the peer sent a request instead of a reply")
     try:
         return body_decoder(replies).decode(payload.body)
     except UNREADABLE as error:
-        raise RpcError(Code.BAD_REPLY, f"unreadable reply: {error}") from error
+        raise RpcError(Code.BAD_REPLY, f"malformed reply: {error}") from error

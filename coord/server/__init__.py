@@ -1,4 +1,4 @@
-"""The shell of a store node: sockets, disk and time around the pure parts.
+"""The I/O side of a store node: sockets, disk and time around the pure parts.
 
     client bytes -> clients.listener -> clients.pipeline ---- reads ----> StateMachine.read -> output
                                           | writes
@@ -7,7 +7,7 @@
                                                                 v
                 peers.link <- messages - Ready (node) - entries -> LogWriter (sync in a thread)
                                                                 |
-                                                            committed -> StateMachine.apply_group -> outcomes
+                                                            committed -> StateMachine.apply_batch -> outcomes
                                                                 |
                               clients.pipeline: events, then replies -> output -> one send per client and turn
 
@@ -23,15 +23,15 @@ Which module guarantees what:
 - `sessions`, `membership`   act on the node through `context.NodeContext`
 - `net.reactor`              a turn: read all ready sockets, then act once
 
-`node` and everything it imports take time, chance, disk and links as arguments; `tests/support/store_nodes.py` runs
-whole nodes in memory. `service` provides the real ones.
+`node` and its imports take time, randomness, disk and links as arguments; `tests/support/store_nodes.py` runs whole
+nodes in memory. `service` passes the real ones.
 
 Deviations from ZooKeeper, all visible to clients only where ZooKeeper's behavior is a fault:
 
 - zxid counts commands, 64 bits without an epoch; one Raft entry holds a batch of them.
-- A change of leader is not seen by clients of the other nodes: their requests wait. Clients are cut off only when
-  there has been no leader for `leader_absence_ms`.
+- Clients of the other nodes do not notice a change of leader: their requests wait. Their connections are closed only
+  after `leader_absence_ms` without a leader.
 - sync is confirmed by a majority.
-- A wrong password does not cut the session's true owner.
-- A request beyond the bound of outstanding ones is not read yet, rather than refused.
+- A connect request with a wrong password does not disconnect the session's owner.
+- A node stops reading a client that has too many outstanding requests, instead of rejecting requests.
 """

@@ -1,7 +1,7 @@
-"""What a node's parts may use of the node.
+"""The interface through which a node's parts use the node.
 
-Sessions and membership act on one node's log, state and clients, and the node acts on them. They take this interface
-instead of the node itself, so no import leads back to `node.py`, and this page says what they may touch.
+Sessions and membership act on the log, state and clients of one node, and the node calls them. They take this interface
+instead of the node itself, so no import leads back to `node.py`, and this file lists what they may use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NodeContext(Protocol):
     #: Log, configuration, role and leader. Proposals of the other parts go to the core directly, apart from commands,
     #: which share the leader's batches (`propose`).
     core: RaftCore
-    #: The state at `applied_index`. A snapshot from the leader replaces it, so nobody may keep it.
+    #: The state at `applied_index`. A snapshot from the leader replaces the object: do not keep a reference.
     machine: StateMachine
     #: Connections of this node's clients, and their requests.
     clients: ClientTable
@@ -30,10 +30,10 @@ class NodeContext(Protocol):
     #: Index of the last entry applied to `machine`.
     applied_index: int
 
-    def is_settled(self) -> bool:
+    def is_ready_to_lead(self) -> bool:
         """Return True while this node leads and has applied every entry of earlier terms."""
         ...
 
     def propose(self, commands: list[bytes]) -> None:
-        """As the leader, add commands of the store's own to the next batch. They are lost if leadership ends."""
+        """As the leader, add commands of the store itself to the next batch. They are lost if leadership ends."""
         ...

@@ -1,12 +1,12 @@
 """The driver of one store node: the order of persisting, sending, applying and replying.
 
-Between two turns nothing is half done. During a turn inputs arrive (`tick`, `peer_frame`, `Pipeline.receive`,
-`on_persisted`), and `turn_end` does what follows from all of them together:
+No work is left half done between two turns. During a turn inputs arrive (`tick`, `peer_frame`, `Pipeline.receive`,
+`on_persisted`), and `turn_end` then does all work that follows from them:
 
     commands of this turn -> one batch -> one entry (or one FORWARD to the leader)
     for each Ready of the core:
-        queue its messages for the peers            none of them depends on this disk
-        queue its entries and hard state for the log, one record and one sync for all that waits
+        queue its messages for the peers            these messages do not depend on this disk
+        queue its entries and hard state for the log, one record and one sync for all queued writes
         apply the committed entries: events first, then replies, into the connections' outputs
     one send per peer, one wake of the log's writer, one send per client
 
@@ -16,8 +16,8 @@ The path of a write: `turn_end` -> `Submission.submit` -> `_perform` (log, peers
 Messages that promise something durable (votes, acknowledgments) wait in `_held` until the log's writer has reported
 every write up to theirs.
 
-The node knows no clock, socket or disk. It takes them as arguments (`coord.env`, `PeerDoor`, `LogWriter`,
-`SnapshotJob`), so a simulation drives whole nodes through exactly these methods.
+The node uses no clock, socket or disk of its own. It takes them as arguments (`coord.env`, `PeerTransport`,
+`LogWriter`, `SnapshotJob`), so a simulation runs whole nodes through the same methods.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from coord.server.config.addresses import config_text
 from coord.server.membership.joining import Joining
 from coord.server.membership.levels import Levels
 from coord.server.membership.reconfig import Reconfiguration
-from coord.server.net.interfaces import PeerDoor, SnapshotJob, Tracer
+from coord.server.net.interfaces import PeerTransport, SnapshotJob, Tracer
 from coord.server.node_settings import NodeSettings
 from coord.server.peers import codec, raft_frames
 from coord.server.recovery.divergence import DivergenceCheck
@@ -68,9 +68,9 @@ from coord.server.snapshots.policy import SnapshotPolicy
 from coord.server.snapshots.transfers import SnapshotTransfers
 from coord.server.submission import Submission
 from coord.storage import snapshot as files
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.writer import LogWriter
-from coord.tree.command import decode_group
+from coord.tree.command import decode_batch
 from coord.tree.machine import StateMachine
 
 log = Logger(__name__)
@@ -90,10 +90,10 @@ class Node:
         core: RaftCore,
         machine: StateMachine,
         *,
-        writer: LogWriter[Batch],
+        writer: LogWriter[WriteBatch],
         snapshots: files.Snapshots,
         snapshot_job: SnapshotJob,
-        peers: PeerDoor,
+        peers: PeerTransport,
         clock: Clock,
         entropy: Entropy,
         joining: Joining,
@@ -122,7 +122,7 @@ class Node:
         self.pipeline.on_membership_request = self.membership.asked
         #: Receives this node's Raft events, if there is a trace.
         self.tracer: Tracer | None = None
-        #: Called when the configuration has changed: links are to be opened or closed.
+        #: Called after a change of the configuration, to open and close links.
         self.on_members_changed: Callable[[], None] = _ignore_change
         self.submission = Submission(settings, core, peers, clock, self.proposals)
         self.divergence = DivergenceCheck(
@@ -144,12 +144,12 @@ class Node:
         self._submitted = 0
         self._leaderless_since_ms = clock.monotonic_ms()
         self._started_ms = self._leading_since_ms = self._reaped_ms = self._ticked_ms = clock.monotonic_ms()
-        #: The disk refuses writes for lack of room.
+        #: True while the disk rejects writes for lack of space.
         self.is_full = False
         #: Why the node cannot go on. The service stops the process.
         self.failure: Exception | None = None
         # Counters for the metrics, since the start: applied entries with commands, applied commands, elections.
-        self.groups = 0
+        self.batches = 0
         self.commands = 0
         self.elections_won = 0
 
@@ -159,7 +159,7 @@ class Node:
         """Do the periodic work; called every `raft_tick_ms`."""
         now_ms = self._clock.monotonic_ms()
         if self.liveness.expiry is not None and now_ms - self._ticked_ms > self.settings.tick_ms:
-            # This process stood still. Requests of that time are unread, so every session gets its whole timeout.
+            # The process was suspended. Requests of that time are still unread, so every session gets its full timeout.
             self.liveness.lead()
         self._ticked_ms = now_ms
         if not self._awaits_voters():
@@ -213,7 +213,7 @@ class Node:
         )
 
     def has_log(self) -> bool:
-        """Return True if this node's log has entries. The hello to peers says so (`Joining`)."""
+        """Return True if this node's log has entries, as announced in the hello to peers (`Joining`)."""
         return self.core.log.last > 0
 
     def peer_introduced(self, peer: int, has_log: bool) -> None:
@@ -229,7 +229,7 @@ class Node:
             self.on_failed(error)
 
     def peer_connected(self, peer: int) -> None:
-        """Handle a new link to `peer`. Frames of the link before do not arrive any more."""
+        """Handle a new link to `peer`. Frames of the previous link no longer arrive."""
         self.submission.link_is_new(peer)
 
     def peer_lost(self, peer: int) -> None:
@@ -242,8 +242,7 @@ class Node:
     def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
         """Handle a frame from `peer`, whose identity the link has checked.
 
-        Raises RemoteProtocolError for a frame that breaks the protocol, without having changed anything: the caller
-        closes the link.
+        Raise RemoteProtocolError for a frame that violates the protocol, before any change: the caller closes the link.
         """
         if kind == codec.RAFT:
             self._peer_message(peer, codec.readable(raft_frames.decode_raft, block, at, end))
@@ -265,9 +264,9 @@ class Node:
         elif kind == codec.DIGEST:
             digest = codec.readable(codec.decode_digest, block, at, end)
             if self.joining.is_joining:
-                return  # A joining node has its state from the leader: it is no independent witness.
+                return  # A joining node has its state from the leader, so its digest proves nothing.
             try:
-                self.divergence.heard(peer, *digest, self._clock.monotonic_ms())
+                self.divergence.take_digest(peer, *digest, self._clock.monotonic_ms())
             except StateDiverged as error:
                 self.on_failed(error)
         elif kind == codec.ASK:
@@ -311,13 +310,13 @@ class Node:
             self.core.persisted(ready_number)
 
     def on_full(self, is_full: bool) -> None:
-        """See `WriterEvents.on_full`. A leader transfers leadership; without another voter, writes are refused."""
+        """See `WriterEvents.on_full`. A leader transfers leadership; without another voter, writes are rejected."""
         self.is_full = is_full
         if is_full:
-            log.error("disk full on node {id}: no writes until there is room", id=self.settings.node_id)
+            log.error("node {id}: disk full; rejecting writes until there is space", id=self.settings.node_id)
             self.hand_over()
         else:
-            log.info("node {id}: the disk has room again", id=self.settings.node_id)
+            log.info("node {id}: the disk has space again; accepting writes", id=self.settings.node_id)
 
     def on_failed(self, error: Exception) -> None:
         """See `WriterEvents.on_failed`: the node must stop."""
@@ -326,10 +325,10 @@ class Node:
     # --- the turn -----------------------------------------------------------------------------------------------------
 
     def peers_served(self) -> None:
-        """As a follower, apply the entries that peers' frames of this turn have committed; clients' reads come next.
+        """As a follower, apply the entries that this turn's frames have committed, before clients' reads are served.
 
-        The leader does not need this step: it applies before any acknowledgment of a write leaves it, and its messages
-        wait for the end of the turn, so that clients' entries and the commit index travel together.
+        The leader does not need this step: it applies a write before it acknowledges it. The leader's messages wait for
+        the end of the turn, so that new entries and the commit index travel together.
         """
         core = self.core
         if core.role != FOLLOWER or core.log.applying == core.log.commit or self.failure is not None:
@@ -339,10 +338,10 @@ class Node:
             self._perform(core.ready())
 
     def turn_end(self) -> bool:
-        """Do what follows from the inputs of this turn. Cheap without inputs.
+        """Do the work that follows from the inputs of this turn. Cheap without inputs.
 
-        Return True if work is left after TURN_MS_MAX, such as a long log to apply. Heartbeats and clients come first;
-        the next call goes on.
+        Return True if work is left after TURN_MS_MAX, for example a long log to apply. The next call continues after
+        heartbeats and clients have been served.
         """
         if self.failure is not None:
             return False
@@ -376,7 +375,7 @@ class Node:
             self.tracer.ready(self.core, ready)
         if ready.changed:
             self._follow_change(ready)
-        batch = Batch()
+        batch = WriteBatch()
         if ready.snapshot is not None:
             self._install(ready.snapshot)
             batch.set_base(ready.snapshot.index, ready.snapshot.term)
@@ -397,7 +396,7 @@ class Node:
                 self._held.append((self._submitted, 0, ready.messages_after_persist))
             else:
                 self._send(ready.messages_after_persist)
-        # Disk and peers work while this node applies.
+        # Peers and disk work while this node applies.
         self._peers.flush()
         self._writer.flush()
         if ready.committed:
@@ -447,11 +446,11 @@ class Node:
         for entry in entries:
             self.proposals.entry_applied(entry.term)
             if entry.kind == NORMAL:
-                self.groups += 1
+                self.batches += 1
                 if clients.waiting_reads:
                     self._apply_one_by_one(entry)
                 else:
-                    outcomes = machine.apply_group(entry.data)
+                    outcomes = machine.apply_batch(entry.data)
                     self.commands += len(outcomes)
                     pipeline.applied(outcomes)
             elif entry.kind == LEVEL:
@@ -474,7 +473,7 @@ class Node:
         if self._role == LEADER and self.liveness.expiry is None and entries[-1].term == self.core.term:
             # All entries of earlier terms are applied: the session table is complete, and expiry may begin.
             self.liveness.lead()
-            self.membership.leadership_settled()
+            self.membership.leadership_established()
 
     def _raise_level(self, entry: Entry) -> bool:
         """Apply a LEVEL entry; return False if this build does not support the level: the node stops before it."""
@@ -491,11 +490,11 @@ class Node:
     def _apply_one_by_one(self, entry: Entry) -> None:
         """Apply a batch and reply to each command before the next: reads of its session wait in between."""
         try:
-            time_ms, commands = decode_group(entry.data)
+            time_ms, commands = decode_batch(entry.data)
         except RemoteProtocolError:
-            self.pipeline.applied(self.machine.apply_group(entry.data))
+            self.pipeline.applied(self.machine.apply_batch(entry.data))
             return
-        self.machine.begin_group(entry.data)
+        self.machine.begin_batch(entry.data)
         for command in commands:
             self.commands += 1
             self.pipeline.applied([self.machine.apply(command, time_ms)])
@@ -503,16 +502,16 @@ class Node:
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
     def _install(self, meta: RaftSnapshot) -> None:
-        """Replace the state by the one that the leader sent.
+        """Replace the state by the snapshot that the leader sent.
 
-        All client connections are closed: whether the state contains their requests in flight is unknown.
+        Close all client connections: it is unknown whether the snapshot contains their requests in flight.
         """
         machine = self._transfers.take_installed(meta)
         required = self.levels.required()
         self.clients.close_all()
-        self._transfers.dismantle(self.machine)
+        self._transfers.free(self.machine)
         self.proposals.forget()
-        # Tell the leader that some numbers will not come.
+        # The leader must not wait for the numbers of forwards that this node will not send again.
         self.submission.link_is_new(self.core.leader)
         self.syncs.forget()
         self.machine = machine
@@ -558,14 +557,14 @@ class Node:
         """Return True if there is a leader that requests of this node's clients reach."""
         return self.core.leader != 0 and self.failure is None
 
-    def is_settled(self) -> bool:
-        """See `NodeContext.is_settled`. The expiry queue is built when the last entry of earlier terms is applied."""
+    def is_ready_to_lead(self) -> bool:
+        """See `NodeContext.is_ready_to_lead`. The expiry queue exists once all entries of earlier terms are applied."""
         return self.core.leadership is not None and self.liveness.expiry is not None
 
     def trouble(self) -> str:
-        """Return what is wrong although the node goes on, "" if nothing is."""
+        """Return the problem despite which the node continues, or "" without one."""
         if self.is_full:
-            return "disk full: no writes until there is room"
+            return "disk full: rejecting writes until there is space"
         waits = self.joining.advice(self.settings.node_id, self.core.configs.current, self.core.leader)
         if waits:
             return waits

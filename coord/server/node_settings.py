@@ -49,7 +49,7 @@ class NodeSettings:
         #: A node without a leader for so long closes its client connections (ZooKeeper: timeliness).
         self.leader_absence_ms = leader_absence_ms
         #: A node answers its clients for so long after contact with the leader. Twice the time in which a follower
-        #: notices that its leader has failed, so that few answers wait for an election.
+        #: detects a failed leader, so that few replies wait for an election.
         self.contact_lease_ms = contact_lease_ms
         #: As a leader: a node out of contact may have answered clients for so long after its last report. The lease
         #: and a quarter, because clocks run at different rates.
@@ -75,14 +75,14 @@ class NodeSettings:
         self.reconfig_enabled = reconfig_enabled
         #: Whether a majority confirms every read first, as if a sync came before the read.
         self.linearizable_reads = linearizable_reads
-        #: `user:base64 of SHA-1` of the superuser; "": there is none.
+        #: `user:base64 of SHA-1` of the superuser; "" without a superuser.
         self.super_digest = super_digest
         #: SASL users and their passwords.
         self.sasl_users = sasl_users
         #: Whether read-only clients are served while there is no leader.
         self.read_only_mode = read_only_mode
-        #: As a leader: whether commands that would exceed a hard quota are refused.
+        #: As a leader: whether commands that would exceed a hard quota are rejected.
         self.enforce_quotas = enforce_quotas
-        #: As a leader: at so many znodes, or bytes of paths and data, commands that add more are refused; 0: no bound.
+        #: As a leader: at so many znodes, or bytes of paths and data, commands that add more are rejected; 0: no limit.
         self.znodes_max = znodes_max
         self.data_bytes_max = data_bytes_max

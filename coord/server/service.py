@@ -1,4 +1,4 @@
-"""One store node as a process: directory and ports, the parts put together, the run, the stop."""
+"""One store node as a process: takes directory and ports, assembles the parts, runs and stops them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
 from coord.server.admin.backup import Backups
-from coord.server.admin.four_letter import Words
+from coord.server.admin.four_letter import FourLetterWords
 from coord.server.admin.readiness import Readiness
 from coord.server.clients.connection import Limits
 from coord.server.clients.listener import ClientLimits, ClientListener
 from coord.server.config.addresses import shown
 from coord.server.config.settings import RAFT_TICK_MS, StoreSettings
-from coord.server.membership.joining import Joining, forget
-from coord.server.membership.removal import Leaving
+from coord.server.membership.joining import Joining, renew_memory
+from coord.server.membership.removal import Removal
 from coord.server.membership.steps import addresses_of
 from coord.server.net.reactor import TurnReactor
 from coord.server.net.stream import listening_socket
@@ -43,7 +43,7 @@ from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import has_forgotten, recover_or_repair
 from coord.server.recovery.startup import WAL_FOLDER
 from coord.server.snapshots.job import ForkSnapshotJob
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.writer import InlineWriter, ThreadWriter
 from coord.tls.context import server_context
 
@@ -51,7 +51,7 @@ log = Logger()
 
 META: Final = "meta.json"
 META_FORMAT: Final = 1
-#: META_FORMAT of a directory whose log has a feature level. Builds from before there were levels refuse it.
+#: META_FORMAT of a directory whose log has a feature level. Builds without feature levels refuse to start on it.
 META_FORMAT_WITH_LEVEL: Final = 2
 EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 2
@@ -59,20 +59,20 @@ EXIT_CONFIG: Final = 2
 HASTENED_APART_TICKS: Final = 3
 #: How long a stopping leader waits for another node to lead.
 HAND_OVER_S: Final = 1.0
-#: Descriptors that clients do not get: peers, unknown connections to the peer port, log, snapshots, admin port.
+#: Descriptors reserved for the node: peers, unauthenticated connections to the peer port, log, snapshots, admin port.
 OWN_DESCRIPTORS: Final = 256
-#: Collector settings for a process whose long-lived objects are many and acyclic.
+#: Garbage collector thresholds for a process with many long-lived, acyclic objects.
 GC_THRESHOLDS: Final = (50_000, 20, 1000)
 
 
 def run(settings: StoreSettings) -> int:
-    """Run a node until SIGTERM or SIGINT and return the exit status. A node that cannot start says why on stderr."""
+    """Run a node until SIGTERM or SIGINT and return the exit status. If the node cannot start, print why on stderr."""
     if not __debug__:
-        sys.stderr.write("rk coord: refuses to run with python -O: invariants are checked by assert\n")
+        sys.stderr.write("rk coord: cannot run under python -O: assert statements check invariants\n")
         return EXIT_CONFIG
     _raise_descriptor_limit()
     reactor = TurnReactor()
-    # Twisted's timers follow the wall clock; ticks and elections must go on when it is set back by an hour.
+    # Twisted's timers use the wall clock by default; ticks and elections must continue when it is set back.
     reactor.seconds = time.monotonic
     installReactor(reactor)  # type: ignore[no-untyped-call]
     globalLogBeginner.beginLoggingTo([StderrLog()], redirectStandardIO=False, discardBuffer=True)
@@ -104,13 +104,13 @@ class Service:
         self._lock: FolderLock | None = None
         self._sockets: list[socket.socket] = []
         self._admin: IListeningPort | None = None
-        self._writer: ThreadWriter[Batch] | InlineWriter[Batch]
+        self._writer: ThreadWriter[WriteBatch] | InlineWriter[WriteBatch]
         self._job: ForkSnapshotJob
         self._status = 0
         self._is_stopping = False
-        self._leaving: Leaving
+        self._removal: Removal
         self._readiness: Readiness
-        #: This process has known a leader, or has hastened its first election.
+        #: True after this process has had a leader or has shortened its first election timeout.
         self._is_led = False
         #: Last index of the log at the start; 0 once that entry is applied.
         self._recovered_to = 0
@@ -119,13 +119,14 @@ class Service:
     # --- start --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take directory and ports, recover, begin. Raises CoordError or OSError with a message of one line."""
-        # Set before a state of millions of objects is read.
+        """Lock the directory, bind the ports, recover and begin. Raise CoordError or OSError with a one-line
+        message."""
+        # Set before recovery reads millions of objects.
         gc.set_threshold(*GC_THRESHOLDS)
         settings = self.settings
         disk = self._take_directory()
         self._guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls)
-        doors = self._open_doors()
+        listening = self._open_listeners()
         peer_socket = self._bind(settings.peer_address, "peer") if settings.peer_address is not None else None
         trace = None
         if settings.trace is not None:
@@ -174,7 +175,7 @@ class Service:
             trace.begin(found.core, is_new=is_new or has_forgotten(disk))
             self.node.tracer = trace
         membership = self.node.membership
-        self._leaving = Leaving(self.node, membership, self.reactor.callLater, self._left, str(settings.data_dir))
+        self._removal = Removal(self.node, membership, self.reactor.callLater, self._left, str(settings.data_dir))
         self.node.levels.on_required = lambda: self._level_required(disk)
         if self.node.levels.required():
             self._mark_level(disk)
@@ -184,7 +185,7 @@ class Service:
         self._job.written = backups.snapshot_written
         self._job.damaged = self.node.on_failed
         self._readiness = Readiness(self.node, found.wal, self.clock)
-        words = Words(settings, self.node)
+        words = FourLetterWords(settings, self.node)
         self.clients = ClientListener(
             self.reactor,
             self.node.pipeline,
@@ -194,10 +195,10 @@ class Service:
             may_answer=self.node.liveness.may_answer,
         )
         self._serve_admin(words, backups)
-        self._begin(doors, peer_socket)
+        self._begin(listening, peer_socket)
 
     def _know_members(self) -> None:
-        """Let the links follow the configuration, now and after every change."""
+        """Update the links to the members of the configuration, now and after every change."""
         self.links.members = self.node.membership
         self.node.on_members_changed = self._follow_members
         self._follow_members()
@@ -206,7 +207,7 @@ class Service:
         if settings.peers and not settings.join and sorted(settings.peers) != members:
             log.info("ignoring --peers: the cluster's committed members are {members}", members=members)
         if settings.node_id not in members:
-            log.info("node {id} is not a member yet: it waits to be added", id=settings.node_id)
+            log.info("node {id} is not a member yet; waiting to be added", id=settings.node_id)
 
     def _follow_members(self) -> None:
         addresses = addresses_of(self.node.core.configs.current, self.settings.first_members())
@@ -219,10 +220,11 @@ class Service:
         self.links.recheck()
 
     def _mark_level(self, disk: Disk) -> None:
-        """Write META in the format that builds from before there were feature levels refuse.
+        """Write META in the format that builds without feature levels reject.
 
-        Such a build would read the log and ignore the entry. If META cannot be written the node goes on, and the next
-        start tries again: the mark matters only to an operator who goes back by two builds.
+        Such a build would read the log and ignore the entry. If META cannot be written, the node continues, and the
+        next
+        start tries again: the mark matters only if an operator downgrades by two builds.
         """
         try:
             meta = json.loads(read_file(disk, META))
@@ -232,19 +234,19 @@ class Service:
         except OSError as error:
             log.error("cannot mark {file} with the feature level: {why}", file=disk.where(META), why=error.strerror)
 
-    def _open_doors(self) -> dict[socket.socket, ssl.SSLContext | None]:
+    def _open_listeners(self) -> dict[socket.socket, ssl.SSLContext | None]:
         """Listen for clients; return each socket with its TLS context, None for plain TCP."""
         settings = self.settings
-        doors: dict[socket.socket, ssl.SSLContext | None] = {}
+        listening: dict[socket.socket, ssl.SSLContext | None] = {}
         if settings.secure_client_address is not None and settings.tls is not None:
             context = server_context(settings.tls)
-            doors[self._bind(settings.secure_client_address, "client")] = context
+            listening[self._bind(settings.secure_client_address, "client")] = context
         if settings.client_address != settings.secure_client_address:
-            doors[self._bind(settings.client_address, "client")] = None
-        return doors
+            listening[self._bind(settings.client_address, "client")] = None
+        return listening
 
-    def _begin(self, doors: dict[socket.socket, ssl.SSLContext | None], peer_socket: socket.socket | None) -> None:
-        """Start writer, links, listener and timers: all parts are there."""
+    def _begin(self, listening: dict[socket.socket, ssl.SSLContext | None], peer_socket: socket.socket | None) -> None:
+        """Start writer, links, listener and timers."""
         reactor = self.reactor
         if all(map(_is_loopback, self._sockets)):
             share_processors()
@@ -253,7 +255,7 @@ class Service:
             writer = self._writer
             reactor.watch(writer.done_fd, lambda events: writer.collect())  # noqa: ARG005
         self.links.start(self.node, peer_socket)
-        self.clients.start(doors)
+        self.clients.start(listening)
         gc.freeze()
         reactor.at_turn_end(self._turn_end)
         reactor.at_peers_served(self._peers_served)
@@ -261,11 +263,11 @@ class Service:
         reactor.callLater(RAFT_TICK_MS / 1000, self._tick)
         reactor.addSystemEventTrigger("before", "shutdown", self._stop)
         if self.node.core.configs.current.voters == [self.settings.node_id]:
-            # A lone node has no other voter to wait for: skip the election timeout.
+            # A lone voter waits for no other voter: skip the election timeout.
             for _ in range(2 * RaftConfig().election_ticks):
                 self.node.core.tick()
         if peer_socket is not None and self._guard.is_open() and not _is_loopback(peer_socket):
-            log.warn("the peer port is open to everyone who reaches it: set certificates or a secret for peers")
+            log.warn("the peer port accepts unauthenticated connections; set --peer-secret-file or peer certificates")
         log.info(
             "node {id} serves clients on {host}:{port}, data in {data}, {form}",
             id=self.settings.node_id,
@@ -276,10 +278,10 @@ class Service:
         )
 
     def _may_wait_for_disk(self) -> bool:
-        """Return True if the main thread may wait for the disk: nothing else has to be done meanwhile.
+        """Return True if the main thread may wait for the disk, because there is no other work meanwhile.
 
-        That is so while no snapshot of this node slows the disk, and the node is alone, or the turn had at most one
-        event and at most one command waits.
+        This holds while no snapshot of this node slows the disk, and either the node is the only voter, or the turn had
+        at most one event and at most one command waits.
         """
         node = self.node
         is_alone = node.core.configs.current.voters == [self.settings.node_id]
@@ -311,7 +313,7 @@ class Service:
         settings = self.settings
         if META not in disk.names(""):
             if WAL_FOLDER in disk.names(""):
-                raise StorageError(f"{disk.where(META)} is missing beside a log: this directory is damaged")
+                raise StorageError(f"{disk.where(META)} is missing although there is a log: this directory is damaged")
             made = self._first_meta(disk)
             replace_file(disk, "", META, made)
             return dict(json.loads(made))
@@ -332,7 +334,7 @@ class Service:
         """Return META of a new directory: of a new cluster, or of the running cluster that `--join` names."""
         settings = self.settings
         if not settings.join:
-            # The only node of a cluster has no other node that must derive the same cluster id: take a random one.
+            # In a cluster of one node no other node must derive the same cluster id: use a random one.
             is_nameless = settings.is_alone() and not settings.cluster
             cluster = OsEntropy().token(16) if is_nameless else settings.cluster_id()
             return encode_meta(settings.node_id, cluster, settings.voters(), learners=settings.learners())
@@ -344,17 +346,17 @@ class Service:
             raise ConfigError(f"the store at {shown(found.address)} is another cluster than {settings.cluster!r}")
         if settings.node_id in config.voters:
             log.warn(
-                "node {id} is a member without its disk: it counts for nothing until the leader has made it a learner,"
-                " and a voter again when it has caught up",
+                "node {id} is a member that has lost its disk: its votes and acknowledgments do not count until the"
+                " leader has made it a learner; it becomes a voter again when it has caught up",
                 id=settings.node_id,
             )
-        # An earlier node of this id may have voted; this one does not know the votes
+        # An earlier node with this id may have voted; this node does not know its votes
         # (`coord.server.membership.joining`).
-        forget(disk, OsRng())
+        renew_memory(disk, OsRng())
         log.info("joining the store of nodes {members}", members=config.members())
         return encode_meta(settings.node_id, found.cluster, config.voters, began=config.encode())
 
-    def _serve_admin(self, words: Words, backups: Backups) -> None:
+    def _serve_admin(self, words: FourLetterWords, backups: Backups) -> None:
         address = self.settings.admin_address
         if address is None:
             return
@@ -365,10 +367,10 @@ class Service:
             self._admin = site.listen(self.reactor, *address)
             backups.admit(address)
             if self.settings.drill_links:
-                from coord.server.peers.partition import CUT_PATH, HEAL_PATH, CutDoor
+                from coord.server.peers.partition import CUT_PATH, HEAL_PATH, PartitionEndpoint
 
-                door = CutDoor(self.reactor, self.links, backups.token)
-                site.actions |= {CUT_PATH: door.answer_cut, HEAL_PATH: door.answer_heal}
+                endpoint = PartitionEndpoint(self.reactor, self.links, backups.token)
+                site.actions |= {CUT_PATH: endpoint.answer_cut, HEAL_PATH: endpoint.answer_heal}
         except Exception as error:
             raise CoordError(f"cannot listen for the admin port on {address[0]}:{address[1]}: {error}") from error
 
@@ -383,18 +385,18 @@ class Service:
                 self.node.tick()
                 self._readiness.tick()
                 if self._recovered_to and self.node.applied_index >= self._recovered_to:
-                    # The entries read at the start are freed by now; they lay between znodes in memory.
+                    # The entries read at the start have been freed; they lay between znodes in memory.
                     self._recovered_to = 0
                     return_memory()
-            except Exception as error:  # a broken invariant: stop, never go on
+            except Exception as error:  # a broken invariant: stop the node
                 self.node.on_failed(error)
 
     def _hasten(self) -> None:
         """After the start, hold the first election as soon as a majority is connected, before the timeout.
 
-        An existing leader is not disturbed: its followers reject the pre-vote. The connected voters stand for election
-        one after the other, in the order of their ids, so that votes are not split. If votes split all the same, the
-        next timeout is random as usual.
+        This does not disturb an existing leader: its followers reject the pre-vote. The connected voters become
+        candidates one after the other, in the order of their ids, so that votes are not split. If votes split anyway,
+        the next timeout is random as usual.
         """
         node = self.node
         own = self.settings.node_id
@@ -410,8 +412,8 @@ class Service:
         """Apply what peers have sent. The reactor calls this before it serves clients."""
         try:
             self.node.peers_served()
-        except Exception as error:  # a broken invariant: stop, never go on
-            log.failure("fault while applying what peers have sent")
+        except Exception as error:  # a broken invariant: stop the node
+            log.failure("exception while applying entries from peers")
             self.node.on_failed(error)
 
     def _turn_end(self) -> bool:
@@ -421,11 +423,11 @@ class Service:
         if node.failure is None:
             try:
                 has_more = node.turn_end()
-            except Exception as error:  # a broken invariant: stop, never go on
-                log.failure("fault at the end of a turn")
+            except Exception as error:  # a broken invariant: stop the node
+                log.failure("exception at the end of a turn")
                 self.node.on_failed(error)
         if not self._is_stopping:
-            self._leaving.turn_end()
+            self._removal.turn_end()
         if node.failure is None:
             has_more = self.clients.send_all() or has_more
             if self._stopped is not None and node.core.leadership is None:
@@ -438,7 +440,7 @@ class Service:
         return has_more
 
     def _left(self) -> None:
-        """End the process: this node was removed. The exit status is 0, so that no supervisor restarts it."""
+        """End the process after this node was removed. Exit status 0 keeps a supervisor from restarting it."""
         if not self._is_stopping:
             self._is_stopping = True
             self.reactor.stop()
@@ -449,7 +451,7 @@ class Service:
         return self._is_stopping and self._stopped is None
 
     def _stop(self) -> Deferred[None] | None:
-        """Stop on SIGTERM. A leader transfers leadership first, so that clients hardly notice."""
+        """Stop on SIGTERM. A leader transfers leadership first, so that clients are hardly interrupted."""
         self._is_stopping = True
         if self.node.failure is not None or not self.node.hand_over():
             return None
@@ -464,7 +466,7 @@ class Service:
             stopped.callback(None)
 
     def finish(self) -> int:
-        """Sync the log and release the directory: the reactor has stopped. Return the exit status."""
+        """Sync the log and release the directory after the reactor has stopped. Return the exit status."""
         self.clients.stop()
         self.links.stop()
         self._job.stop()
@@ -476,7 +478,7 @@ class Service:
         return self._status
 
     def abandon(self) -> None:
-        """Release sockets and directory: the start failed."""
+        """Release sockets and directory after a failed start."""
         for sock in self._sockets:
             with contextlib.suppress(OSError):
                 sock.close()
@@ -495,7 +497,7 @@ def encode_meta(
 ) -> bytes:
     """Return the content of META: node, cluster, and the first members.
 
-    `began`: the whole configuration that a node found when it joined, instead of `voters` and `learners`. `level`: the
+    `began` is the configuration that a node found when it joined; it replaces `voters` and `learners`. `level` is the
     feature level of the state in the directory.
     """
     made_format = META_FORMAT_WITH_LEVEL if level else META_FORMAT
@@ -558,10 +560,10 @@ def _node_settings(settings: StoreSettings) -> NodeSettings:
 
 
 def most_clients(asked: int, descriptors: int) -> int:
-    """Return how many connections clients may have: `asked` (0: no bound), but less than `descriptors` allow.
+    """Return the limit of client connections: `asked` (0: no limit), but at most what `descriptors` allow.
 
-    OWN_DESCRIPTORS are kept for the node. Otherwise a crowd of clients could take the last descriptor, and the node
-    could open neither the next segment of its log nor a link to a peer.
+    OWN_DESCRIPTORS are reserved for the node. Otherwise clients could take the last descriptor, and the node could
+    open neither the next log segment nor a link to a peer.
     """
     room = max(descriptors // 2, descriptors - OWN_DESCRIPTORS)
     return min(asked, room) if asked else room
@@ -572,7 +574,7 @@ def _client_limits(settings: StoreSettings) -> ClientLimits:
     connections_max = most_clients(settings.connections_max, descriptors)
     if settings.connections_max > connections_max:
         log.warn(
-            "{asked} connections of clients are allowed, {count} possible: this process may open {descriptors} files",
+            "--max-connections is {asked}, but only {count} are possible: this process may open {descriptors} files",
             asked=settings.connections_max,
             count=connections_max,
             descriptors=descriptors,

@@ -1,7 +1,7 @@
-"""Commands on their way into the log: batched by the leader, forwarded by the other nodes.
+"""Submission of commands to the log: the leader batches them, other nodes forward them to the leader.
 
 Once per turn `Submission.submit` takes the commands that this node's clients sent in the turn. The leader makes entries
-of them, together with the commands that other nodes have forwarded. Another node forwards them to the leader.
+of them and of the commands that other nodes have forwarded. A follower forwards them to the leader.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from coord.errors import ProposalDropped, RemoteProtocolError
 from coord.raft.core import RaftCore
 from coord.raft.messages import LEADER
 from coord.server.clients.proposals import Forwarded, Proposals, Sent
-from coord.server.net.interfaces import PeerDoor
+from coord.server.net.interfaces import PeerTransport
 from coord.server.node_settings import NodeSettings
 from coord.server.peers import raft_frames
-from coord.tree.command import encode_command, encode_group
+from coord.tree.command import encode_batch, encode_command
 from coord.tree.machine import StateMachine
 from coord.wire.codec import encode_path
 from coord.wire.opcodes import OP_DELETE_CONTAINER
 
-#: A batch is closed at this size: one entry must fit into an append and must not delay what follows.
+#: A batch is closed at this size: one entry must fit into one append and must not delay later entries.
 BATCH_BYTES_MAX: Final = 1 << 20
 #: Containers and TTL znodes that the leader proposes to delete at a time.
 REAPED_PER_ROUND: Final = 1000
 
 
 class Batcher:
-    """`commands` for the leader's next batches, all taken in one term. A batch is one entry of the log."""
+    """Collects `commands` for the leader's next batches, all of one term. A batch is one log entry."""
 
     def __init__(self, settings: NodeSettings, clock: Clock) -> None:
         self.commands: list[bytes] = []
@@ -45,7 +45,7 @@ class Batcher:
         self.commands += commands
 
     def propose(self, core: RaftCore, machine: StateMachine) -> None:
-        """Cut the commands into batches and append each to the leader's log."""
+        """Split the commands into batches and append each batch to the leader's log."""
         if self._term != core.term:
             self.commands.clear()
             return
@@ -58,7 +58,7 @@ class Batcher:
             if size >= BATCH_BYTES_MAX or position == len(commands) - 1:
                 try:
                     core.propose(
-                        encode_group(
+                        encode_batch(
                             self.time_ms(machine.applied_time_ms),
                             commands[start : position + 1],
                             enforce_quotas=settings.enforce_quotas,
@@ -66,38 +66,38 @@ class Batcher:
                         )
                     )
                 except ProposalDropped:
-                    # Leadership is being transferred. If the transfer fails the commands go into this term, else they
-                    # are dropped with the term.
+                    # Leadership is being transferred. If the transfer fails, the commands are proposed in this term,
+                    # otherwise they are dropped with the term.
                     self.commands = commands[start:] + self.commands
                     return
                 start = position + 1
                 size = 0
 
     def time_ms(self, applied_ms: int) -> int:
-        """Return the time of a batch: this node's clock, but never earlier than the batch before."""
+        """Return the time of a batch: this node's wall clock, but not earlier than the previous batch."""
         now_ms = self._clock.wall_ms()
         self._last_time_ms = max(now_ms, self._last_time_ms, applied_ms)
         return self._last_time_ms
 
     def _is_full(self, machine: StateMachine) -> bool:
-        """Return True if the applied state has reached one of its bounds."""
+        """Return True if the applied state has reached one of its limits."""
         settings = self._settings
         tree = machine.tree
         return (0 < settings.znodes_max <= len(tree.nodes)) or (0 < settings.data_bytes_max <= tree.data_bytes)
 
 
 class Submission:
-    """One node's commands on their way to the leader, and as the leader those of all nodes."""
+    """Passes one node's commands to the leader, and as the leader batches the commands of all nodes."""
 
     def __init__(
-        self, settings: NodeSettings, core: RaftCore, peers: PeerDoor, clock: Clock, proposals: Proposals
+        self, settings: NodeSettings, core: RaftCore, peers: PeerTransport, clock: Clock, proposals: Proposals
     ) -> None:
         self.batcher = Batcher(settings, clock)
         self._core = core
         self._peers = peers
         self._proposals = proposals
         self._forwarded = Forwarded()
-        #: Peers over whose present link this node has not told which command comes first.
+        #: Peers whose present link does not know yet which number comes first.
         self._fresh_links: set[int] = set()
 
     def submit(self, machine: StateMachine) -> None:
@@ -135,13 +135,13 @@ class Submission:
                 size = 0
 
     def take_forward(self, peer: int, incarnation: int, term: int, first: int, commands: list[bytes]) -> None:
-        """As the leader, add the commands that `peer` forwarded, except those that it had sent before.
+        """As the leader, add the commands that `peer` forwarded, except those that were accepted before.
 
-        Raises RemoteProtocolError if the numbers leave a gap.
+        Raise RemoteProtocolError if the numbers leave a gap.
         """
         core = self._core
         if core.role != LEADER or term != core.term:
-            return  # The sender sends them again when it applies an entry of a later term (`Proposals`, rule 2).
+            return  # The sender forwards them again when it applies an entry of a later term (`Proposals`, rule 2).
         try:
             fresh = self._forwarded.accept(term, peer, incarnation, first, commands)
         except ValueError as error:
@@ -149,7 +149,7 @@ class Submission:
         self.batcher.add(term, fresh)
 
     def propose(self, commands: list[bytes]) -> None:
-        """As the leader, add commands of the store's own to the next batch."""
+        """As the leader, add commands of the store itself to the next batch."""
         self.batcher.add(self._core.term, commands)
 
     def reap(self, machine: StateMachine) -> None:
@@ -159,7 +159,7 @@ class Submission:
             self.propose([encode_command(0, 0, 0, OP_DELETE_CONTAINER, encode_path(path)) for path in paths])
 
     def link_is_new(self, peer: int) -> None:
-        """Begin the next forward to `peer` with the number of its first command.
+        """Start the next forward to `peer` with the number of its first command.
 
         Frames of an earlier link may be lost, and after a snapshot some numbers never come.
         """

@@ -75,9 +75,9 @@ class BackupManifest:
 
 
 def decode_head(where: str, data: bytes) -> int:
-    """Return the length of the manifest, from the first HEAD.size bytes. Raises CorruptRecord, StorageError."""
+    """Return the length of the manifest, given the first HEAD.size bytes. Raise CorruptRecord or StorageError."""
     if data[:4] != MAGIC:
-        raise StorageError(f"{where} is no backup of a store: it begins with {data[:4]!r}, not with {MAGIC!r}")
+        raise StorageError(f"{where} is not a backup of a store: it begins with {data[:4]!r}, not with {MAGIC!r}")
     if len(data) < HEAD.size:
         raise CorruptRecord(where, 0, f"{HEAD.size} bytes", f"{len(data)} bytes")
     _, version, length = HEAD.unpack_from(data)
@@ -89,7 +89,7 @@ def decode_head(where: str, data: bytes) -> int:
 
 
 def decode_manifest(where: str, data: bytes) -> BackupManifest:
-    """Return the manifest. Raises CorruptRecord."""
+    """Return the manifest. Raise CorruptRecord for malformed data."""
     try:
         found = json.loads(data)
         numbers = [int(found[name]) for name in ("node_id", "index", "term", "zxid", "snapshot_bytes", "created_ms")]

@@ -1,24 +1,24 @@
 """Reading a log past damage that a snapshot covers, and replacing what is damaged.
 
-A flipped bit in an old record costs nothing when a whole snapshot holds every entry that the record can have held.
-For a store of one node this is the difference between a start and a restore from a backup. `read_covered` reads the
-log past every damaged stretch, and raises NotCovered unless all of this holds behind the last stretch:
+A flipped bit in an old record is harmless when a whole snapshot holds every entry that the record can have held.
+Without this module, a store of one node would have to be restored from a backup. `read_covered` reads the log past
+every damaged range. It raises NotCovered unless all of these conditions hold after the last range:
 
-- A whole record says where the log stood: its first entry is at most the one behind the snapshot, or a segment's header
-  ends at most at the snapshot. The log has no gaps, and an entry replaces what was there from its index on. So every
-  entry that the damage took is in the snapshot, or was replaced.
+- A whole record states the position of the log: the index of its first entry is at most one above the snapshot's, or
+  the last index in a segment's header is at most the snapshot's. The log has no gaps, and an entry replaces every entry
+  from its index on. So the snapshot holds every lost entry, or a later entry replaced it.
 - All records to the end of the log are whole and in sequence, and reach as far as `log.extent` demands.
 - The log continues the snapshot.
 
-Damage at the end of the log never qualifies: nothing behind it says what it held.
+Damage at the end of the log never qualifies: no record after it states which entries were lost.
 
-The damage may have held a hard state. The term that comes out is the highest one that can be read anywhere, in hard
-states, entries and the snapshot. A leader appends entries of its own term, so a lost term shows in the entries behind
-it. A lost vote counts as given to `vote`: the node does not vote a second time in that term.
+The damaged bytes may have held a hard state. The resulting term is the highest one in all readable hard states, entries
+and the snapshot. A leader appends entries of its own term, so the entries after a lost hard state show its term. A lost
+vote counts as a vote for `vote`: the node does not vote a second time in that term.
 
 `replace_damaged` moves the segments before the last damage to another folder. The segment with the last damage is
-copied there, and gets a new content in one rename: a header that says where the log stood, and its whole records as
-they were. Every step leaves a log that is readable, or in which the same damage is found again.
+copied there, and replaced in one rename: the new file has a header with the position of the log, followed by the whole
+records, unchanged. After every step the log is readable, or the same damage is found in it again.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from coord.storage.records import (
 )
 
 
-class NotCovered(StorageError):  # noqa: N818 - a state of affairs
-    """The snapshot does not replace what the damage took."""
+class NotCovered(StorageError):  # noqa: N818 - a condition
+    """The snapshot may not hold every entry that the damage destroyed."""
 
 
 class Damage(Gap):
     """Bytes `offset` to `end` of a segment hold no whole record.
 
-    `first` and `last`: the entries that they held at most; 0 where the records around the damage do not say.
+    `first` and `last`: the widest range of entries that the bytes can have held; 0 for an unknown bound.
     """
 
     def __init__(self, path: str, offset: int, end: int) -> None:
@@ -76,7 +76,7 @@ class Covered:
 
 
 class _Run:
-    """Whole records in sequence, from the start of the log or from behind damage."""
+    """Whole records in sequence, from the start of the log or after damage."""
 
     def __init__(self, number: int, record: LogRecord, term: int) -> None:
         #: Where the run begins.
@@ -86,17 +86,17 @@ class _Run:
         #: Highest term that is known before the first hard state of the run.
         self.term = term
         self.hard_state: tuple[int, int] | None = None
-        #: What the run holds; None until an item says where the log stood, which was at `stood_at`.
+        #: Contents of the run; None until an item states the position of the log, which was `start_index`.
         self.log: Recovered | None = None
-        self.stood_at = 0
+        self.start_index = 0
 
     def take(self, item: Item) -> None:
-        """Replay one item. Raises ValueError when an entry would leave a gap."""
+        """Replay one item. Raise ValueError if an entry would leave a gap."""
         if isinstance(item, LogItem | SegmentItem) and self.log is None:
-            self.stood_at = item.index - 1 if isinstance(item, LogItem) else item.last_index
+            self.start_index = item.index - 1 if isinstance(item, LogItem) else item.last_index
             self.log = Recovered()
             if isinstance(item, LogItem):
-                self.log.base_index = self.stood_at
+                self.log.base_index = self.start_index
         if isinstance(item, HardStateItem | SegmentItem):
             self.hard_state = (item.term, item.vote)
         elif isinstance(item, LogItem) and self.hard_state is None:
@@ -111,7 +111,7 @@ class _Run:
 
 
 class _Log:
-    """The whole log as it is read: the damage so far, and the run behind the last damage."""
+    """The log as far as it was read: the damage so far, and the run after the last damage."""
 
     def __init__(self) -> None:
         self.damage: list[Damage] = []
@@ -123,7 +123,7 @@ class _Log:
         self._open: list[Damage] = []
 
     def skip(self, damage: Damage) -> None:
-        """End the run: what comes next lies behind damage."""
+        """End the run: the next record follows damage."""
         if self.run is not None and self.run.log is not None:
             self._last_index = self.run.log.last_index()
         damage.first = self._last_index + 1 if self._last_index else 0
@@ -132,12 +132,12 @@ class _Log:
         self._open.append(damage)
 
     def take(self, reader: SegmentReader, number: int, record: LogRecord) -> None:
-        """Replay one whole record. Raises CorruptRecord when it does not continue the run."""
+        """Replay one whole record. Raise CorruptRecord if it does not continue the run."""
         if record.offset == 0 and reader.number != number:
             raise CorruptRecord(reader.path, 0, f"segment {number}", f"segment {reader.number}")
         if record.sequence <= self._sequence:
             raise CorruptRecord(
-                reader.path, record.offset, f"a record behind {self._sequence}", f"record {record.sequence}"
+                reader.path, record.offset, f"a record after {self._sequence}", f"record {record.sequence}"
             )
         self._sequence = record.sequence
         if self.run is None:
@@ -149,7 +149,7 @@ class _Log:
                 raise CorruptRecord(reader.path, record.offset, error, item) from error
         if self._open and self.run.log is not None:
             for damage in self._open:
-                damage.last = self.run.stood_at
+                damage.last = self.run.start_index
             self._open = []
 
     def _end_run(self) -> None:
@@ -166,10 +166,10 @@ class _Log:
 
 
 def read_covered(disk: Disk, folder: str, index: int, term: int, vote: int) -> Covered:
-    """Read the log in `folder` past damage that the whole snapshot at (term, index) covers. Nothing is changed.
+    """Read the log in `folder` past damage that the whole snapshot at (term, index) covers. Change nothing.
 
-    Raises NotCovered with the reason when the snapshot does not cover it; CorruptRecord, StorageError, OSError when
-    something else is wrong.
+    Raise NotCovered with the reason if the snapshot does not cover the damage, and CorruptRecord, StorageError or
+    OSError for any other fault.
     """
     found, cut = _read(disk, folder)
     run = found.run
@@ -177,28 +177,28 @@ def read_covered(disk: Disk, folder: str, index: int, term: int, vote: int) -> C
         raise NotCovered(f"{disk.where(folder)}: nothing is damaged")
     damage = found.damage[-1]
     if run is None or run.log is None:
-        raise NotCovered(f"{damage}, and no whole record behind them says which entries they held")
-    if run.stood_at > index:
+        raise NotCovered(f"{damage}, and no whole record after them states which entries they held")
+    if run.start_index > index:
         raise NotCovered(f"{damage}: the newest whole snapshot ends at {index}")
     log = run.log
     if not _continues(log, index, term):
-        raise NotCovered(f"{damage}: the log behind them does not continue the snapshot at {index}")
+        raise NotCovered(f"{damage}: the log after them does not continue the snapshot at {index}")
     highest = max(found.term, run.highest_term())
     if run.hard_state is None:
-        # Nothing behind the damage says more than the entries.
+        # No hard state follows the damage: only the entries after it show the term.
         run.term = max(run.term, term)
         log.term, log.vote = run.term, (found.vote if run.term == found.term else 0) or vote
     else:
         log.term, log.vote = run.hard_state
     if log.term < highest:
-        raise NotCovered(f"{damage}: the log behind them is in term {log.term}, older records in {highest}")
+        raise NotCovered(f"{damage}: the log after them is in term {log.term}, older records are in {highest}")
     if log.base_index == index:
         log.base_term = term
     return Covered(found.damage, log, run, cut)
 
 
 def _read(disk: Disk, folder: str) -> tuple[_Log, str]:
-    """Read all segments. Returns the log, and a line about a torn end or ""."""
+    """Read all segments. Return the log, and a line about a torn end or ""."""
     found = _Log()
     cut = ""
     names = [name for name in disk.names(folder) if name.endswith(".log")]
@@ -223,7 +223,7 @@ def _read(disk: Disk, folder: str) -> tuple[_Log, str]:
 
 
 def _continues(log: Recovered, index: int, term: int) -> bool:
-    """Return True if the log holds entry `index` with this term, or begins behind it."""
+    """Return True if the log holds entry `index` with this term, or begins after it."""
     place = index - log.base_index - 1
     if place >= 0:
         return place < len(log.entries) and log.entries[place].term == term
@@ -231,7 +231,7 @@ def _continues(log: Recovered, index: int, term: int) -> bool:
 
 
 def replace_damaged(disk: Disk, folder: str, aside: str, covered: Covered) -> None:
-    """Make a log of what lies behind the last damage; everything older goes to the folder `aside`. Raises OSError."""
+    """Reduce the log to the records after the last damage. Move older files to the folder `aside`. Raise OSError."""
     run = covered.run
     disk.make_folder(aside)
     for name in [name for name in disk.names(folder) if name.endswith(".log")]:
@@ -246,16 +246,16 @@ def replace_damaged(disk: Disk, folder: str, aside: str, covered: Covered) -> No
 
 
 def _replace_segment(disk: Disk, folder: str, name: str, covered: Covered) -> None:
-    """Give the segment a header for where the log stood behind its damage, and its whole records behind that."""
+    """Replace the segment by a header with the position of the log after the damage, and the whole records after it."""
     run, log = covered.run, covered.log
     is_last = name == max(each for each in disk.names(folder) if each.endswith(".log"))
     reader = SegmentReader(disk, f"{folder}/{name}")
     for _ in reader.records(run.sequence - 1, is_first=False, is_last=is_last, start=run.offset):
         pass
-    # A hard state in the records counts more than the header's.
+    # A hard state in the records takes precedence over the header's.
     vote = log.vote if run.hard_state is None else 0
-    base_term = log.base_term if log.base_index == run.stood_at else 0
-    header = encode_header(run.number, run.term, vote, run.stood_at, base_term)
+    base_term = log.base_term if log.base_index == run.start_index else 0
+    header = encode_header(run.number, run.term, vote, run.start_index, base_term)
     data = encode_record(run.sequence - 1, [header]) + reader.bytes_between(run.offset, reader.end)
     extent = read_extent(disk)
     if extent is not None and extent.segment == run.number:

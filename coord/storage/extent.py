@@ -1,19 +1,20 @@
-"""What the log must consist of at least, kept outside of its folder, so that a missing or shortened log is noticed.
+"""The least length of the log, stored outside of the log's folder, so that a missing or truncated log is detected.
 
-The log itself proves that its records are whole. It cannot prove that there were no more: its last segment may be gone,
-or cut behind any record. The extent states which segment is the last, the least size of its file, and how far its
-records reach at least:
+The log itself proves that its records are whole. It cannot prove that no records followed: its last segment may have
+been removed, or truncated after any record. The extent states the number of the last segment, the least size of its
+file, and the least offset at which its records end:
 
-    extent := slot zeros slot zeros                two slots of 512 bytes, written in turn: a torn write spoils one
+    extent := slot zeros slot zeros                two slots of 512 bytes, written in turn: a torn write destroys one
     slot   := magic "RKWE" version:u16 generation:u64 segment:u64 size:u64 end:u64 crc:u32         crc32c of the rest
 
-A longer file, or a newer segment, is no contradiction. Zeros are written ahead of the records, so one extent holds for
-many records. A record behind the stated size is reported as durable only after a new extent is durable. So every
-acknowledged record lies within the extent. A shorter file has lost records or only zeros: that cannot be told apart, so
-it counts as damage.
+A longer file, or a newer segment, is consistent with the extent. Zeros are written ahead of the records, so one extent
+holds for many records. A record beyond the stated size is reported as durable only after a new extent is durable. So
+every acknowledged record is within the extent. A shorter file has lost records, or only zeros. The two cases cannot be
+distinguished, so both count as damage.
 
-Segment 0 demands nothing: the log was set aside. Without the file nothing is known: the directory is of an older build.
-An older build that runs again cuts the zeros; so a log that is closed states the size of its records alone.
+Segment 0 demands nothing: the log was set aside. If the file is missing, an older build wrote the directory, and
+nothing is checked. If that older build runs again, it truncates the zeros; so when a log is closed, its extent states
+only the size of its records.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from coord.errors import CorruptRecord
 NAME: Final = "log.extent"
 MAGIC: Final = b"RKWE"
 VERSION: Final = 1
-#: One sector: a torn write spoils no more.
+#: One sector: a torn write destroys no more.
 SLOT_BYTES: Final = 512
 
 _SLOT: Final = struct.Struct(">4sHQQQQ")
@@ -47,13 +48,13 @@ class Extent:
         self.generation = generation
 
     def encode(self) -> bytes:
-        """Return the slot, without the zeros behind it."""
+        """Return the slot, without the zeros after it."""
         body = _SLOT.pack(MAGIC, VERSION, self.generation, self.segment, self.size, self.end)
         return body + _CRC.pack(crc32c(body))
 
 
 def read_extent(disk: Disk) -> Extent | None:
-    """Return what the log must consist of, None if that is not known. Raises OSError."""
+    """Return the extent of the log, None if it is unknown. Raise OSError."""
     if NAME not in disk.names(""):
         return None
     data = read_file(disk, NAME)
@@ -73,7 +74,7 @@ def _decode(data: bytes, at: int) -> Extent | None:
 
 
 def check_files(disk: Disk, folder: str, names: list[str], extent: Extent | None) -> None:
-    """Compare the log's files with the extent, before they are read. Raises CorruptRecord, OSError."""
+    """Compare the log's files with the extent, before they are read. Raise CorruptRecord or OSError."""
     if extent is None or extent.segment == 0:
         return
     numbers = {number_of(name): name for name in names}
@@ -82,7 +83,7 @@ def check_files(disk: Disk, folder: str, names: list[str], extent: Extent | None
         raise CorruptRecord(disk.where(f"{folder}/{extent.segment:016x}.log"), 0, wanted, "no such file")
     name = numbers.get(extent.segment)
     if name is None:
-        return  # an older build has run since, and has pruned the segment
+        return  # an older build ran later, and pruned the segment
     file = disk.open(f"{folder}/{name}")
     try:
         size = file.size()
@@ -93,9 +94,9 @@ def check_files(disk: Disk, folder: str, names: list[str], extent: Extent | None
 
 
 def check_end(path: str, number: int, end: int, extent: Extent | None) -> None:
-    """Compare the end of a segment's records with the extent. Raises CorruptRecord."""
+    """Compare the end of a segment's records with the extent. Raise CorruptRecord if they end before it."""
     if extent is not None and number == extent.segment and end < extent.end:
-        raise CorruptRecord(path, end, f"records up to byte {extent.end}", "nothing behind")
+        raise CorruptRecord(path, end, f"records up to byte {extent.end}", "no record after it")
 
 
 def number_of(name: str) -> int:
@@ -111,7 +112,7 @@ class ExtentFile:
     """The file, open for writing."""
 
     def __init__(self, disk: Disk) -> None:
-        """Create the file if it is missing. Raises OSError."""
+        """Create the file if it is missing. Raise OSError."""
         self._disk = disk
         self.current = read_extent(disk)
         if self.current is None:
@@ -121,7 +122,7 @@ class ExtentFile:
         self._file: DiskFile | None = None
 
     def set(self, segment: int, size: int, end: int) -> None:
-        """Make durable that `segment` is the last, of `size` bytes, with records up to `end`. Raises OSError."""
+        """Make durable that `segment` is the last, of `size` bytes, with records up to `end`. Raise OSError."""
         assert 0 <= end <= size, f"records up to {end} in {size} bytes"
         current = self.current
         assert current is not None, "made in __init__"
@@ -140,7 +141,7 @@ class ExtentFile:
 
 
 def expect_nothing(disk: Disk) -> None:
-    """Make durable that the log may be missing, before it is set aside. Raises OSError."""
+    """Make durable that the log may be missing, before it is set aside. Raise OSError."""
     file = ExtentFile(disk)
     try:
         file.set(0, 0, 0)

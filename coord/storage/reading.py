@@ -1,11 +1,11 @@
-"""Reading the log's segments: whole records, torn tails, damage, and what the log says in the end.
+"""Reading the log's segments: whole records, torn tails, damage, and the resulting contents of the log.
 
-One record is one write and one sync, and the next record is written only after the sync of the one before. Damage is
-judged by what follows it:
+One record is one write and one sync, and the next record is written only after the previous sync has returned. What
+follows an invalid record decides whether it is damage:
 
-- An invalid record with nothing valid behind it, in the last segment, is a torn write. It was never acknowledged, and
-  is cut off.
-- An invalid record with a valid record or a seal behind it was durable once. `CorruptRecord` names file and offset.
+- An invalid record with nothing valid after it, in the last segment, is a torn write. It was never acknowledged, and
+  is truncated.
+- An invalid record with a valid record or a seal after it was durable once. `CorruptRecord` names file and offset.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from coord.storage.records import (
 
 
 class Recovered:
-    """The contents of a log when it was opened. Entries up to `floor` are not kept, only the position of the last."""
+    """The contents of a log when it was opened. Of the entries up to `floor` only the last position is kept."""
 
     def __init__(self, floor: int = 0) -> None:
         self._floor = floor
         self.term = 0
         self.vote = 0
-        #: The log begins behind this position. A `base_term` of 0 with an index above 0 is unknown.
+        #: The log begins after this position. A `base_term` of 0 with an index above 0 is unknown.
         self.base_index = 0
         self.base_term = 0
         #: Contiguous, ascending; the first has index `base_index + 1`.
@@ -62,9 +62,11 @@ class Recovered:
         self.cut = ""
 
     def validate(self) -> None:
-        """Assert that the entries are contiguous and begin behind the base."""
+        """Assert that the entries are contiguous and begin after the base."""
         for position, entry in enumerate(self.entries):
-            assert entry.index == self.base_index + 1 + position, f"{entry} at {position} behind {self.base_index}"
+            assert entry.index == self.base_index + 1 + position, (
+                f"{entry} at position {position} after {self.base_index}"
+            )
 
     def last_index(self) -> int:
         """Index of the last entry, or of the base."""
@@ -75,7 +77,7 @@ class Recovered:
         return self.entries[-1].term if self.entries else self.base_term
 
     def add(self, item: LogItem) -> None:
-        """Append an entry in place of everything from its index on. Raises ValueError if it would leave a gap."""
+        """Append an entry in place of everything from its index on. Raise ValueError if it would leave a gap."""
         position = item.index - self.base_index - 1
         if position < 0:
             # It overwrites an entry of a pruned segment. That entry was above every snapshot of its time.
@@ -91,7 +93,7 @@ class Recovered:
             self.entries.append(item)
 
     def take(self, item: Item) -> None:
-        """Replay one item of the log. Raises ValueError if entries before it are missing."""
+        """Replay one item of the log. Raise ValueError if entries before it are missing."""
         if isinstance(item, LogItem):
             self.add(item)
         elif isinstance(item, BaseItem):
@@ -105,7 +107,7 @@ class Recovered:
         """Drop what a snapshot at (term, index) covers. Drop every entry if the log does not continue the snapshot."""
         position = index - self.base_index
         if index < self.base_index <= self._floor:
-            return  # No entry below the floor is kept. The next entry shows where the log goes on.
+            return  # No entry below the floor is kept. The next entry shows where the log continues.
         matches = (0 < position <= len(self.entries) and self.entries[position - 1].term == term) or (
             position == 0 and self.base_term in (0, term)
         )
@@ -121,7 +123,7 @@ R = TypeVar("R")
 
 
 class Gap:
-    """Bytes `offset` to `end` of a segment that hold no whole record, although they did once."""
+    """Bytes `offset` to `end` of a segment that once held records, and hold no whole record now."""
 
     def __init__(self, path: str, offset: int, end: int) -> None:
         self.path = path
@@ -130,8 +132,8 @@ class Gap:
 
 
 class RecordReader(Generic[R]):
-    """Reads one segment without changing it, whatever its records hold. `number`, `end` and `cut` are set once it is
-    read."""
+    """Reads one segment without changing it; subclasses decode the records. `number`, `end` and `cut` are valid when
+    all records were read."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = disk.where(path)
@@ -145,10 +147,10 @@ class RecordReader(Generic[R]):
         self.number = 0
         #: Sequence number of the last valid record.
         self.sequence = 0
-        #: Offset behind the last valid record.
+        #: Offset of the end of the last valid record.
         self.end = 0
         self._last = 0
-        #: A line for the operator if a torn record lies behind it, else "".
+        #: A line for the operator if a torn record follows `end`, else "".
         self.cut = ""
         #: True if damage reaches to the end of the segment.
         self.is_open_ended = False
@@ -162,9 +164,9 @@ class RecordReader(Generic[R]):
         return self._last, self._data[self._last : self.end]
 
     def records(self, sequence: int, *, is_first: bool, is_last: bool, start: int = 0) -> Iterator[R]:
-        """Yield the records from offset `start` on. `sequence` is that of the record before, unless `is_first`.
+        """Yield the records from offset `start` on. `sequence` is the previous record's number, unless `is_first`.
 
-        Raises CorruptRecord at damage to what was durable, StorageError for another format.
+        Raise CorruptRecord at damage to a durable record, and StorageError for another format.
         """
         offset = start
         data = self._data
@@ -182,10 +184,10 @@ class RecordReader(Generic[R]):
             self.end = offset + PREFIX_BYTES + length
             yield record
             offset = self.end
-        self._judge_tail(offset, self.sequence, is_last=is_last)
+        self._check_tail(offset, self.sequence, is_last=is_last)
 
     def stretches(self, sequence: int, *, is_first: bool, is_last: bool) -> Iterator[R | Gap]:
-        """Yield records and the damage between them. Raises CorruptRecord for whole records that do not belong."""
+        """Yield records and the damage between them. Raise CorruptRecord for whole records that are out of sequence."""
         start = 0
         while True:
             try:
@@ -193,7 +195,7 @@ class RecordReader(Generic[R]):
             except CorruptRecord:
                 offset = max(self.end, start)
                 if self._valid_record(offset):
-                    raise  # a gap in the sequence, or contents that nobody wrote
+                    raise  # a gap in the sequence, or contents that no build writes
             else:
                 return
             start = self._next_whole(offset, is_sequence_known=offset > 0 or not is_first)
@@ -209,7 +211,7 @@ class RecordReader(Generic[R]):
         return self._data[start:end]
 
     def _record(self, offset: int, size: int, sequence: int) -> R:
-        """Return what the record `sequence` of `size` bytes at `offset` holds. Raises CorruptRecord, StorageError."""
+        """Decode record `sequence`, of `size` bytes at `offset`. Raise CorruptRecord or StorageError."""
         raise NotImplementedError
 
     def _valid_record(self, offset: int) -> int:
@@ -224,14 +226,14 @@ class RecordReader(Generic[R]):
         body = memoryview(data)[offset + PREFIX_BYTES : end]
         return int(length) if crc32c(body, crc32c(data[offset + 4 : offset + 8])) == crc else 0
 
-    def _judge_tail(self, offset: int, sequence: int, *, is_last: bool) -> None:
-        """Decide what the bytes behind the last valid record are: nothing, a torn write, or damage. Raises
-        CorruptRecord for damage."""
+    def _check_tail(self, offset: int, sequence: int, *, is_last: bool) -> None:
+        """Decide whether nothing, a torn write, or damage follows the last valid record. Raise CorruptRecord for
+        damage."""
         data = self._data
         # A seal is not synced, so a crash may have left half of one.
-        behind = min(offset + SEAL.size, len(data))
+        seal_end = min(offset + SEAL.size, len(data))
         is_seal = data[offset : offset + 4] == SEAL_MAGIC
-        if is_zero(data, offset) or ((is_seal or not is_last) and is_zero(data, behind)):
+        if is_zero(data, offset) or ((is_seal or not is_last) and is_zero(data, seal_end)):
             if not is_last and offset == 0:
                 raise CorruptRecord(self.path, 0, "a segment header", "nothing")
             return
@@ -241,7 +243,7 @@ class RecordReader(Generic[R]):
         self.cut = f"{self.path}: cut a torn record at offset {offset}"
 
     def _expect_nothing_later(self, offset: int, sequence: int) -> None:
-        """Raise CorruptRecord if a seal or a whole record behind `offset` is later than the record `sequence`."""
+        """Raise CorruptRecord if a seal or a whole record after `offset` is later than record `sequence`."""
         data = self._data
         found = self._later_seal(offset, sequence)[0]
         if found:
@@ -254,7 +256,7 @@ class RecordReader(Generic[R]):
             candidate = data.find(MAGIC, candidate + 1)
 
     def _later_seal(self, offset: int, sequence: int) -> tuple[int, int]:
-        """Return (sequence, offset) of the first seal behind `offset` that proves a record later than `sequence`
+        """Return (sequence, offset) of the first seal after `offset` that proves a record later than `sequence`
         durable, (0, 0) without one."""
         candidate = self._data.find(SEAL_MAGIC, offset)
         while candidate != -1:
@@ -268,10 +270,10 @@ class RecordReader(Generic[R]):
         return int.from_bytes(self._data[offset + PREFIX_BYTES : offset + RECORD_BYTES_MIN], "big")
 
     def _next_whole(self, offset: int, *, is_sequence_known: bool) -> int:
-        """Return the offset of the next whole record behind damage at `offset`, 0 if there is none.
+        """Return the offset of the next whole record after damage at `offset`, 0 if there is none.
 
-        A record's data may look like a record itself. So the place that the damaged record's own length names comes
-        first, and the sequence number must fit the number of records that the damage can have held.
+        A record's data may look like a record itself. So the first candidate is the end of the damaged record by its
+        own length field, and the sequence number must fit the number of records that the damage can have held.
         """
         for candidate in self._candidates(offset):
             if self._valid_record(candidate):

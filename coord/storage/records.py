@@ -21,11 +21,11 @@ from crc32c import crc32c
 MAGIC: Final = b"RKW1"
 SEAL_MAGIC: Final = b"RKWS"
 VERSION: Final = 1
-#: No record is longer; a longer length field is damage.
+#: Longest record; a greater length field is damage.
 RECORD_BYTES_MAX: Final = 1 << 30
 #: Magic, length and checksum in front of a record's body.
 PREFIX_BYTES: Final = 12
-#: Prefix and sequence number: no record is shorter.
+#: Prefix and sequence number: the shortest record.
 RECORD_BYTES_MIN: Final = 20
 
 ITEM_HARD_STATE: Final = 1
@@ -106,7 +106,7 @@ Item = LogItem | HardStateItem | BaseItem | SegmentItem
 
 
 class LogRecord:
-    """What became durable with one sync: `size` bytes at `offset` of a segment, and the items in them."""
+    """One record, durable by one sync: `size` bytes at `offset` of a segment, and the items in them."""
 
     def __init__(self, offset: int, size: int, sequence: int, items: list[Item]) -> None:
         self.offset = offset
@@ -115,7 +115,7 @@ class LogRecord:
         self.items = items
 
 
-class Batch:
+class WriteBatch:
     """Encoded items that become durable together, and the positions by which old segments are pruned later."""
 
     def __init__(self) -> None:

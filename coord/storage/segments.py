@@ -1,22 +1,22 @@
-"""Appending records to a log of segments, whatever the records hold.
+"""Appending records to a log of segments. Subclasses define the contents of the records.
 
     segment := record* [seal] zeros     file `<number:016x>.log`, numbers ascending without gaps
 
-`coord.storage.records` has the grammar of records and seals. One record is one write and one sync: everything that
-waits goes into it together. The next record is written only after the sync of this one has returned. So damage can be
-told from a torn write (`coord.storage.reading`), but for the last record, which has none behind it.
+`coord.storage.records` has the grammar of records and seals. One record is one write and one sync: it holds all batches
+that wait. The next record is written only after the sync of this one has returned. So a reader can distinguish damage
+from a torn write (`coord.storage.reading`), except in the last record, which no record follows.
 
 A seal proves that the last record was durable. It is written once the sync has returned, before the write is reported,
-and takes no sync of its own; the next record overwrites it. The seal itself may get lost if the power fails before the
-system has written it back: some seconds after the last write. A log that was closed has its seal on the disk. Without
-seals, a node with damage in its last record would forget what it has acknowledged. Such a node and one that never had
-the entry could then outvote the one that has it.
+and is not synced; the next record overwrites it. The seal may be lost if the power fails before the system has written
+it back, some seconds after the last write. A log that was closed has its seal on the disk. Without seals, a node with
+damage in its last record would lose entries that it has acknowledged. Together with a node that never had these
+entries, it could then outvote the node that has them.
 
 Segments grow by zeros written ahead (`RESERVE_BYTES`), so that most syncs need not flush a changed file size. A file
-elsewhere (`coord.storage.extent`) states which segment is the last, and how long it must be. A log that is missing or
-shorter is damaged.
+outside of the log (`coord.storage.extent`) states which segment is the last, and its least length. A missing or shorter
+log counts as damaged.
 
-Two logs are made of this: that of a store node (`coord.storage.wal`), and the one that all groups of a region server
+Two logs use this module: that of a store node (`coord.storage.wal`), and the one that all groups of a region server
 share (`coord.storage.shared`).
 """
 
@@ -55,7 +55,7 @@ class LogSegment:
 
 
 class SegmentLog:
-    """A log open for appending. A subclass says what a segment begins with, and gives the records their contents."""
+    """A log open for appending. A subclass writes the segments' headers and the contents of the records."""
 
     def __init__(self, disk: Disk, folder: str, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._disk = disk
@@ -64,18 +64,18 @@ class SegmentLog:
         self._segments: list[LogSegment] = []
         self._file: DiskFile | None = None
         self._extent = ExtentFile(disk)
-        #: Offset behind the last durable record. Moves when a sync has returned. Never above `_reserved`.
+        #: Offset of the end of the last durable record. Changes when a sync has returned. At most `_reserved`.
         self._position = 0
         #: Size of the newest segment's file, zeros written ahead included.
         self._reserved = 0
         #: Sequence number of the last durable record.
         self._sequence = 0
-        #: Bytes of records and number of syncs since this process opened the log. They never fall.
+        #: Bytes of records and number of syncs since this process opened the log. They never decrease.
         self.written_bytes = 0
         self.syncs = 0
 
     def _write_header(self, number: int) -> None:
-        """Write and sync the header of the empty segment `number`. Raises OSError, SyncFailed."""
+        """Write and sync the header of the empty segment `number`. Raise OSError or SyncFailed."""
         raise NotImplementedError
 
     def _next_number(self) -> int:
@@ -83,7 +83,7 @@ class SegmentLog:
         return self._segments[-1].number + 1 if self._segments else 1
 
     def _encode_seal(self) -> bytes:
-        """Return the seal behind the last record."""
+        """Return the seal after the last record."""
         return encode_seal(self._sequence, self._position)
 
     def append_segment(self, number: int, name: str, sequence: int, end: int) -> LogSegment:
@@ -95,7 +95,7 @@ class SegmentLog:
         return segment
 
     def _remove_oldest(self) -> bool:
-        """Remove the oldest segment, durable on return. Return False if it cannot be removed. Raises SyncFailed."""
+        """Remove the oldest segment, durably. Return False if it cannot be removed. Raise SyncFailed."""
         path = f"{self._folder}/{self._segments[0].name}"
         try:
             self._disk.remove(path)
@@ -113,7 +113,7 @@ class SegmentLog:
             raise SyncFailed(self._disk.where(self._folder), error) from error
 
     def newest_path(self) -> str:
-        """Return the path of the newest segment. Any thread: the name is added once the file is on the disk."""
+        """Return the path of the newest segment. Safe in any thread: the name is added once the file is on the disk."""
         return self._where()
 
     def segment_count(self) -> int:
@@ -121,18 +121,18 @@ class SegmentLog:
         return len(self._segments)
 
     def close(self) -> None:
-        """Close the log. Sync the seal behind the last record; everything else was synced before."""
+        """Close the log. Sync the seal after the last record; all records were synced before."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.sync()
-                # An older build that opens the log next cuts the reserve.
+                # An older build may open the log next, and truncates the zeros written ahead.
                 self._extent.set(self._segments[-1].number, self._position, self._position)
             self._file.close()
             self._extent.close()
             self._file = None
 
     def _write_record(self, parts: list[bytes]) -> None:
-        """Write and sync one record. Raises OSError, SyncFailed."""
+        """Write and sync one record. Raise OSError or SyncFailed."""
         file = self._file
         assert file is not None, "log is closed"
         record = encode_record(self._sequence + 1, parts)
@@ -150,9 +150,9 @@ class SegmentLog:
         self.syncs += 1
 
     def _state_extent(self, number: int) -> None:
-        """Write down outside of the log how far its last segment reaches, if that is news. Raises SyncFailed.
+        """Write a new extent if the last segment has outgrown the present one. Raise SyncFailed.
 
-        On a full disk the record is durable all the same; the next write tries again.
+        A full disk is ignored: the record is durable already, and the next write tries again.
         """
         known = self._extent.current
         if known is not None and known.segment == number and known.size >= self._position:
@@ -164,13 +164,13 @@ class SegmentLog:
                 raise SyncFailed(self._disk.where(EXTENT_NAME), error) from error
 
     def _seal(self) -> None:
-        """Write the seal behind the last record. A full disk is no error: the record itself is durable."""
+        """Write the seal after the last record. Ignore a full disk: the record itself is durable."""
         assert self._file is not None, "log is closed"
         with contextlib.suppress(OSError):
             self._file.write_at(self._position, self._encode_seal())
 
     def _reserve(self, file: DiskFile, end: int) -> None:
-        """Write zeros ahead, for speed only. On a full disk the file grows record by record."""
+        """Write zeros ahead, only for speed. On a full disk the file grows record by record."""
         self._reserved = end
         room = min(RESERVE_BYTES, self._segment_bytes - end)
         if room > 0:
@@ -196,7 +196,7 @@ class SegmentLog:
             self._file.close()
             self._file, self._position, self._reserved, self._sequence = old
             raise
-        # If this fails, the header is on the disk, and it is unknown whether the name is: the node stops.
+        # If this fails, the header is on the disk, but the name may not be: the node stops.
         self._sync_names()
         self._state_extent(number)
         if old[0] is not None:
@@ -209,7 +209,7 @@ class SegmentLog:
 
 
 class SyncFailed(StorageError):  # noqa: N818
-    """Raised when a sync fails. What the disk holds is unknown: the node must stop, and never sync again."""
+    """Raised when a sync fails. The contents of the disk are unknown: the node must stop without another sync."""
 
     def __init__(self, path: str, error: OSError) -> None:
         super().__init__(f"{path}: sync failed: {error.strerror or error}")
@@ -217,17 +217,17 @@ class SyncFailed(StorageError):  # noqa: N818
 
 
 def reopen_last(wal: SegmentLog, disk: Disk, folder: str, offset: int, record: bytes) -> None:
-    """Continue the last segment. Cut what a torn write left behind its end, or it could look valid later.
+    """Continue the last segment. Truncate the bytes that a torn write left after its end: they could look valid later.
 
-    What was read need not be on the disk: an earlier process may have ended during a sync, or after one that failed.
-    The system marks pages as written even if their sync fails, and no later sync writes them. Only the last record can
-    be concerned. So it is written once more, and the segment's name is made durable with it.
+    Bytes that were read need not be on the disk: an earlier process may have ended during a sync, or after a failed
+    sync. The system marks pages as written even if their sync fails, and no later sync writes them. Only the last
+    record can be affected. So it is written once more, and the segment's name is made durable with it.
     """
     file = disk.open(f"{folder}/{wal._segments[-1].name}")
     number = wal._segments[-1].number
     known = wal._extent.current
     if known is not None and known.segment == number:
-        # The extent first: it must not demand the zeros that are cut now, nor a record that may not be on the disk yet.
+        # The extent first: it must not demand zeros that are truncated now, nor a record that may not be durable yet.
         wal._extent.set(number, known.end, known.end)
     file.truncate(wal._position)
     file.write_at(offset, record)

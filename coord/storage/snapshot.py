@@ -7,10 +7,10 @@ On disk, all numbers big-endian:
     frame   := length:u32 (1..CHUNK_BYTES_MAX)  crc:u32  bytes
     end     := length:u32 = 0  crc:u32
 
-Every crc is crc32c continued over all frames before it. So it detects a missing, doubled or exchanged frame as well as
-a flipped bit. A file is written under another name (`.tmp`), synced, renamed, and the folder is synced: a file that
-ends in `.snap` was whole once. A node starts from the newest file that is whole. An older one needs the log behind it;
-so the log is pruned only behind the oldest snapshot kept (`Snapshots.log_floor`).
+Every crc is crc32c continued over all earlier frames. So it detects missing, doubled and exchanged frames as well as
+flipped bits. A file is written under another name (`.tmp`), synced, renamed, and the folder is synced: a file that ends
+in `.snap` was whole once. A node starts from the newest whole file. An older one needs the log after it, so the log is
+pruned only up to the oldest snapshot kept (`Snapshots.log_floor`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from coord.errors import CorruptRecord, StorageError
 
 MAGIC: Final = b"RKSN"
 VERSION: Final = 1
-#: Longest frame; the writer cuts longer chunks.
+#: Longest frame; the writer splits longer chunks.
 CHUNK_BYTES_MAX: Final = 4 << 20
-#: How many snapshots stay on disk.
+#: Number of snapshots kept on disk.
 KEEP: Final = 2
 #: The writer collects this many bytes before it calls the disk.
 WRITE_BYTES: Final = 1 << 20
@@ -44,7 +44,7 @@ _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.snap")
 
 
 class SnapshotMeta:
-    """The position of a snapshot: the state after (term, index), and the membership in force there."""
+    """The position of a snapshot: the state after (term, index), and the membership in effect there."""
 
     def __init__(self, index: int, term: int, config: bytes, zxid: int = 0, digest: int = 0) -> None:
         self.index = index
@@ -81,7 +81,7 @@ class SnapshotReader:
     """One snapshot file, checked as it is read."""
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Open it and read its header. Raises CorruptRecord, StorageError, OSError."""
+        """Open the file and read its header. Raise CorruptRecord, StorageError or OSError."""
         self._where = disk.where(path)
         self._file = disk.open(path)
         try:
@@ -102,7 +102,7 @@ class SnapshotReader:
             raise
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the state in chunks. Raises CorruptRecord at the first damaged frame."""
+        """Yield the state in chunks. Raise CorruptRecord at the first damaged frame."""
         while chunk := self._frame():
             yield chunk
         if self._offset != self._file.size():
@@ -169,7 +169,7 @@ class Snapshots:
         return int(names[-1][:16], 16) if names else 0
 
     def open_named(self, name: str) -> SnapshotReader:
-        """Open one snapshot. Raises CorruptRecord, StorageError, OSError."""
+        """Open one snapshot. Raise CorruptRecord, StorageError or OSError."""
         return SnapshotReader(self._disk, f"{self._folder}/{name}")
 
     def open_at(self, index: int) -> SnapshotReader | None:
@@ -180,7 +180,7 @@ class Snapshots:
         return None
 
     def write(self, meta: SnapshotMeta, chunks: Iterable[bytes]) -> None:
-        """Write a snapshot, durable on return. Raises OSError, or what `chunks` raises, and removes the file then."""
+        """Write a snapshot, durable on return. On an OSError, or an error of `chunks`, remove the file and reraise."""
         draft = SnapshotDraft(self._disk, self._folder, f"{meta.name()}.tmp")
         try:
             waiting: list[bytes] = []
@@ -201,21 +201,21 @@ class Snapshots:
             raise
 
     def receive(self, name: str, peer: int) -> SnapshotDraft:
-        """Return a new draft for a snapshot that a peer sends, in place of an unfinished one of that peer and name.
+        """Return a new draft for a snapshot that a peer sends. Replace an unfinished draft of that peer and name.
 
-        Raises StorageError for a text that is no snapshot's name, OSError.
+        Raise StorageError if `name` is not a snapshot's name, or OSError.
         """
         if not _NAME.fullmatch(name):
             raise StorageError(f"{name!r} is not the name of a snapshot")
         return SnapshotDraft(self._disk, self._folder, f"{name}.{peer}.tmp")
 
     def set_aside(self, name: str) -> None:
-        """Rename a snapshot that cannot be read to `….damaged`, so that it no longer counts. Raises OSError."""
+        """Rename a snapshot that cannot be read to `….damaged`, so that it no longer counts. Raise OSError."""
         self._disk.rename(f"{self._folder}/{name}", f"{self._folder}/{name}.damaged")
         self._disk.sync_folder(self._folder)
 
     def retain(self) -> None:
-        """Remove all snapshots but the newest `keep`. Raises OSError."""
+        """Remove all snapshots but the newest `keep`. Raise OSError."""
         surplus = self.names()[self._keep :]
         for name in surplus:
             self._disk.remove(f"{self._folder}/{name}")
@@ -243,16 +243,16 @@ class SnapshotDraft:
         self.size += len(data)
 
     def sync(self) -> None:
-        """Sync what was appended so far, so that `finish` has less to sync. Raises OSError."""
+        """Sync what was appended so far, so that `finish` has less to sync. Raise OSError."""
         assert self._file is not None, "draft is closed"
         self._file.sync()
 
     def reader(self) -> SnapshotReader:
-        """Read the draft back. Raises CorruptRecord, StorageError, OSError."""
+        """Read the draft back. Raise CorruptRecord, StorageError or OSError."""
         return SnapshotReader(self._disk, f"{self._folder}/{self._temporary}")
 
     def finish(self, name: str) -> None:
-        """Make the draft durable under its final name. Raises OSError."""
+        """Make the draft durable under its final name. Raise OSError."""
         assert _NAME.fullmatch(name), f"{name!r} is not the name of a snapshot"
         assert self._file is not None, "draft is closed"
         self._file.sync()
@@ -261,7 +261,7 @@ class SnapshotDraft:
         self._disk.sync_folder(self._folder)
 
     def discard(self) -> None:
-        """Remove the draft: on a full disk the log needs the room. A file that cannot be removed now is removed at the
+        """Remove the draft: on a full disk the log needs the space. A file that cannot be removed now is removed at the
         next start."""
         self.close()
         with contextlib.suppress(OSError):

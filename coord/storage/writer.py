@@ -1,16 +1,16 @@
-"""Writes and syncs of the log: by the caller (`InlineWriter`) or by a thread of its own (`ThreadWriter`).
+"""Writing and syncing the log, in the caller (`InlineWriter`) or in a separate thread (`ThreadWriter`).
 
 Both keep the order of submission and number the batches: `submit` returns 1, 2, 3…, and `on_persisted(n)` reports that
 every batch up to n is durable.
 
 The thread is the default. While it waits for the disk, the node reads requests, answers pings and sends heartbeats, and
-the batches that arrive in the meantime share the next sync. But on a fast disk the two changes of threads cost more
-than the write. So the caller writes itself if the disk is fast, no snapshot is being written, and the node has nothing
-else to do: it is alone, or this turn brought one event and at most one client waits.
+the batches that arrive in the meantime share the next sync. But on a fast disk the two thread switches cost more than
+the write. So the caller writes itself if the disk is fast, no snapshot is being written, and the node is otherwise
+idle: it is the only node, or this turn has handled one event and at most one client waits.
 
 Disk full: the batch stays queued and is retried every `FULL_RETRY_S`. `on_full(True)` tells the node to reject writes,
 `on_full(False)` to accept them again. Any other failure is final: after `on_failed(error)` the node must stop, because
-what the disk holds is unknown.
+the contents of the disk are unknown.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Final, Generic, Protocol, TypeVar
 from coord.storage.segments import FULL_ERRORS
 
 FULL_RETRY_S: Final = 0.5
-#: A disk is fast after FAST_IN_A_ROW writes in a row of at most FAST_S each. A write that took n times as long demands
-#: n more fast ones, so the thread serves a disk that stalls now and then.
+#: A disk is fast after FAST_IN_A_ROW writes in a row of at most FAST_S each. A write that took n times as long requires
+#: n more fast ones, so a disk that stalls now and then is left to the thread.
 FAST_S: Final = 0.001
 FAST_IN_A_ROW: Final = 16
 
-#: What becomes durable as a whole: `Batch` in a store's log, `SlotBatch` in the shared log of a region server.
+#: The unit that becomes durable: `WriteBatch` in a store's log, `SlotBatch` in the shared log of a region server.
 B = TypeVar("B")
 B_contra = TypeVar("B_contra", contravariant=True)
 
@@ -39,11 +39,11 @@ class SyncedLog(Protocol[B]):
     """The log that a writer writes: `Wal`, or `SharedLog`."""
 
     def write(self, batches: list[B]) -> None:
-        """Make `batches` durable as one record. Raises OSError if the log is as it was, SyncFailed if it is unknown."""
+        """Make `batches` durable as one record. Raise OSError if the log is unchanged, else SyncFailed."""
         ...
 
     def prune(self, index: int) -> object:
-        """Remove the segments that nothing needs any more."""
+        """Remove the segments that are no longer needed."""
         ...
 
     def close(self) -> None:
@@ -52,14 +52,14 @@ class SyncedLog(Protocol[B]):
 
 
 class WriterEvents(Protocol):
-    """What a writer reports to its node, always on the node's thread."""
+    """Reports of a writer to its node, always on the node's thread."""
 
     def on_persisted(self, number: int) -> None:
         """Every batch up to `number` is durable."""
         ...
 
     def on_full(self, is_full: bool) -> None:
-        """The disk has become full, or has room again."""
+        """The disk has become full, or has free space again."""
         ...
 
     def on_failed(self, error: Exception) -> None:
@@ -79,11 +79,11 @@ class LogWriter(Protocol[B_contra]):
         ...
 
     def flush(self) -> None:
-        """Begin to write the queued batches. Called once per turn; may call back before it returns."""
+        """Begin to write the queued batches. Called once per turn; may invoke the events before it returns."""
         ...
 
     def prune(self, index: int) -> None:
-        """Remove segments with nothing above `index`, at a time of the writer's choice."""
+        """Remove segments without entries above `index`, when the writer is ready to."""
         ...
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class InlineWriter(Generic[B]):
         return self._submitted
 
     def flush(self) -> None:
-        """See `LogWriter.flush`. A full disk is tried again at every flush."""
+        """See `LogWriter.flush`. After a full disk, every flush tries again."""
         if not self._waiting or self._has_failed:
             return
         events = self._events
@@ -127,7 +127,7 @@ class InlineWriter(Generic[B]):
                 self._is_full = True
                 events.on_full(True)
             return
-        except Exception as error:  # SyncFailed or a broken invariant: the node stops on either
+        except Exception as error:  # SyncFailed or a violated invariant: the node stops on either
             self._fail(events, error)
             return
         self._waiting = []
@@ -154,8 +154,8 @@ class ThreadWriter(Generic[B]):
     """A thread that writes and syncs, and two eventfds that wake it and the node.
 
     The node's loop watches `done_fd` and calls `collect` when it is readable. The queue needs no lock: append and
-    popleft of a deque are atomic. The lock `_turn` belongs to the side that writes: the thread, or the caller of
-    `flush` if `may_wait()` is true and the disk is fast.
+    popleft of a deque are atomic. The side that writes holds the lock `_turn`: the thread, or the caller of `flush`
+    if `may_wait()` is true and the disk is fast.
     """
 
     def __init__(self, log: SyncedLog[B], may_wait: Callable[[], bool] | None = None) -> None:
@@ -192,7 +192,7 @@ class ThreadWriter(Generic[B]):
         return self._submitted
 
     def flush(self) -> None:
-        """See `LogWriter.flush`. Wake the thread, or do its work."""
+        """See `LogWriter.flush`. Wake the thread, or write here."""
         if self._is_wakened:
             return
         self._is_wakened = True
@@ -256,7 +256,7 @@ class ThreadWriter(Generic[B]):
             events.on_persisted(persisted)
 
     def close(self) -> None:
-        """See `LogWriter.close`. Wait for the thread. On a full disk the queued batches are given up."""
+        """See `LogWriter.close`. Wait for the thread. On a full disk the queued batches are dropped."""
         self._is_closing = True
         self._stop_waiting.set()
         os.eventfd_write(self._wake_fd, 1)
@@ -284,7 +284,7 @@ class ThreadWriter(Generic[B]):
                         self._log.prune(prune_to)
                 if self._is_closing and (self._has_failed or not self._queue):
                     return
-        except Exception as error:  # the named boundary: report it, and the node stops
+        except Exception as error:  # report any error, and the node stops
             self._fail(error)
             os.eventfd_write(self.done_fd, 1)
 
@@ -302,7 +302,7 @@ class ThreadWriter(Generic[B]):
         self._reports.append(("failed", 0, error))
 
     def _write_waiting(self) -> bool:
-        """Write the queued batches as one record. Return False if they are given up: closed while the disk is full."""
+        """Write the queued batches as one record. Return False if they are dropped: closed while the disk is full."""
         batches = [self._queue.popleft() for _ in range(len(self._queue))]
         was_full = False
         while True:

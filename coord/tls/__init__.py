@@ -1,1 +1,1 @@
-"""TLS for servers, peers and clients: contexts and connections in memory (`context`), key stores, names in them."""
+"""TLS for servers, peers and clients: contexts and in-memory connections (`context`), key stores, DER parsing."""

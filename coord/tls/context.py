@@ -1,7 +1,7 @@
-"""TLS over a `Stream`'s bytes: who we are, whom we trust, and the state of one connection.
+"""TLS contexts and connections over a `Stream`'s bytes.
 
-The library works on memory here, so that a connection with TLS is a stream like any other: `Engine.unseal` what was
-read, `Engine.seal` what is to leave. TLS 1.2 and later, no renegotiation, no compression.
+The `ssl` module works on memory BIOs, so a TLS connection is a stream like any other: `Engine.unseal` decrypts received
+bytes, `Engine.seal` encrypts bytes to send. TLS 1.2 and later, no renegotiation, no compression.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from coord.errors import ConfigError
 from coord.tls.der import subject_of
 from coord.tls.keystore import read_store
 
-#: What is done about certificates of clients.
+#: Policy for client certificates.
 NONE: Final = "none"
 WANT: Final = "want"
 NEED: Final = "need"
 _MODES: Final = {NONE: ssl.CERT_NONE, WANT: ssl.CERT_OPTIONAL, NEED: ssl.CERT_REQUIRED}
-#: Taken out of the library at once: a TLS record.
+#: Bytes read from the `ssl` module at once: one TLS record.
 _RECORD_BYTES: Final = 16 << 10
-#: What may wait for a handshake to end: hellos.
+#: Bytes that may wait for the end of a handshake: connect requests and hello frames.
 _HELD_BYTES_MAX: Final = 64 << 10
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Where keys and certificates are: PEM files, or Java key stores."""
+    """Locations of keys and certificates: PEM files or Java key stores."""
 
-    #: Certificate, with its chain behind it; of a key store also the key.
+    #: Certificate followed by its chain; in a key store, with its key.
     cert: Path
     key: Path | None = None
-    #: Whose certificates are trusted; None: nobody's.
+    #: Authority whose certificates are trusted; None trusts no certificate.
     ca: Path | None = None
     client_auth: str = NONE
     key_password: str = ""
     ca_password: str = ""
-    #: Between peers: whether a certificate must name the host where the node is.
+    #: Between peers: whether a certificate must name the host of the node.
     verify_host: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ConfigError."""
+        """Raise ConfigError for settings that contradict each other."""
         if self.client_auth not in _MODES:
-            raise ConfigError(f"client authentication is none, want or need, not {self.client_auth!r}")
+            raise ConfigError(f"client authentication must be none, want or need, not {self.client_auth!r}")
         if self.client_auth != NONE and self.ca is None:
-            raise ConfigError("certificates of clients are asked for, but nobody is trusted to issue them")
+            raise ConfigError("client certificates are required, but no authority is trusted to issue them; name one")
 
     def __repr__(self) -> str:
-        """Without the passwords."""
+        """Return a form without passwords."""
         return f"TlsFiles({self.cert}, client_auth={self.client_auth})"
 
 
 class TlsError(Exception):
-    """The connection cannot be secured, or was tampered with."""
+    """The TLS handshake failed, or the received bytes fail verification."""
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """For those who connect to us. Raises ConfigError."""
+    """Return the context for accepted connections. Raise ConfigError."""
     return _context(ssl.PROTOCOL_TLS_SERVER, files, _MODES[files.client_auth])
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """For those we connect to, who must have a certificate of `files.ca`, for their host if `files` says so."""
+    """Return the context for dialed peers, which need a certificate of `files.ca` (for their host if `verify_host`)."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, files, ssl.CERT_REQUIRED)
     context.check_hostname = files.verify_host
     return context
@@ -75,9 +75,10 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 def caller_context(
     ca: Path, cert: Path | None = None, key: Path | None = None, *, verify_host: bool = True
 ) -> ssl.SSLContext:
-    """For clients of a server whose certificate `ca` issued, for the host dialled unless that does not matter.
+    """Return the context of a client that trusts `ca` and, with `verify_host`, checks the dialed host.
 
-    `cert`, with its `key` in it or beside it, is what the client shows if it is asked. Raises ConfigError.
+    The client sends `cert` if the server asks for a certificate; its `key` is in the same file or a separate one.
+    Raise ConfigError.
     """
     context = _bare_context(ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED)
     context.check_hostname = verify_host
@@ -96,7 +97,7 @@ def _context(protocol: int, files: TlsFiles, mode: ssl.VerifyMode) -> ssl.SSLCon
 
 
 def _bare_context(protocol: int, mode: ssl.VerifyMode) -> ssl.SSLContext:
-    """Nobody is trusted and nothing is shown."""
+    """Return a context without trusted authorities and without a certificate."""
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -112,7 +113,7 @@ def _identify(context: ssl.SSLContext, cert: Path, key: Path | None, password: s
     try:
         _load_own(context, own, password)
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(f"{key or cert}: no usable key with its certificate: {why(error)}") from error
+        raise ConfigError(f"{key or cert}: no usable key and certificate: {why(error)}") from error
 
 
 def _trust(context: ssl.SSLContext, ca: Path, password: str) -> None:
@@ -123,40 +124,40 @@ def _trust(context: ssl.SSLContext, ca: Path, password: str) -> None:
 
 
 def _load_own(context: ssl.SSLContext, pem: str, password: str) -> None:
-    """The library reads keys from files only: from one in memory, so that no key gets onto a disk."""
+    """Load key and certificate. The `ssl` module reads keys only from files: use one in memory, not on disk."""
     fd = os.memfd_create("key")
     try:
         os.write(fd, pem.encode("latin-1"))
-        # An encrypted key without a password is an error, never a question on the terminal.
+        # Without a password an encrypted key is an error; the library must not prompt on the terminal.
         context.load_cert_chain(f"/proc/self/fd/{fd}", password=lambda: password)
     finally:
         os.close(fd)
 
 
 def _certificates(pem: str) -> str:
-    """The certificates alone: there may be keys and comments beside them."""
+    """Return only the certificates of a PEM text, which may also hold keys and comments."""
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     return "\n".join(begin + part.partition(end)[0] + end for part in pem.split(begin)[1:])
 
 
 class Engine:
-    """One connection's TLS, from the first byte on."""
+    """TLS state of one connection, from the first byte on."""
 
     def __init__(self, context: ssl.SSLContext, *, is_server: bool, host: str = "") -> None:
-        """`host`: whom a client dialled, needed where the context compares it with the certificate."""
+        """`host` is the host that a client dialed; needed if the context checks it against the certificate."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(
             self._incoming, self._outgoing, server_side=is_server, server_hostname=host or None
         )
         self.is_established = False
-        #: The peer said that it sends no more.
+        #: The peer has sent close_notify.
         self.is_ended = False
         self._held: list[bytes] = []
         self._held_bytes = 0
 
     def unseal(self, data: bytes) -> bytes:
-        """What the peer said with these bytes. Raises TlsError; ask `take` for what is to be sent, also then."""
+        """Return the decrypted bytes. Raise TlsError. In both cases `take` returns the bytes to send in reply."""
         self._incoming.write(data)
         parts: list[bytes] = []
         try:
@@ -173,11 +174,11 @@ class Engine:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def seal(self, frames: list[bytes]) -> bytes:
-        """Return the bytes to send for `frames`, nothing before the handshake has ended. Raises TlsError.
+        """Return the bytes to send for `frames`; before the handshake has ended, hold the frames back. Raise TlsError.
 
-        Each frame begins a TLS record of its own, as at ZooKeeper. A client that selects on its socket and reads one
-        frame at a time (kazoo) does not see what the library has already decrypted of the next frame, so a record must
-        not hold the beginning of another frame.
+        Each frame begins a new TLS record, as in ZooKeeper. kazoo selects on its socket and reads one frame at a time;
+        it would not notice bytes of the next frame that the `ssl` module has already decrypted. So a record must not
+        hold the beginning of another frame.
         """
         if self.is_established:
             for frame in frames:
@@ -185,7 +186,7 @@ class Engine:
             return self.take()
         self._held_bytes += sum(map(len, frames))
         if self._held_bytes > _HELD_BYTES_MAX:
-            raise TlsError("the handshake does not end")
+            raise TlsError(f"the TLS handshake is not complete and {self._held_bytes} bytes wait for it")
         self._held += frames
         try:
             self._shake()
@@ -194,18 +195,18 @@ class Engine:
         return self.take()
 
     def take(self) -> bytes:
-        """What the library wants to send."""
+        """Return the bytes that the `ssl` module wants to send."""
         return self._outgoing.read()
 
-    def farewell(self) -> bytes:
-        """The end, as TLS says it: without it the peer could not tell a closed connection from a cut one."""
+    def close_notify(self) -> bytes:
+        """Return a close_notify alert: without it the peer cannot tell an orderly close from a truncated stream."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             if self.is_established:
                 self._ssl.unwrap()
         return self.take()
 
     def peer_subject(self) -> str:
-        """Subject of the peer's verified certificate, "" without one."""
+        """Return the subject of the peer's verified certificate, or "" without a certificate."""
         try:
             certificate = self._ssl.getpeercert(binary_form=True)
             return subject_of(certificate) if certificate else ""
@@ -213,7 +214,7 @@ class Engine:
             return ""
 
     def names_host(self, host: str) -> bool:
-        """Whether the peer's verified certificate is for that host, by its alternative names: DNS or IP address."""
+        """Return True if the peer's verified certificate has `host` as alternative name (DNS or IP address)."""
         certificate: Any = self._ssl.getpeercert() or {}
         names = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
         return any(_is_for(name, host) for name in names)
@@ -231,7 +232,7 @@ class Engine:
 
 
 def _is_for(name: str, host: str) -> bool:
-    """Whether a name in a certificate stands for a host; `*.` in front stands for one label."""
+    """Return True if a certificate name matches a host; a leading `*.` matches one label."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(name) == ipaddress.ip_address(host)
     name, host = name.lower().rstrip("."), host.lower().rstrip(".")
@@ -239,6 +240,6 @@ def _is_for(name: str, host: str) -> bool:
 
 
 def why(error: OSError) -> str:
-    """The library's reason, in its words."""
+    """Return the library's reason as lower-case text."""
     detail = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
     return str(detail).replace("_", " ").lower()

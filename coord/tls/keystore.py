@@ -1,14 +1,14 @@
-"""Keys and certificates from files: PEM, or Java's key stores (JKS), which ZooKeeper's configurations name.
+"""Private keys and certificates from PEM files or Java key stores (JKS), which ZooKeeper's configurations name.
 
-A JKS file, all numbers big-endian, texts as length:u16 and bytes:
+Layout of a JKS file; numbers are big-endian, a text is length:u16 and bytes:
 
     magic FEEDFEED  version:u32  count:u32  entry*  SHA-1 of (password as UTF-16, "Mighty Aphrodite", all before it)
     entry       := 1 alias date:u64 key:bytes32 count:u32 certificate*      a private key and its chain
-                 | 2 alias date:u64 certificate                             somebody who is trusted
+             | 2 alias date:u64 certificate                             a trusted certificate
     certificate := type:text bytes32
 
-Reading it takes few lines; a package for it would bring in another cryptography library. PKCS #12, the other kind of
-Java key store, is encrypted in ways the standard library cannot undo: `openssl pkcs12 -nodes` makes PEM of it.
+Parsing JKS takes few lines; a package for it would add a second cryptography library. PKCS #12, the other kind of Java
+key store, uses encryption that the standard library lacks; `openssl pkcs12 -nodes` converts such a file to PEM.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _VERSIONS: Final = (1, 2)
 
 
 class KeyStore:
-    """What a store holds, as PEM texts; PEM files hold whatever is in them."""
+    """Contents of a key store as PEM texts. For a PEM file, both texts are the whole file."""
 
     def __init__(self) -> None:
-        #: Private key and its certificates, to be loaded as one's own.
+        #: Private key with its certificate chain, for our own identity.
         self.own = ""
-        #: Certificates of others.
+        #: Trusted certificates.
         self.trusted = ""
 
 
 def read_store(path: Path, password: str) -> KeyStore:
-    """A store of either kind. Raises ConfigError."""
+    """Read a key store of either kind. Raise ConfigError."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -52,13 +52,13 @@ def read_store(path: Path, password: str) -> KeyStore:
 
 
 def parse_store(data: bytes, password: str) -> KeyStore:
-    """The contents of a store of either kind. Raises ValueError."""
+    """Parse a key store of either kind. Raise ValueError."""
     found = KeyStore()
     if b"-----BEGIN " in data:
         found.own = found.trusted = data.decode("latin-1")
         return found
     if not data.startswith(_MAGIC):
-        raise ValueError("neither PEM nor JKS (of PKCS #12, `openssl pkcs12 -nodes` makes PEM)")
+        raise ValueError("neither PEM nor JKS (convert PKCS #12 to PEM with `openssl pkcs12 -nodes`)")
     try:
         _read_jks(data, password, found)
     except struct.error as error:
@@ -70,10 +70,10 @@ def _read_jks(data: bytes, password: str, found: KeyStore) -> None:
     key = password.encode("utf-16-be")
     body, checksum = data[:-_HASH_BYTES], data[-_HASH_BYTES:]
     if not hmac.compare_digest(hashlib.sha1(key + _WHITENER + body, usedforsecurity=False).digest(), checksum):
-        raise ValueError("wrong password, or damaged")
+        raise ValueError("wrong password, or damaged file")
     version, count = struct.unpack_from(">II", body, 4)
     if version not in _VERSIONS:
-        raise ValueError(f"JKS of version {version}")
+        raise ValueError(f"JKS version {version} is not supported")
     reader = _EntryReader(body, 12, version)
     for _ in range(count):
         tag = reader.number(4)
@@ -87,7 +87,7 @@ def _read_jks(data: bytes, password: str, found: KeyStore) -> None:
         elif tag == 2:
             found.trusted += reader.certificate()
         else:
-            raise ValueError(f"an entry of kind {tag}")
+            raise ValueError(f"unknown kind of entry {tag}")
 
 
 class _EntryReader:
@@ -100,7 +100,7 @@ class _EntryReader:
         return int.from_bytes(self._take(size), "big")
 
     def piece(self, size: int) -> bytes:
-        """Bytes with their length, of `size` bytes, in front."""
+        """Return bytes preceded by their length, which takes `size` bytes."""
         return self._take(self.number(size))
 
     def certificate(self) -> str:
@@ -110,13 +110,13 @@ class _EntryReader:
 
     def _take(self, size: int) -> bytes:
         if self._at + size > len(self._data):
-            raise ValueError("ends in the middle of an entry")
+            raise ValueError("truncated inside an entry")
         self._at += size
         return self._data[self._at - size : self._at]
 
 
 def _recover(protected: bytes, password: bytes) -> bytes:
-    """Sun's protection: the key, combined with a chain of hashes of password and salt."""
+    """Decrypt a key under Sun's protection: XOR with a chain of hashes of password and salt."""
     salt, secret, check = protected[:_HASH_BYTES], protected[_HASH_BYTES:-_HASH_BYTES], protected[-_HASH_BYTES:]
     stream = b""
     link = salt
@@ -125,7 +125,7 @@ def _recover(protected: bytes, password: bytes) -> bytes:
         stream += link
     plain = bytes(a ^ b for a, b in zip(secret, stream, strict=False))
     if not hmac.compare_digest(hashlib.sha1(password + plain, usedforsecurity=False).digest(), check):
-        raise ValueError("the key has another password than the store")
+        raise ValueError("the password of the key differs from the password of the store")
     return plain
 
 

@@ -1,11 +1,12 @@
 """Access lists: who may do what with a znode.
 
-An access list is a list of lines `permissions scheme:id`; a session has identities `(scheme, id)`, replicated with the
+An access list is a list of entries `permissions scheme:id`. A session has identities `(scheme, id)`, replicated with
+the
 session, so that every replica decides alike. Schemes: world (anyone), ip (address, with or without /bits), digest
-(user:base64 of SHA-1), x509 and sasl (compared as they are). `auth` is not kept: it stands for the identities of the
-session that names it and is replaced by them when the command is planned. An identity of scheme `super` may do all.
+(user:base64 of SHA-1), x509 and sasl (compared literally). `auth` is not stored: planning a command replaces it by the
+identities of the session. An identity of scheme `super` has all permissions.
 
-Lists are shared: a tree of a million znodes usually has a handful. Whoever has the same list has the same object.
+Lists are shared: a tree of a million znodes usually has a handful of them. Equal lists are one object.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ IP: Final = b"ip"
 DIGEST: Final = b"digest"
 SUPER: Final = b"super"
 
-#: Schemes that prove who somebody is: what `auth` expands to. An address proves nothing, and `super` is no name of
-#: anybody's: a superuser's own lines are the others (ZooKeeper 3.9.5).
+#: Schemes that authenticate: `auth` is replaced by identities of these. An address authenticates nobody, and `super` is
+#: not a user name: a superuser's other identities are used (ZooKeeper 3.9.5).
 PROVING_SCHEMES: Final = (DIGEST, b"x509", b"sasl")
-#: Schemes that a session may be given identities of.
+#: Schemes of which a session may have identities.
 IDENTITY_SCHEMES: Final = (IP, SUPER, *PROVING_SCHEMES)
 
 
-#: A Kerberos name; what is no such name has no @ (ZooKeeper's KerberosName).
+#: A Kerberos name. An id that is not one must not contain @ (ZooKeeper's KerberosName).
 _is_principal: Final = re.compile(rb"[^/@]*(/[^/@]*)?@[^/@]*").fullmatch
-# What Java's Integer.parseInt takes, and is not too long to be an address.
+# Numbers that Java's Integer.parseInt accepts and that are not too long for an address.
 _is_decimal: Final = re.compile(rb"[+-]?[0-9]{1,12}").fullmatch
 _is_hex: Final = re.compile(rb"[+-][0-9a-fA-F]{1,3}|[0-9a-fA-F]{1,4}").fullmatch
 
 
 class AccessList:
-    """An access list as znodes share it.
+    """An access list, shared by all znodes with the same entries.
 
-    `world` is what everybody may do: one test of it answers almost every check. `encoded` is the list's jute form,
-    `stamp` its checksum for the digest, `refs` how many znodes have it.
+    `world` has the permissions of everyone: one test of it decides almost every check. `encoded` is the list's jute
+    form, `stamp` its checksum for the digest, `refs` the number of znodes that have the list.
     """
 
     def __init__(self, lines: list[Acl]) -> None:
@@ -65,7 +66,8 @@ class AccessList:
         return self.world & perms != 0 or _identity_allows(self.lines, perms, identities)
 
     def masked(self) -> bytes:
-        """The encoded list with every digest replaced by `x`, for those who may read but not administer."""
+        """Return the encoded list with every digest replaced by `x`, for sessions with READ but not ADMIN
+        permission."""
         lines: list[Acl] = []
         for line in self.lines:
             user, colon, _ = line.id.partition(b":")
@@ -75,9 +77,9 @@ class AccessList:
         return encode_acl(lines)
 
 
-#: Everybody may do everything.
+#: All permissions for everyone.
 OPEN: Final = AccessList(OPEN_ACL)
-#: Everybody may read; only `super` may change. The list of /zookeeper/config.
+#: READ for everyone, other permissions only for `super`. The list of /zookeeper/config.
 READ_ONLY: Final = AccessList([Acl(PERM_READ, WORLD, ANYONE)])
 
 
@@ -106,10 +108,10 @@ def _matches(scheme: bytes, identity: bytes, wanted: bytes) -> bool:
 
 
 def _network(text: bytes) -> tuple[bytes, int] | None:
-    """`address` or `address/bits` as (bytes of the address, bits); what is behind the prefix does not matter.
+    """Parse `address` or `address/bits` into (bytes of the address, bits). Bits after the prefix are ignored.
 
-    None for anything else. What counts as an address or a number is as in ZooKeeper's IPAuthenticationProvider:
-    `01.2.3.4` does, an IPv4 address within an IPv6 one does not.
+    Return None for anything else. Addresses and numbers are accepted as by ZooKeeper's IPAuthenticationProvider:
+    `01.2.3.4` is accepted, an IPv4 address within an IPv6 address is not.
     """
     host, slash, length = text.partition(b"/")
     address = _address(host)
@@ -126,7 +128,7 @@ def _address(text: bytes) -> bytes | None:
         if first is None or last is None:
             return None
         missing = 16 - len(first) - len(last)
-        # A gap stands for one group at least.
+        # A gap stands for at least one group.
         return first + bytes(missing) + last if (missing > 0 if gap else missing == 0) else None
     parts = text.split(b".")
     numbers = [_number(part) for part in parts]
@@ -134,7 +136,7 @@ def _address(text: bytes) -> bytes | None:
 
 
 def _groups(text: bytes) -> bytes | None:
-    """The bytes of some groups of an IPv6 address; None for what is none."""
+    """Return the bytes of some groups of an IPv6 address, or None if they are malformed."""
     found = bytearray()
     for group in text.split(b":") if text else []:
         if _is_hex(group) is None:
@@ -144,15 +146,15 @@ def _groups(text: bytes) -> bytes | None:
 
 
 def _number(text: bytes) -> int:
-    """A number of an address or of bits; -1 for what is none."""
+    """Return a number of an address or of bits, or -1 if it is malformed."""
     return int(text) if _is_decimal(text) is not None else -1
 
 
 def resolve(lines: list[Acl] | None, identities: list[Identity]) -> AccessList | None:
-    """The access list that a request's lines stand for, or None if they are invalid (InvalidACL).
+    """Return the access list for a request's entries, or None if they are invalid (InvalidACL).
 
-    Doubles are dropped, then `auth` is replaced by the session's proven identities. The result is not yet the shared
-    object of that content; the tree sees to that when it takes it.
+    Drop duplicates, then replace `auth` by the session's authenticated identities. The result is not yet the shared
+    object for these entries; the tree shares it when it stores it.
     """
     if not lines:
         return None
@@ -180,7 +182,7 @@ def _is_valid(line: Acl) -> bool:
     if line.scheme == WORLD:
         return line.id == ANYONE
     if line.scheme == DIGEST:
-        # As ZooKeeper counts: parts that are empty do not count at the end.
+        # As in ZooKeeper, empty parts at the end do not count.
         return line.id.rstrip(b":").count(b":") == 1
     if line.scheme == IP:
         return _network(line.id) is not None
@@ -190,6 +192,6 @@ def _is_valid(line: Acl) -> bool:
 
 
 def user_of(identity: Identity) -> bytes:
-    """The name that whoAmI shows: of a digest the user alone."""
+    """Return the name that whoAmI shows: for a digest only the user."""
     scheme, name = identity
     return name.partition(b":")[0] if scheme == DIGEST else name

@@ -1,29 +1,31 @@
-"""What the log carries: groups of commands, each a client's request in the client's own bytes.
+"""Commands in the log: batches of commands, each a client's request in the client's own bytes.
 
-A Raft entry holds one group: all writes of one turn of the leader's reactor. Integers are big-endian.
+A Raft entry is one batch: all writes of one turn of the leader's reactor. Integers are big-endian.
 
-    group   = time_ms:i64 flags_and_count:u32 command*count
-    command = length:u32 session_id:i64 owner:i64 cxid:i32 opcode:i32 body      (length counts what follows it)
-    body    = the request's jute record, untouched, or one of
+    batch   = time_ms:i64 flags_and_count:u32 command*count
+    command = length:u32 session_id:i64 owner:i64 cxid:i32 opcode:i32 body      (length counts the bytes after it)
+    body    = the request's jute record, unchanged, or one of
 
     CREATE_SESSION  timeout_ms:int passwd:16 bytes address:ustring identity*
     ATTACH          timeout_ms:int passwd:buffer   address:ustring identity*
     AUTH            identity identity*
-    identity      = scheme:ustring id:ustring          (the id as it is in an access list: a secret never gets here)
+    identity      = scheme:ustring id:ustring          (the id as in an access list: secrets are never in the log)
     EXPIRE, CLOSE_SESSION                              (empty)
 
-The two highest bits of `flags_and_count` are the leader's word when it closed the group, so that every node decides
-alike: quotas hold; the store is full, so nothing may grow. The other bits are the count.
+The two highest bits of `flags_and_count` are decisions of the leader at the time of the batch, so that every node
+decides alike: whether quotas are enforced, and whether the store is full, so that nothing may grow. The other bits are
+the count.
 
-`time_ms` is the leader's clock when it closed the group and never goes back; it is the only time the tree knows.
-Every command takes the next zxid, refused or not, so zxids are dense and count commands while the Raft index counts
-groups.
+`time_ms` is the leader's clock at the time of the batch and never decreases; it is the only time that the tree uses.
+Every command takes the next zxid, rejected or not. So zxids are dense and count commands, while the Raft index counts
+batches.
 
-`owner` says who may speak for the session. It is the zxid of the session's latest CREATE_SESSION or ATTACH; a command
-under an older one comes from a connection that the client has left, and is refused. EXPIRE names the owner that the
-leader saw, so a session that re-attached in the meantime lives on. CREATE_SESSION and ATTACH have no owner yet and
-carry in its place a token by which the proposing node finds the waiting connection. Session 0 with owner 0 is the
-leader itself (reaping of containers and TTL znodes).
+`owner` identifies the connection that owns the session. It is the zxid of the session's latest CREATE_SESSION or
+ATTACH.
+A command with an older owner comes from a connection that the client has left, and is rejected. EXPIRE names the owner
+that the leader saw, so a session that has re-attached meanwhile survives. CREATE_SESSION and ATTACH have no owner yet;
+they carry a token by which the proposing node finds the waiting connection. Session 0 with owner 0 is the leader itself
+(reaping of containers and TTL znodes).
 """
 
 from __future__ import annotations
@@ -52,21 +54,21 @@ from coord.wire.values import OPEN_ACL, PASSWD_BYTES, CreateRequest
 if IS_COMPILED:
     from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_be
 
-GROUP_HEADER: Final = struct.Struct("!qI")
+BATCH_HEADER: Final = struct.Struct("!qI")
 #: length, session_id, owner, cxid, opcode
 COMMAND_HEADER: Final = struct.Struct("!Iqqii")
-GROUP_HEADER_BYTES: Final = 12
+BATCH_HEADER_BYTES: Final = 12
 COMMAND_HEADER_BYTES: Final = 28
-#: What `length` counts besides the body.
+#: Bytes that `length` counts besides the body.
 _COMMAND_FIXED_BYTES: Final = 24
 
-#: Flag beside a group's count: hard limits of quotas are enforced.
+#: Flag in a batch's count: hard limits of quotas are enforced.
 ENFORCE_QUOTAS: Final = 1 << 31
-#: The same: the store has as many znodes or bytes as it may have.
+#: Flag in a batch's count: the store has reached its limit of znodes or bytes.
 IS_FULL: Final = 1 << 30
 COUNT_MASK: Final = IS_FULL - 1
 
-#: The session and owner of commands that the leader proposes on its own account.
+#: Session id of commands that the leader proposes by itself.
 INTERNAL_SESSION: Final = 0
 
 _i32: Final = I32.unpack_from
@@ -75,7 +77,7 @@ _OPEN_BYTES: Final = len(OPEN.encoded)
 
 
 class Command:
-    """One command, decoded. `body` is the request record; see the grammar above."""
+    """One decoded command. `body` is the request record; see the grammar above."""
 
     def __init__(self, session_id: int, owner: int, cxid: int, opcode: int, body: bytes) -> None:
         self.session_id = session_id
@@ -86,7 +88,7 @@ class Command:
 
 
 def encode_command(session_id: int, owner: int, cxid: int, opcode: int, body: bytes) -> bytes:
-    """A command as it goes into a group, its length in front."""
+    """Encode a command as part of a batch, with its length."""
     if IS_COMPILED and len(body) <= NATIVE_BYTES_MAX:
         out = BytesWriter()
         write_i32_be(out, _COMMAND_FIXED_BYTES + len(body))
@@ -99,23 +101,23 @@ def encode_command(session_id: int, owner: int, cxid: int, opcode: int, body: by
     return COMMAND_HEADER.pack(_COMMAND_FIXED_BYTES + len(body), session_id, owner, cxid, opcode) + body
 
 
-def encode_group(time_ms: int, commands: list[bytes], *, enforce_quotas: bool = False, is_full: bool = False) -> bytes:
-    """A group of commands made by encode_command, in the order in which they will be applied."""
+def encode_batch(time_ms: int, commands: list[bytes], *, enforce_quotas: bool = False, is_full: bool = False) -> bytes:
+    """Encode a batch of commands made by encode_command, in the order in which they will be applied."""
     flags = (ENFORCE_QUOTAS if enforce_quotas else 0) | (IS_FULL if is_full else 0)
-    return GROUP_HEADER.pack(time_ms, len(commands) | flags) + b"".join(commands)
+    return BATCH_HEADER.pack(time_ms, len(commands) | flags) + b"".join(commands)
 
 
-def decode_group(data: bytes) -> tuple[int, list[Command]]:
-    """(time_ms, commands) of a group, for tools and tests; applying does not go through here.
+def decode_batch(data: bytes) -> tuple[int, list[Command]]:
+    """Return (time_ms, commands) of a batch. For tools and tests; applying does not use this function.
 
-    Raises RemoteProtocolError when the bytes are no whole group.
+    Raise RemoteProtocolError if the bytes are not a whole batch.
     """
-    if len(data) < GROUP_HEADER_BYTES:
+    if len(data) < BATCH_HEADER_BYTES:
         raise short(0, len(data))
-    time_ms, count = GROUP_HEADER.unpack_from(data)
+    time_ms, count = BATCH_HEADER.unpack_from(data)
     count &= COUNT_MASK
     commands: list[Command] = []
-    at = GROUP_HEADER_BYTES
+    at = BATCH_HEADER_BYTES
     for _ in range(count):
         end = command_end(data, at)
         if end < 0:
@@ -124,12 +126,12 @@ def decode_group(data: bytes) -> tuple[int, list[Command]]:
         commands.append(Command(session_id, owner, cxid, opcode, data[at + COMMAND_HEADER_BYTES : end]))
         at = end
     if at != len(data):
-        raise RemoteProtocolError(f"{len(data) - at} bytes behind the last command of a group")
+        raise RemoteProtocolError(f"{len(data) - at} bytes after the last command of a batch")
     return time_ms, commands
 
 
 def command_end(data: bytes, at: int) -> int:
-    """Return where the command at `at` ends; -1 if it does not fit into `data`."""
+    """Return the end of the command at `at`, or -1 if it does not fit into `data`."""
     if at + COMMAND_HEADER_BYTES > len(data):
         return -1
     length: int = COMMAND_HEADER.unpack_from(data, at)[0]
@@ -141,9 +143,9 @@ def command_end(data: bytes, at: int) -> int:
 
 
 def encode_create_session(timeout_ms: int, passwd: bytes, address: bytes, proved: bytes = b"") -> bytes:
-    """Body of CREATE_SESSION. `passwd` has PASSWD_BYTES bytes; `address` is the peer's IP address as text.
+    """Encode the body of CREATE_SESSION. `passwd` has PASSWD_BYTES bytes; `address` is the peer's IP address as text.
 
-    `proved`: what the connection proved before there was a session (`encode_identities`).
+    `proved` has the identities that the connection proved before the session existed (`encode_identities`).
     """
     if len(passwd) != PASSWD_BYTES:
         raise ValueError(f"a session's password has {PASSWD_BYTES} bytes, not {len(passwd)}")
@@ -151,7 +153,7 @@ def encode_create_session(timeout_ms: int, passwd: bytes, address: bytes, proved
 
 
 def decode_create_session(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
-    """(timeout_ms, passwd, address, identities)."""
+    """Return (timeout_ms, passwd, address, identities)."""
     timeout_ms, at = read_i32(data, at, end)
     stop = at + PASSWD_BYTES
     if stop > end:
@@ -161,12 +163,12 @@ def decode_create_session(data: bytes, at: int, end: int) -> tuple[int, bytes, b
 
 
 def encode_attach(timeout_ms: int, passwd: bytes, address: bytes, proved: bytes = b"") -> bytes:
-    """Body of ATTACH: the password is what the client sent, of any length."""
+    """Encode the body of ATTACH. The password is the client's, of any length."""
     return i32(timeout_ms) + buffer(passwd) + buffer(address) + proved
 
 
 def decode_attach(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:
-    """(timeout_ms, passwd, address, identities)."""
+    """Return (timeout_ms, passwd, address, identities)."""
     timeout_ms, at = read_i32(data, at, end)
     passwd, at = read_buffer(data, at, end)
     address, at = read_string(data, at, end)
@@ -174,12 +176,12 @@ def decode_attach(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes, li
 
 
 def encode_identities(identities: list[tuple[bytes, bytes]]) -> bytes:
-    """Body of AUTH: what the server found the client to be, such as (digest, user:hash)."""
+    """Encode the body of AUTH: identities that the server has checked, such as (digest, user:hash)."""
     return b"".join([buffer(scheme) + buffer(identity) for scheme, identity in identities])
 
 
 def decode_identities(data: bytes, at: int, end: int) -> list[tuple[bytes, bytes]]:
-    """(scheme, id) of each, to the end of the body."""
+    """Return the (scheme, id) pairs up to the end of the body."""
     found: list[tuple[bytes, bytes]] = []
     while at < end:
         scheme, at = read_string(data, at, end)
@@ -188,15 +190,14 @@ def decode_identities(data: bytes, at: int, end: int) -> list[tuple[bytes, bytes
     return found
 
 
-# --- client requests in one step each --------------------------------------------------------------------------------
+# --- fast decoders of frequent client requests -----------------------------------------------------------------------
 #
-# These four make up almost all traffic. Same results and same rejections as the decoders of coord.wire.codec, which
-# decode everything else; a test compares the two. They exist because an interpreted call costs as much as the work it
-# does here.
+# These make up almost all traffic. They return and reject the same as the decoders of coord.wire.codec, which decode
+# all other requests; a test compares both. They exist because an interpreted call costs as much as the work done here.
 
 
 def decode_path_watch(data: bytes, at: int, end: int) -> tuple[bytes, bool]:
-    """exists, getData, getChildren, getChildren2: (path, whether to leave a watch)."""
+    """Decode an exists, getData, getChildren or getChildren2: (path, whether to set a watch)."""
     start = at + 4
     if start > end:
         raise short(at, end)
@@ -210,7 +211,7 @@ def decode_path_watch(data: bytes, at: int, end: int) -> tuple[bytes, bool]:
 
 
 def decode_set_data(data: bytes, at: int, end: int) -> tuple[bytes, bytes | None, int]:
-    """setData: (path, data, version)."""
+    """Decode a setData: (path, data, version)."""
     start = at + 4
     if start > end:
         raise short(at, end)
@@ -234,7 +235,7 @@ def decode_set_data(data: bytes, at: int, end: int) -> tuple[bytes, bytes | None
 
 
 def decode_create(opcode: int, data: bytes, at: int, end: int) -> CreateRequest:
-    """create, create2, createContainer, createTTL; the access list is OPEN_ACL itself where it says the same."""
+    """Decode a create of any kind. An access list equal to OPEN_ACL is returned as OPEN_ACL itself."""
     path, at = read_path(data, at, end)
     value, at = read_buffer(data, at, end)
     after_open = at + _OPEN_BYTES

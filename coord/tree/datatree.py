@@ -1,12 +1,13 @@
 """The tree of znodes: looks up znodes and applies planned changes. It makes no decisions.
 
-All znodes are in one dict by path. A change updates two more things beside the znode: the indexes (ephemerals by
-session, containers, TTL znodes, quotas, shared access lists) and the digest.
+All znodes are in one dict by path. Besides the znode a change updates the indexes (ephemerals by session, containers,
+TTL znodes, quotas, shared access lists) and the digest.
 
 The digest is the sum of one 32-bit checksum per znode over its Stat, path, kind, access list and data. A sum does not
 depend on the order of the znodes, and a change of a znode changes it by a difference. So two replicas at one zxid are
-compared by one number. Checksums of changed znodes are computed when the digest is needed, or when UNMARKED_MAX of them
-wait. A znode that changes often, such as the parent of many new znodes, then costs one checksum for all its changes.
+compared by one number. The checksums of changed znodes are computed when the digest is needed, or when STALE_MAX of
+them are stale. A znode that changes often, such as the parent of many new znodes, then costs one checksum for all its
+changes.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from coord.tree.node import (
     CreateDelta,
     DeleteDelta,
     Delta,
-    More,
     SetAclDelta,
     SetDataDelta,
     Znode,
+    ZnodeExtra,
     parent_of,
 )
 from coord.tree.quota import QUOTA_PREFIX, QuotaBook
@@ -48,26 +49,26 @@ CONFIG: Final = b"/zookeeper/config"
 #: Znodes that exist from the beginning and cannot be deleted.
 SPECIAL_PATHS: Final = (ROOT, ZOOKEEPER, QUOTA, CONFIG)
 
-#: Listings of at least so many children are kept encoded until the children change: a herd of clients that all list
-#: one large znode then costs one encoding.
+#: Listings of at least this many children are cached until the children change: many clients that list one large znode
+#: then cost one encoding.
 CACHED_LISTING_MIN: Final = 16
 CACHED_LISTINGS_BYTES_MAX: Final = 64 << 20
 
-#: A list of children has no more empty places than it has children and so many.
+#: A list of children has at most as many empty slots as it has children, plus this number.
 EMPTY_PLACES_MAX: Final = 16
 
-#: No more znodes than this wait for their part of the digest: about two milliseconds of work.
-UNMARKED_MAX: Final = 2048
+#: Limit of znodes with a stale checksum: about two milliseconds of work.
+STALE_MAX: Final = 2048
 
 
 class TreeView:
-    """The tree as planning reads it: the tree itself, or the tree as the earlier parts of a multi would leave it."""
+    """The tree as planning reads it: the tree itself, or the tree after the earlier parts of a multi."""
 
-    #: Whether hard limits of quotas refuse what would pass them.
+    #: Whether hard quota limits reject commands that would exceed them.
     enforces_quotas: bool
 
     def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
-        """Return True if this much more at `path` would pass a hard limit. Asked if `enforces_quotas`."""
+        """Return True if this growth at `path` would exceed a hard limit. Called only if `enforces_quotas`."""
         raise NotImplementedError
 
     def size_at(self, path: bytes) -> int:
@@ -75,20 +76,20 @@ class TreeView:
         raise NotImplementedError
 
     def find(self, path: bytes) -> Znode | None:
-        """Return the znode at `path`, None if there is none. The caller changes nothing in it."""
+        """Return the znode at `path`, or None. The caller must not change it."""
         raise NotImplementedError
 
 
 class DataTree(TreeView):
-    """All znodes. `nodes` is for reading; `apply` is the only way to change it."""
+    """All znodes. Read `nodes` directly; change them only by `apply`."""
 
     def __init__(self, empty: bool = False) -> None:
         self.nodes: dict[bytes, Znode] = {}
-        #: Sum of the checksums (marks) of all znodes, but for those in `_unmarked`.
-        self._marked_sum: int = 0
-        #: Znodes that have changed since their checksum was computed, with their paths, and some that are deleted.
-        self._unmarked: list[Znode] = []
-        self._unmarked_paths: list[bytes] = []
+        #: Sum of the `digest_part` of all znodes except those in `_stale`.
+        self._digest_sum: int = 0
+        #: Znodes changed since their checksum was computed, with their paths; some of them are deleted.
+        self._stale: list[Znode] = []
+        self._stale_paths: list[bytes] = []
         #: Bytes of all paths and data.
         self.data_bytes: int = 0
         self.acls: dict[bytes, AccessList] = {OPEN.encoded: OPEN, READ_ONLY.encoded: READ_ONLY}
@@ -98,28 +99,28 @@ class DataTree(TreeView):
         self.ttls: dict[bytes, None] = {}
         self.quotas = QuotaBook()
         self.enforces_quotas: bool = False
-        #: Nothing may grow, quota or not; then `enforces_quotas`, too.
+        #: Nothing may grow, with or without a quota. Then `enforces_quotas` is set, too.
         self.is_full: bool = False
         self._listings: dict[bytes, bytes] = {}
         self._listings_bytes: int = 0
         if not empty:
-            self._plant_roots()
+            self._insert_roots()
 
-    def _plant_roots(self) -> None:
-        """The znodes of a new tree. Their creation is not counted in their parents, as in ZooKeeper."""
+    def _insert_roots(self) -> None:
+        """Insert the znodes of a new tree. Their parents do not count their creation, as in ZooKeeper."""
         for path, children in zip(SPECIAL_PATHS, (1, 2, 0, 0), strict=True):
             node = Znode(b"", READ_ONLY if path == CONFIG else OPEN, KIND_PERSISTENT, 0, 0)
-            more = node.grown()
-            more.num_children = children
+            extra = node.ensure_extra()
+            extra.num_children = children
             if path == CONFIG:
-                more.aversion = -1
-            self.plant(path, node, self.nodes[parent_of(path)] if path != ROOT else None, node.stat())
+                extra.aversion = -1
+            self.insert(path, node, self.nodes[parent_of(path)] if path != ROOT else None, node.stat())
 
-    def plant(self, path: bytes, node: Znode, parent: Znode | None, stat: bytes) -> bool:
-        """Insert a finished znode, whose Stat is `stat`, below its parent, which is there and counts the znode already.
+    def insert(self, path: bytes, node: Znode, parent: Znode | None, stat: bytes) -> bool:
+        """Insert a complete znode with the Stat `stat` below its parent, whose counters include the znode already.
 
-        For a new tree and for one that is read from a snapshot; every other change is a delta. Only the root has no
-        parent. Return False if there is such a znode already; then the tree is useless.
+        For a new tree and for a tree read from a snapshot; every other change is a delta. Only the root has no parent.
+        Return False if the path exists already; then the tree is unusable.
         """
         nodes = self.nodes
         count = len(nodes)
@@ -130,35 +131,36 @@ class DataTree(TreeView):
         if parent is None:
             node.slot = 0
         else:
-            _enlist(parent.grown(), path, node)
+            _append_child(parent.ensure_extra(), path, node)
             if path.startswith(QUOTA_PREFIX):
                 self.quotas.created(path)
-        self._marked_sum += node.remark(path, stat)
+        self._digest_sum += node.update_digest(path, stat)
         return True
 
     def digest_sum(self) -> int:
-        """Sum of the marks of all znodes: the tree's part of the digest."""
+        """Return the sum of the `digest_part` of all znodes, after updating the stale ones: the tree's part of the
+        digest."""
         added = 0
-        paths = self._unmarked_paths
-        for i, node in enumerate(self._unmarked):
-            if node.is_unmarked:
-                node.is_unmarked = False
-                added += node.remark(paths[i])
-        self._unmarked.clear()
+        paths = self._stale_paths
+        for i, node in enumerate(self._stale):
+            if node.is_digest_stale:
+                node.is_digest_stale = False
+                added += node.update_digest(paths[i])
+        self._stale.clear()
         paths.clear()
-        self._marked_sum += added
-        return self._marked_sum
+        self._digest_sum += added
+        return self._digest_sum
 
     def _touch(self, path: bytes, node: Znode) -> None:
-        """The znode is about to change, or has just done so."""
-        if not node.is_unmarked:
-            node.is_unmarked = True
-            self._marked_sum -= node.mark
-            self._unmarked.append(node)
-            self._unmarked_paths.append(path)
+        """Mark the checksum of a znode as stale. Called directly before or after the change."""
+        if not node.is_digest_stale:
+            node.is_digest_stale = True
+            self._digest_sum -= node.digest_part
+            self._stale.append(node)
+            self._stale_paths.append(path)
 
     def find(self, path: bytes) -> Znode | None:
-        """Return the znode at `path`, None if there is none."""
+        """Return the znode at `path`, or None."""
         return self.nodes.get(path)
 
     def size_at(self, path: bytes) -> int:
@@ -168,11 +170,11 @@ class DataTree(TreeView):
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def apply(self, delta: Delta, zxid: int, time_ms: int, events: list[Event] | None) -> Znode | None:
-        """Make a planned change. Append the events for watchers to `events`, in ZooKeeper's order.
+        """Apply a planned change. Append the events for watchers to `events`, in ZooKeeper's order.
 
-        `events` is None if no session watches anything. Return the znode as it is now, None if it is deleted.
+        `events` is None if no session watches anything. Return the changed znode, or None if it is deleted.
         """
-        if len(self._unmarked) >= UNMARKED_MAX:
+        if len(self._stale) >= STALE_MAX:
             self.digest_sum()
         if isinstance(delta, SetDataDelta):
             return self._set_data(delta, zxid, time_ms, events)
@@ -205,20 +207,20 @@ class DataTree(TreeView):
         data = delta.data
         node = Znode(data, self.share(delta.acl), delta.kind, delta.ephemeral_owner, delta.ttl_ms)
         node.czxid = node.mzxid = zxid
-        if node.more is not None:
-            node.more.pzxid = zxid
+        if node.extra is not None:
+            node.extra.pzxid = zxid
         node.ctime = node.mtime = time_ms
         self.nodes[path] = node
         self._index(path, node)
-        # At once, since most znodes stay for a while as they are made.
-        self._marked_sum += node.remark(path)
+        # At once, because most znodes stay for a while as they were created.
+        self._digest_sum += node.update_digest(path)
         parent_path = delta.parent
         parent = delta.parent_node if delta.parent_node is not None else self.nodes[parent_path]
-        family = parent.grown()
-        _enlist(family, path, node)
-        family.num_children += 1
-        family.creates += 1
-        family.pzxid = zxid
+        extra = parent.ensure_extra()
+        _append_child(extra, path, node)
+        extra.num_children += 1
+        extra.creates += 1
+        extra.pzxid = zxid
         self._touch(parent_path, parent)
         if self._listings:
             self._forget_listing(parent_path)
@@ -237,10 +239,10 @@ class DataTree(TreeView):
         del self.nodes[path]
         parent_path = delta.parent
         parent = delta.parent_node if delta.parent_node is not None else self.nodes[parent_path]
-        family = parent.more
-        assert family is not None, path
-        self._strike(family, node)
-        family.pzxid = zxid
+        extra = parent.extra
+        assert extra is not None, path
+        self._remove_child(extra, node)
+        extra.pzxid = zxid
         self._touch(parent_path, parent)
         self._unindex(path, node)
         if self._listings:
@@ -248,38 +250,38 @@ class DataTree(TreeView):
         if self.quotas.active:
             self._charge(path, -1, -size_of(node.data))
             self.quotas.deleted(path)
-        if node.is_unmarked:
-            # It stays on the list until the next digest, but its data do not.
-            node.is_unmarked = False
+        if node.is_digest_stale:
+            # It stays on the list until the next digest, but its data need not.
+            node.is_digest_stale = False
             node.data = None
         else:
-            self._marked_sum -= node.mark
+            self._digest_sum -= node.digest_part
         if events is not None:
             events.append((EVENT_DELETED, path, node.acl))
             events.append((EVENT_CHILDREN_CHANGED, parent_path, parent.acl))
 
-    def _strike(self, family: More, node: Znode) -> None:
-        """Remove a child from its parent's list. Compact the list when more than half of its places are empty."""
-        children = family.children
+    def _remove_child(self, extra: ZnodeExtra, node: Znode) -> None:
+        """Remove a child from its parent's list. Compact the list when more than half of its slots are empty."""
+        children = extra.children
         assert children is not None, node.slot
         children[node.slot] = None
-        family.num_children -= 1
-        if not family.num_children:
-            family.children = None
-        elif len(children) > 2 * family.num_children + EMPTY_PLACES_MAX:
-            closed: list[bytes | None] = []
+        extra.num_children -= 1
+        if not extra.num_children:
+            extra.children = None
+        elif len(children) > 2 * extra.num_children + EMPTY_PLACES_MAX:
+            compacted: list[bytes | None] = []
             for child in children:
                 if child is not None:
-                    self.nodes[child].slot = len(closed)
-                    closed.append(child)
-            family.children = closed
+                    self.nodes[child].slot = len(compacted)
+                    compacted.append(child)
+            extra.children = compacted
 
     def _set_acl(self, delta: SetAclDelta) -> Znode:
         node = self.nodes[delta.path]
         old = node.acl
         node.acl = self.share(delta.acl)
         self._release(old)
-        node.grown().aversion = delta.aversion
+        node.ensure_extra().aversion = delta.aversion
         self._touch(delta.path, node)
         return node
 
@@ -335,7 +337,7 @@ class DataTree(TreeView):
             del self.acls[acl.encoded]
 
     def ephemerals_of(self, session_id: int) -> list[bytes]:
-        """The ephemeral znodes of a session, sorted."""
+        """Return the ephemeral znodes of a session, sorted."""
         owned = self.ephemerals.get(session_id)
         return sorted(owned) if owned is not None else []
 
@@ -354,20 +356,20 @@ class DataTree(TreeView):
             self._write_stats(quotas.stats_path(limited), stats, usage)
 
     def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
-        """Return True if so many znodes and bytes more at `path` would pass a hard limit."""
+        """Return True if adding this many znodes and bytes at `path` would exceed a hard limit."""
         if self.is_full and (count > 0 or size > 0):
             return True
         limited = self.quotas.limited(path)
         return bool(limited) and self.is_over_limit(limited, count, size)
 
     def is_over_limit(self, limited: bytes, count: int, size: int) -> bool:
-        """The same for the znode that has the quota."""
+        """Return True if this growth would exceed a hard limit of the znode `limited`, which has the quota."""
         limits = self.nodes.get(self.quotas.limits_path(limited))
         stats = self.nodes.get(self.quotas.stats_path(limited))
         return limits is not None and stats is not None and self.quotas.refuses(limits.data, stats.data, count, size)
 
     def _quota_created(self, path: bytes) -> None:
-        """A limits or statistics znode appeared: count what is below the limited znode now."""
+        """Count the znodes below a limited znode whose limits or statistics znode was created."""
         limited = self.quotas.created(path)
         if not limited:
             return
@@ -389,7 +391,7 @@ class DataTree(TreeView):
     # --- reads -------------------------------------------------------------------------------------------------------
 
     def subtree(self, path: bytes) -> list[bytes]:
-        """`path` and everything below it, parents first; empty if it does not exist."""
+        """Return `path` and everything below it, parents first; empty if it does not exist."""
         if path not in self.nodes:
             return []
         paths = [path]
@@ -398,11 +400,11 @@ class DataTree(TreeView):
         return paths
 
     def count_below(self, path: bytes) -> int:
-        """Return how many znodes are below `path`, which exists."""
+        """Return the number of znodes below `path`, which exists."""
         return len(self.nodes) - 1 if path == ROOT else len(self.subtree(path)) - 1
 
     def listing(self, path: bytes, node: Znode) -> bytes:
-        """The names of the children as a jute vector, in the order of creation."""
+        """Return the names of the children as a jute vector, in the order of creation."""
         known = self._listings.get(path)
         if known is not None:
             return known
@@ -428,7 +430,7 @@ class DataTree(TreeView):
             self._listings_bytes -= len(encoded)
 
     def reap_candidates(self, time_ms: int) -> list[bytes]:
-        """Container and TTL znodes that may be deleted at `time_ms`, sorted."""
+        """Return the container and TTL znodes that may be deleted at `time_ms`, sorted."""
         due: list[bytes] = []
         for path in self.containers:
             if is_reapable(self.nodes[path], time_ms):
@@ -442,8 +444,9 @@ class DataTree(TreeView):
     # --- invariants --------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise AssertionError if an index, a count or the digest is not that of the znodes. Changes nothing. For
-        tests: looks at every znode."""
+        """Raise AssertionError if an index, a count or the digest does not match the znodes. Changes nothing. For
+        tests:
+        reads every znode."""
         for path, node in self.nodes.items():
             self._validate_place(path, node)
         self._validate_indexes()
@@ -458,24 +461,24 @@ class DataTree(TreeView):
             parent = self.nodes.get(parent_of(path))
             assert parent is not None, f"{path!r} has no parent"
             assert parent.kind != KIND_EPHEMERAL, f"{path!r} is below an ephemeral znode"
-            more = parent.more
-            known = more.children if more is not None else None
+            extra = parent.extra
+            known = extra.children if extra is not None else None
             assert known is not None and node.slot < len(known) and known[node.slot] == path, (  # noqa: PT018
                 f"{path!r} is not in slot {node.slot} of its parent"
             )
         children = node.children()
         assert node.num_children == len(children), f"{path!r} counts {node.num_children} of {len(children)} children"
         for child in children:
-            assert child in self.nodes, f"{path!r} lists {child!r}, which is not there"
-        if node.more is not None and node.more.children is not None:
-            places = len(node.more.children)
-            assert places <= 2 * len(children) + EMPTY_PLACES_MAX, f"{path!r} has {places} places for its children"
+            assert child in self.nodes, f"{path!r} lists {child!r}, which does not exist"
+        if node.extra is not None and node.extra.children is not None:
+            slots = len(node.extra.children)
+            assert slots <= 2 * len(children) + EMPTY_PLACES_MAX, f"{path!r} has {slots} slots for its children"
             assert children, f"{path!r} keeps an empty list of children"
         assert node.mzxid >= node.czxid, f"{path!r} was written at {node.mzxid}, before it was created"
         assert (node.ephemeral_owner != 0) == (node.kind == KIND_EPHEMERAL), f"{path!r} has the wrong owner or kind"
 
     def _validate_indexes(self) -> None:
-        """Check what is kept beside the znodes: sizes, owners, containers, TTLs, listings, quotas."""
+        """Check the indexes: sizes, owners, containers, TTLs, listings, quotas."""
         size = 0
         ephemerals: dict[int, set[bytes]] = {}
         for path, node in self.nodes.items():
@@ -484,7 +487,7 @@ class DataTree(TreeView):
                 ephemerals.setdefault(node.ephemeral_owner, set()).add(path)
         assert self.data_bytes == size, f"data_bytes is {self.data_bytes}, paths and data have {size}"
         owned = {owner: set(paths) for owner, paths in self.ephemerals.items()}
-        assert owned == ephemerals, f"ephemerals by session are {owned}, the znodes say {ephemerals}"
+        assert owned == ephemerals, f"ephemerals by session are {owned}, the znodes have {ephemerals}"
         count = sum([len(paths) for paths in ephemerals.values()])
         assert self.ephemeral_count == count, f"ephemeral_count is {self.ephemeral_count}, there are {count}"
         for kind, index in ((KIND_CONTAINER, self.containers), (KIND_TTL, self.ttls)):
@@ -493,11 +496,11 @@ class DataTree(TreeView):
         cached = sum([len(encoded) for encoded in self._listings.values()])
         assert self._listings_bytes == cached, f"{self._listings_bytes} bytes of listings cached, not {cached}"
         for path in self._listings:
-            assert path in self.nodes, f"the listing of {path!r} is cached, the znode is gone"
+            assert path in self.nodes, f"the listing of {path!r} is cached, but the znode does not exist"
         self.quotas.validate(list(self.nodes))
 
     def _validate_lists(self) -> None:
-        """Check that znodes share one object per access list, counted once for each znode."""
+        """Check that znodes share one object per access list, with a correct reference count."""
         refs: dict[bytes, int] = {}
         for path, node in self.nodes.items():
             encoded = node.acl.encoded
@@ -510,22 +513,22 @@ class DataTree(TreeView):
                 assert used, f"the access list {acl.lines} is kept without a znode"
 
     def _validate_digest(self) -> None:
-        """Check that the digest is the sum over the znodes, but for those that wait to be counted again."""
-        waiting = set(self._unmarked_paths)
+        """Check that the digest is the sum over the znodes that are not stale."""
+        waiting = set(self._stale_paths)
         total = 0
         for path, node in self.nodes.items():
-            if node.is_unmarked:
-                assert path in waiting, f"{path!r} has changed, and the digest does not know of it"
+            if node.is_digest_stale:
+                assert path in waiting, f"{path!r} is stale, but not on the list"
             else:
-                assert node.mark == node.checksum(path, node.stat()), f"the digest of {path!r} is out of date"
-                total += node.mark
-        assert self._marked_sum == total, f"the digest is {self._marked_sum:#x}, the znodes add up to {total:#x}"
+                assert node.digest_part == node.checksum(path, node.stat()), f"the digest of {path!r} is out of date"
+                total += node.digest_part
+        assert self._digest_sum == total, f"the digest is {self._digest_sum:#x}, the znodes add up to {total:#x}"
 
 
 def is_reapable(node: Znode, time_ms: int) -> bool:
-    """Return True if the store itself may delete `node`: it has no children, and
+    """Return True if the store itself may delete `node`, which must have no children.
 
-    a container has had some, a TTL znode has not been written for longer than its TTL.
+    A container must have had a child. A TTL znode must not have been written for longer than its TTL.
     """
     if node.num_children:
         return False
@@ -535,16 +538,16 @@ def is_reapable(node: Znode, time_ms: int) -> bool:
 
 
 def size_of(data: bytes | None) -> int:
-    """Bytes of a znode's data."""
+    """Return the bytes of a znode's data."""
     return len(data) if data is not None else 0
 
 
-def _enlist(family: More, path: bytes, node: Znode) -> None:
-    """Put a znode at the end of its parent's children."""
-    children = family.children
+def _append_child(extra: ZnodeExtra, path: bytes, node: Znode) -> None:
+    """Append a znode to its parent's list of children."""
+    children = extra.children
     if children is None:
         node.slot = 0
-        family.children = [path]
+        extra.children = [path]
     else:
         node.slot = len(children)
         children.append(path)

@@ -1,17 +1,18 @@
-"""Feature levels: by which rules the commands of the log are answered.
+"""Feature levels: the rules by which the commands of the log are planned.
 
-All replicas must answer a command alike, also while nodes of two builds work together. A build that answers some
-command otherwise than the build before does so from a new level on. The level in force is part of the replicated state:
-an entry of kind LEVEL raises it, and every command behind that entry is planned by it. A node never plans by the
-highest level that its own build supports.
+All replicas must plan a command alike, also while nodes of two builds work together. A build that plans a command
+differently than the previous build does so from a new level on. The level in force is part of the replicated state: an
+entry of kind LEVEL raises it, and every command after that entry is planned by it. A node never plans by the highest
+level that its own build supports.
 
     body of a LEVEL entry := format:u8 (1)  level:u32
 
-How the level rises, and who is refused, is in `coord.server.membership.levels`; docs/compatibility.md has the
+`coord.server.membership.levels` decides when the level rises and which nodes are rejected; docs/compatibility.md has
+the
 operator's side.
 
-To change an answer: add a level to LEVELS with one line that says what changes, ask `StateMachine.level` where the
-command is planned, and keep the older branch for as long as a log of an older level may have to be read.
+To change a rule: add a level to LEVELS with one line that describes the change, check `StateMachine.has` where the
+command is planned, and keep the older branch as long as a log of an older level may have to be read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 
 #: Every level and what it changes. Levels ascend by one; the last one is the highest that this build supports.
 LEVELS: Final = (
-    "builds from before there were feature levels",
+    "builds without feature levels",
     "in a multi, a createTTL whose flags name no TTL is a create with these flags, as in ZooKeeper 3.9.5",
 )
 #: The highest level that this build supports.
@@ -39,7 +40,7 @@ def encode_level(level: int) -> bytes:
 
 
 def decode_level(data: bytes) -> int:
-    """Return the level in the body of a LEVEL entry; fields behind the level are ignored. Raises ValueError."""
+    """Return the level in the body of a LEVEL entry; fields after the level are ignored. Raise ValueError."""
     if len(data) < _BODY.size or data[0] != _FORMAT:
         raise ValueError(f"not a feature level of format {_FORMAT}: {data[:16]!r}")
     level: int = _BODY.unpack_from(data)[1]

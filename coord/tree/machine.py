@@ -2,17 +2,17 @@
 
     batch bytes -> command -> plan (deltas or an error code) -> apply to the tree -> CommandOutcome(reply body, events)
 
-Two replicas that apply the same batches have the same tree, sessions, zxids and digest. Nothing depends on a clock,
-on randomness or on the order of a set. Nothing that a client sends raises: a rejected command is an outcome like any
-other. It takes a zxid and changes nothing else. A record that cannot be read is rejected with MarshallingError.
+Two replicas that apply the same batches have the same tree, sessions, zxids and digest. The state depends neither on a
+clock nor on randomness nor on the order of a set. No request of a client raises an exception: a rejected command is an
+outcome, too. It takes a zxid and changes nothing else. A malformed record is rejected with MarshallingError.
 
 Differences from ZooKeeper 3.9, each where ZooKeeper is plainly at fault:
 
-- An unreadable write is rejected; in ZooKeeper it stops the ensemble.
+- A malformed write is rejected; in ZooKeeper it stops the ensemble.
 - create with the container flag makes a container; in ZooKeeper a persistent znode, because the flag is lost.
 - createTTL without a TTL flag is BadArguments; in ZooKeeper it can kill every server.
-- deleteContainer deletes only what may be reaped, and needs the permission to delete.
-- A hard quota rejects growth only, and counts the earlier parts of the same multi.
+- deleteContainer deletes only znodes that may be reaped, and needs the permission to delete.
+- A hard quota rejects only growth, and counts the earlier parts of the same multi.
 - Sequence numbers continue after 2147483647 instead of turning negative; a version never becomes -1.
 - No client can have the session id 0.
 """
@@ -41,11 +41,11 @@ from coord.errors import (
 )
 from coord.tree.acl import IDENTITY_SCHEMES, IP, AccessList, Identity
 from coord.tree.command import (
+    BATCH_HEADER,
+    BATCH_HEADER_BYTES,
     COMMAND_HEADER,
     COMMAND_HEADER_BYTES,
     COUNT_MASK,
-    GROUP_HEADER,
-    GROUP_HEADER_BYTES,
     INTERNAL_SESSION,
     IS_FULL,
     Command,
@@ -106,7 +106,7 @@ if IS_COMPILED:
     from librt.strings import read_i32_be, read_i64_be
 
 _MASK_64: Final = (1 << 64) - 1
-#: Keep the parts of sessions and level in the digest apart from the tree's.
+#: Factors that keep the digest parts of sessions and level apart from the tree's.
 _SESSION_WEIGHT: Final = 0x9E3779B97F4A7C15
 _LEVEL_WEIGHT: Final = 0xBF58476D1CE4E5B9
 
@@ -123,8 +123,8 @@ class CommandOutcome:
     """The result of one command.
 
     `err` is OK or an error code; `body` is the reply record, empty after an error. `events` are for watchers, in order:
-    (event type, path, access list that decides which sessions may get the event). `owner` is that of the command: for
-    CREATE_SESSION and ATTACH a token of the connection that waits, whose owner is `zxid` from now on.
+    (event type, path, access list that decides which sessions may get the event). `owner` is the command's: for
+    CREATE_SESSION and ATTACH a token of the waiting connection, whose owner is `zxid` from now on.
     """
 
     def __init__(self, zxid: int, session_id: int, owner: int, cxid: int, opcode: int) -> None:
@@ -144,45 +144,45 @@ class StateMachine:
     def __init__(
         self, tree: DataTree | None = None, sessions: SessionTable | None = None, supported: int = SUPPORTED
     ) -> None:
-        """`supported`: the highest feature level that this build supports, or the build that a test simulates."""
+        """`supported` is the highest feature level of this build, or of the build that a test simulates."""
         assert supported >= 0, supported
         self.tree = tree if tree is not None else DataTree()
         self.sessions = sessions if sessions is not None else SessionTable()
         self.supported = supported
-        #: The feature level in force: the next command is planned by it. Moves up with a LEVEL entry, never down.
+        #: The feature level in force, by which the next command is planned. Raised by a LEVEL entry, never lowered.
         self.level: int = 0
-        #: The zxid of the last command, rejected ones included. Moves by one, before the command is applied: every
-        #: replica does the same commands in the same order, and no reader looks between the two.
+        #: Zxid of the last command, rejected ones included. Moves by one before the command is applied, which is safe:
+        #: every replica applies the same commands in the same order, and no reader runs in between.
         self.last_zxid: int = 0
-        #: The newest leader's time of a batch that was applied. Never goes back: a new leader's clock may be behind.
+        #: Largest leader time of an applied batch. Never decreases: a new leader's clock may be behind.
         self.applied_time_ms: int = 0
         # See `serve_clients`.
         self._answered: Container[int] | None = None
         self._watches: WatchTable | None = None
 
     def serve_clients(self, sessions: Container[int] | None, watches: WatchTable | None) -> None:
-        """Write reply bodies only for commands of `sessions`, and collect events only while `watches` holds any.
+        """Encode reply bodies only for commands of `sessions`, and collect events only while `watches` is not empty.
 
-        None: for all commands; always. The caller changes both as its clients come and go. The replicated state does
-        not depend on either.
+        None stands for all sessions, and for always. The caller changes both objects as its clients come and go. The
+        replicated state depends on neither.
         """
         self._answered = sessions
         self._watches = watches
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
-    def apply_group(self, data: bytes) -> list[CommandOutcome]:
+    def apply_batch(self, data: bytes) -> list[CommandOutcome]:
         """Apply a whole entry. Return one outcome per command, in order.
 
-        Bytes that are not a batch, or that end within one, become a single rejected command of session 0. The log has
+        Bytes that are not a batch, or that end inside one, become a single rejected command of session 0. The log has
         checksums, so only a bug can have written such bytes; all replicas continue alike.
         """
         outcomes: list[CommandOutcome] = []
         count = 1
         size = len(data)
-        at = GROUP_HEADER_BYTES
-        if size >= GROUP_HEADER_BYTES:
-            count = self.begin_group(data)
+        at = BATCH_HEADER_BYTES
+        if size >= BATCH_HEADER_BYTES:
+            count = self.begin_batch(data)
         for _ in range(count):
             body_at = at + COMMAND_HEADER_BYTES
             if body_at > size:
@@ -201,13 +201,13 @@ class StateMachine:
             outcomes.append(self._apply(session_id, owner, cxid, opcode, data, body_at, at))
         return outcomes
 
-    def begin_group(self, data: bytes) -> int:
-        """Take over time and flags of a batch, and return the number of its commands, to be applied one by one.
+    def begin_batch(self, data: bytes) -> int:
+        """Adopt time and flags of a batch, and return the number of its commands, to be applied one by one.
 
-        `data` has a whole header.
+        `data` has at least a whole header.
         """
-        assert len(data) >= GROUP_HEADER_BYTES, f"a batch header of {len(data)} bytes"
-        time_ms, flags_and_count = GROUP_HEADER.unpack_from(data)
+        assert len(data) >= BATCH_HEADER_BYTES, f"a batch header of {len(data)} bytes"
+        time_ms, flags_and_count = BATCH_HEADER.unpack_from(data)
         count: int = flags_and_count & COUNT_MASK
         tree = self.tree
         tree.is_full = flags_and_count & IS_FULL != 0
@@ -222,13 +222,13 @@ class StateMachine:
         return torn
 
     def apply(self, command: Command, time_ms: int) -> CommandOutcome:
-        """Apply one command as if it were a batch of its own."""
+        """Apply one command as a batch of its own."""
         self._advance_time(time_ms)
         body = command.body
         return self._apply(command.session_id, command.owner, command.cxid, command.opcode, body, 0, len(body))
 
     def apply_membership(self, text: bytes) -> CommandOutcome:
-        """Write the server lines `text` of the members into /zookeeper/config: a change of members is committed.
+        """Write the members' server lines `text` into /zookeeper/config, after a committed change of the members.
 
         The change takes a zxid like a command of session 0, and that zxid is the version at the end of the text. Data
         watches of the znode fire. Its version stays -1, as in ZooKeeper.
@@ -241,11 +241,10 @@ class StateMachine:
         return outcome
 
     def raise_level(self, data: bytes) -> CommandOutcome:
-        """Apply a LEVEL entry: commands behind it are planned by its level. A lower level than the present one changes
-        nothing.
+        """Apply a LEVEL entry: later commands are planned by its level. A lower level changes nothing.
 
-        The entry takes a zxid like a command of session 0, so that replicas with equal zxids have equal digests. Raises
-        UnsupportedLevel or ValueError; then nothing has changed.
+        The entry takes a zxid like a command of session 0, so that replicas with equal zxids have equal digests. Raise
+        UnsupportedLevel or ValueError without having changed anything.
         """
         level = decode_level(data)
         if level > self.supported:
@@ -255,12 +254,13 @@ class StateMachine:
         return CommandOutcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
 
     def has(self, level: int) -> bool:
-        """Return True if the change of `level` is in force. What this build supports must not decide anything."""
+        """Return True if the change of `level` is in force. Planning must not depend on the level that a build
+        supports."""
         assert level <= SUPPORTED, f"level {level} is not in LEVELS"
         return self.level >= level
 
     def _events_of(self, outcome: CommandOutcome) -> list[Event] | None:
-        """Return the list for the events of an outcome, None if no session watches anything."""
+        """Return the list for the events of an outcome, or None if no session watches anything."""
         if self._watches is not None and self._watches.is_empty():
             return None
         outcome.events = []
@@ -293,12 +293,12 @@ class StateMachine:
             else:
                 self._command(outcome, session, data, at, end)
         except RemoteProtocolError:
-            # Decoding comes before any change, in every branch.
+            # Every branch decodes before it changes anything.
             outcome.err = MARSHALLING_ERROR
         return outcome
 
     def _command(self, outcome: CommandOutcome, session: Session, data: bytes, at: int, end: int) -> None:
-        """A command of a live session, other than setData and multi."""
+        """Apply a command of a live session, other than setData and multi."""
         opcode = outcome.opcode
         tree = self.tree
         if opcode in (OP_CREATE, OP_CREATE2, OP_CREATE_CONTAINER, OP_CREATE_TTL):
@@ -320,7 +320,7 @@ class StateMachine:
             outcome.err = RECONFIG_DISABLED if opcode == OP_RECONFIG else UNIMPLEMENTED
 
     def _perform(self, outcome: CommandOutcome, planned: Planned) -> None:
-        """Apply a planned change to the tree and write the reply."""
+        """Apply a planned change to the tree and encode the reply."""
         if isinstance(planned, int):
             outcome.err = planned
             return
@@ -335,19 +335,19 @@ class StateMachine:
             outcome.body = _pack_i32(len(planned.path)) + planned.path + node.stat()
 
     def _multi(self, outcome: CommandOutcome, session: Session, data: bytes, at: int, end: int) -> None:
-        """multi: the header of the reply says OK even if the parts were refused."""
+        """Apply a multi. The header of the reply has OK even if the parts were rejected."""
         ops = decode_multi(data, at, end)
         for op in ops:
             if op.opcode == OP_CREATE_TTL and self.has(CREATE_TTL_IN_MULTI):
-                _name_plainly(op)
+                _convert_to_create(op)
             if op.create is None and op.opcode not in (OP_SET_DATA, OP_CHECK, OP_DELETE):
-                raise RemoteProtocolError(f"operation {op.opcode} has no place in a multi")
+                raise RemoteProtocolError(f"operation {op.opcode} is not allowed in a multi")
             if op.create is not None and op.opcode != OP_CREATE_TTL and not 0 <= op.create.flags <= CREATE_CONTAINER:
-                # Alone such a create is BadArguments; in a multi ZooKeeper does not get as far as its parts.
-                raise RemoteProtocolError(f"flags {op.create.flags} make no sense")
+                # Alone such a create is BadArguments; in a multi ZooKeeper fails before it looks at the parts.
+                raise RemoteProtocolError(f"invalid create flags {op.create.flags}")
         planned = plan_multi(self.tree, session, ops)
         if planned.err:
-            outcome.body = _refused_multi(len(ops), planned.failed, planned.err)
+            outcome.body = _rejected_multi(len(ops), planned.failed, planned.err)
             return
         events = self._events_of(outcome)
         parts: list[bytes] = []
@@ -364,7 +364,7 @@ class StateMachine:
     def _perform_part(
         self, opcode: int, delta: Delta | None, zxid: int, events: list[Event] | None, parts: list[bytes]
     ) -> None:
-        """Make the change of one part of a multi and append its part of the reply."""
+        """Apply one part of a multi and append its part of the reply."""
         if delta is None:
             parts.append(_pack_i32(opcode) + _DONE)
             return
@@ -377,7 +377,7 @@ class StateMachine:
             if opcode == OP_CREATE and delta.kind != KIND_CONTAINER:
                 parts.append(_pack_i32(opcode) + _DONE + _pack_i32(len(path)) + path)
             else:
-                # Every create that answers with a Stat answers as create2.
+                # Every create whose reply has a Stat is reported as create2.
                 assert node is not None, path
                 parts.append(_pack_i32(OP_CREATE2) + _DONE + _pack_i32(len(path)) + path + node.stat())
         elif node is not None:
@@ -388,7 +388,7 @@ class StateMachine:
     # --- sessions ----------------------------------------------------------------------------------------------------
 
     def _without_session(self, outcome: CommandOutcome, data: bytes, at: int, end: int) -> int:
-        """Apply a command whose session is not there: a new session, the leader's own command, or one that is late."""
+        """Apply a command without a live session: a new session, the leader's own command, or a late command."""
         opcode = outcome.opcode
         session_id = outcome.session_id
         if opcode == OP_CREATE_SESSION:
@@ -406,7 +406,7 @@ class StateMachine:
     def _attach(self, session: Session, zxid: int, data: bytes, at: int, end: int) -> int:
         timeout_ms, passwd, address, proved = decode_attach(data, at, end)
         if not passwords_match(session.passwd, passwd):
-            # As if there were no such session, so that a wrong password reveals nothing.
+            # The same error as for an expired session, so that a wrong password reveals nothing.
             return SESSION_EXPIRED
         if timeout_ms <= 0 or not _are_identities(proved):
             return BAD_ARGUMENTS
@@ -416,7 +416,7 @@ class StateMachine:
     def _authenticate(self, session: Session, data: bytes, at: int, end: int) -> int:
         proved = decode_identities(data, at, end)
         if not proved:
-            raise RemoteProtocolError("an AUTH without an identity")
+            raise RemoteProtocolError("an AUTH command has no identity")
         if not _are_identities(proved) or not self.sessions.add_identities(session, proved):
             return AUTH_FAILED
         return OK
@@ -435,9 +435,9 @@ class StateMachine:
     ) -> Answer:
         """Answer a read from this replica. Return (error code, reply record); never raises.
 
-        The request record is `body[at:end]`, to the end of `body` by default. Covers getData, exists, getChildren,
+        The request record is `body[at:end]`, to the end of `body` by default. Supports getData, exists, getChildren,
         getChildren2, getACL, getEphemerals, getAllChildrenNumber, multiRead, whoAmI, sync, addWatch, checkWatches
-        and removeWatches; anything else is UNIMPLEMENTED. Watches are set in `watches` under the session's id.
+        and removeWatches; other opcodes return UNIMPLEMENTED. Watches are set in `watches` under the session's id.
         """
         try:
             return answer_read(self.tree, opcode, body, at, len(body) if end < 0 else end, session, watches)
@@ -458,9 +458,10 @@ class StateMachine:
             return QUOTA_EXCEEDED, []
 
     def notify(self, outcome: CommandOutcome, watches: WatchTable) -> list[tuple[int, bytes, list[int]]]:
-        """Return the notifications for an outcome's events: (event type, path, session ids) in the order to send them.
+        """Return the notifications for an outcome's events: (event type, path, session ids), in the order to send them.
 
-        One-shot watches are used up. As in ZooKeeper, a session that may not read the znode gets no notification.
+        Remove the one-shot watches that fire. As in ZooKeeper, a session that may not read the znode gets no
+        notification.
         """
         fired: list[tuple[int, bytes, list[int]]] = []
         for event_type, path, acl in outcome.events:
@@ -475,12 +476,12 @@ class StateMachine:
         session = self.sessions.find(session_id)
         return session is not None and acl.allows(PERM_READ, session.identities)
 
-    # --- comparing and keeping ---------------------------------------------------------------------------------------
+    # --- digest, invariants, snapshots -------------------------------------------------------------------------------
 
     def digest(self) -> int:
         """Return 64 bits over tree, sessions and level, equal on all replicas with equal `last_zxid`.
 
-        At level 0 the digest is that of builds from before there were levels.
+        At level 0 the digest is the one of builds without feature levels.
         """
         parts = self.tree.digest_sum() + self.sessions.digest_sum * _SESSION_WEIGHT + self.level * _LEVEL_WEIGHT
         return parts & _MASK_64
@@ -494,7 +495,7 @@ class StateMachine:
             assert session_id in self.sessions.sessions, f"ephemerals outlive their session {session_id:#x}"
         for path, node in self.tree.nodes.items():
             newest = max(node.czxid, node.mzxid, node.pzxid)
-            assert newest <= self.last_zxid, f"{path!r} has the zxid {newest}, the last is {self.last_zxid}"
+            assert newest <= self.last_zxid, f"{path!r} has zxid {newest}, the last zxid is {self.last_zxid}"
             assert node.mtime <= self.applied_time_ms, f"{path!r} was written at {node.mtime}, later than the log"
         assert 0 <= self.level <= self.supported, f"level {self.level}, this build supports {self.supported}"
 
@@ -503,13 +504,13 @@ class StateMachine:
         return self.tree.reap_candidates(time_ms)
 
     def snapshot_chunks(self) -> Iterator[bytes]:
-        """Return the state as a stream of chunks (snapshot.py). This only reads, so a forked child can write it."""
+        """Yield the state as chunks (snapshot.py). Only reads the state, so a forked child can write it."""
         time_ms = self.applied_time_ms
         return write_snapshot(self.tree, self.sessions, self.last_zxid, time_ms, self.digest(), self.level)
 
     @classmethod
     def restore(cls, pieces: Iterable[bytes], supported: int = SUPPORTED) -> StateMachine:
-        """Return the state machine of a snapshot in pieces of any size. Raises CorruptRecord, UnsupportedLevel."""
+        """Return the state machine of a snapshot in pieces of any size. Raise CorruptRecord, UnsupportedLevel."""
         reader = SnapshotDecoder(supported=supported)
         for piece in pieces:
             reader.feed(piece)
@@ -517,7 +518,7 @@ class StateMachine:
 
     @classmethod
     def of_snapshot(cls, reader: SnapshotDecoder) -> StateMachine:
-        """Return the state machine of a snapshot that has been fed to `reader` whole. Raises CorruptRecord."""
+        """Return the state machine of a snapshot that was fed to `reader` completely. Raise CorruptRecord."""
         reader.check_end()
         machine = cls(reader.tree, reader.sessions, reader.supported)
         machine.level = reader.level
@@ -527,10 +528,10 @@ class StateMachine:
         return machine
 
 
-def _name_plainly(op: MultiOp) -> None:
-    """Read a createTTL whose flags name no TTL as the create that it is (level CREATE_TTL_IN_MULTI).
+def _convert_to_create(op: MultiOp) -> None:
+    """Turn a createTTL whose flags name no TTL into a create (level CREATE_TTL_IN_MULTI).
 
-    Flags that make no sense stay: ZooKeeper refuses that part with BadArguments.
+    Invalid flags stay: ZooKeeper rejects that part with BadArguments.
     """
     create = op.create
     if create is not None and 0 <= create.flags <= CREATE_CONTAINER:
@@ -539,11 +540,11 @@ def _name_plainly(op: MultiOp) -> None:
 
 
 def _are_identities(proved: list[Identity]) -> bool:
-    """Return True if a session may be given these identities."""
+    """Return True if a session may have these identities."""
     return all(scheme in IDENTITY_SCHEMES for scheme, _ in proved)
 
 
-def _refused_multi(count: int, failed: int, err: int) -> bytes:
+def _rejected_multi(count: int, failed: int, err: int) -> bytes:
     """Return the reply to a multi whose part `failed` was rejected with `err`."""
     assert 0 <= failed < count, f"part {failed} of {count} was rejected"
     parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""One znode, and the changes that the tree knows how to make to znodes."""
+"""One znode, the rules of paths, and the changes that the tree can apply to znodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if IS_COMPILED:
 #: czxid mzxid ctime mtime version cversion aversion ephemeral_owner data_length num_children pzxid
 STAT: Final = struct.Struct("!qqqqiiiqiiq")
 _pack_stat: Final = STAT.pack
-#: Under a name of this module's own: compiled, one that is imported is looked up anew for every call.
+#: A name in this module: compiled code looks up an imported name anew for every call.
 _crc: Final = crc32c
 
 KIND_PERSISTENT: Final = 0
@@ -27,10 +27,10 @@ KIND_CONTAINER: Final = 2
 KIND_TTL: Final = 3
 
 I32_MAX: Final = 0x7FFFFFFF
-#: Up to so many children ever created the Stat tells their number.
+#: Up to this many children ever created, the Stat determines their number.
 _CREATES_SHOWN: Final = I32_MAX // 2
 
-#: The largest prime below 2**32: brings a longer number into 32 bits without dropping any of its bits.
+#: The largest prime below 2**32: reduces a longer number to 32 bits so that every bit has an effect.
 _PRIME_32: Final = 0xFFFFFFFB
 
 ROOT: Final = b"/"
@@ -39,16 +39,16 @@ SLASH: Final = ord("/")
 _plain_name: Final = re.compile(rb"[\x20-\x2e\x30-\x7e]+").fullmatch
 _DOT: Final = ord(".")
 
-# Controls, private use, surrogates, specials; and everything beyond the basic plane, which ZooKeeper sees as
-# surrogates.
-_refused: Final = re.compile(r"[\x00-\x1f/\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]").search
+# Control characters, private use, surrogates, specials; and everything beyond the basic plane, which ZooKeeper handles
+# as surrogates.
+_rejected: Final = re.compile(r"[\x00-\x1f/\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]").search
 
 
 # --- paths: the rules of ZooKeeper's PathUtils, over UTF-8 bytes ------------------------------------------------------
 
 
 def last_slash(path: bytes) -> int:
-    """Return where the last slash of `path` is: what is in front of it is the parent. -1 without one."""
+    """Return the position of the last slash of `path`, before which the parent's path ends; -1 without a slash."""
     if not IS_COMPILED:
         return path.rfind(b"/")
     at: i64 = len(path) - 1
@@ -58,7 +58,7 @@ def last_slash(path: bytes) -> int:
 
 
 def _is_plain(path: bytes, at: int) -> bool:
-    """Return True if `path[at:]` is printable ASCII that does not begin with a dot. Decided without a copy."""
+    """Return True if `path[at:]` is printable ASCII and does not begin with a dot. Does not copy."""
     if not IS_COMPILED:
         return _plain_name(path, at) is not None and path[at] != _DOT
     start: i64 = at
@@ -84,11 +84,11 @@ def is_valid_name(path: bytes, at: int = 0) -> bool:
         text = name.decode()
     except UnicodeDecodeError:
         return False
-    return _refused(text) is None
+    return _rejected(text) is None
 
 
 def is_valid_path(path: bytes) -> bool:
-    """Return True if `path` is absolute and all its parts are valid names; the root is."""
+    """Return True if `path` is absolute and all its parts are valid names. The root is valid."""
     if path == ROOT:
         return True
     if not path.startswith(ROOT):
@@ -97,7 +97,7 @@ def is_valid_path(path: bytes) -> bool:
 
 
 def parent_of(path: bytes) -> bytes:
-    """The path of the parent; `path` is valid and not the root."""
+    """Return the path of the parent. `path` must be valid and not the root."""
     return path[: last_slash(path)] or ROOT
 
 
@@ -105,14 +105,14 @@ def parent_of(path: bytes) -> bytes:
 
 
 def wrap_i32(value: int) -> int:
-    """`value` as a Java int has it after overflow."""
+    """Return `value` as a Java int after overflow."""
     return ((value + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
 
 def next_version(version: int) -> int:
-    """The version after `version`.
+    """Return the version after `version`.
 
-    Wraps to the negative numbers like ZooKeeper's, but leaves out -1: a compare-and-set that named it would match any
+    Wraps to negative numbers like ZooKeeper's, but skips -1: a compare-and-set with version -1 would match any
     version and fence nothing.
     """
     if version == -2:
@@ -121,22 +121,22 @@ def next_version(version: int) -> int:
 
 
 @mypyc_attr(acyclic=True)
-class More:
-    """What most znodes do without, since they are persistent leaves with the access list they were made with.
+class ZnodeExtra:
+    """Fields that most znodes do not need, because they are persistent leaves with their first access list.
 
-    `creates` counts the children ever created, which is the next sequence number; it does not wrap. `children` holds
-    the full paths of the children (the tree's own keys, so a name costs no memory twice) in the order of creation, each
-    at the place that its `Znode.slot` says, and None where one was deleted; `DataTree` closes the ranks.
+    `creates` counts the children ever created, which is the next sequence number; it does not wrap. `children` has
+    the full paths of the children in the order of creation (the same objects as the tree's keys, so that no name is
+    stored twice). Each child is at its `Znode.slot`; a deleted child leaves None, and `DataTree` compacts the list.
     """
 
-    __slots__ = ("aversion", "children", "creates", "num_children", "pzxid", "tenure")
+    __slots__ = ("aversion", "children", "creates", "num_children", "owner_or_ttl", "pzxid")
 
     def __init__(self, pzxid: int) -> None:
         self.children: list[bytes | None] | None = None
         self.creates: i64 = 0
         self.pzxid: i64 = pzxid
-        #: Of an ephemeral znode the session that owns it, of a TTL znode its milliseconds, else 0.
-        self.tenure: i64 = 0
+        #: For an ephemeral znode its session, for a TTL znode its TTL in ms, else 0.
+        self.owner_or_ttl: i64 = 0
         self.num_children: i32 = 0
         self.aversion: i32 = 0
 
@@ -145,25 +145,25 @@ class More:
 class Znode:
     """A znode. Its path is its key in the tree.
 
-    There may be millions, so this has the fewest bytes that will do: compiled, the numbers are native and an object is
-    96 bytes; what few znodes need is in another object, `more`. The Stat as the wire has it is made anew whenever it is
-    asked for (`stat`).
+    There may be millions, so an object is as small as possible: compiled, the numbers are native and an object takes
+    96 bytes; fields that few znodes need are in another object, `extra`. The wire form of the Stat is built on demand
+    (`stat`).
 
-    `slot` is this znode's place among its parent's `children`; -1 before it has one, as planning's sketches never do.
+    `slot` is this znode's index in its parent's `children`; -1 before it is in a tree, as for planning copies.
 
-    `mark` is this znode's part of the tree's digest: a checksum over Stat, path, kind, access list and data as they
-    were when `remark` was called; `is_unmarked` says that it is out of date and the tree has this znode on its list.
+    `digest_part` is this znode's part of the tree's digest: a checksum over Stat, path, kind, access list and data, as
+    of the last `update_digest`. If `is_digest_stale`, it is out of date, and the tree has this znode on its list.
     """
 
     __slots__ = (
-        "_mark",
+        "_digest_part",
         "acl",
         "ctime",
         "czxid",
         "data",
-        "is_unmarked",
+        "extra",
+        "is_digest_stale",
         "kind",
-        "more",
         "mtime",
         "mzxid",
         "slot",
@@ -173,108 +173,108 @@ class Znode:
     def __init__(self, data: bytes | None, acl: AccessList, kind: int, ephemeral_owner: int, ttl_ms: int) -> None:
         self.data: bytes | None = data
         self.acl: AccessList = acl
-        self.more: More | None = None
+        self.extra: ZnodeExtra | None = None
         self.czxid: i64 = 0
         self.mzxid: i64 = 0
         self.ctime: i64 = 0
         self.mtime: i64 = 0
         self.version: i32 = 0
-        self._mark: i32 = 0
+        self._digest_part: i32 = 0
         self.slot: i32 = -1
         self.kind: u8 = kind
-        self.is_unmarked: bool = False
-        tenure = ttl_ms if kind == KIND_TTL else ephemeral_owner
-        if tenure:
-            self.grown().tenure = tenure
+        self.is_digest_stale: bool = False
+        owner_or_ttl = ttl_ms if kind == KIND_TTL else ephemeral_owner
+        if owner_or_ttl:
+            self.ensure_extra().owner_or_ttl = owner_or_ttl
 
-    def grown(self) -> More:
-        """`more`, which is there from now on."""
-        more = self.more
-        if more is None:
-            more = self.more = More(self.czxid)
-        return more
+    def ensure_extra(self) -> ZnodeExtra:
+        """Return `extra`, after creating it if it is missing."""
+        extra = self.extra
+        if extra is None:
+            extra = self.extra = ZnodeExtra(self.czxid)
+        return extra
 
-    def if_planted(self) -> Znode | None:
-        """This znode if it is one of the tree's, None if it is a sketch."""
+    def if_in_tree(self) -> Znode | None:
+        """Return this znode if it is in a tree, None if it is a planning copy."""
         return self if self.slot >= 0 else None
 
-    def sketch(self, version: int) -> Znode:
-        """A znode like this one as far as planning looks at it, at that version."""
-        drawn = Znode(None, self.acl, self.kind, self.ephemeral_owner, self.ttl_ms)
-        drawn.version = version
-        more = self.more
-        if more is not None:
-            copied = drawn.grown()
-            copied.creates = more.creates
-            copied.num_children = more.num_children
-            copied.aversion = more.aversion
-        return drawn
+    def planning_copy(self, version: int) -> Znode:
+        """Return a copy with the fields that planning reads, and with this version."""
+        made = Znode(None, self.acl, self.kind, self.ephemeral_owner, self.ttl_ms)
+        made.version = version
+        extra = self.extra
+        if extra is not None:
+            copied = made.ensure_extra()
+            copied.creates = extra.creates
+            copied.num_children = extra.num_children
+            copied.aversion = extra.aversion
+        return made
 
     @property
     def ephemeral_owner(self) -> int:
-        """The session with which the znode ends; 0 if it does not."""
-        more = self.more
-        return more.tenure if more is not None and self.kind != KIND_TTL else 0
+        """The session that owns an ephemeral znode; 0 for other znodes."""
+        extra = self.extra
+        return extra.owner_or_ttl if extra is not None and self.kind != KIND_TTL else 0
 
     @property
     def ttl_ms(self) -> int:
-        """How long a TTL znode may be left alone; 0 for all others."""
-        more = self.more
-        return more.tenure if more is not None and self.kind == KIND_TTL else 0
+        """Time without a write after which a TTL znode may be deleted; 0 for other znodes."""
+        extra = self.extra
+        return extra.owner_or_ttl if extra is not None and self.kind == KIND_TTL else 0
 
     def children(self) -> list[bytes]:
-        """The paths of its children in the order of creation."""
-        more = self.more
-        if more is None or more.children is None:
+        """Return the paths of the children in the order of creation."""
+        extra = self.extra
+        if extra is None or extra.children is None:
             return []
-        return [child for child in more.children if child is not None]
+        return [child for child in extra.children if child is not None]
 
     @property
     def num_children(self) -> int:
-        """Return how many children it has."""
-        more = self.more
-        return more.num_children if more is not None else 0
+        """The number of children."""
+        extra = self.extra
+        return extra.num_children if extra is not None else 0
 
     @property
     def creates(self) -> int:
-        """Return how many children were ever created."""
-        more = self.more
-        return more.creates if more is not None else 0
+        """The number of children ever created."""
+        extra = self.extra
+        return extra.creates if extra is not None else 0
 
     @property
     def pzxid(self) -> int:
-        """The zxid of the last change of its children, or of its own creation."""
-        more = self.more
-        return more.pzxid if more is not None else self.czxid
+        """The zxid of the last creation or deletion of a child, or of this znode's own creation."""
+        extra = self.extra
+        return extra.pzxid if extra is not None else self.czxid
 
     @property
     def aversion(self) -> int:
-        """The version of its access list."""
-        more = self.more
-        return more.aversion if more is not None else 0
+        """The version of the access list."""
+        extra = self.extra
+        return extra.aversion if extra is not None else 0
 
     @property
-    def mark(self) -> int:
-        """This znode's part of the tree's digest, as `remark` left it; 0 before."""
-        mark: int = self._mark
-        return mark & 0xFFFFFFFF
+    def digest_part(self) -> int:
+        """This znode's part of the tree's digest as of the last `update_digest`; 0 before the first."""
+        part: int = self._digest_part
+        return part & 0xFFFFFFFF
 
     def stat(self) -> bytes:
-        """The Stat as the wire has it."""
+        """Return the wire form of the Stat."""
         if IS_COMPILED:
             out = BytesWriter()
             self._write_stat(out)
             return out.getvalue()
         data = self.data
         length = len(data) if data is not None else 0
-        more = self.more
-        if more is None:
+        extra = self.extra
+        if extra is None:
             leaf: bytes = _pack_stat(
                 self.czxid, self.mzxid, self.ctime, self.mtime, self.version, 0, 0, 0, length, 0, self.czxid
             )
             return leaf
-        creates: int = more.creates
-        children: int = more.num_children
+        creates: int = extra.creates
+        children: int = extra.num_children
         packed: bytes = _pack_stat(
             self.czxid,
             self.mzxid,
@@ -282,34 +282,34 @@ class Znode:
             self.mtime,
             self.version,
             wrap_i32(2 * creates - children),
-            more.aversion,
-            more.tenure if self.kind != KIND_TTL else 0,
+            extra.aversion,
+            extra.owner_or_ttl if self.kind != KIND_TTL else 0,
             length,
             children,
-            more.pzxid,
+            extra.pzxid,
         )
         return packed
 
     def _write_stat(self, out: BytesWriter) -> None:
-        """`stat`, compiled."""
+        """Write the wire form of the Stat. Compiled builds only."""
         creates: i64 = 0
         children: i32 = 0
         pzxid: i64 = self.czxid
         owner: i64 = 0
         aversion: i32 = 0
-        more = self.more
-        if more is not None:
-            creates = more.creates
-            children = more.num_children
-            pzxid = more.pzxid
-            aversion = more.aversion
+        extra = self.extra
+        if extra is not None:
+            creates = extra.creates
+            children = extra.num_children
+            pzxid = extra.pzxid
+            aversion = extra.aversion
             if self.kind != KIND_TTL:
-                owner = more.tenure
+                owner = extra.owner_or_ttl
         data = self.data
         length: i64 = 0
         if data is not None:
             length = len(data)
-        # As ZooKeeper counts for the wire: every create and every delete of a child.
+        # The wire's cversion counts every create and every delete of a child, as in ZooKeeper.
         cversion: i64 = 2 * creates - i64(children)
         if cversion > I32_MAX:
             cversion = wrap_i32(cversion)
@@ -326,9 +326,9 @@ class Znode:
         write_i64_be(out, pzxid)
 
     def take_stat(self, data: bytes, at: int, creates: int) -> bool:
-        """Become the znode of the Stat at `data[at:]`, which `creates` belongs to.
+        """Set the fields of the Stat at `data[at:]`, with the number `creates`.
 
-        False if both contradict each other, or what is known of the znode: its data and whose it is.
+        Return False if they contradict each other, or the znode's data or owner.
         """
         if IS_COMPILED:
             self.czxid, self.mzxid = read_i64_be(data, at), read_i64_be(data, at + 8)
@@ -344,13 +344,13 @@ class Znode:
             fields = STAT.unpack_from(data, at)
             self.czxid, self.mzxid, self.ctime, self.mtime, self.version = fields[:5]
             cversion, aversion, owner, length, children, pzxid = fields[5:]
-        if aversion or children or creates or pzxid != self.czxid or self.more is not None:
-            more = self.grown()
-            more.aversion = aversion
-            more.num_children = children
-            more.creates = creates
-            more.pzxid = pzxid
-        # Not in 32 bits: an int beside an i32 would be taken for one.
+        if aversion or children or creates or pzxid != self.czxid or self.extra is not None:
+            extra = self.ensure_extra()
+            extra.aversion = aversion
+            extra.num_children = children
+            extra.creates = creates
+            extra.pzxid = pzxid
+        # Not in 32 bits: mypyc would convert an int next to an i32.
         number: int = children
         counted = 2 * creates - number
         if counted > I32_MAX:
@@ -359,51 +359,52 @@ class Znode:
         return (
             cversion == counted
             and length == (len(own) if own is not None else 0)
-            and owner == (self.ephemeral_owner if self.more is not None else 0)
+            and owner == (self.ephemeral_owner if self.extra is not None else 0)
         )
 
     def checksum(self, path: bytes, stat: bytes) -> int:
-        """What `mark` is when it is up to date with everything else; `stat` is this znode's."""
+        """Return the up-to-date value of `digest_part`; `stat` is this znode's Stat."""
         kind: int = self.kind
         data = self.data
-        more = self.more
+        extra = self.extra
         seed = kind
         if kind == KIND_TTL:
             seed = (self.ttl_ms * 4 + kind) % _PRIME_32
         stamp: int = _crc(path, seed)
         stamp ^= self.acl.stamp
         hidden = 0
-        if more is not None:
-            creates: int = more.creates
-            children: int = more.num_children
+        if extra is not None:
+            creates: int = extra.creates
+            children: int = extra.num_children
             if 2 * creates - children > I32_MAX:
-                # What the Stat no longer shows.
+                # The Stat does not determine the number of creates any more.
                 hidden = creates % _PRIME_32
         if data is not None and not hidden:
-            # As below, in one step.
+            # The same as below, in one step.
             return _crc(data + stat, stamp)
-        # A null and an empty data are different answers to a client.
+        # Null data and empty data are different replies to a client.
         stamp = _crc(data, stamp) if data is not None else ~stamp & 0xFFFFFFFF
         return _crc(stat, stamp ^ hidden)
 
     def _checksum_now(self, path: bytes) -> int:
-        """`checksum` with the Stat as it is; mostly in one step, compiled."""
+        """Return `checksum` with the present Stat; in compiled builds usually in one step."""
         data = self.data
-        more = self.more
+        extra = self.extra
         if (
             not IS_COMPILED
             or data is None
             or len(data) > NATIVE_BYTES_MAX
             or self.kind == KIND_TTL
-            or (more is not None and more.creates > _CREATES_SHOWN)
+            or (extra is not None and extra.creates > _CREATES_SHOWN)
         ):
             return self.checksum(path, self.stat())
         out = BytesWriter()
         out.write(path)
         out.write(data)
         self._write_stat(out)
-        # Going on from a CRC with the stamp on it is going on from the CRC alone where the next four bytes have the
-        # stamp on them.
+        # Continuing a CRC that was XORed with the stamp equals continuing the plain CRC over data whose next four bytes
+        # are
+        # XORed with the stamp.
         at: i64 = len(path)
         stamp: i64 = self.acl.stamp
         for _ in range(4):
@@ -412,18 +413,18 @@ class Znode:
             at += 1
         return _crc(out.getvalue(), self.kind)
 
-    def remark(self, path: bytes, stat: bytes | None = None) -> int:
-        """Bring `mark` up to date with everything else; returns it. `stat` is this znode's, where it is at hand."""
-        mark = self._checksum_now(path) if stat is None else self.checksum(path, stat)
-        self._mark = mark if mark <= I32_MAX else mark - 0x100000000
-        return mark
+    def update_digest(self, path: bytes, stat: bytes | None = None) -> int:
+        """Update `digest_part` and return it. `stat` is this znode's Stat, if the caller has it."""
+        part = self._checksum_now(path) if stat is None else self.checksum(path, stat)
+        self._digest_part = part if part <= I32_MAX else part - 0x100000000
+        return part
 
 
 @mypyc_attr(acyclic=True)
 class Delta:
-    """One planned change of one znode. Planning made sure that it can be applied.
+    """One planned change of one znode. Planning has checked that it can be applied.
 
-    A delta may bring the tree's own znode along, which planning has found, so that it is not looked up again.
+    A delta may carry the tree's znode that planning has found, so that applying need not look it up again.
     """
 
     def __init__(self, path: bytes) -> None:
@@ -432,7 +433,7 @@ class Delta:
 
 @mypyc_attr(acyclic=True)
 class CreateDelta(Delta):
-    """A new znode; `parent` exists and may have children."""
+    """Create a znode; `parent` exists and may have children."""
 
     def __init__(
         self,
@@ -457,7 +458,7 @@ class CreateDelta(Delta):
 
 @mypyc_attr(acyclic=True)
 class DeleteDelta(Delta):
-    """An existing znode without children, a child of `parent`, goes."""
+    """Delete an existing znode without children, a child of `parent`."""
 
     def __init__(self, path: bytes, parent: bytes, node: Znode | None = None, parent_node: Znode | None = None) -> None:
         self.path = path
@@ -468,7 +469,7 @@ class DeleteDelta(Delta):
 
 @mypyc_attr(acyclic=True)
 class SetDataDelta(Delta):
-    """New data; `version` is the one the znode has afterwards."""
+    """Replace a znode's data; `version` is its new version."""
 
     def __init__(self, path: bytes, data: bytes | None, version: int, node: Znode | None = None) -> None:
         self.path = path
@@ -479,7 +480,7 @@ class SetDataDelta(Delta):
 
 @mypyc_attr(acyclic=True)
 class SetAclDelta(Delta):
-    """A new access list; `aversion` is the one the znode has afterwards."""
+    """Replace a znode's access list; `aversion` is the list's new version."""
 
     def __init__(self, path: bytes, acl: AccessList, aversion: int) -> None:
         self.path = path

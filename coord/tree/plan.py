@@ -1,8 +1,8 @@
-"""Planning: from a request to the changes it makes, or to the error code that refuses it. Nothing is changed here.
+"""Planning: from a request to the changes that it makes, or to the error code that rejects it. Changes nothing.
 
-The order of the checks is ZooKeeper's, since a client sees which of several errors it gets. Planning reads through a
-View; the parts of a multi are planned one after the other over an Overlay, which shows the tree as the earlier parts
-would leave it. So a multi that fails has nothing to take back: its overlay is dropped.
+The order of the checks is ZooKeeper's, because a client sees which of several errors it gets. Planning reads a
+TreeView. The parts of a multi are planned one after the other over an Overlay, which shows the tree after the earlier
+parts. So a multi that fails has nothing to undo: its overlay is dropped.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from coord.wire.opcodes import (
 )
 from coord.wire.values import Acl, CreateRequest, MultiOp
 
-#: By the flags of a create.
+#: Create flags -> kind of znode.
 _KIND: Final = (
     KIND_PERSISTENT,
     KIND_EPHEMERAL,
@@ -73,16 +73,16 @@ _SEQUENTIAL: Final = (False, False, True, True, False, False, True)
 
 _SPECIAL: Final = frozenset(SPECIAL_PATHS)
 
-#: ZooKeeper keeps a TTL in 40 bits.
+#: ZooKeeper stores a TTL in 40 bits.
 TTL_MAX_MS: Final = (1 << 40) - 1
 
 
-#: What planning one operation says: the change to make, or a code; OK as a code where nothing changes (check).
+#: Result of planning one operation: the change to make, or an error code; OK means no change (check).
 Planned = Delta | int
 
 
 def _kind_of(request: CreateRequest) -> int:
-    """The kind of znode that a create asks for; -1 if the flags or the TTL make no sense."""
+    """Return the kind of znode that a create requests, or -1 for invalid flags or an invalid TTL."""
     flags = request.flags
     if flags < 0 or flags > CREATE_SEQUENTIAL_TTL:
         return -1
@@ -91,12 +91,12 @@ def _kind_of(request: CreateRequest) -> int:
         return kind if kind == KIND_TTL and 0 < request.ttl_ms <= TTL_MAX_MS else -1
     if kind == KIND_TTL:
         return -1
-    # Whatever else the flags say, createContainer makes a container; a sequential one, if they say that.
+    # createContainer makes a container whatever the flags are; a sequential one if the flags have that bit.
     return KIND_CONTAINER if request.opcode == OP_CREATE_CONTAINER else kind
 
 
 def plan_create(view: TreeView, session: Session, request: CreateRequest) -> Planned:
-    """create, create2, createContainer, createTTL. The delta's path has the sequence number."""
+    """Plan a create, create2, createContainer or createTTL. The delta's path has the sequence number."""
     kind = _kind_of(request)
     path = request.path
     slash = last_slash(path)
@@ -113,8 +113,9 @@ def plan_create(view: TreeView, session: Session, request: CreateRequest) -> Pla
         return NO_AUTH
     if _SEQUENTIAL[request.flags]:
         path = b"%s%010d" % (path, parent.creates)
-    # The parent exists, so only the last name can be wrong, or a second slash in front of it, for `//a` has the root
-    # as its parent. The root itself has no name and is there already.
+    # The parent exists, so only the last name can be invalid, or a second slash before it: `//a` has the root as
+    # parent.
+    # The root itself has no name and exists already.
     if slash == 1 or (not is_valid_name(path, slash + 1) and path != ROOT):
         return BAD_ARGUMENTS
     if view.find(path) is not None:
@@ -124,11 +125,11 @@ def plan_create(view: TreeView, session: Session, request: CreateRequest) -> Pla
     if view.enforces_quotas and view.is_over_quota(path, 1, size_of(request.data)):
         return QUOTA_EXCEEDED
     owner = session.session_id if kind == KIND_EPHEMERAL else 0
-    return CreateDelta(path, parent_path, request.data, acl, kind, owner, request.ttl_ms, parent.if_planted())
+    return CreateDelta(path, parent_path, request.data, acl, kind, owner, request.ttl_ms, parent.if_in_tree())
 
 
 def plan_set_data(view: TreeView, session: Session, path: bytes, data: bytes | None, version: int) -> Planned:
-    """setData."""
+    """Plan a setData."""
     node = view.find(path)
     if node is None:
         return _missing(path)
@@ -138,11 +139,11 @@ def plan_set_data(view: TreeView, session: Session, path: bytes, data: bytes | N
         return QUOTA_EXCEEDED
     if version not in (ANY_VERSION, node.version):
         return BAD_VERSION
-    return SetDataDelta(path, data, next_version(node.version), node.if_planted())
+    return SetDataDelta(path, data, next_version(node.version), node.if_in_tree())
 
 
 def plan_delete(view: TreeView, session: Session, path: bytes, version: int) -> Planned:
-    """delete."""
+    """Plan a delete."""
     if not _is_deletable(path):
         return BAD_ARGUMENTS
     parent_path = parent_of(path)
@@ -158,11 +159,11 @@ def plan_delete(view: TreeView, session: Session, path: bytes, version: int) -> 
         return BAD_VERSION
     if node.num_children:
         return NOT_EMPTY
-    return DeleteDelta(path, parent_path, node.if_planted(), parent.if_planted())
+    return DeleteDelta(path, parent_path, node.if_in_tree(), parent.if_in_tree())
 
 
 def plan_check(view: TreeView, session: Session, path: bytes, version: int) -> Planned:
-    """check, as part of a multi."""
+    """Plan a check, which is part of a multi."""
     node = view.find(path)
     if node is None:
         return _missing(path)
@@ -172,7 +173,7 @@ def plan_check(view: TreeView, session: Session, path: bytes, version: int) -> P
 
 
 def plan_set_acl(view: TreeView, session: Session, path: bytes, lines: list[Acl] | None, version: int) -> Planned:
-    """setACL; `version` is that of the access list."""
+    """Plan a setACL; `version` is that of the access list."""
     node = view.find(path)
     if node is None and not is_valid_path(path):
         return BAD_ARGUMENTS
@@ -189,10 +190,10 @@ def plan_set_acl(view: TreeView, session: Session, path: bytes, lines: list[Acl]
 
 
 def plan_delete_container(view: TreeView, identities: list[Identity] | None, path: bytes, time_ms: int) -> Planned:
-    """deleteContainer: by the leader itself (`identities` None), or by a client.
+    """Plan a deleteContainer by the leader itself (`identities` None) or by a client.
 
-    ZooKeeper lets any client delete any empty znode with this operation, whatever its access list says. Here it takes
-    only what the store may reap at this moment, and of a client the permission that delete would ask for.
+    In ZooKeeper any client can delete any empty znode by this operation, whatever its access list is. Here only
+    znodes that the store may reap are deleted, and a client needs the permission to delete.
     """
     if not _is_deletable(path):
         return BAD_ARGUMENTS
@@ -207,31 +208,31 @@ def plan_delete_container(view: TreeView, identities: list[Identity] | None, pat
         return NOT_EMPTY
     if not is_reapable(node, time_ms):
         return BAD_VERSION
-    return DeleteDelta(path, parent_path, node.if_planted(), parent.if_planted())
+    return DeleteDelta(path, parent_path, node.if_in_tree(), parent.if_in_tree())
 
 
 def _is_deletable(path: bytes) -> bool:
-    # A byte is looked for as a number: as bytes it would be tried as a number first, by way of an exception.
+    # Search for a byte as a number: a bytes argument is tried as a number first, by way of an exception.
     return SLASH in path and 0 not in path and path not in _SPECIAL
 
 
 def _missing(path: bytes) -> int:
-    """Why nothing is at `path`; looked at only now because a path that is there is valid."""
+    """Return the error for a missing znode. The path is checked only here, because existing paths are valid."""
     return NO_NODE if is_valid_path(path) else BAD_ARGUMENTS
 
 
 # --- multi -----------------------------------------------------------------------------------------------------------
 
-#: Stands in an overlay for a znode that would not be there any more.
-_GONE: Final = Znode(None, OPEN, KIND_PERSISTENT, 0, 0)
+#: Marks a deleted znode in an overlay.
+_DELETED: Final = Znode(None, OPEN, KIND_PERSISTENT, 0, 0)
 
 
 class Overlay(TreeView):
-    """The tree as some planned changes would leave it.
+    """The tree after some planned changes.
 
-    Holds its own copy of every znode that they touch, with the fields that planning reads: version, access list and
-    its version, kind, count of children and of creates. Of a znode that is only written the change itself is noted:
-    most are not looked at again.
+    Holds its own copy of every changed znode, with the fields that planning reads: version, access list and its
+    version, kind, number of children and of creates. For a znode whose data is replaced it holds only the delta,
+    because most such znodes are not read again.
     """
 
     def __init__(self, tree: DataTree) -> None:
@@ -239,26 +240,26 @@ class Overlay(TreeView):
         self._nodes = tree.nodes
         self._changed: dict[bytes, Znode | SetDataDelta] = {}
         self.enforces_quotas = tree.enforces_quotas
-        # Kept only while quotas hold: sizes of what was created or written, and what that adds below each quota.
+        # Used only while quotas are enforced: sizes of created or written znodes, and the growth below each quota.
         self._sizes: dict[bytes, int] = {}
         self._added: dict[bytes, tuple[int, int]] = {}
 
     def find(self, path: bytes) -> Znode | None:
-        """The znode as it would be."""
+        """Return the znode after the planned changes, or None."""
         known = self._changed.get(path)
         if known is None:
             return self._nodes.get(path)
         if isinstance(known, SetDataDelta):
             return self._own(path)
-        return known if known is not _GONE else None
+        return known if known is not _DELETED else None
 
     def size_at(self, path: bytes) -> int:
-        """Bytes of the data that would be there."""
+        """Return the bytes of data of a znode after the planned changes."""
         known = self._sizes.get(path, -1)
         return known if known >= 0 else self._tree.size_at(path)
 
     def is_over_quota(self, path: bytes, count: int, size: int) -> bool:
-        """Counts what the earlier changes add; a limit is passed by what grows, whatever they freed before."""
+        """Return True if a hard limit would be exceeded. Counts earlier growth, but not what earlier changes freed."""
         if self._tree.is_full and (count > 0 or size > 0):
             return True
         limited = self._tree.quotas.limited(path)
@@ -287,44 +288,44 @@ class Overlay(TreeView):
             added_count, added_size = self._added.get(limited, (0, 0))
             self._added[limited] = (added_count + count, added_size + size)
 
-    def note(self, delta: Delta) -> None:
-        """Show the tree with `delta` made."""
+    def record(self, delta: Delta) -> None:
+        """Add a planned change to the overlay."""
         if self.enforces_quotas:
             self._charge(delta)
         path = delta.path
         if isinstance(delta, SetDataDelta):
             if delta.node is not None:
-                # The tree's own: so nothing had changed there.
+                # The znode is the tree's own, so no earlier change has touched it.
                 self._changed[path] = delta
             else:
                 self._own(path).version = delta.version
         elif isinstance(delta, CreateDelta):
             self._changed[path] = Znode(None, delta.acl, delta.kind, delta.ephemeral_owner, delta.ttl_ms)
-            family = self._own(delta.parent).grown()
-            family.num_children += 1
-            family.creates += 1
+            extra = self._own(delta.parent).ensure_extra()
+            extra.num_children += 1
+            extra.creates += 1
         elif isinstance(delta, DeleteDelta):
-            self._changed[path] = _GONE
-            self._own(delta.parent).grown().num_children -= 1
+            self._changed[path] = _DELETED
+            self._own(delta.parent).ensure_extra().num_children -= 1
         elif isinstance(delta, SetAclDelta):
             node = self._own(path)
             node.acl = delta.acl
-            node.grown().aversion = delta.aversion
+            node.ensure_extra().aversion = delta.aversion
 
     def _own(self, path: bytes) -> Znode:
         known = self._changed.get(path)
         if isinstance(known, Znode):
             return known
         node = self._nodes[path]
-        own = node.sketch(known.version if known is not None else node.version)
+        own = node.planning_copy(known.version if known is not None else node.version)
         self._changed[path] = own
         return own
 
 
 class PlannedMulti:
-    """A planned multi: one delta per part (None for a check) when `err` is OK.
+    """A planned multi. If `err` is OK, there is one delta per part (None for a check).
 
-    Otherwise `failed` is the position of the part that was refused with `err`, and nothing is to be done.
+    Otherwise part `failed` was rejected with `err`, and no change is made.
     """
 
     def __init__(self, deltas: list[Delta | None], err: int, failed: int) -> None:
@@ -334,7 +335,7 @@ class PlannedMulti:
 
 
 def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedMulti:
-    """Plan all parts, or stop at the first that is refused."""
+    """Plan all parts, or stop at the first part that is rejected."""
     overlay = Overlay(tree)
     deltas: list[Delta | None] = []
     last = len(ops) - 1
@@ -343,7 +344,7 @@ def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedM
         if not isinstance(planned, int):
             deltas.append(planned)
             if i < last:
-                overlay.note(planned)
+                overlay.record(planned)
         elif planned == OK:
             deltas.append(None)
         else:

@@ -1,13 +1,13 @@
-"""Quotas: how much is below a znode, kept where ZooKeeper's tools look for it.
+"""Quotas: usage below a znode, stored where ZooKeeper's tools look for it.
 
-`/zookeeper/quota<path>/zookeeper_limits` puts a quota on `path`; while it exists,
-`/zookeeper/quota<path>/zookeeper_stats` (made by the same tool) holds `count=N,bytes=M` of what is at and below `path`.
-Where quotas are nested, the innermost one counts. The limits, of which any may be missing or -1 for none:
+`/zookeeper/quota<path>/zookeeper_limits` puts a quota on `path`. While it exists,
+`/zookeeper/quota<path>/zookeeper_stats` (created by the same tool) has `count=N,bytes=M` of the znodes at and below
+`path`. If quotas are nested, the innermost one applies. The limits, each of which may be missing, or -1 for none:
 
     count=N,bytes=N=;byteHardLimit=N;countHardLimit=N
 
-A soft limit is told when it is passed (`notes`, for the log); so is a hard one while quotas are not enforced. A hard
-limit refuses what would pass it, in groups that say so (`coord.tree.command`).
+Exceeding a soft limit is logged (`notes`), and a hard limit, too, while quotas are not enforced. A hard limit rejects
+commands that would exceed it, in batches with the flag ENFORCE_QUOTAS (`coord.tree.command`).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ LIMITS_SUFFIX: Final = b"/zookeeper_limits"
 STATS_SUFFIX: Final = b"/zookeeper_stats"
 
 _PREFIX_BYTES: Final = len(QUOTA_PREFIX) - 1
-# At most 18 digits: what somebody wrote there by hand must not overflow.
+# At most 18 digits, so that a number written by hand cannot overflow.
 _stats: Final = re.compile(rb"count=(-?\d{1,18}),bytes=(-?\d{1,18})(?!\d)").match
 _limits: Final = re.compile(rb"(?:^|[,;])(count|bytes|countHardLimit|byteHardLimit)=(-?\d{1,18})(?!\d)").findall
 
-#: Lines for the log that wait to be taken: whoever applies takes them, and if nobody does, no more are kept.
+#: Limit of lines that wait for the log. The node takes them after each entry.
 NOTES_MAX: Final = 100
 
 
 class QuotaBook:
-    """Which znodes have a quota. `active` is False while none has, so that others pay nothing."""
+    """The znodes with a quota. `active` is False while there is none, so that other stores pay nothing."""
 
     def __init__(self) -> None:
-        #: For the log of this node: which limits were passed since it was last emptied. No part of the state.
+        #: Lines for this node's log: limits exceeded since the list was last cleared. Not part of the replicated state.
         self.notes: list[str] = []
         self.active: bool = False
         self._limited: dict[bytes, None] = {}
 
     def created(self, path: bytes) -> bytes:
-        """Note that the quota znode `path` was made; returns the limited znode whose usage to count anew, or b""."""
+        """Record a new quota znode `path`. Return the limited znode whose usage must be counted anew, or b""."""
         if path.endswith(LIMITS_SUFFIX):
             limited = path[_PREFIX_BYTES : -len(LIMITS_SUFFIX)]
             if limited:
@@ -50,13 +50,13 @@ class QuotaBook:
         return b""
 
     def deleted(self, path: bytes) -> None:
-        """Note that `path` is gone; if it was a quota's limits, so is the quota."""
+        """Record that `path` is deleted, and with a limits znode its quota."""
         if path.startswith(QUOTA_PREFIX) and path.endswith(LIMITS_SUFFIX):
             self._limited.pop(path[_PREFIX_BYTES : -len(LIMITS_SUFFIX)], None)
             self.active = bool(self._limited)
 
     def validate(self, paths: list[bytes]) -> None:
-        """Raise AssertionError if the quotas are not those of the limits znodes among `paths`. For tests."""
+        """Raise AssertionError if the quotas do not match the limits znodes among `paths`. For tests."""
         found = {
             path[_PREFIX_BYTES : -len(LIMITS_SUFFIX)]
             for path in paths
@@ -66,17 +66,17 @@ class QuotaBook:
         assert self.active == bool(found), f"quotas are active: {self.active}, there are {len(found)}"
 
     def limited(self, path: bytes) -> bytes:
-        """The innermost znode with a quota at or above `path`; b"" if there is none."""
+        """Return the innermost znode with a quota at or above `path`, or b""."""
         while path and path not in self._limited:
             path = path[: path.rfind(b"/")]
         return path
 
     def limits_path(self, limited: bytes) -> bytes:
-        """Return where the limits of `limited` are."""
+        """Return the path of the limits of `limited`."""
         return QUOTA_PREFIX[:-1] + limited + LIMITS_SUFFIX
 
     def refuses(self, limits: bytes | None, stats: bytes | None, count: int, size: int) -> bool:
-        """Return True if so many znodes and bytes more would pass a hard limit; what does not grow is never refused."""
+        """Return True if this growth would exceed a hard limit. A change without growth is never rejected."""
         known = dict(_limits(limits or b""))
         match = _stats(stats or b"")
         used_count = int(match[1]) if match is not None else 0
@@ -86,7 +86,7 @@ class QuotaBook:
         return (count > 0 and -1 < count_max < used_count + count) or (size > 0 and -1 < size_max < used_size + size)
 
     def note(self, limited: bytes, limits: bytes | None, before: bytes | None, after: bytes) -> None:
-        """Remember for the log which limits the usage has just passed."""
+        """Record for the log which limits the usage has just exceeded."""
         old = _stats(before or b"")
         new = _stats(after)
         if old is None or new is None or len(self.notes) >= NOTES_MAX:
@@ -102,11 +102,11 @@ class QuotaBook:
                     )
 
     def stats_path(self, limited: bytes) -> bytes:
-        """Return where the usage of `limited` is kept."""
+        """Return the path of the statistics of `limited`."""
         return QUOTA_PREFIX[:-1] + limited + STATS_SUFFIX
 
     def added(self, data: bytes | None, count: int, size: int) -> bytes:
-        """The statistics `data` with `count` znodes and `size` bytes more; unreadable ones begin at 0."""
+        """Return the statistics `data` plus `count` znodes and `size` bytes; malformed statistics begin at 0."""
         match = _stats(data or b"")
         if match is not None:
             count += int(match[1])
@@ -114,5 +114,5 @@ class QuotaBook:
         return self.encode(count, size)
 
     def encode(self, count: int, size: int) -> bytes:
-        """Statistics as ZooKeeper writes them."""
+        """Encode statistics as ZooKeeper does."""
         return b"count=%d,bytes=%d" % (count, size)

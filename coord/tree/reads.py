@@ -1,8 +1,8 @@
-"""Reads, and the operations on watches: answered by one server from its own tree, without the log.
+"""Reads and operations on watches, answered by one server from its own tree, without the log.
 
-Each function returns `(error code, body of the reply)`. They raise RemoteProtocolError for an unreadable request and,
-but for `set_watches`, nothing else. A watch is left only where ZooKeeper leaves one: by exists always, by the others if
-they succeed.
+Each function returns `(error code, body of the reply)`. A malformed request raises RemoteProtocolError; only
+`set_watches` raises another exception. Watches are set as in ZooKeeper: by exists always, by other reads if they
+succeed.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ _MULTI_END: Final = i32(OP_ERROR) + b"\1" + i32(-1)
 
 
 def _found(tree: DataTree, path: bytes) -> Znode | None:
-    """The znode; like ZooKeeper, the empty path reads as the root."""
+    """Return the znode at `path`, or None. As in ZooKeeper, the empty path is read as the root."""
     node = tree.nodes.get(path)
     return node if node is not None or path else tree.nodes[ROOT]
 
 
 def get_data(tree: DataTree, path: bytes, session: Session) -> Answer:
-    """getData."""
+    """Perform getData."""
     node = tree.nodes.get(path) or _found(tree, path)
     if node is None:
         return NO_NODE, b""
@@ -100,7 +100,7 @@ def get_data(tree: DataTree, path: bytes, session: Session) -> Answer:
 
 
 def get_children(tree: DataTree, path: bytes, session: Session, with_stat: bool) -> Answer:
-    """getChildren and getChildren2."""
+    """Perform getChildren or getChildren2."""
     node = _found(tree, path)
     if node is None:
         return NO_NODE, b""
@@ -111,7 +111,7 @@ def get_children(tree: DataTree, path: bytes, session: Session, with_stat: bool)
 
 
 def exists(tree: DataTree, path: bytes, session: Session) -> Answer:
-    """exists, which asks for READ since ZooKeeper 3.9."""
+    """Perform exists, which needs the permission READ since ZooKeeper 3.9."""
     if 0 in path:
         return BAD_ARGUMENTS, b""
     node = _found(tree, path)
@@ -121,7 +121,7 @@ def exists(tree: DataTree, path: bytes, session: Session) -> Answer:
 
 
 def get_acl(tree: DataTree, path: bytes, session: Session) -> Answer:
-    """getACL: digests are masked for those who may read but not administer."""
+    """Perform getACL. Digests are masked for sessions with READ but not ADMIN permission."""
     node = _found(tree, path)
     if node is None:
         return NO_NODE, b""
@@ -133,7 +133,8 @@ def get_acl(tree: DataTree, path: bytes, session: Session) -> Answer:
 
 
 def get_ephemerals(tree: DataTree, prefix: bytes, session: Session) -> Answer:
-    """getEphemerals: the session's own, sorted, that begin with `prefix`; a blank one is that of all."""
+    """Perform getEphemerals: the session's ephemeral znodes that begin with `prefix`, sorted; a blank prefix matches
+    all."""
     own = tree.ephemerals_of(session.session_id)
     if prefix.strip() in (b"", ROOT):
         return OK, strings(own)
@@ -141,7 +142,7 @@ def get_ephemerals(tree: DataTree, prefix: bytes, session: Session) -> Answer:
 
 
 def get_all_children_number(tree: DataTree, path: bytes, session: Session) -> Answer:
-    """getAllChildrenNumber: how many znodes are below `path`."""
+    """Perform getAllChildrenNumber: the number of znodes below `path`."""
     node = _found(tree, path)
     if node is None:
         return NO_NODE, b""
@@ -151,7 +152,7 @@ def get_all_children_number(tree: DataTree, path: bytes, session: Session) -> An
 
 
 def multi_read(tree: DataTree, body: bytes, at: int, end: int, session: Session) -> Answer:
-    """multiRead: getData and getChildren, errors in line."""
+    """Perform multiRead: getData and getChildren; errors are parts of the reply."""
     parts: list[bytes] = []
     for op in decode_multi(body, at, end):
         if op.opcode == OP_GET_DATA:
@@ -161,7 +162,7 @@ def multi_read(tree: DataTree, body: bytes, at: int, end: int, session: Session)
             err, reply = get_children(tree, op.path, session, with_stat=False)
             header = _OK_HEADER[1]
         else:
-            raise RemoteProtocolError(f"operation {op.opcode} has no place in a multiRead")
+            raise RemoteProtocolError(f"operation {op.opcode} is not allowed in a multiRead")
         if err:
             code = i32(err)
             header, reply = i32(OP_ERROR) + b"\0" + code, code
@@ -172,7 +173,7 @@ def multi_read(tree: DataTree, body: bytes, at: int, end: int, session: Session)
 
 
 def who_am_i(session: Session) -> Answer:
-    """whoAmI: the session's identities, without their secrets."""
+    """Perform whoAmI: the session's identities, without secrets."""
     return OK, encode_who_am_i_reply([(identity[0], user_of(identity)) for identity in session.identities])
 
 
@@ -182,7 +183,7 @@ def who_am_i(session: Session) -> Answer:
 def _with_watch(
     tree: DataTree, opcode: int, body: bytes, at: int, end: int, session: Session, watches: WatchTable
 ) -> Answer:
-    """The reads that may leave a one-shot watch."""
+    """Perform a read that may set a one-shot watch."""
     path, watch = decode_path_watch(body, at, end)
     if watch and not watches.has_room(session.session_id):
         return QUOTA_EXCEEDED, b""
@@ -203,7 +204,7 @@ def _with_watch(
 
 
 def add_watch(path: bytes, mode: int, session: Session, watches: WatchTable) -> Answer:
-    """addWatch."""
+    """Perform addWatch."""
     if not watches.has_room(session.session_id):
         return QUOTA_EXCEEDED, b""
     if mode == WATCH_PERSISTENT:
@@ -212,7 +213,7 @@ def add_watch(path: bytes, mode: int, session: Session, watches: WatchTable) -> 
         watches.watch_recursive(path, session.session_id)
     else:
         return MARSHALLING_ERROR, b""
-    # The reply is an ErrorResponse that says: none.
+    # The reply is an ErrorResponse with the code OK.
     return OK, i32(OK)
 
 
@@ -229,10 +230,10 @@ def _check_or_remove(opcode: int, path: bytes, kind: int, session: Session, watc
 def set_watches(
     tree: DataTree, body: bytes, at: int, end: int, session: Session, watches: WatchTable, *, second: bool
 ) -> list[tuple[int, bytes]]:
-    """setWatches, setWatches2: put a reconnected client's watches back, or tell at once what it missed.
+    """Perform setWatches or setWatches2: restore a reconnected client's watches, or report what it missed.
 
-    Returns (event type, path) of what to send before the reply, each once; those events carry zxid -1. Raises
-    QuotaExceeded, with no watch left, for more than one session may have.
+    Return (event type, path) of the events to send before the reply, each once; their zxid is -1. Raise
+    QuotaExceeded, without setting a watch, above the limit of watches per session.
     """
     sets = decode_set_watches(body, at, end, second=second)
     lists = (sets.data, sets.exist, sets.child, sets.persistent, sets.recursive)
@@ -282,7 +283,7 @@ def _restore_one_shot(
 def answer_read(
     tree: DataTree, opcode: int, body: bytes, at: int, end: int, session: Session, watches: WatchTable
 ) -> Answer:
-    """Answer any read except setWatches. The record is `body[at:end]`. UNIMPLEMENTED for an opcode that is no read."""
+    """Answer any read except setWatches. The record is `body[at:end]`. Return UNIMPLEMENTED for other opcodes."""
     if opcode in (OP_GET_DATA, OP_EXISTS, OP_GET_CHILDREN, OP_GET_CHILDREN2):
         return _with_watch(tree, opcode, body, at, end, session, watches)
     if opcode == OP_MULTI_READ:
@@ -302,6 +303,6 @@ def answer_read(
     if opcode == OP_WHO_AM_I:
         return who_am_i(session)
     if opcode == OP_SYNC:
-        # Its path, whether there is such a znode or not; what makes it a sync has happened before.
+        # Return the path, whether the znode exists or not; the node has already waited for the read index.
         return OK, buffer(read_buffer(body, at, end)[0])
     return UNIMPLEMENTED, b""

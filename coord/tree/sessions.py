@@ -1,8 +1,8 @@
-"""Sessions: the replicated table, and the leader's queue of sessions by the time at which they expire.
+"""Sessions: the replicated table, and the leader's queue of sessions ordered by expiry.
 
-The table is part of the replicated state and changes by commands only. The ExpiryQueue is not replicated: it belongs to
-the present leader. A session that it finds silent ends when an EXPIRE command is applied. A new leader gives every
-session its whole timeout again.
+Only commands change the table, which is part of the replicated state. The ExpiryQueue is not replicated: it belongs to
+the present leader. A silent session ends when an EXPIRE command is applied. A new leader gives every session its full
+timeout again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coord.wire.jute import buffer
 
 _SESSION: Final = struct.Struct("!qqi")
 
-#: A session has at most so many identities, because sessions are kept in memory. A further AUTH is rejected.
+#: Limit of identities per session, because sessions are kept in memory. A further AUTH is rejected.
 IDENTITIES_MAX: Final = 256
 
 
@@ -26,8 +26,8 @@ class Session:
     """A client's session, which outlives its connections.
 
     `owner` is the zxid of the command that created the session or last attached it to a connection. `identities` are
-    (scheme, id) pairs; the first is the address of the connection. `mark` is the session's part of the digest, up to
-    date after each change (`refresh`).
+    (scheme, id) pairs; the first is the address of the connection. `digest_part` is the session's part of the digest,
+    updated after each change (`refresh`).
     """
 
     def __init__(self, session_id: int, passwd: bytes, timeout_ms: int, owner: int, identities: list[Identity]) -> None:
@@ -36,30 +36,30 @@ class Session:
         self.timeout_ms: int = timeout_ms
         self.owner: int = owner
         self.identities: list[Identity] = identities
-        self.mark: int = 0
+        self.digest_part: int = 0
 
     def checksum(self) -> int:
-        """Return what `mark` is when it is up to date."""
+        """Return the up-to-date value of `digest_part`."""
         head = crc32c(self.passwd, crc32c(_SESSION.pack(self.session_id, self.owner, self.timeout_ms)))
         for scheme, identity in self.identities:
             head = crc32c(buffer(identity), crc32c(buffer(scheme), head))
         return head
 
     def refresh(self) -> int:
-        """Bring `mark` up to date. Return by how much the table's digest changes."""
-        before = self.mark
-        self.mark = self.checksum()
-        return self.mark - before
+        """Update `digest_part`. Return the change of the table's digest."""
+        before = self.digest_part
+        self.digest_part = self.checksum()
+        return self.digest_part - before
 
 
 class SessionTable:
-    """All sessions, by id. Changed by commands only."""
+    """All sessions by id. Changed only by commands."""
 
     def __init__(self) -> None:
         self.sessions: dict[int, Session] = {}
-        #: The session found last: the commands of a batch mostly come in runs of one session.
+        #: The session found last: commands of one session often follow each other in a batch.
         self._last: Session | None = None
-        #: Sum of the marks of all sessions. Moves with every change of a session.
+        #: Sum of the `digest_part` of all sessions. Moves with every change of a session.
         self.digest_sum: int = 0
 
     def __len__(self) -> int:
@@ -67,21 +67,21 @@ class SessionTable:
         return len(self.sessions)
 
     def find(self, session_id: int) -> Session | None:
-        """Return the session, None if it has ended or never was."""
+        """Return the session, or None if it has ended or never existed."""
         last = self._last
         if last is None or last.session_id != session_id:
             last = self._last = self.sessions.get(session_id)
         return last
 
     def add(self, session: Session) -> None:
-        """Add a new session; its id is free."""
-        assert session.session_id not in self.sessions, f"session {session.session_id:#x} is there already"
+        """Add a new session. Its id must not be in use."""
+        assert session.session_id not in self.sessions, f"session {session.session_id:#x} exists already"
         self.sessions[session.session_id] = session
         self.digest_sum += session.refresh()
 
     def attach(self, session: Session, owner: int, timeout_ms: int, address: bytes, proved: list[Identity]) -> None:
-        """Move a session to a new connection with the identities `proved`. Those of the old connection are dropped: the
-        client has to authenticate anew."""
+        """Move a session to a new connection with the identities `proved`. The identities of the old connection are
+        dropped: the client must authenticate again."""
         assert owner > session.owner, f"owner {owner} of session {session.session_id:#x} after {session.owner}"
         session.owner = owner
         session.timeout_ms = timeout_ms
@@ -89,7 +89,7 @@ class SessionTable:
         self.digest_sum += session.refresh()
 
     def add_identities(self, session: Session, proved: list[Identity]) -> bool:
-        """Add the identities that the client has proved. Return False, and add none, if they would be too many."""
+        """Add the identities that the client has proved. At the limit return False and add none."""
         fresh = [identity for identity in proved if identity not in session.identities]
         if len(session.identities) + len(fresh) > IDENTITIES_MAX:
             return False
@@ -100,33 +100,33 @@ class SessionTable:
 
     def remove(self, session: Session) -> None:
         """Remove a session that has ended."""
-        assert self.sessions.get(session.session_id) is session, f"session {session.session_id:#x} is not there"
+        assert self.sessions.get(session.session_id) is session, f"session {session.session_id:#x} does not exist"
         del self.sessions[session.session_id]
         self._last = None
-        self.digest_sum -= session.mark
+        self.digest_sum -= session.digest_part
 
     def validate(self, last_zxid: int) -> None:
-        """Raise AssertionError if the table contradicts itself, or a zxid above `last_zxid` is in it. For tests."""
+        """Raise AssertionError if the table contradicts itself or has a zxid above `last_zxid`. For tests."""
         total = 0
         for session_id, session in self.sessions.items():
             name = f"session {session_id:#x}"
             assert session.session_id == session_id, f"{name} is in the table as {session.session_id:#x}"
-            assert session.mark == session.checksum(), f"the digest of {name} is out of date"
-            assert 0 < session.owner <= last_zxid, f"{name} is owned by zxid {session.owner}, the last is {last_zxid}"
+            assert session.digest_part == session.checksum(), f"the digest of {name} is out of date"
+            assert 0 < session.owner <= last_zxid, f"{name} has owner {session.owner}, the last zxid is {last_zxid}"
             assert session.timeout_ms > 0, f"{name} has a timeout of {session.timeout_ms} ms"
-            total += session.mark
+            total += session.digest_part
         assert self.digest_sum == total, f"the digest is {self.digest_sum:#x}, the sessions add up to {total:#x}"
         last = self._last
         assert last is None or self.sessions.get(last.session_id) is last, "the session found last has ended"
 
 
 def passwords_match(ours: bytes, theirs: bytes) -> bool:
-    """Return True if both are equal. The time that takes does not reveal how much of `theirs` is right."""
+    """Return True if both are equal. The time taken does not reveal how many bytes of `theirs` are right."""
     return hmac.compare_digest(ours, theirs)
 
 
 class ExpiryQueue:
-    """Sessions by the tick in which their timeout ends. For the leader; pure.
+    """Sessions by the tick in which their timeout ends. Used by the leader; pure.
 
     A session is due in the first tick that ends at least its timeout after its last message: never early, and late by
     less than `tick_ms` plus the interval between calls. All times are monotonic milliseconds of the caller.
@@ -146,7 +146,7 @@ class ExpiryQueue:
             self.touch(session_id, now_ms)
 
     def touch(self, session_id: int, now_ms: int) -> None:
-        """Restart the timeout of a session: its client has sent something at `now_ms`, or it is new or attached."""
+        """Restart the timeout of a session that is new or attached, or whose client has sent something at `now_ms`."""
         session = self._table.sessions.get(session_id)
         if session is not None:
             self._put(session_id, (now_ms + session.timeout_ms) // self._tick_ms)
@@ -175,8 +175,8 @@ class ExpiryQueue:
     def expired(self, now_ms: int) -> list[tuple[int, int]]:
         """Return (session id, owner) of the sessions that are due, in the order of their ticks.
 
-        A session that is still there a timeout later is returned again: the EXPIRE command may have been lost. Sessions
-        that have ended are dropped.
+        A session that still exists a timeout later is returned again, because the EXPIRE command may have been lost.
+        Sessions that have ended are dropped.
         """
         current = now_ms // self._tick_ms
         due: list[tuple[int, int]] = []

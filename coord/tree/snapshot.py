@@ -1,10 +1,10 @@
-"""Snapshots: the whole state as a stream, with checks at every level.
+"""Snapshots: the whole state as a stream of checked chunks.
 
     snapshot = chunk*
     chunk    = kind:u8 length:u32 crc:u32 payload            (crc: CRC32C over kind, length and payload)
 
     H header   magic:"RKSNAP" version:u16 last_zxid:i64 time_ms:i64              first, once
-    L level    level:u32                                        behind the header, once; missing for level 0
+    L level    level:u32                                        after the header, once; missing for level 0
     A lists    count:u32 (length:u32 access list)*                                numbered from 0 over all chunks
     S sessions count:u32 (length:u32 session)*
     N znodes   count:u32 (length:u32 znode)*                                      parents before their children
@@ -14,11 +14,11 @@
     session     = id:i64 owner:i64 timeout_ms:i32 passwd:buffer count:u32 (scheme:ustring id:ustring)*
     znode       = list:u32 kind:u8 ttl_ms:i64 creates:i64 stat:68 bytes path:ustring data:buffer
 
-All big-endian. A chunk has about CHUNK_BYTES, more only if a single record is larger, so neither side holds more than
-one of them beside the state itself. A reader of version N refuses other versions, and a feature level
+All numbers are big-endian. A chunk has about CHUNK_BYTES, more only if a single record is larger, so neither side needs
+memory for more than one chunk besides the state. A reader of version N rejects other versions, and a feature level
 (`coord.tree.levels`) that its build does not support.
 
-Writing only reads the state: it is meant to be done by a forked child.
+Writing only reads the state, so a forked child can do it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if IS_COMPILED:
 
 VERSION: Final = 1
 CHUNK_BYTES: Final = 256 << 10
-#: No chunk is longer: the largest record is one znode.
+#: Longest chunk: the largest record is one znode.
 CHUNK_BYTES_MAX: Final = 64 << 20
 
 _MAGIC: Final = b"RKSNAP"
@@ -56,7 +56,7 @@ _SESSION: Final = struct.Struct("!qqi")
 _NODE: Final = struct.Struct("!IBqq68s")
 _NODE_FIXED: Final = struct.Struct("!IBqq")
 _NODE_FIXED_BYTES: Final = _NODE_FIXED.size
-#: Where a Stat says whose ephemeral the znode is.
+#: Offset of the ephemeral owner in a Stat.
 _OWNER_OFFSET: Final = 44
 
 _KIND_HEADER: Final = ord("H")
@@ -73,16 +73,16 @@ _KIND_TRAILER: Final = ord("T")
 def write_snapshot(
     tree: DataTree, sessions: SessionTable, last_zxid: int, time_ms: int, digest: int, level: int = 0
 ) -> Iterator[bytes]:
-    """The state's chunks in order. The state must not change while they are drawn.
+    """Yield the state's chunks in order. The state must not change meanwhile.
 
-    Every znode is checked on the way against the digest that has been kept along with it. Raises StateDamaged.
+    Every znode is checked against its part of the digest. Raise StateDamaged.
     """
     yield _chunk(_KIND_HEADER, _HEADER.pack(_MAGIC, VERSION, last_zxid, time_ms))
     if level:
-        # Without the chunk, builds from before there were levels can read the snapshot while level 0 is in force.
+        # Without this chunk, builds without feature levels can read the snapshot while level 0 is in force.
         yield _chunk(_KIND_LEVEL, _U32.pack(level))
     lists = list(tree.acls.values())
-    # By identity: a list's object is its content, see DataTree.share.
+    # By identity: equal lists are one object, see DataTree.share.
     numbers = {id(acl): number for number, acl in enumerate(lists)}
     yield from _chunks(_KIND_LISTS, _lists(lists))
     yield from _chunks(_KIND_SESSIONS, _sessions(sessions))
@@ -91,7 +91,7 @@ def write_snapshot(
     yield _chunk(_KIND_TRAILER, trailer)
 
 
-# Functions, not generator expressions: compiled, those become whole lists.
+# Functions, not generator expressions: mypyc turns those into whole lists.
 
 
 def _lists(lists: list[AccessList]) -> Iterator[bytes]:
@@ -109,13 +109,13 @@ def _nodes(tree: DataTree, numbers: dict[int, int]) -> Iterator[bytes]:
     total = 0
     for path, node in tree.nodes.items():
         stat = node.stat()
-        if node.checksum(path, stat) != node.mark:
+        if node.checksum(path, stat) != node.digest_part:
             raise StateDamaged(f"the znode {path.decode(errors='replace')!r}")
-        total += node.mark
+        total += node.digest_part
         head: bytes = _NODE.pack(numbers[id(node.acl)], node.kind, node.ttl_ms, node.creates, stat)
         yield head + buffer(path) + buffer(node.data)
     if total != expected:
-        raise StateDamaged(f"the digest of {len(tree.nodes)} znodes, {expected:#x}, they add up to {total:#x},")
+        raise StateDamaged(f"the digest of {len(tree.nodes)} znodes, {expected:#x}, which add up to {total:#x},")
 
 
 def _chunk(kind: int, payload: bytes) -> bytes:
@@ -154,14 +154,14 @@ def _encode_session(session: Session) -> bytes:
 
 
 class SnapshotDecoder:
-    """Builds a state from a snapshot that comes in pieces of any size.
+    """Builds a state from a snapshot in pieces of any size.
 
-    `feed` each piece (a caller with other work to do may do so in between), then hand the reader to
-    StateMachine.of_snapshot. Any damage raises CorruptRecord with the offset of the chunk; the reader is then useless.
+    `feed` each piece, with other work in between if needed, then pass the decoder to StateMachine.of_snapshot. Any
+    damage raises CorruptRecord with the offset of the chunk; the decoder is then unusable.
     """
 
     def __init__(self, name: str = "snapshot", supported: int = SUPPORTED) -> None:
-        """`supported`: the highest feature level that may be in the snapshot."""
+        """`supported` is the highest feature level that the snapshot may have."""
         self.tree = DataTree(empty=True)
         self.sessions = SessionTable()
         self.supported = supported
@@ -170,19 +170,19 @@ class SnapshotDecoder:
         self.applied_time_ms: int = 0
         self._name = name
         self._buffer = bytearray()
-        #: Where in the snapshot the buffer begins.
+        #: Offset in the snapshot at which the buffer begins.
         self._offset: int = 0
         self._lists: list[AccessList] = []
         self._has_header: bool = False
-        #: Znodes whose children have not all come yet.
+        #: Number of znodes some of whose children are still missing.
         self._incomplete: int = 0
-        #: The parent of the last znode: siblings mostly come together.
+        #: The parent of the last znode: siblings often follow each other.
         self._parent_path: bytes = b""
         self._parent: Znode | None = None
         self._digest: int = -1
 
     def feed(self, piece: bytes) -> None:
-        """Take the next bytes. Raises CorruptRecord, UnsupportedLevel."""
+        """Process the next bytes. Raise CorruptRecord, UnsupportedLevel."""
         self._buffer += piece
         head = _CHUNK.size
         at = 0
@@ -202,14 +202,14 @@ class SnapshotDecoder:
         del self._buffer[:at]
 
     def check_end(self) -> None:
-        """Raise CorruptRecord unless the snapshot has been fed to its end and every znode has its children."""
+        """Raise CorruptRecord unless the snapshot is complete and every znode has its children."""
         if self._digest < 0 or self._buffer:
-            raise self._corrupt("a trailer", "the end" if self._digest < 0 else "bytes behind it")
+            raise self._corrupt("a trailer", "the end" if self._digest < 0 else "bytes after it")
         if self._incomplete:
-            raise self._corrupt("all children of every znode", f"{self._incomplete} znodes that miss some")
+            raise self._corrupt("all children of every znode", f"{self._incomplete} znodes with missing children")
 
     def check_digest(self, digest: int) -> None:
-        """Raise CorruptRecord unless the state that was built has the digest of the one that was written."""
+        """Raise CorruptRecord unless the restored state has the digest of the written state."""
         if digest != self._digest:
             raise self._corrupt(f"digest {self._digest:#x}", f"{digest:#x}")
 
@@ -242,9 +242,9 @@ class SnapshotDecoder:
         self._has_header = True
 
     def _take_level(self, payload: bytes) -> None:
-        # Before anything that a later level may write in another way.
+        # The level must come before any record that a later level may encode differently.
         if self.level or self._lists or len(self.sessions) or self.tree.nodes:
-            raise self._corrupt("the level once, behind the header", "a chunk with the level")
+            raise self._corrupt("the level once, after the header", "a chunk with the level")
         level = _U32.unpack_from(payload)[0]
         if level > self.supported:
             raise UnsupportedLevel(f"{self._name} holds a state of", level, self.supported)
@@ -310,20 +310,20 @@ class SnapshotDecoder:
         if not node.take_stat(payload, stat_at, creates) or node.ttl_ms != ttl_ms:
             raise self._corrupt(f"the Stat of {path!r}", "another")
         parent = self._parent_of(path) if path != ROOT else None
-        if not tree.plant(path, node, parent, payload[stat_at : stat_at + STAT.size]):
+        if not tree.insert(path, node, parent, payload[stat_at : stat_at + STAT.size]):
             raise self._corrupt("each znode once", path)
-        if node.more is not None and node.more.num_children:
+        if node.extra is not None and node.extra.num_children:
             self._incomplete += 1
         if parent is not None:
-            family = parent.grown()
-            missing = family.num_children - (len(family.children) if family.children is not None else 0)
+            extra = parent.ensure_extra()
+            missing = extra.num_children - (len(extra.children) if extra.children is not None else 0)
             if missing < 0:
-                raise self._corrupt(f"{family.num_children} children of the parent of {path!r}", "one more")
+                raise self._corrupt(f"{extra.num_children} children of the parent of {path!r}", "one more")
             if missing == 0:
                 self._incomplete -= 1
 
     def _parent_of(self, path: bytes) -> Znode:
-        """The znode above `path`, which is here already."""
+        """Return the parent of `path`, which has been read already."""
         parent_path = parent_of(path)
         if parent_path == self._parent_path and self._parent is not None:
             return self._parent

@@ -1,14 +1,14 @@
 """Watches: which sessions get an event when a znode changes. Local to one server, not replicated.
 
-A watcher is identified by its session id. A watch is set on a path, whether or not there is a znode:
+A watcher is identified by its session id. A watch is set on a path, whether or not the znode exists:
 
-    data        one-shot; set by getData and by exists, by exists also where there is no znode
+    data        one-shot; set by getData and by exists, by exists also for a missing znode
     child       one-shot; set by getChildren
     persistent  stays; fires for data and for the list of children
     recursive   stays; fires for the path and everything below it, but not for changed lists of children, because it
                 fires for the children themselves
 
-A session gets at most one event per path for one change, however many of its watches match.
+A session gets at most one event per path for one change, even if several of its watches match.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Watcher:
 class WatchTable:
     """All watches of the sessions connected to one server.
 
-    Invariant: the tables by path and the Watchers by session hold the same watches; no path has an empty entry.
+    Invariant: the tables by path and the Watchers by session have the same watches; no path has an empty entry.
     """
 
     def __init__(self, per_session_max: int = 0) -> None:
-        """`per_session_max`: the most watches that one session may have, 0 for no limit."""
+        """`per_session_max` is the limit of watches per session, 0 for none."""
         self._per_session_max = per_session_max
         self._data: Table = {}
         self._child: Table = {}
@@ -64,7 +64,7 @@ class WatchTable:
         self._recursive: Table = {}
         self._watchers: dict[int, Watcher] = {}
 
-    # --- leaving watches ---------------------------------------------------------------------------------------------
+    # --- setting watches ---------------------------------------------------------------------------------------------
 
     def watch_data(self, path: bytes, watcher_id: int) -> None:
         """Set a one-shot watch for the znode's data, creation and deletion."""
@@ -93,7 +93,7 @@ class WatchTable:
         return watcher
 
     def has_room(self, watcher_id: int, more: int = 1) -> bool:
-        """Return True if a session may set so many more watches."""
+        """Return True if a session may set this many more watches."""
         assert more >= 0, more
         most = self._per_session_max
         if not most:
@@ -108,7 +108,7 @@ class WatchTable:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def triggered(self, event_type: int, path: bytes) -> list[int]:
-        """Return the sessions that get this event, each once, in the order of their watches. Use up one-shot watches.
+        """Return the sessions that get this event, each once, in the order of their watches. Remove one-shot watches.
 
         The caller must not change the list.
         """
@@ -116,11 +116,11 @@ class WatchTable:
             return _NO_SESSIONS
         notified: dict[int, None] | None = None
         if event_type == EVENT_CHILDREN_CHANGED:
-            notified = self._spend_child(path, None)
+            notified = self._fire_child(path, None)
         else:
-            notified = self._spend_data(path)
+            notified = self._fire_data(path)
             if event_type == EVENT_DELETED:
-                notified = self._spend_child(path, notified)
+                notified = self._fire_child(path, notified)
         staying = self._persistent.get(path)
         if staying is not None:
             notified = _merge(notified, staying)
@@ -128,20 +128,20 @@ class WatchTable:
             notified = self._recursive_above(path, notified)
         return list(notified) if notified else _NO_SESSIONS
 
-    def _spend_data(self, path: bytes) -> dict[int, None] | None:
-        spent = self._data.pop(path, None)
-        if spent is not None:
-            for watcher_id in spent:
+    def _fire_data(self, path: bytes) -> dict[int, None] | None:
+        fired = self._data.pop(path, None)
+        if fired is not None:
+            for watcher_id in fired:
                 del self._watchers[watcher_id].data[path]
-        return spent
+        return fired
 
-    def _spend_child(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
-        spent = self._child.pop(path, None)
-        if spent is None:
+    def _fire_child(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
+        fired = self._child.pop(path, None)
+        if fired is None:
             return notified
-        for watcher_id in spent:
+        for watcher_id in fired:
             del self._watchers[watcher_id].child[path]
-        return spent if notified is None else _merge(notified, spent)
+        return fired if notified is None else _merge(notified, fired)
 
     def _recursive_above(self, path: bytes, notified: dict[int, None] | None) -> dict[int, None] | None:
         at = path
@@ -153,7 +153,7 @@ class WatchTable:
                 return notified
             at = at[: at.rfind(b"/")] or ROOT
 
-    # --- looking and removing ----------------------------------------------------------------------------------------
+    # --- checking and removing ---------------------------------------------------------------------------------------
 
     def has(self, path: bytes, watcher_id: int, watcher_type: int) -> bool:
         """Return True if the session has a watch of this type (WATCHER_...) on `path`."""
@@ -202,18 +202,18 @@ class WatchTable:
     # --- invariants --------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise AssertionError if tables by path and by watcher are not the same watches. For tests."""
+        """Raise AssertionError if the tables by path and by watcher differ. For tests."""
         for kind, table in enumerate((self._data, self._child, self._persistent, self._recursive)):
             for path, watchers in table.items():
                 assert watchers, f"{path!r} is watched by no session"
                 for watcher_id in watchers:
                     own = self._watchers[watcher_id].kinds()[kind] if watcher_id in self._watchers else {}
-                    assert path in own, f"session {watcher_id:#x} does not know its watch {kind} on {path!r}"
+                    assert path in own, f"session {watcher_id:#x} lacks its watch of kind {kind} on {path!r}"
             count = sum([len(watcher.kinds()[kind]) for watcher in self._watchers.values()])
             by_path = sum([len(watchers) for watchers in table.values()])
             assert by_path == count, f"{by_path} watches of kind {kind} by path, {count} by session"
 
-    # --- figures -----------------------------------------------------------------------------------------------------
+    # --- counters ----------------------------------------------------------------------------------------------------
 
     def watcher_count(self) -> int:
         """Return the number of sessions with watches."""

@@ -1,19 +1,19 @@
 """The byte stream between a client and the store: frames, four-letter words, the handshake. No sockets.
 
-    stream  = word | connect frame*          word  = four lower-case letters, e.g. `ruok`; bytes behind it are ignored
+    stream  = word | connect frame*          word  = four lower-case letters, e.g. `ruok`; later bytes are ignored
     frame   = length:int payload             connect = a frame holding a ConnectRequest, and the first of its stream
 
-A server gives what it received to `ClientConnection.receive_data` and looks at three things afterwards:
+The server passes received bytes to `ClientConnection.receive_data` and then checks three things:
 
     frames = conn.receive_data(data)         # [(at, end), ...]: payloads inside the block
     block = conn.take_block()
     request = conn.take_connect()            # the ConnectRequest, once
-    if conn.phase != PHASE_OPEN: ...         # conn.word to answer, or conn.violation: close after the frames above
+    if conn.phase != PHASE_OPEN: ...         # conn.word to answer, or conn.violation: serve the frames, then close
 
-`FrameReader` is the stream of frames alone, for the client's side and for tests.
+`FrameReader` finds frames without a handshake, for the client side and for tests.
 
-Frames are handed out as byte ranges of one block, so a read is not copied to find its frames: only a frame that arrives
-in pieces is joined, once. The block is immutable and the taker's to keep; an idle connection pins none of it.
+Frames are byte ranges of one block, so no frame is copied; only a frame that arrives in pieces is joined, once. The
+block is immutable and belongs to the caller after `take_block`. An idle connection keeps no block alive.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from coord.wire.values import ConnectRequest
 if IS_COMPILED:
     from librt.strings import read_i32_be
 
-#: The longest payload taken from a client: jute.maxbuffer's default, so a request that fits ZooKeeper fits here. It is
-#: compared with the length prefix, before any of the payload is there.
+#: Longest payload accepted from a client. Equal to the default of jute.maxbuffer: a request that fits ZooKeeper fits
+#: here. The limit is checked against the length prefix, before the payload arrives.
 MAX_FRAME_BYTES: Final = 0xFFFFF
 
-#: The longest payload a client takes from a server. Children lists and multi-reads may be far longer than a request.
+#: Longest payload that a client accepts from a server. Lists of children and multi-reads may be longer than a request.
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 
-#: Four-letter words. Each is, as an int, far more than MAX_FRAME_BYTES, so it cannot be a frame's length.
+#: Four-letter words. Read as an int, each exceeds MAX_FRAME_BYTES, so no word can be mistaken for a frame length.
 FOUR_LETTER_WORDS: Final[frozenset[bytes]] = frozenset(
     (
         b"conf",
@@ -58,25 +58,25 @@ FOUR_LETTER_WORDS: Final[frozenset[bytes]] = frozenset(
     )
 )
 
-PHASE_START: Final = 0  #: neither a word nor a connect request is complete
-PHASE_OPEN: Final = 1  #: the connect request is in; frames follow
-PHASE_WORD: Final = 2  #: a four-letter word: answer and close; further bytes are ignored
-PHASE_CLOSED: Final = 3  #: the client broke the protocol (`violation` says how); further bytes are ignored
+PHASE_START: Final = 0  #: neither a four-letter word nor a connect request is complete
+PHASE_OPEN: Final = 1  #: the connect request has arrived; frames follow
+PHASE_WORD: Final = 2  #: a four-letter word arrived: answer and close; further bytes are ignored
+PHASE_CLOSED: Final = 3  #: the client violated the protocol (see `violation`); further bytes are ignored
 
 _length_at: Final = I32.unpack_from
 
 
 class FrameReader:
-    """Finds the frames in a stream of bytes.
+    """Splits a byte stream into frames.
 
-    Invariant: `_partial` holds the bytes of one incomplete frame (or of its length), and `_need` how many there must be
-    before looking again is worth it.
+    Invariant: `_partial` holds the bytes of one incomplete frame (or of its length prefix). `_need` is the number of
+    bytes at which splitting is worth another attempt.
     """
 
     def __init__(self, max_bytes: int, min_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.min_bytes = min_bytes
-        #: Why nothing more will be read from this stream; empty while it is in order.
+        #: Why the reader stopped reading; empty while the stream is valid.
         self.violation: str = ""
         self._block: bytes = b""
         self._partial: bytearray = bytearray()
@@ -84,20 +84,19 @@ class FrameReader:
 
     @property
     def pending_bytes(self) -> int:
-        """How much of an incomplete frame is being kept: at most max_bytes + 4."""
+        """Return the bytes kept of an incomplete frame: at most max_bytes + 4."""
         return len(self._partial)
 
     def take_block(self) -> bytes:
-        """What the ranges returned by the last `feed` refer to; asked once, it is then the caller's alone."""
+        """Return the block that the ranges of the last `feed` refer to, and release it: the caller owns it."""
         block = self._block
         self._block = b""
         return block
 
     def feed(self, data: bytes) -> list[tuple[int, int]]:
-        """Take what was received; return the complete payloads as (at, end) ranges of the block.
+        """Process received bytes and return the complete payloads as (at, end) ranges of the block.
 
-        After a bad length the frames in front of it are still returned, `violation` is set and all later bytes are
-        ignored.
+        After an invalid length, return the frames in front of it, set `violation` and ignore all later bytes.
         """
         if self.violation:
             return []
@@ -110,7 +109,7 @@ class FrameReader:
         return self._split(data)
 
     def _split(self, data: bytes) -> list[tuple[int, int]]:
-        """Cut `data`, which begins at a frame's border, into frames; keep the rest."""
+        """Split `data`, which begins at a frame boundary, into frames; keep the rest."""
         self._block = data
         frames: list[tuple[int, int]] = []
         max_bytes = self.max_bytes
@@ -134,14 +133,14 @@ class FrameReader:
             at = stop
 
     def _keep(self, data: bytes, at: int, need: int) -> None:
-        """Remember an incomplete frame until `need` bytes of it are there."""
+        """Keep an incomplete frame until `need` bytes of it have arrived."""
         self._need = need
         if at < len(data):
             self._partial += data[at:]
 
 
 class ClientConnection:
-    """The server's view of one client connection's bytes, from the first one on."""
+    """The server side of one client connection's byte stream: handshake, then frames."""
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.phase: int = PHASE_START
@@ -154,30 +153,30 @@ class ClientConnection:
 
     @property
     def violation(self) -> str:
-        """How the client broke the protocol, for the log; empty while it did not."""
+        """Return how the client violated the protocol, for the log; "" if it did not."""
         return self._violation or self._reader.violation
 
     @property
     def pending_bytes(self) -> int:
-        """Return how many bytes of an incomplete frame are being kept: bounded by the frame limit + 4."""
+        """Return the bytes kept of an incomplete frame: at most the frame limit + 4."""
         return self._reader.pending_bytes + len(self._head)
 
     def take_block(self) -> bytes:
-        """What the ranges returned by the last `receive_data` refer to; asked once, it is then the caller's alone."""
+        """Return the block that the ranges of the last `receive_data` refer to, and release it: the caller owns it."""
         return self._reader.take_block()
 
     def take_connect(self) -> ConnectRequest | None:
-        """The connect request, the first time this is asked after it came; None otherwise."""
+        """Return the connect request once, on the first call after it arrived; otherwise None."""
         request = self._connect
         self._connect = None
         return request
 
     def receive_data(self, data: bytes) -> list[tuple[int, int]]:
-        """Take what was received; return the complete requests as (at, end) ranges of the block, in order.
+        """Process received bytes and return the complete requests as (at, end) ranges of the block, in order.
 
-        Each range holds at least a request header. The handshake shows in `phase`, `word` and `take_connect()`;
-        requests behind the connect request in the same bytes are returned at once. When `phase` becomes PHASE_CLOSED
-        the requests returned came before the fault: perform them, then close.
+        Each range holds at least a request header. The result of the handshake is in `phase`, `word` and
+        `take_connect()`; requests that follow the connect request in the same bytes are returned at once. When `phase`
+        becomes PHASE_CLOSED, the returned requests precede the violation: serve them, then close.
         """
         if self.phase == PHASE_OPEN:
             frames = self._reader.feed(data)
@@ -189,7 +188,7 @@ class ClientConnection:
         return []
 
     def _receive_first(self, data: bytes) -> list[tuple[int, int]]:
-        """Look for a word or the connect request; its first four bytes may come one at a time."""
+        """Parse a four-letter word or the connect request. The first four bytes may arrive one at a time."""
         reader = self._reader
         if not reader.pending_bytes:
             data = self._head + data

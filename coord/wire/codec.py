@@ -1,17 +1,17 @@
-"""The records of ZooKeeper 3.9's client protocol, one encoder and one decoder each.
+"""The records of ZooKeeper 3.9's client protocol: one encoder and one decoder per record.
 
     request  = xid:int opcode:int <request record>            reply = xid:int zxid:long err:int <reply record>
     event    = a reply with xid -1 and a WatcherEvent         (all framed by client_conn.py: length:int payload)
 
-Conventions, the same for every function here:
+Conventions of every function here:
 
-* `decode_x(data, at, end)` reads the record that begins at `at` and returns its value; bytes behind the record are
-  ignored. Unreadable bytes raise RemoteProtocolError and nothing else.
+* `decode_x(data, at, end)` decodes the record that begins at `at` and returns its value; bytes after the record are
+  ignored. Malformed bytes raise RemoteProtocolError; no other exception is raised.
 * `encode_x(...)` returns the record's bytes, without header or frame.
-* Paths, schemes, ids and children are UTF-8 bytes, never decoded here. Data is `bytes`, or None where the wire says
-  null (a znode made with null data gives null back). A null string reads as empty, except where a path must be
-  present: then it is refused, as ZooKeeper refuses it.
-* Small read requests decode to tuples; records with more to them are plain classes (values.py).
+* Paths, schemes, ids and children are UTF-8 bytes and stay bytes. Data is `bytes`, or None where the wire has null
+  (a znode created with null data returns null). A null string is read as empty, except for a path, which is rejected
+  as ZooKeeper rejects it.
+* Small read requests decode to tuples; larger records decode to plain classes (values.py).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ REQUEST_HEADER_BYTES: Final = 8
 REPLY_HEADER_BYTES: Final = 16
 STAT_BYTES: Final = 68
 
-#: The fewest bytes one ACL entry takes: permissions and two empty strings.
+#: Fewest bytes of one ACL entry: permissions and two empty strings.
 _ACL_BYTES_MIN: Final = 12
 
 _MULTI_END: Final = _MULTI_HEADER.pack(OP_ERROR, True, -1)
@@ -90,7 +90,7 @@ _MULTI_END: Final = _MULTI_HEADER.pack(OP_ERROR, True, -1)
 
 
 def decode_request_header(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """(xid, opcode); the body begins REQUEST_HEADER_BYTES further."""
+    """Return (xid, opcode). The body begins REQUEST_HEADER_BYTES after `at`."""
     if at + REQUEST_HEADER_BYTES > end:
         raise short(at, end)
     xid, opcode = _I32_PAIR.unpack_from(data, at)
@@ -98,12 +98,12 @@ def decode_request_header(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def encode_request_frame(xid: int, opcode: int, body: bytes) -> bytes:
-    """A whole request as it goes onto the wire, length first."""
+    """Encode a request with length prefix and header."""
     return FRAMED_REQUEST_HEADER.pack(8 + len(body), xid, opcode) + body
 
 
 def decode_reply_header(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """(xid, zxid, err); the body begins REPLY_HEADER_BYTES further."""
+    """Return (xid, zxid, err). The body begins REPLY_HEADER_BYTES after `at`."""
     if at + REPLY_HEADER_BYTES > end:
         raise short(at, end)
     xid, zxid, err = REPLY_HEADER.unpack_from(data, at)
@@ -111,7 +111,7 @@ def decode_reply_header(data: bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 def encode_reply_frame(xid: int, zxid: int, err: int, body: bytes) -> bytes:
-    """A whole reply as it goes onto the wire, length first. A refusal (err != 0) has an empty body."""
+    """Encode a reply with length prefix and header. An error reply (err != 0) has an empty body."""
     if IS_COMPILED and len(body) <= NATIVE_BYTES_MAX:
         out = BytesWriter()
         write_i32_be(out, 16 + len(body))
@@ -124,7 +124,7 @@ def encode_reply_frame(xid: int, zxid: int, err: int, body: bytes) -> bytes:
 
 
 def encode_event_frame(event_type: int, state: int, path: bytes, zxid: int) -> bytes:
-    """A whole watch notification as it goes onto the wire, length first."""
+    """Encode a watch notification with length prefix and header."""
     return (
         FRAMED_REPLY_HEADER.pack(28 + len(path), XID_NOTIFICATION, zxid, 0)
         + FRAMED_REQUEST_HEADER.pack(event_type, state, len(path))
@@ -133,7 +133,7 @@ def encode_event_frame(event_type: int, state: int, path: bytes, zxid: int) -> b
 
 
 def decode_watcher_event(data: bytes, at: int, end: int) -> WatcherEvent:
-    """The body of a notification."""
+    """Decode the body of a watch notification."""
     if at + 8 > end:
         raise short(at, end)
     event_type, state = _I32_PAIR.unpack_from(data, at)
@@ -145,7 +145,7 @@ def decode_watcher_event(data: bytes, at: int, end: int) -> WatcherEvent:
 
 
 def decode_connect_request(data: bytes, at: int, end: int) -> ConnectRequest:
-    """The record with or without the read-only byte; passwords of any length."""
+    """Decode a connect request, with or without the read-only byte; the password may have any length."""
     if at + 24 > end:
         raise short(at, end)
     version, last_zxid, timeout_ms, session_id = _CONNECT_HEAD.unpack_from(data, at)
@@ -156,14 +156,14 @@ def decode_connect_request(data: bytes, at: int, end: int) -> ConnectRequest:
 
 
 def encode_connect_request(request: ConnectRequest) -> bytes:
-    """The inverse of decode_connect_request."""
+    """Encode a connect request."""
     head = _CONNECT_HEAD.pack(request.protocol_version, request.last_zxid_seen, request.timeout_ms, request.session_id)
     tail = boolean(request.read_only) if request.has_read_only else b""
     return head + buffer(request.passwd) + tail
 
 
 def decode_connect_response(data: bytes, at: int, end: int) -> ConnectResponse:
-    """The record with or without the read-only byte."""
+    """Decode a connect response, with or without the read-only byte."""
     if at + 16 > end:
         raise short(at, end)
     version, timeout_ms, session_id = _CONNECTED_HEAD.unpack_from(data, at)
@@ -174,7 +174,7 @@ def decode_connect_response(data: bytes, at: int, end: int) -> ConnectResponse:
 
 
 def encode_connect_response(response: ConnectResponse) -> bytes:
-    """The inverse of decode_connect_response."""
+    """Encode a connect response."""
     head = _CONNECTED_HEAD.pack(response.protocol_version, response.timeout_ms, response.session_id)
     tail = boolean(response.read_only) if response.has_read_only else b""
     return head + buffer(response.passwd) + tail
@@ -184,7 +184,7 @@ def encode_connect_response(response: ConnectResponse) -> bytes:
 
 
 def read_path(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Read a path, which must not be null (it may be empty: whoever looks it up refuses that)."""
+    """Read a path. Null is rejected; an empty path is accepted here and rejected by the tree."""
     start = at + 4
     if start > end:
         raise short(at, end)
@@ -205,17 +205,17 @@ def read_stat(data: bytes, at: int, end: int) -> tuple[Stat, int]:
 
 
 def encode_stat(stat: Stat) -> bytes:
-    """A Stat: also the whole reply to exists, setData and setACL."""
+    """Encode a Stat, which is also the whole reply to exists, setData and setACL."""
     return _STAT.pack(*stat.as_tuple())
 
 
 def decode_stat(data: bytes, at: int, end: int) -> Stat:
-    """The whole reply to exists, setData and setACL."""
+    """Decode a Stat, which is also the whole reply to exists, setData and setACL."""
     return read_stat(data, at, end)[0]
 
 
 def read_acl(data: bytes, at: int, end: int) -> tuple[list[Acl] | None, int]:
-    """Read an access list; None for null."""
+    """Read an access list; return None for null."""
     count, at = read_count(data, at, end, _ACL_BYTES_MIN)
     if count < 0:
         return None, at
@@ -229,7 +229,7 @@ def read_acl(data: bytes, at: int, end: int) -> tuple[list[Acl] | None, int]:
 
 
 def encode_acl(acl: list[Acl] | None) -> bytes:
-    """An access list; None becomes null."""
+    """Encode an access list; None becomes null."""
     if acl is None:
         return NULL
     parts = [I32.pack(len(acl))]
@@ -244,7 +244,7 @@ def encode_acl(acl: list[Acl] | None) -> bytes:
 
 
 def read_create(opcode: int, data: bytes, at: int, end: int) -> tuple[CreateRequest, int]:
-    """Read the record of any of the four creates."""
+    """Read the record of any of the four create operations."""
     path, at = read_path(data, at, end)
     value, at = read_buffer(data, at, end)
     acl, at = read_acl(data, at, end)
@@ -256,12 +256,12 @@ def read_create(opcode: int, data: bytes, at: int, end: int) -> tuple[CreateRequ
 
 
 def decode_create(opcode: int, data: bytes, at: int, end: int) -> CreateRequest:
-    """create, create2, createContainer, createTTL: `opcode` says which."""
+    """Decode a create, create2, createContainer or createTTL, as given by `opcode`."""
     return read_create(opcode, data, at, end)[0]
 
 
 def encode_create(request: CreateRequest) -> bytes:
-    """The inverse of decode_create."""
+    """Encode a create of any kind."""
     body = buffer(request.path) + buffer(request.data) + encode_acl(request.acl) + I32.pack(request.flags)
     return body + i64(request.ttl_ms) if request.opcode == OP_CREATE_TTL else body
 
@@ -274,13 +274,13 @@ def read_path_version(data: bytes, at: int, end: int) -> tuple[bytes, int, int]:
 
 
 def decode_path_version(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """delete and check: (path, version). removeWatches, checkWatches, addWatch: (path, type or mode)."""
+    """Decode (path, version) of delete and check, or (path, type or mode) of removeWatches, checkWatches, addWatch."""
     path, version, _ = read_path_version(data, at, end)
     return path, version
 
 
 def encode_path_version(path: bytes, version: int) -> bytes:
-    """The inverse of decode_path_version."""
+    """Encode a path followed by an int; the inverse of decode_path_version."""
     return buffer(path) + I32.pack(version)
 
 
@@ -293,18 +293,18 @@ def read_set_data(data: bytes, at: int, end: int) -> tuple[bytes, bytes | None, 
 
 
 def decode_set_data(data: bytes, at: int, end: int) -> tuple[bytes, bytes | None, int]:
-    """setData: (path, data, version)."""
+    """Decode a setData: (path, data, version)."""
     path, value, version, _ = read_set_data(data, at, end)
     return path, value, version
 
 
 def encode_set_data(path: bytes, value: bytes | None, version: int) -> bytes:
-    """The inverse of decode_set_data."""
+    """Encode a setData."""
     return I32.pack(len(path)) + path + buffer(value) + I32.pack(version)
 
 
 def decode_path_watch(data: bytes, at: int, end: int) -> tuple[bytes, bool]:
-    """exists, getData, getChildren, getChildren2: (path, whether to leave a watch)."""
+    """Decode an exists, getData, getChildren or getChildren2: (path, whether to set a watch)."""
     path, at = read_path(data, at, end)
     if at >= end:
         raise short(at, end)
@@ -312,22 +312,22 @@ def decode_path_watch(data: bytes, at: int, end: int) -> tuple[bytes, bool]:
 
 
 def encode_path_watch(path: bytes, watch: bool) -> bytes:
-    """The inverse of decode_path_watch."""
+    """Encode a path followed by a watch flag; the inverse of decode_path_watch."""
     return I32.pack(len(path)) + path + (b"\x01" if watch else b"\x00")
 
 
 def decode_path(data: bytes, at: int, end: int) -> bytes:
-    """getACL, sync, getEphemerals, getAllChildrenNumber, deleteContainer; the reply to create and sync."""
+    """Decode a getACL, sync, getEphemerals, getAllChildrenNumber or deleteContainer, or the reply to create or sync."""
     return read_path(data, at, end)[0]
 
 
 def encode_path(path: bytes) -> bytes:
-    """The inverse of decode_path."""
+    """Encode a single path; the inverse of decode_path."""
     return I32.pack(len(path)) + path
 
 
 def decode_set_acl(data: bytes, at: int, end: int) -> tuple[bytes, list[Acl] | None, int]:
-    """setACL: (path, access list, version of the access list)."""
+    """Decode a setACL: (path, access list, version of the access list)."""
     path, at = read_path(data, at, end)
     acl, at = read_acl(data, at, end)
     version, _ = read_i32(data, at, end)
@@ -335,12 +335,12 @@ def decode_set_acl(data: bytes, at: int, end: int) -> tuple[bytes, list[Acl] | N
 
 
 def encode_set_acl(path: bytes, acl: list[Acl] | None, version: int) -> bytes:
-    """The inverse of decode_set_acl."""
+    """Encode a setACL."""
     return buffer(path) + encode_acl(acl) + I32.pack(version)
 
 
 def decode_set_watches(data: bytes, at: int, end: int, *, second: bool) -> WatchSets:
-    """setWatches, or setWatches2 (`second`) with its two more lists."""
+    """Decode a setWatches, or with `second` a setWatches2, which has two more lists."""
     zxid, at = read_i64(data, at, end)
     data_paths, at = read_strings(data, at, end)
     exist, at = read_strings(data, at, end)
@@ -353,13 +353,13 @@ def decode_set_watches(data: bytes, at: int, end: int, *, second: bool) -> Watch
 
 
 def encode_set_watches(sets: WatchSets, *, second: bool) -> bytes:
-    """The inverse of decode_set_watches."""
+    """Encode a setWatches, or with `second` a setWatches2."""
     body = i64(sets.relative_zxid) + strings(sets.data) + strings(sets.exist) + strings(sets.child)
     return body + strings(sets.persistent) + strings(sets.recursive) if second else body
 
 
 def decode_auth(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes]:
-    """auth: (type, always 0; scheme; credential). The credential is a secret: never log it."""
+    """Decode an auth request: (type, which is always 0; scheme; credential). Never log the credential."""
     kind, at = read_i32(data, at, end)
     scheme, at = read_string(data, at, end)
     credential, _ = read_string(data, at, end)
@@ -367,22 +367,22 @@ def decode_auth(data: bytes, at: int, end: int) -> tuple[int, bytes, bytes]:
 
 
 def encode_auth(scheme: bytes, credential: bytes) -> bytes:
-    """The inverse of decode_auth."""
+    """Encode an auth request."""
     return I32.pack(0) + buffer(scheme) + buffer(credential)
 
 
 def decode_sasl(data: bytes, at: int, end: int) -> bytes | None:
-    """The token of a SASL request or reply."""
+    """Decode the token of a SASL request or reply."""
     return read_buffer(data, at, end)[0]
 
 
 def encode_sasl(token: bytes | None) -> bytes:
-    """The inverse of decode_sasl."""
+    """Encode the token of a SASL request or reply."""
     return buffer(token)
 
 
 def decode_reconfig(data: bytes, at: int, end: int) -> tuple[bytes, bytes, bytes, int]:
-    """reconfig: (joining, leaving, new members, config version or -1); empty means not given."""
+    """Decode a reconfig: (joining, leaving, new members, config version or -1). An omitted argument is empty."""
     joining, at = read_string(data, at, end)
     leaving, at = read_string(data, at, end)
     members, at = read_string(data, at, end)
@@ -391,7 +391,7 @@ def decode_reconfig(data: bytes, at: int, end: int) -> tuple[bytes, bytes, bytes
 
 
 def encode_reconfig(joining: bytes, leaving: bytes, members: bytes, config_id: int) -> bytes:
-    """The inverse of decode_reconfig: an empty string travels as null, which is how servers know "not given"."""
+    """Encode a reconfig. An empty string is sent as null, which is how servers recognize an omitted argument."""
     return buffer(joining or None) + buffer(leaving or None) + buffer(members or None) + i64(config_id)
 
 
@@ -399,7 +399,7 @@ def encode_reconfig(joining: bytes, leaving: bytes, members: bytes, config_id: i
 
 
 def _read_multi_header(data: bytes, at: int, end: int) -> tuple[int, bool, int, int]:
-    """(type, done, err, next_at)."""
+    """Return (type, done, err, next_at)."""
     if at + 9 > end:
         raise short(at, end)
     if IS_COMPILED:
@@ -409,7 +409,7 @@ def _read_multi_header(data: bytes, at: int, end: int) -> tuple[int, bool, int, 
 
 
 def decode_multi(data: bytes, at: int, end: int) -> list[MultiOp]:
-    """The parts of a multi or multiRead, which may also be mixed here: whether that is allowed is the tree's matter."""
+    """Decode the parts of a multi or multiRead. The tree, not this function, rejects a mix of reads and writes."""
     ops: list[MultiOp] = []
     opcode, done, _, at = _read_multi_header(data, at, end)
     while not done:
@@ -433,7 +433,7 @@ def decode_multi(data: bytes, at: int, end: int) -> list[MultiOp]:
 
 
 def encode_multi(ops: list[MultiOp]) -> bytes:
-    """The inverse of decode_multi."""
+    """Encode a multi or multiRead."""
     parts: list[bytes] = []
     for op in ops:
         opcode = op.opcode
@@ -451,7 +451,7 @@ def encode_multi(ops: list[MultiOp]) -> bytes:
 
 
 def decode_multi_reply(data: bytes, at: int, end: int) -> list[MultiResult]:
-    """The parts of the answer to a multi or multiRead, one per part of the request."""
+    """Decode the reply to a multi or multiRead: one result per part of the request."""
     results: list[MultiResult] = []
     opcode, done, _, at = _read_multi_header(data, at, end)
     while not done:
@@ -478,7 +478,7 @@ def decode_multi_reply(data: bytes, at: int, end: int) -> list[MultiResult]:
 
 
 def encode_multi_reply(results: list[MultiResult]) -> bytes:
-    """The inverse of decode_multi_reply."""
+    """Encode the reply to a multi or multiRead."""
     parts: list[bytes] = []
     for result in results:
         opcode = result.opcode
@@ -502,71 +502,71 @@ def encode_multi_reply(results: list[MultiResult]) -> bytes:
 
 
 def decode_create2_reply(data: bytes, at: int, end: int) -> tuple[bytes, Stat]:
-    """create2, createContainer, createTTL: (path, Stat)."""
+    """Decode the reply to create2, createContainer or createTTL: (path, Stat)."""
     path, at = read_string(data, at, end)
     return path, read_stat(data, at, end)[0]
 
 
 def encode_create2_reply(path: bytes, stat: Stat) -> bytes:
-    """The inverse of decode_create2_reply."""
+    """Encode the reply to create2, createContainer or createTTL."""
     return buffer(path) + encode_stat(stat)
 
 
 def decode_data_reply(data: bytes, at: int, end: int) -> tuple[bytes | None, Stat]:
-    """getData and reconfig: (data, Stat)."""
+    """Decode the reply to getData or reconfig: (data, Stat)."""
     value, at = read_buffer(data, at, end)
     return value, read_stat(data, at, end)[0]
 
 
 def encode_data_reply(value: bytes | None, stat: Stat) -> bytes:
-    """The inverse of decode_data_reply."""
+    """Encode the reply to getData or reconfig."""
     return buffer(value) + encode_stat(stat)
 
 
 def decode_strings_reply(data: bytes, at: int, end: int) -> list[bytes]:
-    """getChildren and getEphemerals."""
+    """Decode the reply to getChildren or getEphemerals."""
     return read_strings(data, at, end)[0]
 
 
 def encode_strings_reply(values: list[bytes]) -> bytes:
-    """The inverse of decode_strings_reply."""
+    """Encode the reply to getChildren or getEphemerals."""
     return strings(values)
 
 
 def decode_children2_reply(data: bytes, at: int, end: int) -> tuple[list[bytes], Stat]:
-    """getChildren2: (children, Stat of the parent)."""
+    """Decode the reply to getChildren2: (children, Stat of the parent)."""
     children, at = read_strings(data, at, end)
     return children, read_stat(data, at, end)[0]
 
 
 def encode_children2_reply(children: list[bytes], stat: Stat) -> bytes:
-    """The inverse of decode_children2_reply."""
+    """Encode the reply to getChildren2."""
     return strings(children) + encode_stat(stat)
 
 
 def decode_acl_reply(data: bytes, at: int, end: int) -> tuple[list[Acl], Stat]:
-    """getACL: (access list, Stat)."""
+    """Decode the reply to getACL: (access list, Stat)."""
     acl, at = read_acl(data, at, end)
     return acl or [], read_stat(data, at, end)[0]
 
 
 def encode_acl_reply(acl: list[Acl], stat: Stat) -> bytes:
-    """The inverse of decode_acl_reply."""
+    """Encode the reply to getACL."""
     return encode_acl(acl) + encode_stat(stat)
 
 
 def decode_number_reply(data: bytes, at: int, end: int) -> int:
-    """getAllChildrenNumber."""
+    """Decode the reply to getAllChildrenNumber."""
     return read_i32(data, at, end)[0]
 
 
 def encode_number_reply(number: int) -> bytes:
-    """The inverse of decode_number_reply."""
+    """Encode the reply to getAllChildrenNumber."""
     return I32.pack(number)
 
 
 def decode_who_am_i_reply(data: bytes, at: int, end: int) -> list[tuple[bytes, bytes]]:
-    """whoAmI: (scheme, user) of every identity of the session, in no particular order."""
+    """Decode the reply to whoAmI: (scheme, user) of each identity of the session, in no particular order."""
     count, at = read_count(data, at, end, 8)
     identities: list[tuple[bytes, bytes]] = []
     for _ in range(count):
@@ -577,7 +577,7 @@ def decode_who_am_i_reply(data: bytes, at: int, end: int) -> list[tuple[bytes, b
 
 
 def encode_who_am_i_reply(identities: list[tuple[bytes, bytes]]) -> bytes:
-    """The inverse of decode_who_am_i_reply."""
+    """Encode the reply to whoAmI."""
     parts = [I32.pack(len(identities))]
     for scheme, user in identities:
         parts.append(buffer(scheme))

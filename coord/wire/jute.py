@@ -1,15 +1,15 @@
-"""Jute, ZooKeeper's serialisation: the primitives, over bytes, without any knowledge of ZooKeeper.
+"""Primitives of Jute, ZooKeeper's serialization format. No knowledge of ZooKeeper records.
 
     int     = 4 bytes, big-endian, signed          long   = 8 bytes, big-endian, signed
     bool    = 1 byte, 0 is false                   buffer = length:int then that many bytes; -1 is null
     ustring = a buffer holding UTF-8               vector = count:int then that many records; -1 is null
 
-A reader takes `(data, at, end)` and returns `(value, next_at)`; it never looks at or behind `end`, so a record may be
-read in the middle of a larger block (a batch of frames, a log entry) without a copy. Strings stay bytes: the tree is
-keyed by them, and only those who show them to people decode. A length that passes `end`, a negative length other than
--1, or a count that the remaining bytes cannot hold raises RemoteProtocolError before anything is allocated.
+A reader takes `(data, at, end)` and returns `(value, next_at)`. No reader accesses bytes at or after `end`, so a record
+can be decoded in the middle of a larger block (a batch of frames, a log entry) without a copy. Strings stay bytes:
+bytes are the keys of the tree, and only code that displays strings decodes them. A length that passes `end`, a negative
+length other than -1, or a count that the remaining bytes cannot hold raises RemoteProtocolError before any allocation.
 
-Records end where their last field ends: bytes behind it are ignored, as ZooKeeper does.
+A record ends where its last field ends. Bytes after a record are ignored, as in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _read_i64: Final = I64.unpack_from
 #: The encoding of a null buffer, string or vector.
 NULL: Final = b"\xff\xff\xff\xff"
 
-#: The fewest bytes that one element of a vector of strings takes: its length.
+#: Fewest bytes of one element of a vector of strings: its length prefix.
 STRING_BYTES_MIN: Final = 4
 
 
 def short(at: int, end: int) -> RemoteProtocolError:
-    """The error for a record that ends before its last field."""
+    """Return the error for a record that ends before its last field."""
     return RemoteProtocolError(f"record ends early: a field at byte {at} passes the end at {end}")
 
 
-#: Whether this is the compiled form (coord.compiled). The innermost reads and writes of numbers are fast by different
-#: means in either: struct where it is interpreted, native integers where it is compiled.
+#: True in the compiled form (coord.compiled). Reading and writing numbers is fastest with struct when interpreted and
+#: with native integers when compiled.
 IS_COMPILED: Final[bool] = type(short).__name__ != "function"
 if IS_COMPILED:
     from librt.strings import read_i32_be, read_i64_be
 
-#: Up to here a record is put together natively; a longer one is copied less often by joining bytes.
+#: Records up to this size are encoded natively. For a longer record, joining bytes objects copies less.
 NATIVE_BYTES_MAX: Final = 1024
 
 
@@ -67,14 +67,14 @@ def read_i64(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_bool(data: bytes, at: int, end: int) -> tuple[bool, int]:
-    """Read a bool; any byte but 0 is true, as Java has it."""
+    """Read a bool; any byte except 0 is true, as in Java."""
     if at >= end:
         raise short(at, end)
     return data[at] != 0, at + 1
 
 
 def read_buffer(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """Read a buffer, or a string as its bytes; None for null."""
+    """Read a buffer, or the bytes of a string; return None for null."""
     start = at + 4
     if start > end:
         raise short(at, end)
@@ -90,16 +90,16 @@ def read_buffer(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def read_string(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Read a string's bytes; null counts as the empty string, because kazoo sends one for the other."""
+    """Read the bytes of a string. Null is read as the empty string, because kazoo sends null for it."""
     value, at = read_buffer(data, at, end)
     return b"" if value is None else value, at
 
 
 def read_count(data: bytes, at: int, end: int, element_bytes_min: int) -> tuple[int, int]:
-    """Read a vector's count; -1 for null.
+    """Read the count of a vector; return -1 for null.
 
-    `element_bytes_min` is the fewest bytes one element takes: a count that cannot fit is refused here, so a caller's
-    loop is bounded by the bytes that really came.
+    `element_bytes_min` is the fewest bytes that one element takes. A count that cannot fit is rejected here, so the
+    caller's loop is bounded by the received bytes.
     """
     count, start = read_i32(data, at, end)
     if count < -1:
@@ -110,7 +110,7 @@ def read_count(data: bytes, at: int, end: int, element_bytes_min: int) -> tuple[
 
 
 def read_strings(data: bytes, at: int, end: int) -> tuple[list[bytes], int]:
-    """Read a vector of strings; null counts as empty."""
+    """Read a vector of strings; null is read as empty."""
     count, at = read_count(data, at, end, STRING_BYTES_MIN)
     strings: list[bytes] = []
     for _ in range(count):
@@ -135,7 +135,7 @@ def boolean(value: bool) -> bytes:
 
 
 def buffer(value: bytes | None) -> bytes:
-    """Encode a buffer or a string's bytes; None becomes null."""
+    """Encode a buffer, or the bytes of a string; None becomes null."""
     return NULL if value is None else I32.pack(len(value)) + value
 
 

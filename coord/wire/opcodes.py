@@ -1,4 +1,4 @@
-"""The numbers of ZooKeeper's client protocol: operations, events, states, flags.
+"""Constants of ZooKeeper's client protocol: operations, events, states, flags.
 
 Error codes are in coord.errors. Every name here is also in coord.wire.records.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Operations, as in a request header. Below zero: only between server and log, except OP_CLOSE_SESSION and OP_ERROR.
+# Operations, as in a request header. Negative ones occur only in the log, except OP_CLOSE_SESSION and OP_ERROR.
 OP_NOTIFICATION: Final = 0
 OP_CREATE: Final = 1
 OP_DELETE: Final = 2
@@ -38,16 +38,17 @@ OP_GET_ALL_CHILDREN_NUMBER: Final = 104
 OP_SET_WATCHES2: Final = 105
 OP_ADD_WATCH: Final = 106
 OP_WHO_AM_I: Final = 107
-#: Ours alone: the members of the store, for `rk coord list|add|remove|transfer-leader`. JSON in a buffer, both ways.
+#: RegionKeeper's own: membership requests of `rk coord list|add|remove|transfer-leader`. JSON in a buffer, both ways.
 OP_MEMBERSHIP: Final = 1001
-#: The type of a failed part in the answer to a multi, and of the end marker of either direction.
+#: Type of a failed part in the reply to a multi, and of the end marker in requests and replies.
 OP_ERROR: Final = -1
 OP_CREATE_SESSION: Final = -10
 OP_CLOSE_SESSION: Final = -11
 OP_ATTACH: Final = -13
 OP_EXPIRE: Final = -14
 
-#: Operations that change the tree or the session and therefore go through the log (AUTH does so in a form of its own).
+#: Operations that change the tree or the session and therefore go through the log. OP_AUTH is not listed: the log
+#: carries the proven identities, not the client's record.
 WRITE_OPCODES: Final[frozenset[int]] = frozenset(
     {
         OP_CREATE,
@@ -65,7 +66,7 @@ WRITE_OPCODES: Final[frozenset[int]] = frozenset(
     }
 )
 
-#: opcode -> the name in logs, metrics and traces.
+#: opcode -> name in logs, metrics and traces.
 OPCODE_NAMES: Final[dict[int, str]] = {
     OP_NOTIFICATION: "notification",
     OP_CREATE: "create",
@@ -105,13 +106,13 @@ OPCODE_NAMES: Final[dict[int, str]] = {
     OP_EXPIRE: "expire",
 }
 
-# Request ids that are no request numbers. The server forces its id onto a ping.
+# Reserved request ids. The server replies to every ping with XID_PING.
 XID_NOTIFICATION: Final = -1
 XID_PING: Final = -2
 XID_AUTH: Final = -4
 XID_SET_WATCHES: Final = -8
 
-#: The zxid of events that setWatches fires for changes made while the client was away.
+#: Zxid of the events that setWatches fires for changes made while the client was disconnected.
 ZXID_UNKNOWN: Final = -1
 
 # Event types.

@@ -1,13 +1,13 @@
-"""SASL DIGEST-MD5 (RFC 2831), both ends, as ZooKeeper's clients and servers use it.
+"""SASL DIGEST-MD5 (RFC 2831), client and server, as ZooKeeper's clients and servers use it.
 
     client                                                server
     (empty token)  ------------------------------------>
                    <------------------------------------  challenge: realm, nonce, charset, algorithm
-    response: username, nonce, cnonce, digest  --------->  known user, our nonce, right digest?
-                   <------------------------------------  rspauth: the server knows the secret, too
+    response: username, nonce, cnonce, digest  --------->  check user, nonce and digest
+                   <------------------------------------  rspauth: proves that the server knows the secret
 
-The only quality of protection is `auth`: later bytes are not wrapped. Nonces come from the caller. A peer that fails
-learns only that it failed. `SaslError` has the reason, for the log, and never a secret.
+The only quality of protection is `auth`: later bytes are not wrapped. The caller supplies the nonces. A peer that fails
+learns only that it failed. `SaslError` has the reason for the log and never contains a secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 from coord.errors import ProtocolError
 
-#: What ZooKeeper calls its service and itself in DIGEST-MD5, whatever the host.
+#: ZooKeeper's service name and realm in DIGEST-MD5, on every host.
 SERVICE: Final = b"zookeeper"
 REALM: Final = b"zk-sasl-md5"
 #: RFC 2831 §2.1.1 and §2.1.2.
@@ -32,16 +32,16 @@ _SPACE: Final = b" \t\r\n"
 
 
 class SaslError(ProtocolError):
-    """The exchange failed. The text names the reason and perhaps the user, never a secret."""
+    """The SASL exchange failed. The text has the reason and may name the user; it never contains a secret."""
 
 
 class SaslServer:
-    """The server's end of one exchange. `user` is set when `is_complete`."""
+    """The server side of one exchange. `user` is set when `is_complete` becomes True."""
 
     def __init__(
         self, secrets: Mapping[str, str], nonce: bytes, *, service: bytes = SERVICE, realm: bytes = REALM
     ) -> None:
-        """`secrets` by user; `nonce` has never been used and cannot be guessed."""
+        """`secrets` maps users to passwords. `nonce` must be fresh and unpredictable."""
         self.is_complete = False
         self.user = ""
         self._secrets = secrets
@@ -51,12 +51,12 @@ class SaslServer:
         self._was_asked = False
 
     def evaluate(self, token: bytes) -> bytes:
-        """Return the answer to the client's token. Raises SaslError, which ends the exchange."""
+        """Return the reply to the client's token. Raise SaslError, which ends the exchange."""
         if self.is_complete:
-            raise SaslError("the exchange was complete already")
+            raise SaslError("the exchange is already complete")
         if not self._was_asked:
             if token:
-                raise SaslError("a response before the challenge")
+                raise SaslError("the client sent a response before the challenge")
             self._was_asked = True
             parts = (
                 b'realm="',
@@ -69,21 +69,21 @@ class SaslServer:
         return self._check_response(token)
 
     def _check_response(self, token: bytes) -> bytes:
-        """Return the proof for the client, and complete the exchange. Raise SaslError for a wrong response."""
+        """Complete the exchange and return the proof for the client. Raise SaslError for a wrong response."""
         given = parse_directives(token, RESPONSE_BYTES_MAX)
         charset = _charset(given)
         name = given.get("username", b"")
         try:
             user = name.decode(charset)
         except UnicodeDecodeError:
-            raise SaslError("the user's name is not in the charset that was named") from None
+            raise SaslError("the user name is not encoded in the declared charset") from None
         self._check_form(given, name, user)
         secret = self._secrets.get(user)
         key = _user_key(name, given.get("realm", b""), (secret or "").encode(charset, "replace"), charset)
         nonce, cnonce = given["nonce"], given["cnonce"]
         authzid = given.get("authzid", b"")
         wanted = _digest(key, nonce, cnonce, authzid, b"AUTHENTICATE:" + given["digest-uri"])
-        # An unknown user takes as long as a wrong password.
+        # An unknown user must take as long as a wrong password: timing must not reveal which users exist.
         is_right = hmac.compare_digest(wanted, given.get("response", b""))
         if secret is None or not is_right:
             raise SaslError(f"unknown user or wrong password for {user!r}")
@@ -92,26 +92,26 @@ class SaslServer:
         return b"rspauth=" + _digest(key, nonce, cnonce, authzid, b":" + given["digest-uri"])
 
     def _check_form(self, given: dict[str, bytes], name: bytes, user: str) -> None:
-        """Raise SaslError unless the response is complete and answers this challenge. The digest is compared later."""
+        """Raise SaslError unless the response is complete and matches this challenge. The caller checks the digest."""
         if not name:
-            raise SaslError("no user's name")
+            raise SaslError("no user name")
         if not hmac.compare_digest(given.get("nonce", b""), self._nonce) or given.get("nc") != _FIRST_USE:
-            raise SaslError(f"not an answer to this challenge, from {user!r}")
+            raise SaslError(f"the response of {user!r} does not match this challenge")
         if not given.get("cnonce"):
-            raise SaslError(f"no nonce of the client, from {user!r}")
+            raise SaslError(f"the response of {user!r} has no client nonce")
         if given.get("realm") != self._realm or given.get("digest-uri", b"").lower() != self._uri:
-            raise SaslError(f"meant for another service, from {user!r}")
+            raise SaslError(f"the response of {user!r} is for another service")
         if given.get("qop", b"auth") != b"auth":
-            raise SaslError(f"a quality of protection that was not offered, from {user!r}")
+            raise SaslError(f"the response of {user!r} selects a quality of protection that was not offered")
         if given.get("authzid", name) not in (name, b""):
-            raise SaslError(f"{user!r} wants to act for another user")
+            raise SaslError(f"{user!r} asks to act as another user; this is not supported")
 
 
 class SaslClient:
-    """The client's end of one exchange."""
+    """The client side of one exchange."""
 
     def __init__(self, user: str, secret: str, cnonce: bytes, *, service: bytes = SERVICE, host: bytes = REALM) -> None:
-        """`cnonce` has never been used and cannot be guessed."""
+        """`cnonce` must be fresh and unpredictable."""
         self.is_complete = False
         self._user = user
         self._secret = secret
@@ -120,9 +120,9 @@ class SaslClient:
         self._expected = b""
 
     def evaluate(self, token: bytes | None) -> bytes:
-        """Return the next token: the first one for None, the response for the challenge, b"" for the server's proof.
+        """Return the next token: the initial one for None, the response to the challenge, b"" for the server's proof.
 
-        Raises SaslError if the server does not know the secret or asks for something that is not supported.
+        Raise SaslError if the server does not know the secret or requires an unsupported option.
         """
         if token is None:
             return b""
@@ -134,17 +134,17 @@ class SaslClient:
             return b""
         given = parse_directives(token, CHALLENGE_BYTES_MAX)
         if b"auth" not in [word.strip(_SPACE) for word in given.get("qop", b"auth").split(b",")]:
-            raise SaslError("the server insists on wrapping")
+            raise SaslError("the server requires wrapping, which is not supported")
         nonce = given.get("nonce", b"")
         if not nonce or given.get("algorithm") != b"md5-sess":
-            raise SaslError("the server's challenge is not one of DIGEST-MD5")
+            raise SaslError("the server's challenge is not a DIGEST-MD5 challenge")
         return self._respond(nonce, given.get("realm", b""), _charset(given))
 
     def _respond(self, nonce: bytes, realm: bytes, charset: str) -> bytes:
         try:
             name, secret = self._user.encode(charset), self._secret.encode(charset)
         except UnicodeEncodeError:
-            raise SaslError("the server does not take names and secrets outside of ISO 8859-1") from None
+            raise SaslError("the server accepts only ISO 8859-1 in user names and secrets") from None
         key = _user_key(name, realm, secret, charset)
         self._expected = _digest(key, nonce, self._cnonce, b"", b":" + self._uri)
         response = _digest(key, nonce, self._cnonce, b"", b"AUTHENTICATE:" + self._uri)
@@ -165,7 +165,7 @@ class SaslClient:
 def _charset(given: dict[str, bytes]) -> str:
     charset = given.get("charset", b"").lower()
     if charset not in (b"", b"utf-8"):
-        raise SaslError("a charset that is not utf-8")
+        raise SaslError("the charset is not utf-8")
     return "utf-8" if charset else "iso-8859-1"
 
 
@@ -185,7 +185,7 @@ def _narrowed(text: bytes) -> bytes:
 
 
 def _digest(key: bytes, nonce: bytes, cnonce: bytes, authzid: bytes, a2: bytes) -> bytes:
-    """response-value of RFC 2831 §2.1.2.1, in hex."""
+    """Return the response-value of RFC 2831 §2.1.2.1 in hex."""
     a1 = key + b":" + nonce + b":" + cnonce
     if authzid:
         a1 += b":" + authzid
@@ -202,10 +202,12 @@ def _quoted(text: bytes) -> bytes:
 
 
 def parse_directives(data: bytes, size_max: int) -> dict[str, bytes]:
-    """Return the values of `name=value,name="quoted value"` by lower-case name. Raises SaslError, also for a name that
-    is there twice."""
+    """Return the values of `name=value,name="quoted value"` by lower-case name.
+
+    Raise SaslError for a malformed token and for a name that occurs twice.
+    """
     if len(data) > size_max:
-        raise SaslError(f"a token of {len(data)} bytes, allowed are {size_max}")
+        raise SaslError(f"the token has {len(data)} bytes; the limit is {size_max}")
     found: dict[str, bytes] = {}
     at = 0
     while True:
@@ -218,18 +220,18 @@ def parse_directives(data: bytes, size_max: int) -> dict[str, bytes]:
         name = data[start:at].decode("ascii", "replace").lower()
         at = _skip(data, at, _SPACE)
         if not name or data[at : at + 1] != b"=":
-            raise SaslError("a directive without name or value")
+            raise SaslError("a directive has no name or no value")
         value, at = _value(data, _skip(data, at + 1, _SPACE))
         if name in found:
-            raise SaslError(f"{name!r} is there twice")
+            raise SaslError(f"directive {name!r} occurs twice")
         found[name] = value
         at = _skip(data, at, _SPACE)
         if at < len(data) and data[at] != 0x2C:
-            raise SaslError(f"no comma behind {name!r}")
+            raise SaslError(f"no comma after directive {name!r}")
 
 
 def _value(data: bytes, at: int) -> tuple[bytes, int]:
-    """Return the token or quoted string at `at`, and where it ends."""
+    """Return the token or quoted string at `at`, and the position after it."""
     if data[at : at + 1] != b'"':
         start = at
         while at < len(data) and data[at] not in _TOKEN_STOPS:
@@ -243,7 +245,7 @@ def _value(data: bytes, at: int) -> tuple[bytes, int]:
         value += data[at : at + 1]
         at += 1
     if at >= len(data):
-        raise SaslError("a quoted value without its end")
+        raise SaslError("a quoted value has no closing quote")
     return bytes(value), at + 1
 
 

@@ -1,4 +1,4 @@
-"""The values that the protocol's larger records decode to: plain classes, no logic.
+"""Values of the protocol's larger records: plain classes without logic.
 
 Strings are UTF-8 bytes, as everywhere in coord.wire. Every name here is also in coord.wire.records.
 """
@@ -17,7 +17,7 @@ NO_PASSWD: Final = bytes(PASSWD_BYTES)
 
 @mypyc_attr(acyclic=True)
 class Stat:
-    """What the wire shows of a znode besides its data. Times are ms since 1970, ephemeral_owner is 0 for none."""
+    """A znode's metadata as sent to clients. Times are ms since 1970; ephemeral_owner is 0 for a persistent znode."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Stat:
         self.pzxid = pzxid
 
     def as_tuple(self) -> tuple[int, int, int, int, int, int, int, int, int, int, int]:
-        """The fields in the order of the wire."""
+        """Return the fields in wire order."""
         return (
             self.czxid,
             self.mzxid,
@@ -62,15 +62,15 @@ class Stat:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Equal when every field is."""
+        """Return True if every field is equal."""
         return isinstance(other, Stat) and self.as_tuple() == other.as_tuple()
 
     def __hash__(self) -> int:
-        """Hash of all fields."""
+        """Return the hash of all fields."""
         return hash(self.as_tuple())
 
     def __repr__(self) -> str:
-        """Short form for logs: zxids, versions, children."""
+        """Return the short form for logs: zxids, versions, children."""
         return (
             f"Stat(czxid={self.czxid:#x} mzxid={self.mzxid:#x} pzxid={self.pzxid:#x} version={self.version}"
             f" cversion={self.cversion} aversion={self.aversion} owner={self.ephemeral_owner:#x}"
@@ -80,7 +80,7 @@ class Stat:
 
 @mypyc_attr(acyclic=True)
 class Acl:
-    """One line of an access list: permission bits for an identity `scheme:id`."""
+    """One entry of an access list: permission bits for an identity `scheme:id`."""
 
     def __init__(self, perms: int, scheme: bytes, id: bytes) -> None:  # noqa: A002
         self.perms = perms
@@ -88,26 +88,27 @@ class Acl:
         self.id = id
 
     def __eq__(self, other: object) -> bool:
-        """Equal when bits and identity are."""
+        """Return True if permissions and identity are equal."""
         return (
             isinstance(other, Acl) and self.perms == other.perms and self.scheme == other.scheme and self.id == other.id
         )
 
     def __hash__(self) -> int:
-        """Hash of bits and identity."""
+        """Return the hash of permissions and identity."""
         return hash((self.perms, self.scheme, self.id))
 
     def __repr__(self) -> str:
-        """`31,world:anyone`."""
+        """Return the form `Acl(31,world:anyone)`."""
         return f"Acl({self.perms},{self.scheme.decode(errors='replace')}:{self.id.decode(errors='replace')})"
 
 
-#: Everybody may do everything.
+#: Grants all permissions to everyone.
 OPEN_ACL: Final[list[Acl]] = [Acl(PERM_ALL, b"world", b"anyone")]
 
 
 class ConnectRequest:
-    """The first record of a connection. `has_read_only`: whether the byte of 3.4+ was there; the reply mirrors it."""
+    """The first record of a connection. `has_read_only`: the read-only byte of 3.4+ was sent; the response mirrors
+    it."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class ConnectRequest:
 
 
 class ConnectResponse:
-    """The answer to a ConnectRequest; timeout 0 with session 0 means: that session is gone."""
+    """The response to a ConnectRequest. Timeout 0 with session 0 means that the session has expired."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class ConnectResponse:
 
 @mypyc_attr(acyclic=True)
 class CreateRequest:
-    """create, create2, createContainer and createTTL. `acl` is None where the wire says null; `ttl_ms` 0 for none."""
+    """A create, create2, createContainer or createTTL. `acl` is None for null on the wire; `ttl_ms` is 0 for no TTL."""
 
     def __init__(
         self,
@@ -173,8 +174,8 @@ class CreateRequest:
 class MultiOp:
     """One part of a multi or multiRead.
 
-    `opcode` says which fields count: a create of any kind has `create`; delete and check `version`; setData `data`
-    and `version`; getData and getChildren `watch` (which the server ignores inside a multi).
+    The fields used depend on `opcode`: a create of any kind uses `create`; delete and check use `version`; setData
+    uses `data` and `version`; getData and getChildren use `watch`, which the server ignores inside a multi.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class MultiOp:
 
 
 class MultiResult:
-    """One part of the answer to a multi or multiRead; `opcode` says which fields count, OP_ERROR means only `err`."""
+    """One part of the reply to a multi or multiRead. The fields used depend on `opcode`; OP_ERROR uses only `err`."""
 
     def __init__(
         self,
@@ -215,7 +216,7 @@ class MultiResult:
 
 
 class WatchSets:
-    """The watches a client wants back after a reconnect. setWatches has the first three lists only."""
+    """The watches that a client restores after a reconnect. setWatches has only the first three lists."""
 
     def __init__(
         self,
@@ -235,7 +236,7 @@ class WatchSets:
 
 
 class WatcherEvent:
-    """A watch that fired, or a change of the connection's state when `event_type` is EVENT_NONE."""
+    """A fired watch, or a change of the connection state when `event_type` is EVENT_NONE."""
 
     def __init__(self, event_type: int, state: int, path: bytes) -> None:
         self.event_type = event_type

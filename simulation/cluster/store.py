@@ -18,7 +18,7 @@ from typing import Final
 from coord.server.clients.connection import Connection, Limits, Pending
 from coord.server.clients.pipeline import Pipeline
 from coord.server.clients.proposals import Proposals
-from coord.tree.command import decode_group, encode_command, encode_group
+from coord.tree.command import decode_batch, encode_batch, encode_command
 from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.sessions import ExpiryQueue
 from coord.wire.client_conn import PHASE_CLOSED, PHASE_START, ClientConnection
@@ -175,11 +175,11 @@ class SimulatedNode:
             batch = self.store.log[self.applied]
             self.applied += 1
             if pipeline.clients.waiting_reads:
-                time_ms, commands = decode_group(batch)
+                time_ms, commands = decode_batch(batch)
                 for command in commands:
                     pipeline.applied([self.machine.apply(command, time_ms)])
             else:
-                pipeline.applied(self.machine.apply_group(batch))
+                pipeline.applied(self.machine.apply_batch(batch))
         self._release_syncs()
         self.turn_ends()
 
@@ -284,9 +284,9 @@ class SimulatedStore:
         self._is_commit_due = False
         commands, self._waiting = self._waiting, []
         self._last_time_ms = max(self._last_time_ms, EPOCH_MS + self.now_ms())
-        batch = encode_group(self._last_time_ms, commands)
+        batch = encode_batch(self._last_time_ms, commands)
         self.log.append(batch)
-        time_ms, decoded = decode_group(batch)
+        time_ms, decoded = decode_batch(batch)
         for command in decoded:
             self._witness(self.truth, self.truth.apply(command, time_ms))
         for node in self.nodes:
@@ -329,7 +329,7 @@ class SimulatedStore:
         now_ms = self.now_ms()
         for node in self.nodes:
             if node.is_up and node.cut_off_since < 0:
-                for session_id in node.pipeline.clients.take_heard():
+                for session_id in node.pipeline.clients.take_active():
                     self._expiry.touch(session_id, now_ms)
         if self.timeline.now < self._paused_until:
             return

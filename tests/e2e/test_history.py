@@ -14,7 +14,7 @@ from coord.raft.membership import decode_configuration
 from coord.raft.messages import CONFIG, LEVEL, NORMAL
 from coord.server.config.addresses import config_text
 from coord.storage.records import LogItem
-from coord.tree.command import decode_group
+from coord.tree.command import decode_batch
 from coord.tree.machine import CommandOutcome, StateMachine
 from regions import messages as ms
 from regions.records.znodes import Layout, decode_master, decode_server, decode_transition
@@ -45,8 +45,8 @@ class Log:
                 elif item.kind == LEVEL:
                     machine.raise_level(item.data)
                 elif item.kind == NORMAL:
-                    time_ms, commands = decode_group(item.data)
-                    machine.begin_group(item.data)
+                    time_ms, commands = decode_batch(item.data)
+                    machine.begin_batch(item.data)
                     for command in commands:
                         self._performed(machine, machine.apply(command, time_ms))
 

@@ -70,7 +70,7 @@ def test_a_data_directory_that_goes_ends_its_node(tmp_path: Path, harm: str) -> 
         assert eventually(lambda: process.poll() is not None, what="the node to end")
         assert process.returncode == 1
         [line] = [line for line in (tmp_path / "1.log").read_text().splitlines() if "node 1 stops" in line]
-        assert "is not there any more: somebody has removed or moved the data directory" in line
+        assert "does not exist any more: the data directory of this running node was removed or moved" in line
     finally:
         cluster.kill()
 
@@ -89,8 +89,8 @@ def test_full_disk_stops_writes_and_not_reads_and_passes(tmp_path: Path) -> None
                 waiting = [client.create_async(f"/big{number}", bytes(400_000)) for number in range(6)]
                 eventually(lambda: cluster.status(1)["disk_full"], what="the disk to be found full")
                 assert reader.get("/before")[0] == b"x"
-                assert health(cluster, 1)["problem"] == "disk full: no writes until there is room"
-                assert ready(cluster, 1) == (False, "disk full: no writes until there is room")
+                assert health(cluster, 1)["problem"] == "disk full: rejecting writes until there is space"
+                assert ready(cluster, 1) == (False, "disk full: rejecting writes until there is space")
                 assert "zk_disk_full\t1\n" in cluster.word(1, b"mntr")
                 assert not all(each.ready() for each in waiting)
                 filler.unlink()
@@ -98,7 +98,7 @@ def test_full_disk_stops_writes_and_not_reads_and_passes(tmp_path: Path) -> None
             assert not cluster.status(1)["disk_full"]
             assert ready(cluster, 1) == (True, "")
             assert "disk full" in (tmp_path / "1.log").read_text()
-            assert "the disk has room again" in (tmp_path / "1.log").read_text()
+            assert "the disk has space again" in (tmp_path / "1.log").read_text()
         finally:
             cluster.kill()
 
@@ -120,7 +120,7 @@ def test_log_damaged_in_the_middle_is_brought_by_the_others(tmp_path: Path) -> N
         eventually(lambda: not cluster.status(victim)["joining"], what="the node to have caught up")
         cluster.assert_agreed()
         text = (tmp_path / f"{victim}.log").read_text()
-        assert f"the log is set aside in {tmp_path / f'n{victim}' / 'damaged'}: {segment}: record at byte " in text
+        assert f"moved the damaged log to {tmp_path / f'n{victim}' / 'damaged'}: {segment}: record at byte " in text
         assert (tmp_path / f"n{victim}" / "damaged" / segment.name).stat().st_size > 0
         assert "Traceback" not in text
     finally:
@@ -192,15 +192,14 @@ def test_replica_with_another_state_stops_and_says_so(tmp_path: Path) -> None:
         process = cluster.processes.pop(victim)
         assert process.wait(timeout=60) == 1
         text = (tmp_path / f"{victim}.log").read_text()
-        assert "its state is not that of the others: behind entry" in text
+        assert "the state of this node differs from the others: after entry" in text
         assert "Traceback" not in text
         with cluster.client(leader) as client:
             assert client.get("/k3")[0] == b"x"
             client.create("/goes-on")
         others = [node for node in cluster.ids if node != victim]
         assert any(
-            f"node {victim} has another state than the majority" in (tmp_path / f"{node}.log").read_text()
-            for node in others
+            f"node {victim} differs from the majority" in (tmp_path / f"{node}.log").read_text() for node in others
         )
         # What the line says to do.
         shutil.rmtree(tmp_path / f"n{victim}")

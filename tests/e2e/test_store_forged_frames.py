@@ -29,7 +29,7 @@ from coord.raft.messages import (
 )
 from coord.server.config.settings import StoreSettings
 from coord.server.peers import codec, hello_frames, raft_frames
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.wal import open_wal
 from coord.tree.levels import SUPPORTED
 from tests.e2e.clusters import run_rk
@@ -158,7 +158,7 @@ def test_hellos_with_impossible_numbers_cost_connections_only(tmp_path: Path) ->
             )
         alive(cluster)
         log = (tmp_path / "1.log").read_text()
-        assert "nodes that are not members here are being met already" in log
+        assert "nodes outside of this node's configuration have links already" in log
         with cluster.client(1) as client:
             client.create("/after", b"kept")
 
@@ -179,7 +179,7 @@ def test_a_ruined_directory_comes_back_by_backup_and_restore(tmp_path: Path) -> 
         assert "in use by a running node" in running_node.stderr
         assert cluster.stop() == [0]
         wal, found = open_wal(OsDisk(old / "n1"), "wal")
-        batch = Batch()
+        batch = WriteBatch()
         batch.set_hard_state((1 << 63) - 2, 0)
         batch.add_entry((1 << 63) - 2, found.last_index() + 1, NOOP, b"")
         wal.write([batch])

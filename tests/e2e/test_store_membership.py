@@ -182,7 +182,7 @@ def test_one_to_three_to_five_to_three(nodes: Nodes) -> None:
             nodes.do("remove", str(node))
         for node in (1, 2):
             assert nodes.ended(node) == 0
-            assert f"node {node} is no member of this store any more" in (nodes.folder / f"{node}.log").read_text()
+            assert f"node {node} is not a member of this store any more" in (nodes.folder / f"{node}.log").read_text()
         assert nodes.ids() == [3, 4, 5]
         before = len(writer.acknowledged)
         eventually(lambda: len(writer.acknowledged) > before + 20, what="writes go on")

@@ -112,7 +112,7 @@ def test_secret_is_shared_or_nobody_gets_in(tmp_path: Path) -> None:
         outsider(cluster, *secret_file(tmp_path, "another secret of 16"))
         assert "another secret" in said(cluster, 3)
         outsider(cluster)
-        assert "gives no proof of the peers' secret" in said(cluster, 3)
+        assert "does not prove that it has the peers' secret" in said(cluster, 3)
         raft = codec.frame(codec.RAFT, bytes(80))
         for frames in ((hello_of(cluster), raft), (raft,), (hello_frames.encode_who(),)):
             answer = stranger(cluster, *frames)
@@ -134,7 +134,7 @@ def test_certificates_are_of_the_clusters_authority_or_nobody_gets_in(tmp_path: 
         outsider(cluster, *certificate(Authority(tmp_path / "other", "other"), "node"))
         answer = stranger(cluster, hello_of(cluster))
         assert answer[:1] in (b"", b"\x15"), "nothing, or an alert of TLS"
-        eventually(lambda: "refused a connection to the peer port: TLS" in said(cluster, 1), what="a line about it")
+        eventually(lambda: "rejected a connection to the peer port: TLS" in said(cluster, 1), what="a line about it")
 
 
 def test_certificates_are_for_the_nodes_hosts_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -163,5 +163,5 @@ def test_a_node_joins_with_secret_and_certificate(tmp_path: Path) -> None:
         ]  # fmt: skip
         with (tmp_path / "4.log").open("wb") as log:
             cluster.processes[4] = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        eventually(lambda: "waits to be added" in said(cluster, 4), what="node 4 knows the store")
+        eventually(lambda: "waiting to be added" in said(cluster, 4), what="node 4 knows the store")
         eventually(lambda: "node 4 is not a member" in said(cluster, 1), what="node 4 has proved the secret")

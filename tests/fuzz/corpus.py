@@ -10,8 +10,8 @@ from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, RaftSnapshot
 from coord.rpc import wire
 from coord.server.peers import codec, hello_frames, raft_frames
-from coord.storage.records import Batch
-from coord.tree.command import encode_attach, encode_command, encode_create_session, encode_group, encode_identities
+from coord.storage.records import WriteBatch
+from coord.tree.command import encode_attach, encode_batch, encode_command, encode_create_session, encode_identities
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from regions import messages
@@ -109,7 +109,7 @@ def _records() -> list[bytes]:
         encode_create_session(1000, bytes(16), b"::1"),
         encode_attach(1000, bytes(16), b"::1"),
         encode_identities([(b"ip", b"x")]),
-        encode_group(5, [encode_command(1, 2, 3, 4, b"body")] * 2),
+        encode_batch(5, [encode_command(1, 2, 3, 4, b"body")] * 2),
     ]
     return [bytes([number]) + body for number in range(len(DECODERS)) for body in bodies[number % 3 :: 3]] + [
         bytes([number]) + body for number, body in enumerate(bodies)
@@ -142,14 +142,14 @@ def _apply() -> list[bytes]:
         if op in known
         for who in (1, 4)
     ]
-    raw = encode_group(7, [encode_command(SESSION, 1, 2, op, body) for op, body in _requests()])
+    raw = encode_batch(7, [encode_command(SESSION, 1, 2, op, body) for op, body in _requests()])
     return [b"".join(every[::2]), b"".join(every[1::2]), *every, b"\xff" + raw, b"\xff" + raw[:-5]]
 
 
 def _peer() -> list[bytes]:
     hello = hello_frames.encode_hello(hello_frames.Hello(bytes(16), 1, 2, 3, True))
     snapshot = RaftSnapshot(9, 2, Configuration([1, 2, 3]), _SNAPSHOT)
-    entries = [Entry(1, 5, 0, encode_group(7, [encode_command(1, 2, 3, 4, b"b")])), Entry(1, 6, 1, b"")]
+    entries = [Entry(1, 5, 0, encode_batch(7, [encode_command(1, 2, 3, 4, b"b")])), Entry(1, 6, 1, b"")]
     frames = [
         raft_frames.encode_raft(Message(5, 1, 2, 3, 4, 1, 4, entries=entries)),
         raft_frames.encode_raft(Message(10, 1, 2, 3, snapshot=snapshot)),
@@ -248,11 +248,11 @@ def _state() -> list[bytes]:
 
 def _log() -> list[bytes]:
     header = struct.pack(">BHQQQQQ", 4, 1, 1, 0, 0, 0, 0)
-    batch = Batch()
+    batch = WriteBatch()
     batch.set_hard_state(3, 2)
     batch.add_entry(3, 1, 0, b"data")
     batch.add_entry(3, 2, 1, b"")
-    base = Batch()
+    base = WriteBatch()
     base.set_base(9, 3)
     body = _part(0, header) + _part(0, b"".join(batch.parts))
     return [body, body + _part(0, b"".join(base.parts)), _part(0, header)]

@@ -30,7 +30,7 @@ from coord.server.node import Node
 from coord.server.peers import codec, hello_frames, raft_frames
 from coord.storage.reading import Recovered, SegmentReader
 from coord.storage.records import MAGIC
-from coord.tree.command import Command, decode_attach, decode_create_session, decode_group, decode_identities
+from coord.tree.command import Command, decode_attach, decode_batch, decode_create_session, decode_identities
 from coord.tree.machine import CommandOutcome, StateMachine
 from coord.tree.watches import WatchTable
 from coord.wire import records as r
@@ -65,7 +65,7 @@ def _decoders() -> list[Callable[[bytes, int, int], Any]]:
         decode_attach,
         decode_create_session,
         decode_identities,
-        lambda d, a, e: decode_group(d[a:e]),
+        lambda d, a, e: decode_batch(d[a:e]),
     ]
     return [*plain, *more]
 
@@ -167,7 +167,7 @@ def fuzz_apply(data: bytes) -> None:
         machine.tree.enforces_quotas = True
         machine.tree.is_full = data[-1:] > b"\xf0"
     if data[:1] == b"\xff":
-        machine.apply_group(data[1:])
+        machine.apply_batch(data[1:])
     else:
         for opcode, session_id, owner, body in commands(data, machine):
             if opcode in _READS:

@@ -9,7 +9,7 @@ from typing import Any
 
 from coord.raft.membership import Configuration
 from coord.server.clients.connection import Connection
-from coord.server.membership.joining import Joining, forget
+from coord.server.membership.joining import Joining, renew_memory
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
 from coord.server.peers import codec, raft_frames
@@ -203,7 +203,7 @@ class StoreNodes:
         self.disks[i] = MemoryDisk()
         self.incarnations.setdefault(i, 0)
         self.began[i] = self.leader().core.configs.current
-        forget(self.disks[i], SeededRng(self.seed * 1000 + i))
+        renew_memory(self.disks[i], SeededRng(self.seed * 1000 + i))
         return self.start(i)
 
     def join(self, a: int, b: int) -> None:

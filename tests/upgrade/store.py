@@ -111,7 +111,7 @@ class MixedStore:
             assert process.poll() is None, f"node {node} has ended: {self.log(node)[-2000:]}"
         eventually(alike, what="one state on all nodes")
         for node in self.processes:
-            assert "not that of the others" not in self.log(node), self.log(node)[-2000:]
+            assert "differs from the others" not in self.log(node), self.log(node)[-2000:]
 
     def level(self, node: int) -> int:
         """The level in force, as the node says; a build from before levels says nothing."""

@@ -112,4 +112,4 @@ def test_the_older_build_is_refused_behind_the_raise(store: MixedStore, older: P
     # Nor does a leader wait for it: the two others serve, and say whom they refuse.
     store.processes.pop(3).kill()
     store.check_alike()
-    assert any("refused a connection that says it is node 3" in store.log(node) for node in (1, 2))
+    assert any("rejected a connection from a node that claims to be node 3" in store.log(node) for node in (1, 2))

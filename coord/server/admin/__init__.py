@@ -1,4 +1,4 @@
-"""What operators and monitors ask a node.
+"""The node's interfaces for operators and monitoring.
 
 four_letter.py  ZooKeeper's four-letter words
 http.py         metrics, health, readiness and status on the admin port

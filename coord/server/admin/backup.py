@@ -1,10 +1,10 @@
-"""Backups of a running node: POST /backup on the admin port answers with the file (`coord.storage.backup`).
+"""Backups of a running node: POST /backup on the admin port returns the file (`coord.storage.backup`).
 
 A backup is a whole state at one zxid: a snapshot at least as new as the state that this node had applied when the
-request came, written by the usual job if there is none yet. The node goes on serving clients meanwhile.
+request arrived. If there is none yet, the usual job writes one. The node serves clients meanwhile.
 
-A backup holds the whole tree, passwords of sessions included. So a request must bring the token in `admin.json` of the
-data directory (mode 0600 in a directory of 0700). Nothing in the request names a file.
+A backup contains the whole tree and the passwords of sessions. So a request must carry the token in `admin.json` of the
+data directory (mode 0600 in a directory of 0700). A request cannot name a file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = Logger()
 ADMIN_FILE: Final = "admin.json"
 PATH: Final = b"/backup"
 TOKEN_BYTES: Final = 32
-#: Backups that wait or are being sent at the same time.
+#: Limit of backups that are waiting or being sent.
 AT_A_TIME_MAX: Final = 2
 _BEARER: Final = b"Bearer "
 
@@ -43,14 +43,14 @@ class Backups:
         self._clock = clock
         self._entropy = entropy
         self._token = b""
-        #: (index the snapshot must reach, request), in the order of asking.
+        #: (index that the snapshot must reach, request), oldest first.
         self._waiting: list[tuple[int, Any]] = []
         self._sending = 0
 
     def admit(self, address: tuple[str, int]) -> None:
         """Write `admin.json` with the token. A token stays valid over restarts.
 
-        If the file cannot be written, as on a full disk, the node starts all the same: only backups need the token.
+        If the file cannot be written, as on a full disk, the node starts nevertheless: only backups need the token.
         """
         token = ""
         there = b""
@@ -68,18 +68,18 @@ class Backups:
             replace_file(self._disk, "", ADMIN_FILE, content)
         except OSError as error:
             log.warn(
-                "{path} cannot be written: {error}. Nobody can ask this node for a backup until it is started again",
+                "cannot write {path}: {error}. This node rejects backup requests until it is restarted",
                 path=self._disk.where(ADMIN_FILE),
                 error=error.strerror or str(error),
             )
 
     @property
     def token(self) -> bytes:
-        """Return the token that a request must bring, b"" before `admit`."""
+        """Return the token that a request must carry, b"" before `admit`."""
         return self._token
 
     def snapshot_written(self, meta: SnapshotMeta, error: str) -> None:
-        """Handle the end of the snapshot job: tell the node's policy first, then serve the waiting requests."""
+        """Handle the end of the snapshot job: update the node's policy first, then serve the waiting requests."""
         self._node.snapshot_policy.written(meta, error)
         waiting, self._waiting = self._waiting, []
         for index, request in waiting:
@@ -89,27 +89,27 @@ class Backups:
                 self._serve(index, request)
 
     def answer(self, request: Any) -> None:
-        """Answer a request of the admin port (`coord.http`)."""
+        """Handle a request of the admin port (`coord.http`)."""
         given = request.getHeader(b"authorization") or b""
         token = given[len(_BEARER) :] if given.startswith(_BEARER) else b""
         node = self._node
         if request.method != b"POST":
             _refuse(request, 405, "Only POST.")
         elif not self._token or not hmac.compare_digest(token, self._token):
-            log.warn("backup refused: no valid token from {peer}", peer=str(request.getClientAddress()))
-            _refuse(request, 401, f"The token in {ADMIN_FILE} of the data directory is needed.")
+            log.warn("rejected a backup without a valid token from {peer}", peer=str(request.getClientAddress()))
+            _refuse(request, 401, f"The request must carry the token in {ADMIN_FILE} of the data directory.")
         elif len(self._waiting) + self._sending >= AT_A_TIME_MAX:
             _refuse(request, 429, "Other backups are under way.")
         elif not node.is_serving():
-            _refuse(request, 503, "This node has no leader: its state may be old.")
+            _refuse(request, 503, "This node has no leader: its state may be stale.")
         elif node.applied_index == 0:
-            _refuse(request, 503, "This node holds nothing yet.")
+            _refuse(request, 503, "This node has applied no entry yet.")
         else:
             log.info("backup requested by {peer}", peer=str(request.getClientAddress()))
             self._serve(node.applied_index, request)
 
     def _serve(self, index: int, request: Any) -> None:
-        """Send a snapshot at or behind `index`; wait for one if there is none."""
+        """Send a snapshot at or after `index`; wait for one if there is none."""
         node = self._node
         reader = self._open(index)
         if reader is not None:
@@ -148,7 +148,7 @@ class Backups:
 
 
 class _Stream:
-    """A pull producer: sends the next piece when the one before has left."""
+    """A pull producer: writes the next piece after the previous one has been sent."""
 
     def __init__(self, request: Any, pieces: Iterator[bytes], ended: Callable[[], None]) -> None:
         self._request = request
@@ -168,7 +168,7 @@ class _Stream:
         try:
             piece = next(self._pieces, None)
         except OSError as error:
-            log.error("backup broken off: {error}", error=error.strerror)
+            log.error("backup aborted: {error}", error=error.strerror)
             self._request.transport.abortConnection()
             return
         if piece is not None:

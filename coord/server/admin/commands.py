@@ -1,6 +1,7 @@
-"""What tools ask ZooKeeper's AdminServer for: `GET /commands/NAME`, JSON with ZooKeeper's names of fields.
+"""ZooKeeper's AdminServer commands: `GET /commands/NAME` returns JSON with ZooKeeper's field names.
 
-Of its commands those that only read and that monitors use. Every answer has `command` and `error` (null), as there.
+Only the read-only commands that monitors use are supported. Every reply has `command` and `error` (null), as in
+ZooKeeper.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from coord.server.admin.four_letter import VERSION, Words, began_ms, operation_of
+from coord.server.admin.four_letter import VERSION, FourLetterWords, began_ms, operation_of
 from coord.server.clients.connection import Connection
 from coord.server.config.addresses import MemberAddress, config_text, decode_members, role_of, shown
 from coord.server.config.settings import StoreSettings
@@ -16,7 +17,7 @@ from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
 
 PREFIX: Final = b"/commands/"
-#: ZooKeeper's other names for the same, and those of the four-letter words.
+#: ZooKeeper's aliases, and the names of the four-letter words.
 _ALSO: Final = {
     "monitor": ("mntr",),
     "configuration": ("conf", "config"),
@@ -32,8 +33,8 @@ _ALSO: Final = {
 Answer = Callable[[], Mapping[str, object]]
 
 
-def command_pages(settings: StoreSettings, node: Node, words: Words) -> dict[bytes, Callable[[], object]]:
-    """By path: what to ask for its content."""
+def command_pages(settings: StoreSettings, node: Node, words: FourLetterWords) -> dict[bytes, Callable[[], object]]:
+    """Return path -> function that builds the page."""
 
     def leader() -> Mapping[str, object]:
         known = node.core.leader
@@ -89,7 +90,7 @@ def _configuration(settings: StoreSettings, node: Node) -> Mapping[str, object]:
 
 
 def _voting_view(node: Node) -> Mapping[str, object]:
-    """Who votes, by id; nobody where there is no ensemble."""
+    """Return the voters by id; empty for a single node without addresses."""
     config = node.core.configs.current
     members = decode_members(config.attachment)
     return {
@@ -108,7 +109,7 @@ def _client_address(member: MemberAddress) -> str:
     return shown(member.client) if member.client is not None else ""
 
 
-def _connections(words: Words) -> Mapping[str, object]:
+def _connections(words: FourLetterWords) -> Mapping[str, object]:
     found = words.connections()
     return {
         "connections": [_connection(c) for c in found if not c.is_secure],
@@ -117,7 +118,7 @@ def _connections(words: Words) -> Mapping[str, object]:
 
 
 def _connection(c: Connection) -> Mapping[str, object]:
-    """Single connections have no latencies here, as in `cons`."""
+    """Return one connection's fields. As in `cons`, single connections have no latencies."""
     latencies = dict.fromkeys(("last_latency", "min_latency", "avg_latency", "max_latency"), 0)
     return {
         "remote_socket_address": shown((c.address, c.port)),
@@ -134,7 +135,7 @@ def _connection(c: Connection) -> Mapping[str, object]:
     }
 
 
-def _server_stats(node: Node, words: Words) -> Mapping[str, object]:
+def _server_stats(node: Node, words: FourLetterWords) -> Mapping[str, object]:
     clients = node.clients
     latency = clients.latency
     return {

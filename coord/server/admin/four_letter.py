@@ -1,7 +1,7 @@
 """Four-letter words: commands of operators and monitors on the client port, answered in ZooKeeper's formats.
 
 All are read-only except `crst` and `srst`, which reset counters. Only whitelisted words are answered; by default srvr,
-ruok, mntr and isro. Listings are cut at `LINES_MAX` lines, so that no word blocks the node for long.
+ruok, mntr and isro. Listings are truncated at `LINES_MAX` lines, so that no word blocks the node for long.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
 from coord.wire import opcodes as op
 
-#: The version that clients and monitors parse: the protocol is that of ZooKeeper 3.9.
+#: The version string that clients and monitors parse: the protocol is that of ZooKeeper 3.9.
 VERSION: Final = "3.9.5-regionkeeper-0.1.0, built on 2026-01-01 00:00 UTC"
 LINES_MAX: Final = 10_000
 _NOT_SERVING: Final = "This ZooKeeper instance is not currently serving requests\n"
@@ -53,11 +53,11 @@ _SHORT: Final = {
     op.OP_SASL: "SASL",
     op.OP_CLOSE_SESSION: "CLOS",
 }
-#: Words that are answered even without a leader.
+#: FourLetterWords that are answered even without a leader.
 _ALWAYS: Final = frozenset({"ruok", "conf", "envi", "isro", "crst", "srst"})
 
 
-class Words:
+class FourLetterWords:
     """The four-letter words of one node."""
 
     def __init__(self, settings: StoreSettings, node: Node) -> None:
@@ -82,7 +82,7 @@ class Words:
         }
 
     def answer(self, word: bytes) -> bytes:
-        """Return the answer to a word, b"" for an unknown word, which ZooKeeper does not answer either."""
+        """Return the answer to a word. Return b"" for an unknown word, which ZooKeeper does not answer either."""
         name = word.decode()
         build = self._answers.get(name)
         if build is None:
@@ -136,7 +136,7 @@ class Words:
         )
 
     def monitor(self) -> list[tuple[str, object]]:
-        """Return names and figures of mntr, the names without their prefix zk_."""
+        """Return names and values of mntr, the names without the prefix zk_."""
         node = self._node
         clients = node.clients
         tree = node.machine.tree

@@ -13,7 +13,7 @@ from coord.http import AdminHttp
 from coord.server.admin.backup import PATH as BACKUP_PATH
 from coord.server.admin.backup import Backups
 from coord.server.admin.commands import command_pages
-from coord.server.admin.four_letter import Words
+from coord.server.admin.four_letter import FourLetterWords
 from coord.server.admin.readiness import Readiness
 from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
@@ -21,7 +21,12 @@ from coord.server.peers.link import PeerLinks
 
 
 def admin_site(
-    settings: StoreSettings, node: Node, links: PeerLinks, words: Words, backups: Backups, readiness: Readiness
+    settings: StoreSettings,
+    node: Node,
+    links: PeerLinks,
+    words: FourLetterWords,
+    backups: Backups,
+    readiness: Readiness,
 ) -> AdminHttp:
     """Return the admin pages of one node."""
     registry = CollectorRegistry()
@@ -99,7 +104,7 @@ class _Figures(Collector):
             ("applied_index", "Raft applied index", node.applied_index),
             (
                 "compared_index",
-                "Index behind which all states were found alike",
+                "Index up to which a majority had this node's digest",
                 node.divergence.agreed_index,
             ),
             ("snapshot_index", "Index of the newest snapshot", node.snapshot_policy.index),
@@ -112,8 +117,8 @@ class _Figures(Collector):
             ("sessions", "Sessions in the cluster", len(node.machine.sessions)),
             ("connections", "Client connections of this node", len(clients.connections)),
             ("watches", "Watches on this node", clients.watches.watch_count()),
-            ("outstanding_commands", "Commands of this node's clients not seen applied", node.proposals.outstanding()),
-            ("disk_full", "1 while the disk refuses the log for lack of room", float(node.is_full)),
+            ("outstanding_commands", "Commands of this node's clients not applied yet", node.proposals.outstanding()),
+            ("disk_full", "1 while the disk rejects the log for lack of space", float(node.is_full)),
             (
                 "request_latency_mean_seconds",
                 "Mean time of a request through the log",
@@ -125,10 +130,10 @@ class _Figures(Collector):
         counters: list[tuple[str, str, float]] = [
             ("requests", "Requests received from clients", clients.received),
             ("events", "Watch events sent", clients.events_sent),
-            ("groups", "Log entries with commands applied", node.groups),
+            ("batches", "Log entries with commands applied", node.batches),
             ("commands", "Commands applied", node.commands),
             ("elections_won", "Times this node became leader", node.elections_won),
-            ("commands_resent", "Commands sent again after a leader change", node.proposals.resent),
+            ("commands_resent", "Commands resent after a leader change", node.proposals.resent),
         ]
         for name, text, value in counters:
             yield CounterMetricFamily(f"rk_coord_{name}", text, value=value)

@@ -1,4 +1,4 @@
-"""Readiness for the /ready page: would this node commit a write now? And: is its data directory still in place?"""
+"""Readiness for the /ready page: whether this node would commit a write now, and whether its data directory exists."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from coord.errors import StorageError
 from coord.server.node import Node
 from coord.storage.wal import Wal
 
-#: A node with a write that has waited for so long is not ready: longer than an election or a stall of the disk.
+#: A node is not ready if a write has waited for so long: longer than an election or a stall of the disk.
 STALL_MS: Final = 3000
-#: Interval between checks of the log's file.
-LOOK_MS: Final = 500
+#: Interval between checks of the log file.
+CHECK_MS: Final = 500
 
 
 class DirectoryGone(StorageError):  # noqa: N818 - a state of affairs
@@ -27,27 +27,27 @@ class Readiness:
         self._node = node
         self._wal = wal
         self._clock = clock
-        self._looked_ms = clock.monotonic_ms()
-        #: As the leader: the commit index, and when it last moved or nothing waited for it.
+        self._checked_ms = clock.monotonic_ms()
+        #: As the leader: the commit index, and when it last moved or equaled the last index.
         self._commit = 0
-        self._moved_ms = self._looked_ms
+        self._moved_ms = self._checked_ms
         #: Path of the log's newest file, and the inode that the path had at the first check.
         self._path = ""
         self._inode = 0
 
     def tick(self) -> None:
-        """Check the log's progress and its file. Raises DirectoryGone."""
+        """Check the log's progress and its file. Raise DirectoryGone."""
         now_ms = self._clock.monotonic_ms()
         log = self._node.core.log
         if log.commit != self._commit or log.commit >= log.last or self._node.core.leadership is None:
             self._commit = log.commit
             self._moved_ms = now_ms
-        if now_ms - self._looked_ms >= LOOK_MS:
-            self._looked_ms = now_ms
-            self.look()
+        if now_ms - self._checked_ms >= CHECK_MS:
+            self._checked_ms = now_ms
+            self.check_log_file()
 
     def why_not(self) -> str:
-        """Return why a write would not be committed now, "" if it would."""
+        """Return why a write would not be committed now, or "" if it would."""
         node = self._node
         now_ms = self._clock.monotonic_ms()
         if not node.is_serving():
@@ -61,25 +61,25 @@ class Readiness:
                 waited_ms = max(waited_ms, now_ms - waiting[0].since_ms)
         return f"a write has waited for {waited_ms} ms" if waited_ms >= STALL_MS else ""
 
-    def look(self) -> None:
-        """Check that the log's newest file is still in its place. Raises DirectoryGone.
+    def check_log_file(self) -> None:
+        """Check that the newest log file still exists at its path. Raise DirectoryGone.
 
-        Without this check a node would acknowledge writes to files that no process can ever open again.
+        Without this check a node would acknowledge writes to a file that no process can open again.
         """
         path = self._wal.newest_path()
         try:
             inode = os.stat(path).st_ino
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DirectoryGone(
-                f"{path} is not there any more: somebody has removed or moved the data directory of this running node."
-                " What was written last is lost with it. Put the directory back before the next start"
+                f"{path} does not exist any more: the data directory of this running node was removed or moved."
+                " The last writes of this node are lost with it. Restore the directory before the next start"
             ) from error
         except OSError:
-            return  # The check itself failed; the log's next write will report what is wrong.
+            return  # The check itself failed; the log's next write will report the error.
         if path != self._path:
             self._path, self._inode = path, inode
         elif inode != self._inode:
             raise DirectoryGone(
-                f"{path} is another file than the one that this running node writes to: somebody has replaced its data"
-                " directory. What was written last is not in the new one"
+                f"{path} is not the file that this running node writes to: its data directory was replaced. The last"
+                " writes of this node are not in the new directory"
             )

@@ -1,7 +1,7 @@
-"""A node's trace of its Raft events, one JSON list per line (`coord.raft.trace` says what they mean).
+"""A node's trace of its Raft events, one JSON list per line (the events are defined in `coord.raft.trace`).
 
-Each line is written by one call before what it tells of leaves the node, so a killed process leaves all of them and at
-worst a part of the last one. A node that starts again adds to its file.
+Each line is written in one call before its event has an effect outside the node. A killed process leaves all lines,
+except perhaps a part of the last one. A node that restarts appends to its file.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from coord.raft.trace import START, Event, Recorder, TraceModel, TraceViolation,
 
 
 class TraceFile:
-    """Where a node's events go (a `Tracer`)."""
+    """Writes a node's Raft events to a file (a `Tracer`)."""
 
     def __init__(self, path: Path) -> None:
-        """Opens `path` for adding to it. Raises ConfigError."""
+        """Open `path` for appending. Raise ConfigError."""
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
             raise ConfigError(f"--trace {path}: {error.strerror}") from error
         self._recorder = Recorder()
-        # Ends what a killed process may have left of a line.
+        # Terminates a partial line that a killed process may have left.
         self._start = b"\n"
 
     def begin(self, core: RaftCore, *, is_new: bool) -> None:
-        """The node starts from what its disk holds; `is_new`: what a node of its id promised before is void."""
+        """Record the start of the node; `is_new`: promises of an earlier node with this id are void."""
         self._write([started(core, is_new=is_new)])
 
     def ready(self, core: RaftCore, ready: Ready) -> None:
@@ -49,7 +49,7 @@ class TraceFile:
 
 
 class TraceFaultError(Exception):
-    """A line that breaks a rule of Raft, or that is no event."""
+    """Raised for a line that violates a rule of Raft or is not an event."""
 
     def __init__(self, path: Path, line: int, text: str) -> None:
         super().__init__(f"{path}:{line}: {text}")
@@ -59,7 +59,7 @@ class TraceFaultError(Exception):
 
 
 def check_traces(paths: list[Path]) -> TraceModel:
-    """Hold the traces of all nodes of a store against the model. Raises TraceFaultError, OSError."""
+    """Check the traces of all nodes of a store against the model. Raise TraceFaultError, OSError."""
     model = TraceModel()
     place = (paths[0], 0)
     try:
@@ -76,7 +76,7 @@ def check_traces(paths: list[Path]) -> TraceModel:
                         if not isinstance(event, list) or not event:
                             raise ValueError("not an event")
                     except ValueError as error:
-                        # A process that was killed in the middle of a line; its successor begins with a start.
+                        # A process was killed while it wrote the line; the next process begins with a start event.
                         torn = torn or error
                         continue
                     if event[0] == START:
@@ -89,5 +89,5 @@ def check_traces(paths: list[Path]) -> TraceModel:
     except TraceViolation as violation:
         raise TraceFaultError(*place, str(violation)) from violation
     except (ValueError, TypeError, IndexError, KeyError) as error:
-        raise TraceFaultError(*place, f"is no line of a trace: {error}") from error
+        raise TraceFaultError(*place, f"not a line of a trace: {error}") from error
     return model

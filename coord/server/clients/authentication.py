@@ -1,14 +1,14 @@
-"""Who a client is: credentials in, identities out. What is proved here goes into the log, never the secret.
+"""Authentication of clients: credentials in, identities out. Only the identity goes into the log, never the secret.
 
 | proof | identity |
 | --- | --- |
 | auth packet `digest` with user:password | (digest, user:hash); also (super, "") if that is the super digest |
-| auth packet `ip` | the address, which the session has from its beginning |
+| auth packet `ip` | the address, which the session has from the start |
 | SASL DIGEST-MD5 | (sasl, user) |
 | TLS with a client certificate | (x509, subject), with the session itself |
 
 Every attempt is a line of the audit log, `authentication scheme=… id=… session=… address=… result=…`, and so is every
-setACL, `acl path=… session=… address=… result=…`. Neither holds a secret or a hash of one.
+setACL, `acl path=… session=… address=… result=…`. No line contains a secret or a hash of one.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ audit = Logger(namespace="audit")
 X509: Final = b"x509"
 SASL: Final = b"sasl"
 _NONCE_BYTES: Final = 18
-#: The identity that may do everything.
+#: The identity with all permissions.
 _SUPERUSER: Final[Identity] = (SUPER, b"")
 
 
 class Authenticator:
-    """What a node was told about who may prove what."""
+    """Checks credentials against the node's settings."""
 
     def __init__(
         self, token: Callable[[int], bytes], *, super_digest: str = "", sasl_users: Mapping[str, str] | None = None
     ) -> None:
-        """`token(n)`: n unguessable bytes; `super_digest`: `user:base64 of SHA-1`, "" for no superuser."""
+        """`token(n)` returns n unpredictable bytes; `super_digest` is `user:base64 of SHA-1`, "" for no superuser."""
         self._token = token
         self._super_digest = super_digest.encode()
         self._sasl_users = sasl_users or {}
 
     def auth(self, connection: Connection, scheme: bytes, credential: bytes) -> list[Identity] | None:
-        """The identities that an auth packet proves, perhaps none that are new; None when it is refused."""
+        """Return the identities that an auth packet proves, [] if the session has them already, None if it is
+        rejected."""
         if scheme == DIGEST:
             user = credential.partition(b":")[0]
             name = user + b":" + base64.b64encode(hashlib.sha1(credential, usedforsecurity=False).digest())
@@ -59,16 +60,15 @@ class Authenticator:
             self._note(connection, "super" if len(proved) > 1 else "digest", user, "ok")
             return proved
         if scheme == IP or (scheme == X509 and connection.certificate):
-            # The session has it already.
+            # The session has this identity already.
             return []
-        self._note(connection, scheme.decode(errors="replace")[:32], b"", "refused: no such scheme here")
+        self._note(connection, scheme.decode(errors="replace")[:32], b"", "refused: unsupported scheme")
         return None
 
     def sasl(self, connection: Connection, token: bytes) -> tuple[bytes | None, list[Identity]]:
-        """The next step of the connection's SASL exchange: (token for the client, identities proved by it).
+        """Perform the next step of the connection's SASL exchange: return (token for the client, proved identities).
 
-        Without users there is nothing to prove, and the answer is null, as a ZooKeeper without SASL gives it. Raises
-        SaslError.
+        Without SASL users the token is null, as in a ZooKeeper without SASL. Raise SaslError.
         """
         if not self._sasl_users:
             return None, []
@@ -88,14 +88,14 @@ class Authenticator:
         return answer, [(SASL, exchange.user.encode())]
 
     def certificate(self, connection: Connection) -> list[Identity]:
-        """What the certificate of a connection's client proves; nothing without one."""
+        """Return the identity of the client's TLS certificate; [] without a certificate."""
         if not connection.certificate:
             return []
         self._note(connection, "x509", connection.certificate, "ok")
         return [(X509, connection.certificate)]
 
     def acl_changed(self, connection: Connection, command: bytes, err: int) -> None:
-        """A setACL of this connection was performed or refused; `command` as it went into the log."""
+        """Write the audit line of a performed or rejected setACL; `command` is its form in the log."""
         try:
             path = decode_set_acl(command, COMMAND_HEADER_BYTES, len(command))[0].decode(errors="replace")
         except RemoteProtocolError:

@@ -1,7 +1,7 @@
-"""One client's connection as the node sees it: identity, pending requests, output, and bounds.
+"""One client's connection inside the node: identity, pending requests, output, and limits.
 
-A connection knows no socket: `output` is a list of bytes, and a `ClientTransport` sends them. The module `pipeline`
-acts on the connection; this module holds its state.
+A connection has no socket: `output` is a list of bytes that a `ClientTransport` sends. This module has the state; the
+module `pipeline` acts on it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coord.wire.values import NO_PASSWD
 
 
 class Limits:
-    """Bounds on what one client may cost this node. Each bound is a setting."""
+    """Limits on the resources that one client may use at this node. Each limit is a setting."""
 
     def __init__(
         self,
@@ -32,21 +32,22 @@ class Limits:
         backlog_bytes_max: int = 64 << 20,
         watches_max: int = 0,
     ) -> None:
-        #: Requests of one connection that wait for an answer; at this number the node stops reading from it.
+        #: Pending requests of one connection at which the node stops reading from it.
         self.outstanding_max = outstanding_max
         #: Bytes of such requests.
         self.outstanding_bytes_max = outstanding_bytes_max
         #: Bounds of the negotiated session timeout: 2 and 20 ticks as in ZooKeeper.
         self.session_timeout_min_ms = session_timeout_min_ms
         self.session_timeout_max_ms = session_timeout_max_ms
-        #: Sessions in the whole cluster; at this number new sessions are refused.
+        #: Sessions in the whole cluster at which new sessions are rejected.
         self.sessions_max = sessions_max
-        #: Bytes of replies that wait for one client; beyond them the node answers no more of its requests.
+        #: Bytes of unsent replies to one client beyond which the node answers no more of its requests.
         self.output_bytes_max = output_bytes_max
-        #: Bytes of replies at which a connection is closed: reads that wait behind a write are answered together, and
+        #: Bytes of unsent replies at which a connection is closed: reads that wait for a write are answered together,
+        #: and
         #: a thousand reads may ask for a megabyte each.
         self.backlog_bytes_max = backlog_bytes_max
-        #: Watches of one session; 0: no bound.
+        #: Watches of one session; 0: no limit.
         self.watches_max = watches_max
 
 
@@ -68,7 +69,7 @@ class ClientTransport(Protocol):
 
 @mypyc_attr(acyclic=True)
 class Pending:
-    """One request that waits: a read until it comes first, any other until `reply` is there."""
+    """One pending request: a read until it is first in the queue, any other request until `reply` is set."""
 
     __slots__ = ("body", "closes", "is_read", "opcode", "reply", "size", "xid")
 
@@ -81,7 +82,7 @@ class Pending:
         self.is_read = is_read
         #: The whole reply frame.
         self.reply: bytes | None = None
-        #: The connection ends behind this reply.
+        #: The connection is closed after this reply.
         self.closes = False
 
 
@@ -90,6 +91,7 @@ class Connection:
 
     def __init__(self, number: int, transport: ClientTransport, address: str, port: int, now_ms: int) -> None:
         #: Unique in this process; also the watcher's id in the watch table.
+        #: Unique in this process.
         self.number = number
         self.transport = transport
         self.address = address
@@ -104,28 +106,28 @@ class Connection:
         self.timeout_ms = 0
         self.passwd = NO_PASSWD
         self.has_read_only = False
-        #: Its requests do not go into the log (`coord.server.clients.read_only`).
+        #: The connection's requests do not go into the log (`coord.server.clients.read_only`).
         self.is_read_only = False
         #: Connected by TLS.
         self.is_secure = False
         #: Subject of the client's TLS certificate, b"" without one.
         self.certificate = b""
-        #: The SASL exchange that was begun last.
+        #: The SASL exchange begun last.
         self.sasl: SaslServer | None = None
-        #: Requests that came behind the connect request, before the session was open.
+        #: Requests that followed the connect request before the session was open.
         self.early: list[tuple[bytes, list[tuple[int, int]]]] = []
-        #: No more requests are taken: closeSession was read, or the connection is being closed.
+        #: No more requests are accepted: closeSession was received, or the connection is being closed.
         self.is_ending = False
         self.is_closed = False
-        #: Too many requests wait: its input is not read.
+        #: Too many requests are pending: the node does not read from the connection.
         self.is_paused = False
-        #: Too many bytes of replies wait: the node answers and reads nothing until the transport has sent them.
+        #: Too many bytes of replies are unsent: the node reads and answers nothing until the transport has sent them.
         self.is_choked = False
         #: Bytes in `output` and in the transport; the transport updates the number after each send.
         self.output_bytes = 0
-        #: Syncs that wait for the quorum.
+        #: Pending syncs, membership requests and barriers.
         self.syncs = 0
-        #: Requests not handled yet: the connection is choked, or the first of them is a write behind a waiting sync.
+        #: Requests not handled yet: the connection is choked, or the first of them is a write after a pending sync.
         self.parked: list[tuple[bytes, list[tuple[int, int]]]] = []
         # For the four-letter words.
         self.established_ms = now_ms
@@ -136,14 +138,14 @@ class Connection:
         self.last_opcode = 0
 
     def send_reply(self, xid: int, zxid: int, err: int, body: bytes) -> None:
-        """Put a reply at the end of the output."""
+        """Append a reply to the output."""
         if err:
             body = b""
         self.output.append(encode_reply_frame(xid, zxid, err, body))
 
 
 class Latency:
-    """Times of requests through the log, from the turn of the request to the turn of the reply."""
+    """Latencies of requests through the log, from the turn of the request to the turn of the reply."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -161,5 +163,5 @@ class Latency:
         self.total_ms += span_ms
 
     def mean_ms(self) -> float:
-        """Return the mean to four places, 0 before the first request."""
+        """Return the mean in ms, rounded to four places; 0 before the first request."""
         return round(self.total_ms / self.count, 4) if self.count else 0.0

@@ -1,6 +1,6 @@
-"""Connect requests: a client's connection gets a session, a new one or the one that the client had elsewhere.
+"""Connect requests: open a new session for a client's connection, or move an existing session to it.
 
-The log decides: CREATE_SESSION and ATTACH are commands. Only in read-only mode this node decides alone.
+Both go through the log (CREATE_SESSION, ATTACH). Only in read-only mode this node decides alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coord.wire.codec import encode_connect_response
 from coord.wire.values import NO_PASSWD, PASSWD_BYTES, ConnectRequest, ConnectResponse
 
 _pack_length = struct.Struct("!i").pack
-#: Commands whose outcome decides about a connection's session.
+#: Commands that open or move a connection's session.
 OPENING: Final = (op.OP_CREATE_SESSION, op.OP_ATTACH)
 
 
@@ -40,18 +40,18 @@ class SessionHandshake:
         limits: Limits,
         token: Callable[[int], bytes],
     ) -> None:
-        """`token(n)` returns n unguessable bytes."""
+        """`token(n)` returns n unpredictable bytes."""
         self.machine = machine
-        #: Checks credentials. A node with settings for authentication replaces this one.
+        #: Checks credentials. `Node` replaces it by one with the settings for authentication.
         self.authenticator = Authenticator(token)
-        #: What this node does while there is no leader.
+        #: Service for clients while there is no leader.
         self.read_only = ReadOnly(clients, token, limits)
         self._node_id = node_id
         self._clients = clients
         self._proposals = proposals
         self._limits = limits
         self._token = token
-        #: Owner token of the last connection that waited for its session: unique, and tells the node.
+        #: Owner token of the last connection that asked for a session: unique, with the node's id in the top bits.
         self._origin = (node_id << 48) | int.from_bytes(token(4), "big")
 
     def open_session(self, connection: Connection, request: ConnectRequest) -> None:
@@ -61,7 +61,8 @@ class SessionHandshake:
         connection.has_read_only = request.has_read_only
         connection.timeout_ms = wanted
         if request.last_zxid_seen > self.machine.last_zxid:
-            # The client has seen more than this node: it must not go back in time (ZooKeeper: single system image).
+            # The client has seen newer data than this node has: it must not read older data (ZooKeeper: single system
+            # image).
             self._clients.close(connection)
             return
         new_id = ((self._node_id & 0x7F) << 56) | (int.from_bytes(self._token(7), "big") or 1)
@@ -91,7 +92,7 @@ class SessionHandshake:
         self._proposals.waiting.append(Sent(session_id, self._origin, 0, command, connection, pending, now_ms))
 
     def _open_read_only(self, connection: Connection, request: ConnectRequest, new_id: int) -> None:
-        """Start a session for reads alone; `new_id` is the id of a new session."""
+        """Start a read-only session; `new_id` is the id if the client has no session."""
         if not request.read_only:
             # As in ZooKeeper: the client tries the next server.
             self._clients.close(connection)
@@ -105,17 +106,17 @@ class SessionHandshake:
                 self.refuse_session(connection)
                 return
         if known is None:
-            # Too many sessions, or one that ended or that began behind what this node has applied: only the log can
-            # say that a session is gone.
+            # Too many sessions, or this node has not applied the session, or it has ended: only the log can tell
+            # whether a session exists.
             self._clients.close(connection)
             return
-        # A session of its own: the log does not know what this connection proves.
+        # A copy of the session: the log has no record of this connection's identities.
         identities = [(IP, connection.address.encode()), *self.authenticator.certificate(connection)]
         session = Session(known.session_id, known.passwd, known.timeout_ms, known.owner, identities)
         self._start_session(connection, session, known.owner)
 
     def session_opened(self, connection: Connection, outcome: CommandOutcome) -> bool:
-        """Answer the connect request with the log's decision; return False if the session is gone."""
+        """Send the connect response after the log's decision; return False if the session has expired."""
         connection.pending.clear()
         session = self.machine.sessions.find(outcome.session_id)
         if outcome.err != OK or session is None:
@@ -125,7 +126,7 @@ class SessionHandshake:
         return True
 
     def refuse_session(self, connection: Connection) -> None:
-        """Answer that the session is gone, and close the connection."""
+        """Send the connect response for an expired session, and close the connection."""
         self._send_response(connection, ConnectResponse(0, 0, NO_PASSWD))
         self._clients.close(connection, flush=True)
 

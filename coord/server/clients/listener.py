@@ -1,7 +1,7 @@
 """The client port: sockets on one side, `Pipeline` on the other.
 
-What a client may cost is bounded here, each bound a setting: connections per address and in total, the time until its
-first request, the bytes waiting for a client that does not read, and how long it may not read.
+This module limits what clients may use; each limit is a setting: connections per address and in total, the time until
+the first request, unsent bytes for a client that does not read, and how long a client may not read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECURE_ACCEPTS_PER_TURN = 16
 
 
 class ClientLimits:
-    """Bounds of the client port; 0 connections mean no bound."""
+    """Limits of the client port; 0 connections mean no limit."""
 
     def __init__(
         self,
@@ -53,16 +53,17 @@ class ClientLimits:
         self.connections_max = connections_max
         #: jute.maxbuffer.
         self.frame_bytes_max = frame_bytes_max
-        #: A connection without a connect request or word is closed after this.
+        #: Time after which a connection without a connect request or four-letter word is closed.
         self.connect_timeout_ms = connect_timeout_ms
-        #: A client that takes none of its waiting output for this time is closed.
+        #: Time after which a client that reads none of its output is disconnected.
         self.stall_ms = stall_ms
-        #: Bytes that may wait for one client.
+        #: Limit of unsent bytes for one client.
         self.send_queue_bytes_max = send_queue_bytes_max
-        #: While more output than this waits, the client's requests are not read.
+        #: While more output than this is unsent, the client's requests are not read.
         self.pause_bytes = pause_bytes
-        #: Connections that a turn sends to, and as many again of those that earlier turns left over. A change that
-        #: thousands watch costs a system call for each; other clients must not wait for all of them.
+        #: Connections that a turn sends to, plus the same number of those that earlier turns left over. A change
+        #: watched
+        #: by thousands of clients costs a system call for each; other clients must not wait for all of them.
         self.sends_per_turn = sends_per_turn
 
 
@@ -103,16 +104,16 @@ class ClientStream(Stream, ClientTransport):
                 self._begin()
             if frames:
                 pipeline.receive(connection, wire.take_block(), frames)
-        except Exception:  # the named boundary: whatever a client sends costs its own connection only
-            log.failure("fault while serving {address}; its connection is closed", address=self.address)
+        except Exception:  # boundary: an error may only cost the client's own connection
+            log.failure("exception while serving {address}; closing its connection", address=self.address)
             pipeline.clients.close(connection)
             return
         if wire.phase == PHASE_CLOSED and not self.is_closed:
-            log.debug("{address} broke the protocol: {why}", address=self.address, why=wire.violation)
+            log.debug("{address} violated the protocol: {why}", address=self.address, why=wire.violation)
             pipeline.clients.close(connection, flush=True)
 
     def _begin(self) -> None:
-        """The first bytes decide: a session or a four-letter word."""
+        """Begin a session or answer a four-letter word, depending on the first bytes."""
         wire = self._wire
         listener = self._listener
         pipeline = listener.pipeline
@@ -132,13 +133,13 @@ class ClientStream(Stream, ClientTransport):
                 pipeline.handshake.open_session(self.connection, request)
 
     def lost(self, reason: str) -> None:
-        """Forget the connection: the client has closed it, or it broke."""
+        """Remove the connection: the client has closed it, or it broke."""
         if reason.startswith("TLS"):
             log.info("{address}: {reason}", address=self.address, reason=reason)
         self._listener.forget(self)
         self._listener.pipeline.clients.connection_lost(self.connection)
 
-    # --- what the pipeline asks ---------------------------------------------------------------------------------------
+    # --- called by the pipeline ---------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """See `ClientTransport.wake`."""
@@ -161,12 +162,12 @@ class ClientStream(Stream, ClientTransport):
         self._listener.forget(self)
 
     def needs_contact(self) -> bool:
-        """Return True if what is sent here confirms a session that the leader may end."""
+        """Return True if output on this connection depends on the lease from the leader."""
         connection = self.connection
         return connection.session is not None and not connection.is_read_only and not self.is_closed
 
     def send(self) -> None:
-        """Send this turn's output; stop reading from a client that does not take it."""
+        """Send this turn's output; stop reading from a client that does not read its output."""
         self.flush()
         self._account()
         if self._rest_bytes and self._rest_bytes > self._listener.limits.pause_bytes:
@@ -180,7 +181,7 @@ class ClientStream(Stream, ClientTransport):
             super().set_reading(True)
 
     def _account(self) -> None:
-        """Note how many bytes wait; let a choked connection go on in the next turn if few enough do."""
+        """Update the number of unsent bytes; resume a choked connection in the next turn if few are unsent."""
         connection = self.connection
         waiting = connection.output_bytes = self._rest_bytes
         if connection.is_choked and waiting <= self._listener.limits.pause_bytes and not self._will_drain:
@@ -192,7 +193,7 @@ class ClientStream(Stream, ClientTransport):
         self._listener.pipeline.drained(self.connection)
 
     def sweep(self, now_ms: int) -> None:
-        """Close the connection if it is half open or stalled."""
+        """Close the connection if it is half-open or stalled."""
         limits = self._listener.limits
         if not self._has_begun and now_ms - self.since_ms > limits.connect_timeout_ms:
             self.fail("sent no connect request")
@@ -201,7 +202,7 @@ class ClientStream(Stream, ClientTransport):
         elif self.stalled_ms == 0:
             self.stalled_ms = now_ms
         elif now_ms - self.stalled_ms > limits.stall_ms:
-            self.fail("does not read")
+            self.fail("does not read its replies")
 
 
 class ClientListener:
@@ -217,9 +218,9 @@ class ClientListener:
         *,
         may_answer: Callable[[], bool],
     ) -> None:
-        """`answer_word` returns the answer to a four-letter word, b"" for none.
+        """`answer_word` returns the answer to a four-letter word, or b"" for none.
 
-        `may_answer` returns True while answers to sessions may leave (`coord.server.sessions.liveness`).
+        `may_answer` returns True while replies to sessions may leave (`coord.server.sessions.liveness`).
         """
         self.reactor = reactor
         self.pipeline = pipeline
@@ -227,7 +228,7 @@ class ClientListener:
         self.limits = limits
         self.answer_word = answer_word
         self._may_answer = may_answer
-        #: Connections with output, in the order in which it came; then those left over by earlier turns.
+        #: Connections with output, in order; `_late` has those left over by earlier turns.
         self.dirty: list[ClientStream] = []
         self._late: deque[ClientStream] = deque()
         #: Connections whose output waits for contact with the leader.
@@ -236,21 +237,21 @@ class ClientListener:
         self._per_address: dict[str, int] = {}
         #: Listening socket -> its TLS context, None for plain TCP.
         self._listening: dict[socket.socket, ssl.SSLContext | None] = {}
-        #: Connections refused at one of the bounds, since the start.
+        #: Connections rejected at one of the limits, since the start.
         self.refused = 0
 
     def start(self, listening: Mapping[socket.socket, ssl.SSLContext | None]) -> None:
-        """Accept clients on these sockets, with TLS where there is a context for it."""
+        """Accept clients on these sockets; a socket with a TLS context accepts TLS only."""
         self._listening = dict(listening)
-        for door, context in self._listening.items():
-            self.reactor.watch(door.fileno(), partial(self._accept, door, context))
+        for listener, context in self._listening.items():
+            self.reactor.watch(listener.fileno(), partial(self._accept, listener, context))
         self.reactor.callLater(SWEEP_S, self._sweep)
 
     def stop(self) -> None:
-        """Stop accepting and close every connection; the sessions live on at other nodes."""
-        for door in self._listening:
-            self.reactor.unwatch(door.fileno())
-            door.close()
+        """Stop accepting and close every connection; the sessions can move to other nodes."""
+        for listener in self._listening:
+            self.reactor.unwatch(listener.fileno())
+            listener.close()
         self._listening = {}
         while self.send_all():
             pass
@@ -261,10 +262,10 @@ class ClientListener:
     def send_all(self) -> bool:
         """Send every connection's output of this turn, one call each; return True if some must wait for the next turn.
 
-        Without recent contact with the leader, output of sessions waits (`coord.server.sessions.contact`).
+        Without recent contact with the leader, the output of sessions waits (`coord.server.sessions.contact`).
 
         Output of this turn goes before output left over by earlier turns, so that a request does not wait behind
-        thousands of watchers. Both get the same number of calls, so neither waits for ever. The order within one
+        thousands of watchers. Both get the same number of calls, so neither is starved. The order within one
         connection's output does not change.
         """
         late = self._late
@@ -290,12 +291,12 @@ class ClientListener:
         return len(late) > 0
 
     def _hold(self, dirty: list[ClientStream]) -> list[ClientStream]:
-        """Keep those that need contact with the leader; return the others."""
+        """Hold back the connections that need contact with the leader; return the others."""
         self._held = [stream for stream in [*self._held, *dirty] if stream.needs_contact()]
         return [stream for stream in dirty if not stream.needs_contact()]
 
     def forget(self, stream: ClientStream) -> None:
-        """Forget a connection that is closed, or will be when its last bytes have left."""
+        """Remove a connection that is closed, or closes after its last bytes have been sent."""
         if stream in self.streams:
             del self.streams[stream]
             left = self._per_address[stream.address] - 1
@@ -304,17 +305,17 @@ class ClientListener:
             else:
                 del self._per_address[stream.address]
 
-    def _accept(self, door: socket.socket, context: ssl.SSLContext | None, events: int) -> None:  # noqa: ARG002
+    def _accept(self, listener: socket.socket, context: ssl.SSLContext | None, events: int) -> None:  # noqa: ARG002
         for _ in range(ACCEPTS_PER_TURN if context is None else SECURE_ACCEPTS_PER_TURN):
             try:
-                sock, address = door.accept()
+                sock, address = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                # Out of descriptors, mostly: the client stays in the kernel's queue, the loop must not spin on it.
+                # Usually out of descriptors: the client stays in the kernel's queue, and the loop must not spin on it.
                 log.warn("cannot accept clients: {error}", error=error.strerror)
-                self.reactor.rewatch(door.fileno(), readable=False, writable=False)
-                self.reactor.callLater(SWEEP_S, self._accept_again, door)
+                self.reactor.rewatch(listener.fileno(), readable=False, writable=False)
+                self.reactor.callLater(SWEEP_S, self._accept_again, listener)
                 return
             host = _plain(address[0])
             if self._is_too_many(host):
@@ -327,16 +328,16 @@ class ClientListener:
             self.streams[stream] = None
             self._per_address[stream.address] = self._per_address.get(stream.address, 0) + 1
 
-    def _accept_again(self, door: socket.socket) -> None:
-        if door in self._listening:
-            self.reactor.rewatch(door.fileno(), readable=True, writable=False)
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listening:
+            self.reactor.rewatch(listener.fileno(), readable=True, writable=False)
 
     def _is_too_many(self, address: str) -> bool:
         limits = self.limits
         per_address = limits.connections_per_address_max
         if per_address and self._per_address.get(address, 0) >= per_address:
             if self.refused % 1000 == 0:
-                log.warn("{address} has {count} connections: no more are taken", address=address, count=per_address)
+                log.warn("{address} has {count} connections, rejecting more", address=address, count=per_address)
             return True
         return limits.connections_max > 0 and len(self.streams) >= limits.connections_max
 

@@ -1,16 +1,15 @@
-"""Requests of clients in order: some are answered at once, writes wait for the log, and reads may wait behind writes.
+"""Requests of clients in order: reads are answered from the tree, writes wait for the log.
 
 Three rules, per connection:
 
-- replies leave in the order of the requests;
-- a read is answered at once if no request of its session waits, else behind the requests in front of it, so that a
-  session sees its own writes; and no write goes to the log while a sync of its connection waits, so that neither the
-  sync nor the reads behind it see later writes;
-- watch events caused by a command enter the output before that command's own reply and before any later read, so no
-  client sees data newer than an event it has not got. There is one output list per connection and everything passes
-  through it.
+- Replies leave in the order of the requests.
+- A read is answered at once if no request of its session is pending; otherwise it waits for the requests before it, so
+  that a session reads its own writes. No write goes to the log while a sync of its connection is pending, so that
+  neither the sync nor the reads after it see later writes.
+- Watch events caused by a command enter the output before the command's own reply and before any later read, so no
+  client sees data newer than an event that it has not received. Each connection has one output list for all of them.
 
-`sync` waits for a read index (the quorum confirms the leader), which makes the reads behind it linearizable.
+`sync` waits for a read index (the quorum confirms the leader), which makes the reads after it linearizable.
 """
 
 from __future__ import annotations
@@ -74,12 +73,12 @@ READS: Final = frozenset(
 )
 #: Requests that go into the log unchanged. CHECK exists only inside a multi; RECONFIG is not a command of the tree.
 WRITES: Final = op.WRITE_OPCODES - {op.OP_CHECK, op.OP_RECONFIG}
-#: Opcode of an entry among a connection's requests: the reads behind it wait for a read index.
+#: Opcode of an internal item among a connection's pending requests: the reads after it wait for a read index.
 BARRIER: Final = -2
 
 
 class Pipeline:
-    """The requests of one node's clients, between their bytes and the node's log."""
+    """The requests of one node's clients, from their bytes to the replies."""
 
     def __init__(
         self,
@@ -90,9 +89,9 @@ class Pipeline:
         token: Callable[[int], bytes],
         ask_read_index: Callable[[Connection, Pending], None],
     ) -> None:
-        """`token(n)` returns n unguessable bytes.
+        """`token(n)` returns n unpredictable bytes.
 
-        `ask_read_index` is called for every sync; `release_sync` must answer it.
+        `ask_read_index` is called for every sync; its caller must call `release_sync` later.
         """
         self.machine: StateMachine
         self.watches = WatchTable(limits.watches_max)
@@ -102,26 +101,26 @@ class Pipeline:
         self._proposals = proposals
         self._ask_read_index = ask_read_index
         self.serve(machine)
-        #: Connections whose sessions the batch being applied has opened, with requests that came early.
+        #: Connections whose sessions were opened by the batch being applied and that have early requests.
         self._opened: list[Connection] = []
-        #: Called with every session that a command created or moved, and the node where its client is.
+        #: Called with every session that a command opened or moved, and the node that serves it.
         self.on_session_opened: Callable[[int, int], None] = _ignore_session
         #: Called with every membership request; `answer_membership_request` answers it.
         self.on_membership_request: Callable[[Connection, Pending], None] = _ignore_membership_request
-        #: Reads wait for a read index, as behind a sync.
+        #: Whether reads wait for a read index, as after a sync.
         self.is_linearizable = False
 
     def serve(self, machine: StateMachine) -> None:
-        """Answer from this state: at the start, and after a snapshot from the leader."""
+        """Serve this state: at the start, and after a snapshot from the leader."""
         self.machine = self.handshake.machine = machine
-        # The machine writes replies for the sessions of this node's clients alone, and events while there are watches.
-        # Reads leave watches between the commands of a batch only if the commands are applied one by one.
+        # The machine encodes replies only for sessions of this node's clients, and events only while there are watches.
+        # Reads set watches between the commands of a batch only if the commands are applied one by one.
         machine.serve_clients(self.clients.by_session.keys(), self.watches)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def receive(self, connection: Connection, block: bytes, frames: list[tuple[int, int]]) -> None:
-        """Take the requests `block[at:end]` for each range of `frames`, in order."""
+        """Handle the requests `block[at:end]` for each range of `frames`, in order."""
         session = connection.session
         if session is None:
             if not connection.is_ending:
@@ -129,7 +128,7 @@ class Pipeline:
                 connection.pending_bytes += len(block)
                 self._maybe_pause(connection, len(connection.early))
             return
-        self.clients.heard.add(connection)
+        self.clients.active.add(connection)
         if connection.is_choked or connection.parked:
             connection.parked.append((block, frames))
             return
@@ -153,7 +152,7 @@ class Pipeline:
                 xid, opcode = _header_at(block, at)
             if opcode in READS:
                 if self.is_linearizable and not has_barrier:
-                    # One barrier for all reads up to the next write, which is parked until they are answered.
+                    # One barrier for all reads up to the next write, which is parked until the reads are answered.
                     has_barrier = True
                     self._add_barrier(connection)
                 if pending:
@@ -186,9 +185,9 @@ class Pipeline:
             connection.transport.wake()
 
     def _receive_other(self, connection: Connection, xid: int, opcode: int, block: bytes, at: int, end: int) -> None:
-        """Take a request that is neither read nor write: ping, setWatches, sync, credentials, membership, unknown."""
+        """Handle a request that is neither read nor write: ping, setWatches, sync, credentials, membership, unknown."""
         if opcode == op.OP_PING:
-            # Ahead of waiting requests: the answer means that this server lives, however long the log takes.
+            # Ahead of pending requests: the reply means that this server is alive, even if the log is slow.
             connection.send_reply(op.XID_PING, self.machine.last_zxid, OK, b"")
         elif opcode == op.OP_SET_WATCHES or opcode == op.OP_SET_WATCHES2:
             self._wait(connection, Pending(xid, opcode, end - at, block[at:end], is_read=True))
@@ -207,21 +206,21 @@ class Pipeline:
         elif opcode == op.OP_RECONFIG or opcode == op.OP_MEMBERSHIP:
             waiting = Pending(xid, opcode, end - at, block[at:end])
             self._wait(connection, waiting)
-            # As behind a sync: no later write of this connection goes to the log before the answer.
+            # As after a sync: no later write of this connection goes to the log before the reply.
             connection.syncs += 1
             self.on_membership_request(connection, waiting)
         else:
             self._answer_now(connection, xid, opcode, UNIMPLEMENTED, closes=True)
 
     def _add_barrier(self, connection: Connection) -> None:
-        """Add a sync without a reply: the reads behind it are linearizable."""
+        """Add a sync without a reply: the reads after it are linearizable."""
         barrier = Pending(0, BARRIER, 0)
         connection.pending.append(barrier)
         connection.syncs += 1
         self._ask_read_index(connection, barrier)
 
     def _receive_auth(self, connection: Connection, xid: int, block: bytes, at: int, end: int) -> None:
-        """Turn a credential into an identity. The identity goes into the log, the secret never does."""
+        """Check a credential and propose its identity. The identity goes into the log, the secret never does."""
         try:
             _, scheme, credential = decode_auth(block, at, end)
         except RemoteProtocolError:
@@ -236,7 +235,7 @@ class Pipeline:
             self._answer_now(connection, xid, op.OP_AUTH, OK, closes=False)
 
     def _receive_sasl(self, connection: Connection, xid: int, block: bytes, at: int, end: int) -> None:
-        """Take a step of a SASL exchange. The last step is answered when the log has the identity."""
+        """Perform a step of a SASL exchange. The reply to the last step waits until the log has the identity."""
         try:
             token = decode_sasl(block, at, end) or b""
         except RemoteProtocolError:
@@ -246,7 +245,7 @@ class Pipeline:
         try:
             answer, proved = self.handshake.authenticator.sasl(connection, token)
         except SaslError:
-            # With an empty token: the Java client reads a token whatever the error code; without one it waits for ever.
+            # With an empty token: the Java client reads a token even after an error code; without one it waits forever.
             self._answer_now(connection, xid, op.OP_SASL, AUTH_FAILED, closes=True, body=encode_sasl(None))
             return
         body = encode_sasl(answer)
@@ -264,7 +263,7 @@ class Pipeline:
     def _answer_now(
         self, connection: Connection, xid: int, opcode: int, err: int, *, closes: bool, body: bytes = b""
     ) -> None:
-        """Answer without the tree and the log, behind the requests in front."""
+        """Reply without tree and log, after the pending requests."""
         waiting = Pending(xid, opcode, 0)
         waiting.reply = encode_reply_frame(xid, self.machine.last_zxid, err, body)
         waiting.closes = closes
@@ -292,7 +291,7 @@ class Pipeline:
         connection.transport.set_reading(False)
 
     def drained(self, connection: Connection) -> None:
-        """Go on with a choked connection: its client has received the waiting output."""
+        """Resume a choked connection: its client has received the unsent output."""
         if connection.is_closed or not connection.is_choked:
             return
         connection.is_choked = False
@@ -300,7 +299,7 @@ class Pipeline:
         self._resume(connection)
 
     def _resume(self, connection: Connection) -> None:
-        """Take the parked requests; some may be parked again."""
+        """Handle the parked requests; some may be parked again."""
         parked, connection.parked = connection.parked, []
         for block, frames in parked:
             if connection.is_closed:
@@ -325,10 +324,10 @@ class Pipeline:
         command = encode_command(session_id, owner, cxid, opcode, body)
         self._proposals.waiting.append(Sent(session_id, owner, cxid, command, connection, waiting, self.clients.now_ms))
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- replies ----------------------------------------------------------------------------------------------------
 
     def applied(self, outcomes: list[CommandOutcome]) -> None:
-        """Send the events of applied commands to the watchers here; reply to the commands that came from here."""
+        """Send the events of applied commands to watching clients; reply to the commands of this node's clients."""
         proposals = self._proposals
         watches = self.watches
         for outcome in outcomes:
@@ -343,8 +342,11 @@ class Pipeline:
             self._serve_early()
 
     def _serve_early(self) -> None:
-        """Take the requests that came before their session: the tree is where the last command of the group left it,
-        so they have to wait until all events of the group are given."""
+        """Handle the requests that arrived before their session was open.
+
+        They wait until the batch has been applied, because they read the state after its last command: all its events
+        must have been sent before.
+        """
         opened, self._opened = self._opened, []
         for connection in opened:
             early, connection.early = connection.early, []
@@ -352,11 +354,11 @@ class Pipeline:
                 self.receive(connection, block, frames)
 
     def _session_changed(self, outcome: CommandOutcome) -> None:
-        """Follow a session that was opened, moved or ended: close its connection here, which has an older owner."""
+        """Follow a session that was opened, moved or expired: close its connection here, which has an older owner."""
         if outcome.opcode == op.OP_CREATE_SESSION or outcome.opcode == op.OP_ATTACH:
             self.on_session_opened(outcome.session_id, outcome.owner >> 48)
         elif outcome.opcode == op.OP_CLOSE_SESSION:
-            return  # The connection ends behind its own reply; one at another node would have an older owner.
+            return  # The connection closes after its own reply; a connection at another node would have an older owner.
         connection = self.clients.by_session.get(outcome.session_id)
         if connection is not None:
             self.clients.close(connection, flush=True)
@@ -383,11 +385,11 @@ class Pipeline:
         self._advance(connection)
 
     def release_sync(self, connection: Connection, waiting: Pending) -> None:
-        """Answer a sync: this node has applied its read index.
+        """Reply to a sync: this node has applied its read index.
 
-        From here on the sync is a read. The reply carries the zxid of the moment at which the reply leaves, which
-        covers the writes in front of the sync. With an older zxid the client could move to a server that has not
-        applied them.
+        From now on the sync is handled as a read. The reply carries the zxid at the moment at which it leaves, which
+        covers the writes before the sync. With an older zxid the client could move to a server that has not applied
+        them.
         """
         if connection.is_closed:
             return
@@ -399,7 +401,7 @@ class Pipeline:
             self._resume(connection)
 
     def answer_membership_request(self, connection: Connection, waiting: Pending, err: int, body: bytes) -> None:
-        """Answer a membership request."""
+        """Reply to a membership request."""
         if connection.is_closed:
             return
         body = b"" if err else body
@@ -410,10 +412,10 @@ class Pipeline:
             self._resume(connection)
 
     def _advance(self, connection: Connection) -> None:
-        """Send the replies from the front up to the first request that still waits.
+        """Send the replies from the front of the queue up to the first request that is not finished.
 
-        A choked connection gets them, too. Held back, replies would be overtaken by events, and reads would see later
-        writes. `Limits.backlog_bytes_max` bounds their size.
+        A choked connection gets them, too: if replies were held back, events would overtake them, and reads would see
+        later writes. `Limits.backlog_bytes_max` limits their size.
         """
         pending = connection.pending
         output = connection.output
@@ -447,9 +449,9 @@ class Pipeline:
         connection.transport.wake()
 
     def _read(self, connection: Connection, waiting: Pending) -> None:
-        """Answer a read that waited, or setWatches."""
+        """Answer a pending read or setWatches."""
         session = connection.session
-        assert session is not None, "a read waits on a connection without a session"
+        assert session is not None, "a read is pending on a connection without a session"
         if waiting.opcode == BARRIER:
             return
         machine = self.machine
@@ -460,7 +462,7 @@ class Pipeline:
                 frame = encode_event_frame(event_type, op.STATE_CONNECTED, path, op.ZXID_UNKNOWN)
                 connection.output.append(frame)
                 self.clients.events_sent += 1
-            # Without its watches the client would miss events: it must reconnect.
+            # Without its watches the client would miss events: disconnect it.
             waiting.closes = err == QUOTA_EXCEEDED
         else:
             err, body = machine.read(waiting.opcode, waiting.body, session, self.watches)

@@ -1,19 +1,21 @@
-"""The commands of this node's own clients on their way into the log, over any number of leader changes.
+"""The commands of this node's own clients until they are applied, over any number of leader changes.
 
 A command is *waiting* until this node sends it to a leader, then *sent* in that leader's term until this node applies
 it. Every command is applied exactly once, in order, and clients do not notice a change of leader, because:
 
-1. A leader of term T takes only commands stamped T, so a command sent in T can only become part of an entry of term T.
-2. Terms never fall along the log. Once this node has applied an entry of a term T' > T, every entry of term T that will
-   ever be applied has been applied before it. A command sent in T and not applied by then will never be applied.
-3. Only then this node sends the command again, stamped T', and before anything newer: the order of each session holds.
+1. A leader of term T accepts only commands stamped T, so a command sent in T can only become part of an entry of term
+  T.
+2. Terms never decrease along the log. Once this node has applied an entry of a term T' > T, every entry of term T that
+   will ever be applied has been applied before it. A command sent in T and not applied by then will never be applied.
+3. Only then this node sends the command again, stamped T', and before any newer command: the order of each session
+  holds.
 4. Within one term the link to the leader may break. Commands sent in a term are numbered 1, 2, 3, …. After a reconnect
-   this node sends everything not yet applied again, and the leader skips the numbers that it has (`Forwarded`). The
-   leader knows the numbers as long as the term lasts: after a restart it leads, if ever, in a later term.
+   this node resends all commands not yet applied, and the leader skips the numbers that it has (`Forwarded`). The
+   leader keeps the numbers for the whole term: if it leads again after a restart, it does so in a later term.
 
-In one case this node cannot know what became of a command: a snapshot from the leader has replaced the state. Then
-`forget` drops all commands, and the waiting connections are closed (ConnectionLoss). The leader may have some of the
-forgotten numbers and not others, so a forward without commands says which number comes next, as on every new link.
+In one case this node cannot determine the outcome of a command: when a snapshot from the leader has replaced the state.
+Then `forget` drops all commands, and the waiting connections are closed (ConnectionLoss). The leader may have some of
+the dropped numbers and not others, so a forward without commands announces the next number, as on every new link.
 """
 
 from __future__ import annotations
@@ -51,26 +53,26 @@ class Sent:
 
 
 class Proposals:
-    """The queue of this node's own commands. Invariant: everything sent was sent in `term` and precedes what waits."""
+    """The queue of this node's own commands. Invariant: all of `sent` was sent in `term` and precedes `waiting`."""
 
     def __init__(self) -> None:
         self.waiting: deque[Sent] = deque()
         self.sent: deque[Sent] = deque()
         #: The term in which the commands of `sent` were sent.
         self.term = 0
-        #: Number, within `term`, of the oldest of `sent` (of the next to be sent when there is none).
+        #: Number, within `term`, of the oldest command in `sent`, or of the next command if `sent` is empty.
         self.first_number = 1
-        #: Commands sent again after a change of leader, since the start; for the metrics.
+        #: Commands resent after a change of leader, since the start; for the metrics.
         self.resent = 0
 
     def outstanding(self) -> int:
-        """Return how many commands are not applied yet."""
+        """Return the number of commands not applied yet."""
         return len(self.waiting) + len(self.sent)
 
     def take(self, term: int) -> tuple[int, list[Sent]]:
-        """Mark all waiting commands as sent in `term`; return the number of the first and the commands.
+        """Move all waiting commands to `sent` in `term`; return the number of the first and the commands.
 
-        Take none while commands of an earlier term may still be applied: rule 3.
+        Return no commands while commands of an earlier term may still be applied: rule 3.
         """
         if self.term != term:
             if self.sent or term < self.term:
@@ -90,7 +92,7 @@ class Proposals:
         return self.first_number, list(self.sent)
 
     def entry_applied(self, term: int) -> None:
-        """Let commands sent before `term` wait again: an entry of `term` is being applied. Rule 2."""
+        """Move the commands sent before `term` back to `waiting`: an entry of `term` is being applied. Rule 2."""
         if term > self.term and self.sent:
             self.resent += len(self.sent)
             self.waiting.extendleft(reversed(self.sent))
@@ -99,7 +101,7 @@ class Proposals:
             self.term = term
 
     def match(self, session_id: int, owner: int, cxid: int) -> Sent | None:
-        """Take the command of an outcome from the queue and return it, None if it is not this node's."""
+        """Remove the command of an outcome from the queue and return it; return None for another node's command."""
         sent = self.sent
         if not sent:
             return None
@@ -111,7 +113,7 @@ class Proposals:
         return head
 
     def forget(self) -> None:
-        """Drop all commands: a snapshot has replaced the state, and what became of them is unknown.
+        """Drop all commands: a snapshot has replaced the state, and their outcome is unknown.
 
         Their numbers are not used again in this term: the leader may have them, and would skip other commands.
         """
@@ -121,16 +123,16 @@ class Proposals:
 
 
 class Forwarded:
-    """As the leader: the commands taken from each follower in the current term. Rules 1 and 4."""
+    """At the leader: the commands accepted from each follower in the current term. Rules 1 and 4."""
 
     def __init__(self) -> None:
         self._term = 0
         self._next: dict[tuple[int, int], int] = {}
 
     def accept(self, term: int, peer: int, incarnation: int, first: int, commands: list[bytes]) -> list[bytes]:
-        """Return the `commands` (numbered from `first`) that were not taken before; `term` is this leader's.
+        """Return the `commands` (numbered from `first`) that were not accepted before; `term` is this leader's.
 
-        Raises ValueError for a gap in the numbers, which a link that keeps the order cannot cause.
+        Raise ValueError for a gap in the numbers, which a link that keeps the order cannot cause.
         """
         if term != self._term:
             self._term = term

@@ -1,11 +1,11 @@
-"""Read-only mode: what a node without a leader still does, if its settings allow this mode.
+"""Read-only mode: what a node without a leader serves, if its settings allow this mode.
 
-Without a majority nothing can be written, and after `leader_absence_ms` the node closes its client connections. In
-read-only mode, clients that offered to read only may reconnect. They read this node's tree, however old, and get
-NotReadOnly for every write. As soon as there is a leader the node closes their connections, so that they reconnect for
+Without a majority no write can be committed, and after `leader_absence_ms` the node closes its client connections. In
+read-only mode, clients that offered read-only sessions may reconnect. They read this node's tree, however old, and get
+NotReadOnly for every write. When there is a leader again, the node closes their connections, so that they reconnect for
 reads and writes.
 
-A client may bring an existing session, if the session is known here and the password is right. The log does not record
+A client may bring an existing session, if this node has the session and the password is right. The log does not record
 that the session moved here, so the session may expire while its client reads. A new session exists on this node only,
 until there is a leader.
 """
@@ -28,10 +28,10 @@ log = Logger()
 
 
 class ReadOnly:
-    """Read-only mode of one node: whether it is on, and the sessions that exist nowhere else."""
+    """Read-only mode of one node: whether it is on, and the sessions that exist only here."""
 
     def __init__(self, clients: ClientTable, token: Callable[[int], bytes], limits: Limits) -> None:
-        """`token(n)` returns n unguessable bytes."""
+        """`token(n)` returns n unpredictable bytes."""
         self.is_on = False
         self._clients = clients
         self._token = token
@@ -39,7 +39,7 @@ class ReadOnly:
         self._sessions: dict[int, Session] = {}
 
     def begin(self) -> None:
-        """Close the connections of clients that may write. Called again and again while there is no leader."""
+        """Close the connections of clients that may write. Called repeatedly while there is no leader."""
         if not self.is_on:
             self.is_on = True
             log.warn("no leader: serving reads only until a leader is elected")
@@ -49,7 +49,7 @@ class ReadOnly:
                 self._clients.close(connection)
 
     def end(self) -> None:
-        """There is a leader: close read-only connections, so that their clients reconnect for reads and writes."""
+        """Close read-only connections, because there is a leader: their clients reconnect for reads and writes."""
         if self.is_on:
             self.is_on = False
             self._sessions.clear()
@@ -58,7 +58,7 @@ class ReadOnly:
                     self._clients.close(connection)
 
     def create_session(self, session_id: int, timeout_ms: int) -> Session | None:
-        """Return a new session of this node, None if there are too many."""
+        """Return a new session of this node, or None at the limit."""
         if len(self._sessions) >= self._limits.sessions_max:
             return None
         session = Session(session_id, self._token(PASSWD_BYTES), timeout_ms, 0, [])
@@ -66,11 +66,11 @@ class ReadOnly:
         return session
 
     def find(self, session_id: int) -> Session | None:
-        """Return the session of this node with this id, None if there is none."""
+        """Return this node's own session with this id, or None."""
         return self._sessions.get(session_id)
 
     def perform(self, connection: Connection, opcode: int, body: bytes) -> int:
-        """Return the error code for a command that would go into the log if there were a leader."""
+        """Perform a command without the log, and return its error code."""
         session = connection.session
         if opcode == OP_CLOSE_SESSION:
             self._sessions.pop(connection.session_id, None)

@@ -1,8 +1,8 @@
-"""Syncs in progress: new, asked of the leader under a context, or confirmed and waiting for an index to be applied.
+"""Pending syncs: new, sent to the leader under a context, or confirmed and waiting for an index to be applied.
 
-A sync is answered when two things hold: the leader has confirmed by a round of heartbeats after the sync that it still
-leads, and this node has applied everything that was committed by then (Raft §8, Dissertation §6.4). So the reads behind
-a sync see every write that was acknowledged to any client before the sync was sent.
+A sync is answered when the leader has confirmed its leadership by a round of heartbeats after the sync, and this node
+has applied every entry committed by then (Raft §8, Dissertation §6.4). So the reads after a sync see every write that
+was acknowledged to any client before the sync was sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coord.raft.messages import ReadState
 from coord.server.clients.connection import Connection, Pending
 from coord.server.clients.pipeline import Pipeline
 
-#: After so many ticks without an answer a read index is asked for again.
+#: Ticks without a reply after which a read index is requested again.
 RETRY_TICKS: Final = 10
 
 Waiting = list[tuple[Connection, Pending]]
@@ -25,7 +25,7 @@ class Syncs:
     """The syncs of one node's clients."""
 
     def __init__(self, first_context: int) -> None:
-        """`first_context` is above every context that an earlier process of this node used."""
+        """`first_context` must exceed every context that an earlier process of this node used."""
         self.new: Waiting = []
         self._asked: dict[int, Waiting] = {}
         self._confirmed: list[tuple[int, Waiting]] = []
@@ -37,37 +37,37 @@ class Syncs:
         self.new.append((connection, waiting))
 
     def ask(self, core: RaftCore) -> None:
-        """Ask for one read index for all syncs of the turn: it covers what each of them must see."""
+        """Request one read index for all syncs of the turn."""
         context = self._next_context
         try:
             core.read_index(context)
         except NotLeader:
-            return  # The syncs wait for a leader, or end with their connections.
+            return  # The syncs wait for a leader, or are dropped with their connections.
         self._next_context += 1
         self._asked[context], self.new = self.new, []
         self._ticks = 0
 
     def ask_again(self) -> None:
-        """Ask again, in the old order: requests or answers may be lost."""
+        """Request read indexes again, in the old order: requests or replies may be lost."""
         for context in sorted(self._asked, reverse=True):
             self.new[:0] = self._asked[context]
         self._asked.clear()
 
     def tick(self) -> None:
-        """Ask again after RETRY_TICKS without an answer."""
+        """Request read indexes again after RETRY_TICKS without a reply."""
         if self._asked:
             self._ticks += 1
             if self._ticks >= RETRY_TICKS:
                 self.ask_again()
 
     def confirmed(self, state: ReadState) -> None:
-        """Note the core's answer. An unknown context was asked again meanwhile."""
+        """Handle the core's reply. A context that was requested again is unknown by now."""
         waiting = self._asked.pop(state.context, None)
         if waiting is not None:
             self._confirmed.append((state.index, waiting))
 
     def release(self, applied_index: int, pipeline: Pipeline) -> None:
-        """Answer the syncs whose index is applied."""
+        """Reply to the syncs whose index is applied."""
         if not self._confirmed:
             return
         still: list[tuple[int, Waiting]] = []

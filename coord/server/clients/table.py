@@ -1,4 +1,4 @@
-"""All client connections of one node: by connection and by session, which of them were active, and their figures."""
+"""All client connections of one node, by number and by session; which of them were active; their counters."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ class ClientTable:
         self.watches = watches
         #: Connection number -> open connection.
         self.connections: dict[int, Connection] = {}
-        #: Session id -> the one connection that speaks for the session.
+        #: Session id -> the only connection of the session.
         self.by_session: dict[int, Connection] = {}
-        #: Connections that sent something since the last `take_heard`, closed ones included.
-        self.heard: set[Connection] = set()
-        #: Reads that wait behind an earlier request of their session. While there are any, the node applies commands
-        #: one by one, so that a read between two writes of its session sees the first and not the second.
+        #: Connections that sent bytes since the last `take_active`, closed ones included.
+        self.active: set[Connection] = set()
+        #: Reads that wait for an earlier request of their session. While there are any, the node applies commands one
+        #: by
+        #: one, so that a read between two writes of its session sees the first and not the second.
         self.waiting_reads = 0
         #: Requests received and events sent since the start or the last reset.
         self.received = 0
         self.events_sent = 0
         self.latency = Latency()
-        #: Monotonic time at the end of the last turn, as good as any other within one turn.
+        #: Monotonic time of the current turn.
         self.now_ms = 0
         self._connection_count = 0
 
     def connect(self, transport: ClientTransport, address: str, port: int, now_ms: int) -> Connection:
-        """Return a new connection, which has no session yet."""
+        """Return a new connection without a session."""
         self._connection_count += 1
         connection = Connection(self._connection_count, transport, address, port, now_ms)
         self.connections[connection.number] = connection
         return connection
 
     def connection_lost(self, connection: Connection) -> None:
-        """Forget a connection. Its session lives until it expires; commands in flight may still be applied."""
+        """Remove a connection. Its session lives until it expires; commands in flight may still be applied."""
         if connection.is_closed:
             return
         connection.is_closed = connection.is_ending = True
@@ -56,22 +57,22 @@ class ClientTable:
             connection.transport.close(flush=flush)
 
     def close_all(self) -> None:
-        """Close every connection; the sessions live on and may move to other nodes."""
+        """Close every connection; the sessions can move to other nodes."""
         for connection in list(self.connections.values()):
             self.close(connection)
 
     def bind(self, connection: Connection) -> None:
-        """Let `connection` speak for its session; close the connection that did so before."""
+        """Make `connection` the connection of its session; close the previous one."""
         older = self.by_session.get(connection.session_id)
         if older is not None:
             self.close(older)
         self.by_session[connection.session_id] = connection
-        self.heard.add(connection)
+        self.active.add(connection)
 
     def end_silent(self, session_id: int) -> bool:
-        """Close the connection of a session that is about to expire; return False if the session has none here.
+        """Close the connection of a session that is about to expire; return False if it has no connection here.
 
-        Nothing more is answered over that connection. A client that is alive after all reconnects, and the log decides
+        The node sends no more replies over that connection. A client that is alive reconnects, and the log decides
         whether its session still exists.
         """
         connection = self.by_session.get(session_id)
@@ -82,27 +83,27 @@ class ClientTable:
 
     # --- which clients were active ----------------------------------------------------------------------------------
 
-    def has_heard(self) -> bool:
-        """Return True if any client has sent something since the last `take_heard`."""
-        return len(self.heard) > 0
+    def has_active(self) -> bool:
+        """Return True if any client has sent bytes since the last `take_active`."""
+        return len(self.active) > 0
 
-    def peek_heard(self) -> list[int]:
-        """Return what `take_heard` would return."""
-        return sorted({c.session_id for c in self.heard if c.session is not None and not c.is_read_only})
+    def peek_active(self) -> list[int]:
+        """Return what `take_active` would return."""
+        return sorted({c.session_id for c in self.active if c.session is not None and not c.is_read_only})
 
-    def take_heard(self) -> list[int]:
-        """Return the ids of the sessions active since the last call, ascending, and forget them.
+    def take_active(self) -> list[int]:
+        """Return the ids of the sessions active since the last call, ascending, and clear the set.
 
-        The list includes sessions whose connections have closed since.
+        The list includes sessions whose connections have been closed since.
         """
-        heard = self.peek_heard()
-        self.heard.clear()
-        return heard
+        active = self.peek_active()
+        self.active.clear()
+        return active
 
-    # --- figures ----------------------------------------------------------------------------------------------------
+    # --- counters ---------------------------------------------------------------------------------------------------
 
     def sent(self) -> int:
-        """Return how many replies and events the clients that are connected now have been sent."""
+        """Return the number of replies and events sent to the clients that are connected now."""
         return self.events_sent + sum(connection.sent for connection in self.connections.values())
 
     def reset_figures(self) -> None:

@@ -1,6 +1,6 @@
-"""Files that hold secrets: users for SASL, in ZooKeeper's syntax or plain; the secret that peers share.
+"""Files with secrets: SASL users, in ZooKeeper's JAAS syntax or as plain lines; the secret that peers share.
 
-A JAAS file, of which only the section `Server` with ZooKeeper's DigestLoginModule means something here:
+Of a JAAS file only the section `Server` with ZooKeeper's DigestLoginModule is used:
 
     Server {
         org.apache.zookeeper.server.auth.DigestLoginModule required
@@ -8,7 +8,7 @@ A JAAS file, of which only the section `Server` with ZooKeeper's DigestLoginModu
         user_bob="other";
     };
 
-A plain one: a line `user:secret` for each, # begins a comment line.
+A plain file has a line `user:secret` per user; # begins a comment line.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from coord.errors import ConfigError
 
 _MODULE: Final = "DigestLoginModule"
 _USER: Final = "user_"
-#: Comments; strings; the three marks; words.
+#: Comments and blanks; strings; punctuation; words.
 _TOKEN: Final = re.compile(
     r"""(?P<blank>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)|"(?P<text>(?:[^"\\]|\\.)*)"|(?P<mark>[{};=])|(?P<word>[^\s{};="]+)""",
     re.DOTALL,
 )
-#: A shorter shared secret could be guessed from a recorded hello.
+#: A shorter shared secret could be guessed from a recorded hello frame.
 PEER_SECRET_BYTES_MIN: Final = 16
 
 
 def read_jaas(path: Path) -> dict[str, str]:
-    """Secrets by user of the section `Server`; none without that section. Raises ConfigError."""
+    """Return user -> secret of the section `Server`; empty without that section. Raise ConfigError."""
     return parse_jaas(path, _read(path))
 
 
 def parse_jaas(path: Path, text: str) -> dict[str, str]:
-    """The same of what is in the file; `path` is for messages."""
+    """Parse the content of a JAAS file; `path` is for messages. Raise ConfigError."""
     tokens = _tokens(path, text)
     at = 0
     while at < len(tokens):
         name = tokens[at][1]
         if tokens[at][0] == "mark" or tokens[at + 1 : at + 2] != [("mark", "{")]:
-            raise ConfigError(f"{path}: {name!r} is not the beginning of a section")
+            raise ConfigError(f"{path}: {name!r} does not begin a section")
         try:
             end = tokens.index(("mark", "}"), at)
         except ValueError:
-            raise ConfigError(f"{path}: section {name} has no end") from None
+            raise ConfigError(f"{path}: section {name} has no closing brace") from None
         if name == "Server":
             return _server_section(path, tokens[at + 2 : end])
         at = end + 1
@@ -57,7 +57,7 @@ def parse_jaas(path: Path, text: str) -> dict[str, str]:
 
 def _server_section(path: Path, tokens: list[tuple[str, str]]) -> dict[str, str]:
     if not tokens or tokens[0][1].rpartition(".")[2] != _MODULE:
-        raise ConfigError(f"{path}: of the login modules only ZooKeeper's {_MODULE} is supported")
+        raise ConfigError(f"{path}: only ZooKeeper's {_MODULE} is supported as login module")
     users: dict[str, str] = {}
     for at, token in enumerate(tokens):
         if token != ("mark", "="):
@@ -77,7 +77,7 @@ def _tokens(path: Path, text: str) -> list[tuple[str, str]]:
         match = _TOKEN.match(text, at)
         if match is None:
             line = text.count("\n", 0, at) + 1
-            raise ConfigError(f"{path}:{line}: a string without its end")
+            raise ConfigError(f"{path}:{line}: a string has no closing quote")
         kind = match.lastgroup or ""
         if kind == "text":
             found.append((kind, re.sub(r"\\(.)", r"\1", match["text"])))
@@ -88,7 +88,7 @@ def _tokens(path: Path, text: str) -> list[tuple[str, str]]:
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """Secrets by user of a plain file. Raises ConfigError with the line."""
+    """Return user -> secret of a plain file. Raise ConfigError with the line."""
     users: dict[str, str] = {}
     for number, line in enumerate(_read(path).splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -97,13 +97,13 @@ def read_users(path: Path) -> dict[str, str]:
         if not user or not colon or not secret:
             raise ConfigError(f"{path}:{number}: not user:secret")
         if user in users:
-            raise ConfigError(f"{path}:{number}: {user} is there twice")
+            raise ConfigError(f"{path}:{number}: user {user} occurs twice")
         users[user] = secret
     return users
 
 
 def read_peer_secret(path: Path) -> bytes:
-    """The secret that all nodes of a cluster share; a line end behind it does not count. Raises ConfigError."""
+    """Return the secret that all nodes of a cluster share, without a final line end. Raise ConfigError."""
     secret = _read(path).strip().encode()
     if len(secret) < PEER_SECRET_BYTES_MIN:
         raise ConfigError(f"{path}: the peers' secret must have at least {PEER_SECRET_BYTES_MIN} bytes")
@@ -111,17 +111,17 @@ def read_peer_secret(path: Path) -> bytes:
 
 
 def read_secret(path: Path) -> str:
-    """A password; a line end behind it does not count. Raises ConfigError."""
+    """Return a password, without a final line end. Raise ConfigError."""
     return _read(path).rstrip("\r\n")
 
 
 def warn_if_open(path: Path) -> tuple[str, ...]:
-    """A line for the operator when others than the owner may read the file."""
+    """Return a warning if users other than the owner may read the file."""
     try:
         mode = path.stat().st_mode
     except OSError:
         return ()
-    return (f"{path} holds secrets and can be read by others than its owner",) if mode & 0o077 else ()
+    return (f"{path} holds secrets but users other than its owner can read it",) if mode & 0o077 else ()
 
 
 def _read(path: Path) -> str:

@@ -14,43 +14,43 @@ from coord.server.config.addresses import NODE_ID_MAX, Address, MemberAddress, M
 from coord.tls.context import NEED, TlsFiles
 from coord.wire.client_conn import FOUR_LETTER_WORDS
 
-#: Words answered unless the settings say otherwise: none of them tells more than whether the node works.
+#: Four-letter words that are answered by default: they reveal only whether the node works.
 DEFAULT_WORDS: Final = frozenset({"srvr", "ruok", "mntr", "isro"})
-#: The core's tick; heartbeats and election timeouts count it.
+#: Raft tick; heartbeats and election timeouts are counted in these ticks.
 RAFT_TICK_MS: Final = 50
-#: The highest `frame_bytes_max`. A follower forwards a request to the leader in one frame of the peers' protocol
-#: (`raft_frames.COMMAND_BYTES_MAX`), our own client takes replies of at most 64 MiB, and a length must be below every
+#: Upper limit of `frame_bytes_max`. A follower forwards a request to the leader in one frame of the peer protocol
+#: (`raft_frames.COMMAND_BYTES_MAX`), our own client accepts replies of at most 64 MiB, and a length must be below every
 #: four-letter word. 32 MiB leaves room for all of these.
 FRAME_BYTES_LIMIT: Final = 32 << 20
 
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Everything one node is told. Times in ms, sizes in bytes, 0 connections: no bound."""
+    """All settings of one node. Times in ms, sizes in bytes; 0 connections means no limit."""
 
     node_id: int
     data_dir: Path
     client_address: Address
-    #: Where clients connect by TLS. The same as `client_address`: nobody connects without.
+    #: Address for clients with TLS. If it equals `client_address`, plain TCP is off.
     secure_client_address: Address | None = None
     #: This node's certificate for clients; needed with `secure_client_address`.
     tls: TlsFiles | None = None
-    #: This node's certificate for its peers, and who issues theirs; None: peers do not use TLS.
+    #: This node's certificate for its peers, and the authority of theirs; None: no TLS between peers.
     peer_tls: TlsFiles | None = None
-    #: What all nodes of the cluster know and nobody else; b"": nothing.
+    #: Secret that all nodes of the cluster share; b"": none.
     peer_secret: bytes = field(default=b"", repr=False)
-    #: Where this node listens for the others; None when it is alone.
+    #: Address on which this node listens for peers; None for a single node.
     peer_address: Address | None = None
-    #: Every first member's peer address, this node's included; empty when it is alone or joins.
+    #: Peer addresses of all first members, this node included; empty for a single node and for a node that joins.
     peers: dict[int, Address] = field(default_factory=dict)
-    #: Those of them that do not vote.
+    #: Ids in `peers` of the members that do not vote.
     observers: frozenset[int] = frozenset()
-    #: All addresses of the first members, where they are known (zoo.cfg); else `peers` tells what there is.
+    #: All addresses of the first members, where known (zoo.cfg); otherwise `peers` is used.
     members: Members = field(default_factory=dict)
-    #: Members of the running store that an empty node asks to be let in.
+    #: Members of the running store that a new node asks to join.
     join: tuple[Address, ...] = ()
     admin_address: Address | None = None
-    #: Distinguishes clusters; "": derived from `peers`, which are alike on all nodes.
+    #: Name that distinguishes clusters; "": the cluster id is derived from `peers`, which are equal on all nodes.
     cluster: str = ""
     tick_ms: int = 500
     session_timeout_min_ms: int = 0
@@ -60,13 +60,13 @@ class StoreSettings:
     connections_max: int = 0
     frame_bytes_max: int = 0xFFFFF
     outstanding_max: int = 1000
-    #: Sessions in the whole cluster, as this node sees it; it opens no more.
+    #: Bound of the sessions in the whole cluster, as this node sees them; at the bound it opens no more.
     sessions_max: int = 100_000
-    #: Bytes of answers that may wait for one client before no more of its requests are answered.
+    #: Bytes of unsent replies to one client beyond which the node answers no more of its requests.
     output_bytes_max: int = 4 << 20
-    #: A connection without a connect request is closed after this.
+    #: Time after which a connection without a connect request is closed.
     connect_timeout_ms: int = 10_000
-    #: A client that takes nothing of what waits for it is closed after this.
+    #: Time after which a client that does not read its replies is disconnected.
     stall_timeout_ms: int = 15_000
     words: frozenset[str] = DEFAULT_WORDS
     snapshot_entries: int = 100_000
@@ -74,35 +74,36 @@ class StoreSettings:
     keep_entries: int = 10_000
     keep_bytes: int = 16 << 20
     segment_bytes: int = 64 << 20
-    #: Whether clients of this node may change the members, if they have the right to.
+    #: Whether clients of this node may change the members, given permission.
     reconfig_enabled: bool = True
     linearizable_reads: bool = False
-    #: Whether clients that can do with it are served reads while there is no leader.
+    #: Whether clients that asked for read-only mode are served reads while there is no leader.
     read_only_mode: bool = False
-    #: As a leader: whether hard limits of quotas refuse what would pass them.
+    #: As a leader: whether hard quota limits reject commands that would exceed them.
     enforce_quotas: bool = False
-    #: As a leader: with so many znodes, or bytes of paths and data, nothing may grow any more; 0: no bound.
+    #: As a leader: limits of znodes, and of bytes of paths and data, at which commands that add more are rejected; 0:
+    #: none.
     znodes_max: int = 0
     data_bytes_max: int = 0
-    #: Watches of one session at this node; 0: no bound.
+    #: Limit of watches per session at this node; 0: none.
     watches_max: int = 0
-    #: How often a leader looks for containers and TTL znodes that may go.
+    #: Interval between a leader's searches for empty containers and expired TTL znodes.
     reap_interval_ms: int = 60_000
-    #: "thread" or "inline": who runs the log's syncs (`coord.storage.writer`).
+    #: "thread" or "inline": which thread syncs the log (`coord.storage.writer`).
     fsync: str = "thread"
-    #: Where this node writes its Raft events (`coord.server.admin.trace_file`); None: nowhere.
+    #: File to which this node writes its Raft events (`coord.server.admin.trace_file`); None: no trace.
     trace: Path | None = None
-    #: Whether who has the token of `admin.json` may cut this node off from its peers (`coord.server.peers.partition`).
+    #: Whether requests with the token of `admin.json` may cut this node's links (`coord.server.peers.partition`).
     drill_links: bool = False
-    #: Who may prove who they are by SASL DIGEST-MD5: secrets by user. Without users there is no SASL.
+    #: SASL DIGEST-MD5 users and their secrets. Without users SASL is off.
     sasl_users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    #: `user:base64 of SHA-1` of the digest credential that may do everything; "": nobody may.
+    #: `user:base64 of SHA-1` of the digest credential with all permissions; "": no superuser.
     super_digest: str = field(default="", repr=False)
-    #: Lines for the operator about what was ignored.
+    #: Warnings for the operator, such as ignored settings.
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ConfigError with one line that names the setting."""
+        """Raise ConfigError with one line that names the setting."""
         if not 1 <= self.node_id <= NODE_ID_MAX:
             raise ConfigError(f"node id {self.node_id} is not between 1 and {NODE_ID_MAX}")
         if self.peers and self.node_id not in self.peers:
@@ -110,16 +111,16 @@ class StoreSettings:
         if len(self.peers) > 1 and self.peer_address is None:
             raise ConfigError("a node with peers needs a peer address")
         if (self.secure_client_address is None) != (self.tls is None):
-            raise ConfigError("a secure client address needs a certificate, and a certificate such an address")
+            raise ConfigError("a secure client address and a certificate need each other; only one is set")
         if self.peer_tls is not None and self.peer_tls.client_auth != NEED:
-            raise ConfigError("peers need certificates of an authority that is named")
+            raise ConfigError("TLS between peers needs the authority of the peers' certificates")
         if self.join and self.peer_address is None:
             raise ConfigError("a node that joins needs a peer address")
-        strangers = sorted(self.observers - set(self.peers))
-        if strangers:
-            raise ConfigError(f"observer {strangers[0]} is not among the peers {sorted(self.peers)}")
+        missing = sorted(self.observers - set(self.peers))
+        if missing:
+            raise ConfigError(f"observer {missing[0]} is not among the peers {sorted(self.peers)}")
         if self.peers and not self.voters():
-            raise ConfigError("all nodes are observers: somebody has to vote")
+            raise ConfigError("all nodes are observers; at least one must vote")
         wrong = [peer for peer in self.peers if not 1 <= peer <= NODE_ID_MAX]
         if wrong:
             raise ConfigError(f"peer id {wrong[0]} is not between 1 and {NODE_ID_MAX}")
@@ -132,7 +133,7 @@ class StoreSettings:
                 f"smallest session timeout {self.timeout_min_ms()} ms is above the largest {self.timeout_max_ms()} ms"
             )
         if self.fsync not in ("thread", "inline"):
-            raise ConfigError(f"fsync is thread or inline, not {self.fsync!r}")
+            raise ConfigError(f"fsync must be thread or inline, not {self.fsync!r}")
         times = ("connect_timeout_ms", "stall_timeout_ms", "reap_interval_ms")
         for name in (
             *times,
@@ -160,35 +161,35 @@ class StoreSettings:
             raise ConfigError("the super digest is not user:base64 of a SHA-1")
         unknown = sorted(self.words - {word.decode() for word in FOUR_LETTER_WORDS})
         if unknown:
-            raise ConfigError(f"{unknown[0]!r} is no four-letter word")
+            raise ConfigError(f"{unknown[0]!r} is not a four-letter word")
 
     def timeout_min_ms(self) -> int:
-        """Shortest session timeout that is granted: 2 ticks unless set."""
+        """Return the shortest session timeout that is granted: 2 ticks unless set."""
         return self.session_timeout_min_ms or 2 * self.tick_ms
 
     def timeout_max_ms(self) -> int:
-        """Longest session timeout that is granted: 20 ticks unless set."""
+        """Return the longest session timeout that is granted: 20 ticks unless set."""
         return self.session_timeout_max_ms or 20 * self.tick_ms
 
     def cluster_id(self) -> bytes:
-        """16 bytes that only nodes of this cluster have."""
+        """Return the 16 bytes that identify this cluster."""
         text = self.cluster or ",".join(f"{i}={host}:{port}" for i, (host, port) in sorted(self.peers.items()))
         return hashlib.sha256(b"regionkeeper cluster " + text.encode()).digest()[:16]
 
     def voters(self) -> list[int]:
-        """Ids of the voters a new cluster begins with."""
+        """Return the ids of a new cluster's voters."""
         return [i for i in sorted(self.peers) if i not in self.observers] if self.peers else [self.node_id]
 
     def learners(self) -> list[int]:
-        """Ids of its members that do not vote."""
+        """Return the ids of a new cluster's members that do not vote."""
         return sorted(self.observers)
 
     def is_alone(self) -> bool:
-        """Whether the cluster begins with this node and no other."""
+        """Return True if the cluster begins with only this node."""
         return len(self.peers) < 2 and not self.join
 
     def first_members(self) -> Members:
-        """What this node knows of the addresses of the first members, to be written into the configuration."""
+        """Return the known addresses of the first members, to be written into the configuration."""
         own = self.node_id
         if self.members:
             known = dict(self.members)
@@ -203,7 +204,7 @@ class StoreSettings:
 
 
 def is_digest(text: str) -> bool:
-    """Whether this is an id of scheme digest: user, colon, 20 bytes as base64."""
+    """Return True for an id of scheme digest: user, colon, 20 bytes as base64."""
     user, _, digest = text.partition(":")
     try:
         return bool(user) and len(base64.b64decode(digest, validate=True)) == 20
@@ -212,7 +213,7 @@ def is_digest(text: str) -> bool:
 
 
 def parse_address(text: str, what: str) -> Address:
-    """`host:port` or `[v6]:port`. Raises ConfigError that names `what`."""
+    """Parse `host:port` or `[v6]:port`. Raise ConfigError that names `what`."""
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -222,7 +223,7 @@ def parse_address(text: str, what: str) -> Address:
 
 
 def parse_peers(text: str) -> dict[int, Address]:
-    """`1=host:port,2=host:port`. Raises ConfigError."""
+    """Parse `1=host:port,2=host:port`. Raise ConfigError."""
     peers: dict[int, Address] = {}
     for part in filter(None, text.split(",")):
         number, equals, address = part.strip().partition("=")
@@ -235,12 +236,12 @@ def parse_peers(text: str) -> dict[int, Address]:
 
 
 def parse_join(text: str) -> tuple[Address, ...]:
-    """`host:port,host:port`. Raises ConfigError."""
+    """Parse `host:port,host:port`. Raise ConfigError."""
     return tuple(parse_address(part, "--join") for part in filter(None, text.split(",")))
 
 
 def parse_observers(text: str) -> frozenset[int]:
-    """`4,5`. Raises ConfigError."""
+    """Parse `4,5`. Raise ConfigError."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     wrong = [part for part in parts if not part.isdecimal()]
     if wrong:
@@ -249,7 +250,7 @@ def parse_observers(text: str) -> frozenset[int]:
 
 
 def parse_words(text: str) -> frozenset[str]:
-    """A whitelist of four-letter words, separated by commas; `*` is all of them."""
+    """Parse a comma-separated whitelist of four-letter words; `*` stands for all of them."""
     words = {word.strip() for word in text.split(",") if word.strip()}
     if "*" in words:
         return frozenset(word.decode() for word in FOUR_LETTER_WORDS)

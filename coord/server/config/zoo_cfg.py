@@ -1,15 +1,15 @@
-"""ZooKeeper's configuration file, as far as it means something here.
+"""Reader of ZooKeeper's configuration file.
 
-    key=value, one a line; # begins a comment. `dataDir/myid` holds this node's id when there are server lines.
+    key=value, one per line; # begins a comment. `dataDir/myid` has this node's id when there are server lines.
 
     server.N=host:peerPort:electionPort[:role][;[clientHost:]clientPort]
 
-The server lines may be in a file of their own, `dynamicConfigFile`, where ZooKeeper itself moves them once `reconfig`
-is on. The election port is not used: one port carries everything between nodes. The role is participant or observer;
-where `peerType` says something else than the node's own line, the line counts. initLimit and syncLimit are accepted;
-only syncLimit means something (how long a node without a leader keeps its clients). A prefix `zookeeper.`, as of system
-properties, is taken off. What else is unknown is named in a warning and ignored, so that an existing file works as it
-is; but not what keeps somebody out there and would let him in here: that ends the start.
+The server lines may be in a separate file, `dynamicConfigFile`, to which ZooKeeper moves them when `reconfig` is
+enabled. The election port is not used: one port carries all traffic between nodes. The role is participant or observer;
+if `peerType` contradicts the node's own server line, the line takes precedence. initLimit and syncLimit are accepted;
+only syncLimit has an effect (how long a node without a leader keeps its clients). A prefix `zookeeper.`, as of system
+properties, is removed. Unknown keys are named in a warning and ignored, so that an existing file works unchanged. The
+exception are settings that restrict access in ZooKeeper and have no effect here: they prevent the start.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from coord.server.config.secrets import read_jaas, read_peer_secret, read_secret
 from coord.server.config.settings import StoreSettings, parse_words
 from coord.tls.context import NEED, NONE, TlsFiles
 
-#: Where ZooKeeper keeps its log and snapshots below dataDir.
+#: Folder below dataDir with ZooKeeper's log and snapshots.
 _ZOOKEEPERS_DATA: Final = "version-2"
-#: What keeps somebody out and is not done here, by the one value that asks for nothing. Whoever has set another one
-#: must hear of it before anybody is let in.
+#: Settings that restrict access and are not supported here, with the one value that has no effect. Any other value
+#: prevents the start, because the operator would rely on a protection that does not exist.
 _PROTECTIONS: Final = {
     **dict.fromkeys(
         (
@@ -51,12 +51,12 @@ _PROTECTIONS: Final = {
     "DigestAuthenticationProvider.digestAlg": "sha1",
 }
 _WORDS: Final = "4lw.commands.whitelist"
-#: Addresses to listen on, and nobody's to be reached at.
+#: Addresses to listen on that cannot be dialed.
 _ANYWHERE: Final = ("0.0.0.0", "::")
-#: Where the members are when they are not in the file itself.
+#: Key that names the file with the members.
 _DYNAMIC: Final = "dynamicConfigFile"
 _MEMBERS: Final = ("server.", "group.", "weight.")
-#: Known, though not always with effect here; no warning.
+#: Known keys, some without effect here; no warning.
 _SILENT: Final = frozenset(
     {
         "initLimit",
@@ -81,30 +81,30 @@ _SILENT: Final = frozenset(
 )
 
 
-#: key -> (value, the place that says so: file and line)
+#: key -> (value, place in the form file:line)
 _Values = dict[str, tuple[str, str]]
 
 
 def read_zoo_cfg(path: Path) -> StoreSettings:
-    """The settings of the file. Raises ConfigError with file and line."""
+    """Return the settings of the file. Raise ConfigError with file and line."""
     return parse_zoo_cfg(path, _read(path))
 
 
 def parse_zoo_cfg(path: Path, content: str) -> StoreSettings:
-    """The settings of a file's content; names of other files are relative to `path`. Raises ConfigError."""
+    """Return the settings in `content`; names of other files are relative to `path`. Raise ConfigError."""
     values = _parse_lines(path, content)
     if _DYNAMIC in values:
         text, place = values.pop(_DYNAMIC)
         misplaced = [key for key in values if key.startswith(_MEMBERS)]
         if misplaced:
-            raise ConfigError(f"{values[misplaced[0]][1]}: {misplaced[0]} belongs into {text}: {place}")
+            raise ConfigError(f"{values[misplaced[0]][1]}: {misplaced[0]} must be in the file {text}, named at {place}")
         moved = path.parent / text
         values.update(_parse_lines(moved, _read(moved)))
     return _SettingsReader(path, values).settings()
 
 
 def _timeout(text: str) -> int:
-    """A bound of session timeouts; -1 is ZooKeeper's way to say: the usual one."""
+    """Parse a limit of session timeouts; -1 means the default."""
     return 0 if text == "-1" else int(text)
 
 
@@ -116,9 +116,9 @@ def _read(path: Path) -> str:
 
 
 def _parse_lines(path: Path, content: str) -> _Values:
-    """Each key with its value and place. Raises ConfigError."""
+    """Return each key with its value and place. Raise ConfigError."""
     if "\0" in content:
-        raise ConfigError(f"{path}: holds a null byte: this is no text")
+        raise ConfigError(f"{path}: has a null byte, so it is not a text file")
     values: _Values = {}
     for number, line in enumerate(content.splitlines(), 1):
         text = line.strip()
@@ -127,7 +127,7 @@ def _parse_lines(path: Path, content: str) -> _Values:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{path}:{number}: {text!r} is not key=value")
-        # What is a property of ZooKeeper's virtual machine stands in the file with its prefix or without.
+        # System properties of ZooKeeper's JVM may have their prefix.
         values[key.strip().removeprefix("zookeeper.")] = (value.strip(), f"{path}:{number}")
     return values
 
@@ -149,8 +149,8 @@ class _SettingsReader:
             raise ConfigError(f"dataDir {data_dir}: {error.strerror}") from error
         if is_zookeepers:
             raise ConfigError(
-                f"{data_dir} holds the data of an Apache ZooKeeper ({_ZOOKEEPERS_DATA}), which is not read here: this"
-                " store would begin empty. Give another dataDir, and copy the znodes over with both running"
+                f"{data_dir} holds the data of an Apache ZooKeeper ({_ZOOKEEPERS_DATA}), which this store cannot read;"
+                " it would start empty. Choose another dataDir, and copy the znodes while both run"
             )
         servers, observers = self._servers()
         node_id = self._my_id(data_dir, servers)
@@ -207,11 +207,11 @@ class _SettingsReader:
             opened += warn_if_open(secret)
         self._check_protections()
         warnings = tuple(
-            f"{place}: {key} is not known and ignored"
+            f"{place}: ignored unknown key {key}"
             for key, (_, place) in self._values.items()
             if key not in self._used and key not in _SILENT
         )
-        warnings += tuple(f"{self._values[_WORDS][1]}: there is no word {word!r} here" for word in sorted(strange))
+        warnings += tuple(f"{self._values[_WORDS][1]}: ignored unknown word {word!r}" for word in sorted(strange))
         warnings += opened
         try:
             return StoreSettings(**options, warnings=warnings)
@@ -229,28 +229,29 @@ class _SettingsReader:
             raise ConfigError(f"{place}: {key}={text!r} is not a number") from error
 
     def _check_protections(self) -> None:
-        """Nobody may believe to be protected by what is not done here."""
+        """Raise ConfigError for a protection that is configured but not supported."""
         for key, harmless in _PROTECTIONS.items():
             self._used.add(key)
             text, place = self._values.get(key, (harmless, ""))
             if text.lower().replace("-", "") != harmless:
-                raise ConfigError(f"{place}: {key}={text}: there is nothing like it here, and nobody would be kept out")
+                raise ConfigError(f"{place}: {key}={text} is not supported and would not restrict access; remove it")
 
     def _client_addresses(self, server: MemberAddress | None) -> dict[str, Any]:
-        """The plain address, the one with TLS and its files, whichever there are."""
+        """Return the client addresses, plain and with TLS, and the TLS files, as far as configured."""
         port = self._get("secureClientPort", 0, int)
         host = self._get("secureClientPortAddress", "0.0.0.0", str)
         if not port:
             return {"client_address": self._client_address(server)}
         if not 0 < port < 65536:
-            raise ConfigError(f"{self._path}: secureClientPort {port} is no port")
+            raise ConfigError(f"{self._path}: secureClientPort {port} is not a port")
         has_plain = "clientPort" in self._values or (server is not None and server.client is not None)
         plain = self._client_address(server) if has_plain else (host, port)
         files = self._tls_files("ssl.", self._get("ssl.clientAuth", NEED, str.lower))
         return {"client_address": plain, "secure_client_address": (host, port), "tls": files}
 
     def _tls_files(self, prefix: str, client_auth: str) -> TlsFiles:
-        """The stores that keys with this prefix name; ZooKeeper asks for certificates of clients unless told."""
+        """Return the stores that keys with this prefix name. As in ZooKeeper, client certificates are required by
+        default."""
         stores: dict[str, Any] = {}
         for store, file, secret in (("keyStore", "cert", "key_password"), ("trustStore", "ca", "ca_password")):
             stores[file] = self._path_of(f"{prefix}{store}.location")
@@ -265,12 +266,12 @@ class _SettingsReader:
         return TlsFiles(**stores, client_auth=client_auth)
 
     def _path_of(self, key: str) -> Path | None:
-        """The file that a key names, relative to this one."""
+        """Return the file that a key names, relative to this file."""
         text = self._get(key, "", str)
         return self._path.parent / text if text else None
 
     def _flag(self, key: str) -> bool:
-        """true or false, false by default."""
+        """Return a boolean setting, false by default."""
         self._used.add(key)
         text, place = self._values.get(key, ("false", ""))
         if text.lower() not in ("true", "false"):
@@ -278,7 +279,7 @@ class _SettingsReader:
         return text.lower() == "true"
 
     def _servers(self) -> tuple[Members, frozenset[int]]:
-        """The server lines, and whose role is observer."""
+        """Return the server lines, and the ids whose role is observer."""
         servers: Members = {}
         observers: set[int] = set()
         for key, (text, place) in self._values.items():
@@ -294,13 +295,13 @@ class _SettingsReader:
                 observers.add(int(digits))
             if servers[int(digits)].peer[0] in _ANYWHERE:
                 raise ConfigError(
-                    f"{place}: {key}: no other node could reach this address. Write the node's name, as in the files of"
-                    " the others; quorumListenOnAllIPs=true listens on all addresses of the machine"
+                    f"{place}: {key}: other nodes cannot dial this address. Write the host name, as in the files of the"
+                    " other nodes; quorumListenOnAllIPs=true listens on all addresses of the machine"
                 )
         return servers, frozenset(observers)
 
     def _peer_address(self, own: MemberAddress | None) -> Address | None:
-        """Where to listen for peers: their name for this node may be that of a NAT, which is no address of its own."""
+        """Return the address to listen on for peers. The address in the server line may belong to a NAT device."""
         if own is None:
             return None
         return ("0.0.0.0", own.peer[1]) if self._flag("quorumListenOnAllIPs") else own.peer
@@ -324,7 +325,7 @@ class _SettingsReader:
             return own.client
         port = self._get("clientPort", 0, int)
         if not 0 < port < 65536:
-            raise ConfigError(f"{self._path}: clientPort is missing or no port")
+            raise ConfigError(f"{self._path}: clientPort is missing or not a port")
         return self._get("clientPortAddress", "0.0.0.0", str), port
 
     def _admin_address(self) -> Address | None:

@@ -1,6 +1,6 @@
 """Discovery: a new node asks members of a store for the cluster id and the configuration.
 
-The calls block; nothing else of the node runs yet. An address may be a member's peer address, or its client address,
+The calls block; no other part of the node runs yet. An address may be a member's peer address, or its client address,
 where /zookeeper/config has the peer addresses. Discovery does not make the node a member: an operator adds it
 (`rk coord add`, `reconfig`).
 """
@@ -23,7 +23,7 @@ from coord.wire.jute import buffer
 from coord.wire.records import decode_data_reply, encode_connect_request
 from coord.wire.values import NO_PASSWD, ConnectRequest
 
-#: How long a node searches for members, and how long one member may take to answer.
+#: How long a node searches for members, and how long it waits for one member's answer.
 SEARCH_S: Final = 30.0
 ANSWER_S: Final = 3.0
 PAUSE_S: Final = 0.3
@@ -45,7 +45,7 @@ def find_store(
 ) -> DiscoveredStore:
     """Ask each address for its store, and repeat for `search_s`. Return the newest configuration among the answers.
 
-    Raises CoordError with the reason for each address.
+    Raise CoordError with the reason for each address.
     """
     deadline = time.monotonic() + search_s
     while True:
@@ -67,7 +67,7 @@ def find_store(
 
 
 def _ask(address: Address, guard: PeerGuard | None) -> DiscoveredStore:
-    """Ask one address as a peer; if that fails, ask it as a client for the peers' addresses. Raises OSError."""
+    """Ask one address as a peer; if that fails, ask it as a client for the peers' addresses. Raise OSError."""
     try:
         return ask_peer(address, guard)
     except (OSError, RemoteProtocolError) as as_peer:
@@ -75,7 +75,7 @@ def _ask(address: Address, guard: PeerGuard | None) -> DiscoveredStore:
             peers = _peers_by_client_port(address)
         except (OSError, RemoteProtocolError):
             raise as_peer from None
-    reason: Exception = RemoteProtocolError("/zookeeper/config there names no peer addresses")
+    reason: Exception = RemoteProtocolError("its /zookeeper/config has no peer addresses")
     for peer in peers:
         try:
             return ask_peer(peer, guard)
@@ -85,7 +85,7 @@ def _ask(address: Address, guard: PeerGuard | None) -> DiscoveredStore:
 
 
 def ask_peer(address: Address, guard: PeerGuard | None = None) -> DiscoveredStore:
-    """Ask a member at its peer address. Raises OSError, RemoteProtocolError."""
+    """Ask a member at its peer address. Raise OSError, RemoteProtocolError."""
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(socket.create_connection(address, ANSWER_S))
         if guard is not None:
@@ -97,13 +97,13 @@ def ask_peer(address: Address, guard: PeerGuard | None = None) -> DiscoveredStor
     if body[:1] == bytes([codec.REFUSED]):
         raise RemoteProtocolError("refused: " + body[1:].decode(errors="replace"))
     if body[:1] != bytes([codec.CLUSTER]):
-        raise RemoteProtocolError("is no peer address of a store")
+        raise RemoteProtocolError("this is not the peer address of a store")
     cluster, index, config = hello_frames.decode_cluster(body[1:])
     return DiscoveredStore(cluster, index, config, address)
 
 
 def _prove(sock: socket.socket, guard: PeerGuard) -> None:
-    """Prove the peers' shared secret in both directions, if there is one."""
+    """Authenticate both sides by the peers' shared secret, if there is one."""
     handshake = guard.handshake()
     if handshake is not None:
         sock.sendall(handshake.challenge())
@@ -121,7 +121,7 @@ def _peers_by_client_port(address: Address) -> list[Address]:
         sock.sendall(buffer(get) + buffer(close))
         reply = _read_frame(sock)
     if len(reply) < 16 or reply[12:16] != bytes(4):
-        raise RemoteProtocolError("does not let its configuration be read")
+        raise RemoteProtocolError("rejects reading its configuration")
     data, _ = decode_data_reply(reply, 16, len(reply))
     try:
         members, _ = parse_config_text(data or b"")

@@ -1,13 +1,13 @@
-"""The leader's side of membership requests: check one, carry it out step by step, answer.
+"""The leader's side of membership requests: check a request, carry it out step by step, answer.
 
     queued --> checked as ZooKeeper does --> steps (`steps.steps_to`), one committed configuration each --> answered
                      |                            |
-                     +-- refused                  +-- TRANSFER: the next leader begins anew (ASK_NEXT_LEADER)
+                     +-- rejected                 +-- TRANSFER: the next leader starts over (ASK_NEXT_LEADER)
 
-One request is carried out at a time. A participant joins as a PRE_VOTER. The Raft core makes it a voter once it has
-caught up; RECONFIG waits for that, and takes the participant out again if it makes no progress. A leader that is itself
-to be removed hands leadership over first. If leadership ends in another way after the first step, nobody knows how much
-will be committed: OUTCOME_UNKNOWN.
+One request is carried out at a time. A participant joins as a PRE_VOTER. The Raft core makes it a voter when it has
+caught up; RECONFIG waits for that, and removes the participant again if it makes no progress. A leader that is itself
+to be removed transfers leadership first. If leadership ends in another way after the first step, it is unknown which
+steps will be committed: OUTCOME_UNKNOWN.
 
 The leader also writes the addresses of a new store into the first configuration, as its settings have them, and adds
 the client addresses that nodes announce.
@@ -60,23 +60,23 @@ from coord.server.membership.request import (
     refusal,
 )
 from coord.server.membership.steps import MembershipStep
-from coord.server.net.interfaces import PeerDoor
+from coord.server.net.interfaces import PeerTransport
 from coord.server.peers import codec
 from coord.tree.datatree import CONFIG
 from coord.wire import opcodes as op
 
 log = Logger()
 
-#: A step that is refused for a reason that passes (no entry of this term yet) is tried again for this many ticks.
+#: Ticks for which a step is retried that was rejected for a temporary reason (no entry of this term yet).
 STEP_TICKS_MAX: Final = 200
-#: RECONFIG takes a joining participant out again that makes no progress for this many ticks.
+#: Ticks without progress after which RECONFIG removes a joining participant again.
 STALL_TICKS_MAX: Final = 200
-#: Requests in the leader's queue. Each client's connection has one at a time.
+#: Limit of the leader's queue. Each client connection has at most one request in it.
 REQUESTS_MAX: Final = 1000
 
 
 class _Queued:
-    """A request that the leader has not begun with: from which node, and under which token of that node."""
+    """A request that the leader has not begun, with the node that forwarded it and that node's token."""
 
     def __init__(self, origin: int, token: int, request: MembershipRequest) -> None:
         self.origin = origin
@@ -96,16 +96,16 @@ class _Change:
         self.index = 0
         #: The participant whose promotion the change waits for, 0: none.
         self.joiner = 0
-        #: How much of the log the joiner had at its last progress.
+        #: Match index of the joiner at its last progress.
         self.match = -1
         #: Ticks since the last step, or since the joiner's last progress.
         self.ticks = 0
         self.is_handing_over = False
-        #: The answer once the remaining steps are done, None: done.
+        #: Error of the answer after the remaining steps, None for success.
         self.refusal: RefusedError | None = None
 
     def waits_for_promotion(self) -> bool:
-        """Return True if the answer waits until joining participants vote."""
+        """Return True if the answer waits until joining participants are voters."""
         return self.request.kind == RECONFIG
 
 
@@ -115,11 +115,11 @@ class MembershipLeader:
     def __init__(
         self,
         context: NodeContext,
-        peers: PeerDoor,
+        peers: PeerTransport,
         levels: Levels,
         answered: Callable[[int, int, MembershipAnswer], None],
     ) -> None:
-        """`answered(node, token, answer)` takes the answer to a request of this node itself."""
+        """`answered(node, token, answer)` receives the answers to this node's own requests."""
         self._context = context
         self._peers = peers
         self._levels = levels
@@ -130,11 +130,11 @@ class MembershipLeader:
         self._change: _Change | None = None
 
     def is_busy(self) -> bool:
-        """Return True if `turn` has something to do."""
+        """Return True if `turn` has work to do."""
         return self._change is not None or bool(self._queue)
 
     def take(self, peer: int, token: int, request: MembershipRequest) -> None:
-        """Queue a request that another node forwards. Raises RemoteProtocolError when the queue is full."""
+        """Queue a request that another node forwards. Raise RemoteProtocolError if the queue is full."""
         if self._context.core.leadership is None:
             self._answer(peer, token, ask_next_leader(is_checked=request.is_checked))
         elif len(self._queue) >= REQUESTS_MAX:
@@ -143,22 +143,22 @@ class MembershipLeader:
             self._queue.append(_Queued(peer, token, request))
 
     def take_own(self, token: int, request: MembershipRequest) -> None:
-        """Queue a request of a client of this node, which leads. Connections bound how many there are."""
+        """Queue a request of a client of this node, which leads. The number of connections limits these requests."""
         assert self._context.core.leadership is not None
         self._queue.append(_Queued(self._context.core.id, token, request))
 
     def announced(self, node_id: int, client: str) -> None:
-        """Note the client address of a node, for the next configuration."""
+        """Record the client address of a node, for the next configuration."""
         self._announced[node_id] = client
 
     def tick(self) -> None:
-        """Count time, and write addresses that the configuration lacks."""
+        """Advance the timers, and write addresses that the configuration lacks."""
         if self._change is not None:
             self._change.ticks += 1
         self.write_addresses()
 
     def ended(self) -> None:
-        """End all requests with this leadership. Those not begun go to the next leader."""
+        """End all requests when this leadership ends. Requests that have not begun go to the next leader."""
         queue, self._queue = self._queue, []
         for queued in queue:
             self._answer(queued.origin, queued.token, ask_next_leader(is_checked=False))
@@ -183,11 +183,11 @@ class MembershipLeader:
     # --- one request at a time ----------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Begin with queued requests that can be checked now, and take the next step of the one in progress."""
+        """Begin queued requests that can be checked now, and carry out the next step of the one in progress."""
         core = self._context.core
         if core.leadership is None:
             return
-        # The addresses of a new store come first: every request is a change of them.
+        # The addresses of a new store must be in the configuration before the first change of it.
         config = core.configs.current
         has_addresses = bool(config.attachment) or not any(
             i in self._context.settings.members for i in config.members()
@@ -196,7 +196,8 @@ class MembershipLeader:
             if queued.request.applied > self._context.applied_index or not has_addresses:
                 continue
             if queued.request.is_checked and self._change is not None:
-                # Its leader handed over for it. Another request has begun here in the meantime and is done first.
+                # Its leader transferred leadership for it. Another request has begun here meanwhile and is finished
+                # first.
                 continue
             self._queue.remove(queued)
             try:
@@ -207,7 +208,7 @@ class MembershipLeader:
             pass
 
     def _begin(self, queued: _Queued) -> None:
-        """Check a request in ZooKeeper's order and make it the one in progress. Raises RefusedError."""
+        """Check a request in ZooKeeper's order and make it the one in progress. Raise RefusedError."""
         config = self._context.core.configs.current
         request = queued.request
         if request.kind == LIST:
@@ -233,12 +234,12 @@ class MembershipLeader:
         log.info("changing the members: {steps}", steps=", ".join(map(repr, steps)) or "nothing to do")
 
     def _member_steps(self, request: MembershipRequest, config: Configuration) -> list[MembershipStep]:
-        """Return the steps from `config` to the members that a request asks for. Raises RefusedError."""
+        """Return the steps from `config` to the requested members. Raise RefusedError."""
         if not config.attachment:
-            raise RefusedError(BAD_ARGUMENTS, "this store knows no peer addresses: start its node with one")
+            raise RefusedError(BAD_ARGUMENTS, "this store has no peer addresses: start its node with one")
         target = changes.target_for(request, config)
         is_reconfig = request.kind == RECONFIG
-        awaited = changes.named(request) if is_reconfig else []
+        awaited = changes.requested_ids(request) if is_reconfig else []
         steps = changes.steps_to(target, config, self._context.core.id, renews=is_reconfig, awaited=awaited)
         for node_id in target:
             why = "" if config.is_member(node_id) else self._levels.newcomer(node_id)
@@ -249,7 +250,7 @@ class MembershipLeader:
         return steps
 
     def _in_progress(self, request: MembershipRequest, config: Configuration) -> str:
-        """Return why no other request may begin, "" if this one may."""
+        """Return why this request may not begin now, or "" if it may."""
         if self._change is not None:
             steps = ", ".join(map(repr, self._change.steps)) or f"node {self._change.joiner} catches up"
             return f"another change is in progress: {steps}"
@@ -262,10 +263,10 @@ class MembershipLeader:
         machine = self._context.machine
         session = machine.sessions.find(request.session)
         if session is None or not machine.tree.nodes[CONFIG].acl.allows(permission, session.identities):
-            raise RefusedError(NO_AUTH, "this needs write permission on /zookeeper/config: super has it")
+            raise RefusedError(NO_AUTH, "this needs write permission on /zookeeper/config, which super has")
 
     def _next_leader(self, target: changes.Target, config: Configuration) -> int:
-        """Return the voter with most of the log among those that stay. Raises RefusedError if none is alive."""
+        """Return the remaining voter with the highest match index. Raise RefusedError if none is alive."""
         lead = self._context.core.leadership
         assert lead is not None
         alive = self._counting()
@@ -275,27 +276,27 @@ class MembershipLeader:
             if role == PARTICIPANT and config.is_voter(i) and i in alive and i in lead.by_id
         ]
         if not candidates:
-            raise RefusedError(NEW_CONFIG_NO_QUORUM, "of the participants that stay none answers: nobody could lead")
+            raise RefusedError(NEW_CONFIG_NO_QUORUM, "none of the remaining participants answers: none could lead")
         return max(candidates)[1]
 
     def _transfer_steps(self, next_leader: int, config: Configuration) -> list[MembershipStep]:
         if next_leader == self._context.core.id:
             return []
         if not config.is_voter(next_leader):
-            raise RefusedError(BAD_ARGUMENTS, f"node {next_leader} is no participant; they are {config.voters}")
+            raise RefusedError(BAD_ARGUMENTS, f"node {next_leader} is not a participant; these are: {config.voters}")
         if next_leader not in self._counting():
             raise RefusedError(NEW_CONFIG_NO_QUORUM, f"node {next_leader} does not answer")
         return [MembershipStep(changes.TRANSFER, next_leader)]
 
     def _advance(self, change: _Change) -> bool:
-        """Take one step. Return False if there is something to wait for, or the change is finished."""
+        """Carry out one step. Return False if the change must wait or is finished."""
         core = self._context.core
         if change.index > self._context.applied_index:
             return False
         if change.is_handing_over:
             lead = core.leadership
             if lead is not None and lead.transferee == 0:
-                why = "the transfer of leadership has timed out; nothing has changed"
+                why = "the transfer of leadership timed out; nothing has changed"
                 self._finish(change, RefusedError(NEW_CONFIG_NO_QUORUM, why))
             return False
         if change.joiner:
@@ -319,7 +320,7 @@ class MembershipLeader:
             if change.ticks > STEP_TICKS_MAX:
                 self._finish(change, RefusedError(RECONFIG_IN_PROGRESS, str(error)))
             return False
-        assert change.index > self._context.applied_index, "a step is applied before it is committed"
+        assert change.index > self._context.applied_index, "a step was applied before it was committed"
         change.steps.pop(0)
         change.ticks = 0
         if step.kind == changes.ADD and step.role == PARTICIPANT and change.waits_for_promotion():
@@ -328,7 +329,7 @@ class MembershipLeader:
         return False
 
     def _await_promotion(self, change: _Change) -> bool:
-        """Wait until the joiner votes. Take it out again if it makes no progress. Return True if there is a step."""
+        """Wait until the joiner is a voter; remove it if it makes no progress. Return True if there is another step."""
         core = self._context.core
         config = core.configs.current
         joiner = change.joiner
@@ -357,7 +358,7 @@ class MembershipLeader:
             self._answer(change.origin, change.token, refusal(error))
 
     def _alive(self) -> list[int]:
-        """Return the members that sent something within an election timeout, this node included."""
+        """Return the members that sent a message within an election timeout, this node included."""
         core = self._context.core
         lead = core.leadership
         if lead is None:
@@ -371,11 +372,11 @@ class MembershipLeader:
         return [i for i in self._alive() if lead is None or i not in lead.by_id or lead.by_id[i].counts]
 
     def _is_majority_unknown(self, step: MembershipStep) -> bool:
-        """Return True if it is too early to say whether the voters that stay are a majority that answers.
+        """Return True if it is too early to decide whether the remaining voters have an answering majority.
 
-        A voter that has never answered this leader may hold nothing, and may have lost its disk. A change that only
-        such a voter could commit would leave the store without a leader for good. An election timeout is time enough to
-        answer. Raises RefusedError if the voters that stay are no majority.
+        A voter that has never replied to this leader may have lost its disk. A change that only such a voter could
+        commit would leave the store without a leader for good. An election timeout is enough time for a reply. Raise
+        RefusedError if the remaining voters have no answering majority.
         """
         core = self._context.core
         lead = core.leadership
@@ -393,7 +394,7 @@ class MembershipLeader:
     # --- addresses ----------------------------------------------------------------------------------------------------
 
     def write_addresses(self) -> None:
-        """Propose a configuration with the addresses in the settings, if there are none, and those announced."""
+        """Propose a configuration with the addresses in the settings, if it has none, and the announced ones."""
         core = self._context.core
         settings = self._context.settings
         if core.leadership is None or self._change is not None or not (self._announced or settings.members):
@@ -410,7 +411,7 @@ class MembershipLeader:
                 try:
                     members[peer] = MemberAddress(peer, member.peer, member.election_port, parse_host_port(text))
                 except ValueError:
-                    log.warn("ignored the client address {text!r} that node {peer} announces", peer=peer, text=text)
+                    log.warn("ignored the client address {text!r} announced by node {peer}", peer=peer, text=text)
         wanted = with_members(config, members)
         if wanted == config:
             self._announced.clear()
@@ -421,14 +422,14 @@ class MembershipLeader:
             return  # Another configuration is not committed yet. The next tick tries again.
         self._announced.clear()
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- views --------------------------------------------------------------------------------------------------------
 
     def _version(self) -> int:
         data = self._context.machine.tree.nodes[CONFIG].data
         return parse_config_text(data)[1] if data else 0
 
     def _facts(self) -> dict[str, Any]:
-        """Return what `rk coord list` shows, as the leader sees it."""
+        """Return the fields of `rk coord list`, as the leader sees them."""
         core = self._context.core
         config = core.configs.current
         lead = core.leadership
@@ -457,6 +458,6 @@ class MembershipLeader:
 
 
 def _has_forgotten(lead: Leadership | None, node_id: int) -> bool:
-    """Return True for a voter that came back without its memory and is not taken out yet."""
+    """Return True for a voter that restarted without its memory and has not been removed yet."""
     progress = lead.by_id.get(node_id) if lead is not None else None
     return progress is not None and not progress.counts and lead is not None and lead.config.is_voter(node_id)

@@ -1,16 +1,17 @@
-"""One node's part in the store's feature level: what peers support, when the leader raises the level, who is refused.
+"""One node's part in the store's feature level: what peers support, when the leader raises it, which peers are
+rejected.
 
     hello (supported, required) --> Levels: what each peer supports, while its link is up
-    leader: all members of the committed configuration are linked and support more than the level in the log
-            --> a LEVEL entry, committed as every other; behind that entry commands are planned by the new level
-    any node: a LEVEL entry in its log, committed or not, is *required* from then on; a peer below is refused
+    leader: all members of the committed configuration have links and support more than the level in the log
+            --> a LEVEL entry, committed as every other; commands after that entry are planned by the new level
+    any node: a LEVEL entry in its log, committed or not, makes the level *required*; peers below are rejected
 
-Level 0 is what a peer supports that announces nothing: a build from before there were levels. A node never applies a
-LEVEL entry above its own support: it stops (`UnsupportedLevel`). Nodes below the required level get neither entries nor
-snapshots, so such a node differs from nobody; it waits until it is started with a newer build.
+A peer that announces no level supports level 0: it is a build without feature levels. A node never applies a LEVEL
+entry above its own support: it stops (`UnsupportedLevel`). Nodes below the required level get neither entries nor
+snapshots, so such a node never diverges; it waits until it is started with a newer build.
 
 Compare etcd's cluster version (the lowest version of all members, decided by the leader, never lowered) and
-CockroachDB's cluster version. Here the level is an entry of the log and so has one place in the order of commands.
+CockroachDB's cluster version. Here the level is a log entry and so has one position in the order of commands.
 """
 
 from __future__ import annotations
@@ -27,32 +28,32 @@ from coord.tree.levels import LEVELS, decode_level, encode_level
 
 log = Logger()
 
-#: Nodes that are no members and whose levels are remembered for `Levels.newcomer`: more than anybody adds at a time,
-#: and a bound for what strangers can make a node keep.
-STRANGERS_MAX: Final = 64
+#: Limit of nodes outside of the configuration whose levels are kept for `Levels.newcomer`: more than an operator adds
+#: at a time, and a bound for the memory that such nodes can use.
+NON_MEMBERS_MAX: Final = 64
 
 
 class Levels:
-    """The feature levels that a node knows of."""
+    """The feature levels of this node, its log and its peers."""
 
     def __init__(self, context: NodeContext, supported: int) -> None:
-        """`supported`: the highest level of this node's build."""
+        """`supported` is the highest level of this node's build."""
         self._context = context
         self.supported = supported
-        #: Peers whose link is up -> the highest level that their builds support.
+        #: Peers with a link -> the highest level that their builds support.
         self.announced: dict[int, int] = {}
-        #: (index, level) of the LEVEL entries behind the applied index, in order.
+        #: (index, level) of the LEVEL entries after the applied index, in order.
         self._in_log: list[tuple[int, int]] = []
-        #: Peer -> why this node's build is too old for the store, as that peer's hello shows.
+        #: Peer -> why this node's build is too old for the store, according to the peer's hello.
         self._outdated: dict[int, str] = {}
-        #: Nodes that are no members and dialled with a build that does not fit -> why not.
-        self._strangers: dict[int, str] = {}
-        #: Called when a higher level is required: links to peers below must go.
-        self.on_required: Callable[[], None] = _nobody_cares
+        #: Nodes that are not members and dialed with an unsuitable build -> the reason.
+        self._rejected_non_members: dict[int, str] = {}
+        #: Called when a higher level is required: links to peers below must be closed.
+        self.on_required: Callable[[], None] = _do_nothing
         self._take(context.core.log.entries)
 
     def has_pending(self) -> bool:
-        """Return True if the log holds LEVEL entries that are not applied."""
+        """Return True if the log has LEVEL entries that are not applied."""
         return bool(self._in_log)
 
     def in_force(self) -> int:
@@ -60,13 +61,13 @@ class Levels:
         return self._context.machine.level
 
     def required(self) -> int:
-        """Return the level below which no peer may be: the level in force, or that of a LEVEL entry in the log."""
+        """Return the lowest level that peers must support: that in force, or that of a LEVEL entry in the log."""
         return max([self.in_force(), *(level for _, level in self._in_log)])
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
     def appended(self, entries: list[Entry]) -> None:
-        """Note the entries that are about to be written to the log; they replace what it held from the first one on."""
+        """Record the entries that are about to be written to the log, from whose first index on the log is replaced."""
         before = self.required()
         if self._in_log:
             first = entries[0].index
@@ -82,12 +83,12 @@ class Levels:
                 self._in_log.append((entry.index, decode_level(entry.data)))
 
     def applied(self, index: int) -> None:
-        """Forget the LEVEL entries up to `index`: they are in force, or replaced by a snapshot."""
+        """Drop the LEVEL entries up to `index`: they are in force, or replaced by a snapshot."""
         if self._in_log:
             self._in_log = [(place, level) for place, level in self._in_log if place > index]
 
     def installed(self, index: int, before: int) -> None:
-        """Note a state from the leader at `index`; `before` is the level that was required until then."""
+        """Record a state from the leader at `index`; `before` is the level that was required until then."""
         self.applied(index)
         if self.required() > before:
             self.on_required()
@@ -95,26 +96,26 @@ class Levels:
     # --- peers --------------------------------------------------------------------------------------------------------
 
     def peer_announced(self, peer: int, supported: int, required: int) -> None:
-        """Note what `peer` said in its hello."""
+        """Record the levels in the hello of `peer`."""
         self.announced[peer] = supported
         if required <= self.supported:
             self._outdated.pop(peer, None)
 
     def peer_lost(self, peer: int) -> None:
-        """Forget what `peer` announced: the next process there may be of another build."""
+        """Drop the levels of `peer`: its next process may be another build."""
         self.announced.pop(peer, None)
 
     def newcomer(self, peer: int) -> str:
-        """Return why `peer` cannot be let in, as far as its last hello tells; "" if it can."""
-        return self._strangers.get(peer, "")
+        """Return why `peer` cannot be added, according to its last hello, or "" if it can."""
+        return self._rejected_non_members.get(peer, "")
 
     def objection(self, peer: int, supported: int, required: int) -> str:
-        """Return why there is no link to a peer that supports `supported` and requires `required`, "" if there is."""
+        """Return why a peer that supports `supported` and requires `required` is rejected, or "" if it is accepted."""
         why = self._objection(peer, supported, required)
         if not self._context.core.configs.current.is_member(peer):
-            self._strangers.pop(peer, None)
-            if why and len(self._strangers) < STRANGERS_MAX:
-                self._strangers[peer] = why
+            self._rejected_non_members.pop(peer, None)
+            if why and len(self._rejected_non_members) < NON_MEMBERS_MAX:
+                self._rejected_non_members[peer] = why
         return why
 
     def _objection(self, peer: int, supported: int, required: int) -> str:
@@ -127,8 +128,8 @@ class Levels:
         if required > self.supported:
             own = self._context.settings.node_id
             why = (
-                f"the build of this node ({own}) supports feature levels up to {self.supported}, node {peer} says that"
-                f" the store has level {required}: start this node with a build that supports level {required}"
+                f"the build of this node ({own}) supports feature levels up to {self.supported}, node {peer} reports"
+                f" that the store has level {required}: start this node with a build that supports level {required}"
                 " (docs/compatibility.md)"
             )
             if self._context.core.configs.current.is_member(peer):
@@ -137,19 +138,19 @@ class Levels:
         return ""
 
     def trouble(self) -> str:
-        """Return why this node's build is too old for the store, "" if it is not."""
+        """Return why this node's build is too old for the store, or "" if it is not."""
         return next(iter(self._outdated.values()), "")
 
     def supported_by(self, member: int) -> int | None:
-        """Return the highest level that a member's build supports, None while there is no link to the member."""
+        """Return the highest level that a member's build supports, or None without a link to the member."""
         return self.supported if member == self._context.core.id else self.announced.get(member)
 
     # --- raising ------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """As the leader, raise the level if all members support a higher one."""
-        # Everything of earlier terms is applied, so no older raise is unknown.
-        if not self._context.is_settled():
+        # All entries of earlier terms are applied, so every earlier raise is known.
+        if not self._context.is_ready_to_lead():
             return
         level = self.attainable()
         if level <= self.required():
@@ -163,9 +164,9 @@ class Levels:
         self.on_required()
 
     def attainable(self) -> int:
-        """Return the highest level that all members support; the level required now while that is not known.
+        """Return the highest level that all members support, or the level required now if that is not known.
 
-        A member without a link may be of any build. So may one whose removal is not committed: it may return.
+        A member without a link may run any build. So may a member whose removal is not committed: it may return.
         """
         core = self._context.core
         if core.configs.newest_index() > core.log.commit:
@@ -181,5 +182,5 @@ def describe(level: int) -> str:
     return LEVELS[level] if level < len(LEVELS) else "not known to this build"
 
 
-def _nobody_cares() -> None:
+def _do_nothing() -> None:
     """Do nothing: the default of `Levels.on_required`."""

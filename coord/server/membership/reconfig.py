@@ -1,14 +1,14 @@
-"""Membership changes at run time: the requests of this node's clients, and the membership as the links see it.
+"""Membership changes at run time: the requests of this node's clients, and the membership as the links use it.
 
     client --request--> its node --ASK--> leader (`leading`): one committed configuration after the other
-    client <--reply---- its node <--ANSWER(index)-- leader          the node replies once it has applied that index
+    client <--reply---- its node <--ANSWER(index)-- leader          the node replies when it has applied that index
 
-The node that has the client's connection keeps the request until the leader answers. A request that the leader had not
-begun with, or had handed leadership over for, goes to the next leader. If the leader is lost after the first step, the
-outcome is unknown. The node then closes the client's connection: ConnectionLoss, as for any write. /zookeeper/config
-and `rk coord list` show what has become of the request.
+The node with the client's connection keeps the request until the leader answers. A request that the leader had not
+begun, or for which it had transferred leadership, goes to the next leader. If the leader is lost after the first step,
+the outcome is unknown. The node then closes the client's connection: ConnectionLoss, as for any write.
+/zookeeper/config and `rk coord list` show the outcome of the request.
 
-A node whose client address is not in the configuration announces it to the leader.
+A node whose client address is not in the configuration announces the address to the leader.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from coord.server.membership.request import (
     decode_request,
     refusal,
 )
-from coord.server.net.interfaces import PeerDoor
+from coord.server.net.interfaces import PeerTransport
 from coord.server.peers import codec, hello_frames
 from coord.tree.datatree import CONFIG
 from coord.wire import opcodes as op
@@ -46,32 +46,32 @@ from coord.wire.jute import buffer
 
 log = Logger()
 
-#: A former leader has this many ticks to answer the requests that it had.
+#: Ticks that a former leader has to answer the requests that it received.
 FORMER_LEADER_TICKS: Final = 20
-#: How often a node announces its client address until the configuration has it.
+#: Interval in ticks between a node's announcements of its client address, until the configuration has it.
 ANNOUNCE_TICKS: Final = 20
 
 
 class _ClientRequest:
-    """A client's request, at the node that has its connection."""
+    """A client's request, at the node with the client's connection."""
 
     def __init__(self, connection: Connection, pending: Pending, request: MembershipRequest | None) -> None:
-        """`request`: None for one that cannot be read."""
+        """`request` is None for a request that cannot be decoded."""
         self.connection = connection
         self.pending = pending
         self.request = request
-        #: The leader that has the request, 0: none yet.
+        #: The leader that received the request, 0: none yet.
         self.leader = 0
         #: Ticks since that leader stopped leading.
-        self.orphaned = 0
-        #: The reply, once this node has applied the answer's index.
+        self.former_leader_ticks = 0
+        #: The answer; sent to the client when this node has applied the answer's index.
         self.answer: MembershipAnswer | None = None
 
 
 class Reconfiguration:
     """One node's part in membership changes. Implements `MembersView` for the links."""
 
-    def __init__(self, context: NodeContext, peers: PeerDoor, levels: Levels) -> None:
+    def __init__(self, context: NodeContext, peers: PeerTransport, levels: Levels) -> None:
         self._context = context
         self._peers = peers
         self._leading = MembershipLeader(context, peers, levels, self._take_answer)
@@ -81,19 +81,19 @@ class Reconfiguration:
         self._ticks = 0
         #: 16 bytes that identify this store.
         self.cluster = bytes(16)
-        #: Index of the configuration that has removed this node, 0 for a member and for a node that never was one.
+        #: Index of the configuration that removed this node; 0 for a member and for a node that never was one.
         self.removed_at = 0
 
     # --- this node's clients ------------------------------------------------------------------------------------------
 
     def asked(self, connection: Connection, pending: Pending) -> None:
-        """Take a client's RECONFIG or MEMBERSHIP request."""
+        """Handle a client's RECONFIG or MEMBERSHIP request."""
         try:
             request = decode_client_request(pending.opcode, pending.body)
             if request.kind != LIST and not self._context.settings.reconfig_enabled:
                 raise RefusedError(
                     RECONFIG_DISABLED,
-                    "changes of the members are switched off on this node: see reconfigEnabled",
+                    "membership changes are disabled on this node: see reconfigEnabled",
                 )
             request.check()
         except RefusedError as error:
@@ -108,17 +108,17 @@ class Reconfiguration:
         return mine
 
     def is_busy(self) -> bool:
-        """Return True if `turn` has something to do."""
+        """Return True if `turn` has work to do."""
         return bool(self._requests) or self._leading.is_busy()
 
     def turn(self) -> None:
-        """Send requests to the leader and reply to clients, as far as that is possible now; lead."""
+        """Send requests to the leader and answers to clients, as far as possible now; do the leader's work."""
         for token in list(self._requests):
             mine = self._requests[token]
             if mine.connection.is_closed:
                 del self._requests[token]
             elif mine.connection.pending[0] is not mine.pending:
-                continue  # Requests before this one are not answered yet.
+                continue  # Requests before this one have no reply yet.
             elif mine.answer is not None:
                 if mine.answer.index <= self._context.applied_index:
                     del self._requests[token]
@@ -144,7 +144,7 @@ class Reconfiguration:
             pipeline.answer_membership_request(mine.connection, mine.pending, OK, buffer(json.dumps(facts).encode()))
             return
         if answer.code:
-            log.info("reconfig refused: {why}", why=answer.text)
+            log.info("rejected reconfig: {why}", why=answer.text)
             pipeline.answer_membership_request(mine.connection, mine.pending, answer.code, b"")
             return
         znode = self._context.machine.tree.nodes[CONFIG]
@@ -153,7 +153,7 @@ class Reconfiguration:
     # --- frames -------------------------------------------------------------------------------------------------------
 
     def ask(self, peer: int, token: int, text: bytes) -> None:
-        """Take the ASK of a node: a client's request, or an announcement. Raises RemoteProtocolError."""
+        """Handle ASK: a client's request, or an announcement. Raise RemoteProtocolError."""
         request = decode_request(text)
         if isinstance(request, Announcement):
             self._leading.announced(peer, request.client)
@@ -161,7 +161,7 @@ class Reconfiguration:
             self._leading.take(peer, token, request)
 
     def answered(self, peer: int, token: int, text: bytes) -> None:
-        """Take the ANSWER of a leader. Raises RemoteProtocolError."""
+        """Handle ANSWER from a leader. Raise RemoteProtocolError."""
         self._take_answer(peer, token, decode_answer(text))
 
     def _take_answer(self, leader: int, token: int, answer: MembershipAnswer) -> None:
@@ -169,7 +169,7 @@ class Reconfiguration:
         if mine is None or mine.request is None or mine.leader != leader:
             return
         if answer.code == ASK_NEXT_LEADER:
-            mine.leader = mine.orphaned = 0
+            mine.leader = mine.former_leader_ticks = 0
             mine.request.is_checked = answer.is_checked
         elif answer.code == OUTCOME_UNKNOWN:
             self._close(token)
@@ -179,21 +179,21 @@ class Reconfiguration:
     # --- the end of leaderships and links -----------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Count time: give up former leaders, write addresses, announce this node's."""
+        """Advance the timers: give up former leaders, write addresses, announce this node's address."""
         self._ticks += 1
         leader = self._context.core.leader
         for token in list(self._requests):
             mine = self._requests[token]
             if mine.leader and mine.answer is None and leader and mine.leader != leader:
-                mine.orphaned += 1
-                if mine.orphaned > FORMER_LEADER_TICKS:
+                mine.former_leader_ticks += 1
+                if mine.former_leader_ticks > FORMER_LEADER_TICKS:
                     self._close(token)
         self._leading.tick()
         if self._ticks % ANNOUNCE_TICKS == 1:
             self._announce()
 
     def peer_lost(self, peer: int) -> None:
-        """Close the clients whose request went to `peer`: the link to or from it broke, and it may never answer."""
+        """Close the clients whose request went to `peer`: the link broke, and the answer may never arrive."""
         for token in [t for t, mine in self._requests.items() if mine.leader == peer and mine.answer is None]:
             self._close(token)
 
@@ -201,7 +201,7 @@ class Reconfiguration:
         """Close the connection of a client whose request has an unknown outcome."""
         self._context.clients.close(self._requests.pop(token).connection)
 
-    def leadership_settled(self) -> None:
+    def leadership_established(self) -> None:
         """Begin to lead: this node has applied every entry of earlier terms."""
         self._leading.write_addresses()
 
@@ -222,7 +222,7 @@ class Reconfiguration:
             announcement = Announcement(shown(client))
             self._peers.send(core.leader, codec.encode_numbered(codec.ASK, 0, announcement.encode()))
 
-    # --- what the links want to know (MembersView) --------------------------------------------------------------------
+    # --- called by the links (MembersView) ----------------------------------------------------------------------------
 
     def config_index(self) -> int:
         """See `MembersView.config_index`."""
@@ -237,7 +237,7 @@ class Reconfiguration:
         """See `MembersView.may_return`.
 
         A leader that removes a node may be unable to commit the removal, and the other nodes may elect the removed
-        node. Refused here, that node could never say that it leads.
+        node. If its hello were rejected here, it could not send its appends as the new leader.
         """
         core = self._context.core
         configs = core.configs
@@ -257,20 +257,21 @@ class Reconfiguration:
     def removed(self, peer: int, index: int) -> None:
         """See `MembersView.removed`. Ignore a configuration older than the last one that had this node.
 
-        Ignore the message, too, while this node has a leader. A leader closes its link to a node that it has removed,
-        and any process at the address of a dead node could send the message. A removed node dials again and receives
-        the message again.
+        Ignore the frame, too, while this node has a leader. A leader closes its link to a node that it has removed, and
+        any process at the address of a dead node could send the frame. A removed node dials again and receives the
+        frame
+        again.
         """
         core = self._context.core
         if core.leader:
             return
         if not any(config.is_member(core.id) for config in core.configs.configs):
-            return  # This node never was a member, as far as its log shows. It waits to be added.
+            return  # According to its log this node never was a member. It waits to be added.
         newest = core.configs.newest_index()
         is_member = core.configs.current.is_member(core.id)
         if index > newest or (index == newest and not is_member):
             log.warn(
-                "node {peer} reports that this node is no member since the configuration at {index}",
+                "node {peer} reports that this node was removed by the configuration at index {index}",
                 peer=peer,
                 index=index,
             )

@@ -1,4 +1,4 @@
-"""The end of a node that is no member of its store any more."""
+"""The end of a node that is not a member of its store any more."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from coord.server.membership.reconfig import Reconfiguration
 
 log = Logger()
 
-#: How long a node that is no member any more waits to be added again before its process ends.
+#: How long a removed node waits to be added again before its process ends.
 LEAVE_S: Final = 10.0
 
 
-class Leaving:
-    """The others go on without this node: it serves nobody from then on.
+class Removal:
+    """Ends a removed node: it closes its clients at once, and its process after LEAVE_S.
 
-    It stays for a while, in case it is let in again at once, as ZooKeeper's `reconfig` does with a running server.
+    The process stays for a while, in case the node is added again at once, as ZooKeeper's `reconfig` does with a
+    running server.
     """
 
     def __init__(
@@ -30,7 +31,8 @@ class Leaving:
         leave: Callable[[], None],
         where: str,
     ) -> None:
-        """`later(seconds, function)` as the reactor's; `leave` ends the process; `where` the data is, for people."""
+        """`later(seconds, function)` is the reactor's callLater; `leave` ends the process; `where` is the data
+        directory."""
         self._context = context
         self._membership = membership
         self._later = later
@@ -39,13 +41,13 @@ class Leaving:
         self._has_begun = False
 
     def turn_end(self) -> None:
-        """At the end of each turn: begin, if a peer has reported that this node is no member."""
+        """Begin the removal if a peer has reported it. Called at the end of each turn."""
         if not self._membership.removed_at or self._has_begun:
             return
         self._has_begun = True
         log.error(
-            "node {id} is no member of this store any more (configuration at {index}): it serves nobody, and ends in"
-            " {seconds:.0f} s unless it is added again. {data} may be removed then",
+            "node {id} is not a member of this store any more (configuration at index {index}): closing its clients,"
+            " and exiting in {seconds:.0f} s unless it is added again. {data} may be removed then",
             id=self._context.settings.node_id,
             index=self._membership.removed_at,
             seconds=LEAVE_S,

@@ -10,8 +10,8 @@
              | {"code": 2}                                              the outcome is unknown
 
 A client sends the same JSON without the fields of `brought` in its MEMBERSHIP request; ZooKeeper's RECONFIG becomes
-the request "reconfig". Nodes of different builds exchange these texts: a field may be added, none may change or go
-(docs/compatibility.md). Everything that comes from a client or a peer is checked here.
+the request "reconfig". Nodes of different builds exchange these texts: fields may be added, but no field may change or
+be removed (docs/compatibility.md). All fields from a client or a peer are checked here.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ TRANSFER: Final = "transfer"
 LIST: Final = "list"
 _ANNOUNCE: Final = "announce"
 
-#: The longest client address that a node may announce: a host name has at most 253 characters.
+#: Longest client address that a node may announce: a host name has at most 253 characters.
 ADDRESS_CHARS_MAX: Final = 300
 
-#: Codes of answers that no client gets. ZooKeeper's codes are 0 or negative.
+#: Codes of answers between nodes, never sent to a client. ZooKeeper's codes are 0 or negative.
 ASK_NEXT_LEADER: Final = 1
 OUTCOME_UNKNOWN: Final = 2
 
 
 class RefusedError(Exception):
-    """A request that is refused: ZooKeeper's `code`, and one line for the operator."""
+    """A rejected request: ZooKeeper's `code`, and one line for the operator."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
-        assert code < 0, f"{code} is not a refusal"
+        assert code < 0, f"{code} is not an error code"
         self.code = code
         self.text = text
 
@@ -66,13 +66,13 @@ class MembershipRequest:
     joining: list[str] = field(default_factory=list)
     leaving: list[str] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
-    #: The version of the configuration that RECONFIG replaces, -1: any.
+    #: Version of the configuration that RECONFIG replaces, -1: any.
     version: int = -1
-    #: The client's session, for its rights.
+    #: The client's session, for its permissions.
     session: int = 0
-    #: The leader must have applied this index first: the client may have seen its state.
+    #: Index that the leader must have applied first: the client may have seen its state.
     applied: int = 0
-    #: True if an earlier leader has accepted the request and handed leadership over for it.
+    #: True if an earlier leader has accepted the request and transferred leadership for it.
     is_checked: bool = False
 
     def encode(self) -> bytes:
@@ -95,36 +95,36 @@ class MembershipRequest:
         return json.dumps(fields).encode()
 
     def check(self) -> None:
-        """Raise RefusedError if a line or an id cannot be read. ZooKeeper checks these before the client's rights."""
+        """Raise RefusedError for a malformed line or id. ZooKeeper checks these before the client's permissions."""
         try:
             if self.kind == RECONFIG:
                 for line in [*self.joining, *self.members]:
                     parse_server(line)
                 if not all(_is_id(node_id.strip()) for node_id in self.leaving):
-                    raise RefusedError(MARSHALLING_ERROR, f"leaving: {','.join(self.leaving)!r} is no list of ids")
+                    raise RefusedError(MARSHALLING_ERROR, f"leaving: {','.join(self.leaving)!r} is not a list of ids")
                 if self.members and (self.joining or self.leaving):
-                    raise ValueError("either joining and leaving, or all members")
+                    raise ValueError("give either joining and leaving, or all members")
             elif self.kind == ADD:
                 parse_member(self.node_id, self.line)
         except ValueError as error:
             raise RefusedError(BAD_ARGUMENTS, str(error)) from error
 
     def joining_members(self) -> list[tuple[MemberAddress, str]]:
-        """Return the members and roles of `joining`. The request was checked."""
+        """Return the members and roles of `joining`. The request must have been checked."""
         return [parse_server(line) for line in self.joining]
 
     def all_members(self) -> list[tuple[MemberAddress, str]]:
-        """Return the members and roles of `members`. The request was checked."""
+        """Return the members and roles of `members`. The request must have been checked."""
         return [parse_server(line) for line in self.members]
 
     def leaving_ids(self) -> list[int]:
-        """Return the nodes of `leaving`. The request was checked."""
+        """Return the nodes of `leaving`. The request must have been checked."""
         return [int(text) for text in self.leaving]
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """The client address of the node that sends it."""
+    """The client address of the sending node."""
 
     client: str
 
@@ -137,15 +137,15 @@ class Announcement:
 class MembershipAnswer:
     """The outcome of a request."""
 
-    #: OK, ZooKeeper's code of a refusal, ASK_NEXT_LEADER or OUTCOME_UNKNOWN.
+    #: OK, ZooKeeper's error code, ASK_NEXT_LEADER or OUTCOME_UNKNOWN.
     code: int
-    #: Why the request was refused.
+    #: Why the request was rejected.
     text: str = ""
-    #: The node that has the client replies once it has applied this index.
+    #: Index that the client's node must have applied before it replies.
     index: int = 0
     #: The answer to LIST.
     facts: dict[str, Any] = field(default_factory=dict)
-    #: With ASK_NEXT_LEADER: `MembershipRequest.is_checked` from now on.
+    #: With ASK_NEXT_LEADER: the new value of `MembershipRequest.is_checked`.
     is_checked: bool = False
 
     def encode(self) -> bytes:
@@ -161,12 +161,12 @@ class MembershipAnswer:
 
 
 def done_at(index: int) -> MembershipAnswer:
-    """Return the answer to a request that is done when `index` is applied."""
+    """Return the answer to a request that is complete when `index` is applied."""
     return MembershipAnswer(OK, index=index)
 
 
 def refusal(error: RefusedError) -> MembershipAnswer:
-    """Return the answer to a request that is refused."""
+    """Return the answer to a rejected request."""
     return MembershipAnswer(error.code, error.text)
 
 
@@ -179,7 +179,7 @@ def ask_next_leader(*, is_checked: bool) -> MembershipAnswer:
 
 
 def decode_client_request(opcode: int, body: bytes) -> MembershipRequest:
-    """Return the request in a client's RECONFIG or MEMBERSHIP record. Raises RefusedError."""
+    """Return the request in a client's RECONFIG or MEMBERSHIP record. Raise RefusedError."""
     try:
         if opcode == op.OP_RECONFIG:
             joining, leaving, members, version = decode_reconfig(body, 0, len(body))
@@ -188,23 +188,23 @@ def decode_client_request(opcode: int, body: bytes) -> MembershipRequest:
             )
         fields = json.loads(decode_sasl(body, 0, len(body)) or b"")
         if not isinstance(fields, dict) or not isinstance(fields.get("do"), str):
-            raise ValueError("no membership request")
+            raise ValueError("not a membership request")
         if fields["do"] == RECONFIG:
-            raise ValueError(f"{RECONFIG} is a request of its own")
+            raise ValueError(f"{RECONFIG} must be sent as ZooKeeper's own request")
         return _read(fields)
     except RefusedError:
         raise
     except (RemoteProtocolError, ValueError, RecursionError) as error:
-        raise RefusedError(BAD_ARGUMENTS, f"cannot be read: {error}") from error
+        raise RefusedError(BAD_ARGUMENTS, f"malformed request: {error}") from error
 
 
 def decode_request(text: bytes) -> MembershipRequest | Announcement:
-    """Return what a node sends in an ASK frame; that node has checked it. Raises RemoteProtocolError."""
+    """Return the request or announcement in an ASK frame; the sender has checked it. Raise RemoteProtocolError."""
     fields = _load(text)
     if fields.get("do") == _ANNOUNCE:
         client = fields.get("client")
         if not isinstance(client, str) or len(client) > ADDRESS_CHARS_MAX:
-            raise RemoteProtocolError("an announcement without a client address, or with one that is too long")
+            raise RemoteProtocolError("an announcement has no client address, or one that is too long")
         return Announcement(client)
     try:
         request = _read(fields)
@@ -213,23 +213,23 @@ def decode_request(text: bytes) -> MembershipRequest | Announcement:
         request.is_checked = bool(fields.get("checked"))
         request.check()
     except RefusedError as error:
-        raise RemoteProtocolError(f"unreadable membership request: {error.text}") from error
+        raise RemoteProtocolError(f"malformed membership request: {error.text}") from error
     return request
 
 
 def decode_answer(text: bytes) -> MembershipAnswer:
-    """Return what a leader sends in an ANSWER frame. Raises RemoteProtocolError."""
+    """Return the answer in an ANSWER frame. Raise RemoteProtocolError."""
     found = _load(text)
     fields = {"text": "", "checked": False, "index": 0, "facts": {}, **found}
     code, index, is_checked = fields.get("code"), fields["index"], fields["checked"]
     if type(code) is not int or abs(code) > I32_MAX:
-        raise RemoteProtocolError(f"an answer to a membership request with the code {code!r}"[:200])
+        raise RemoteProtocolError(f"the answer to a membership request has the code {code!r}"[:200])
     if code not in (ASK_NEXT_LEADER, OUTCOME_UNKNOWN) and "index" not in found:
-        raise RemoteProtocolError("an answer to a membership request without an index")
+        raise RemoteProtocolError("the answer to a membership request has no index")
     if type(index) is not int or index < 0 or type(is_checked) is not bool:
-        raise RemoteProtocolError("an answer to a membership request with an impossible index or mark")
+        raise RemoteProtocolError("the answer to a membership request has an invalid index or flag")
     if not isinstance(fields["text"], str) or not isinstance(fields["facts"], dict):
-        raise RemoteProtocolError("an answer to a membership request with an unreadable text or list")
+        raise RemoteProtocolError("the answer to a membership request has a malformed text or list")
     return MembershipAnswer(code, fields["text"], index, fields["facts"], is_checked)
 
 
@@ -237,14 +237,14 @@ def _load(text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"unreadable membership request or answer: {error}") from error
+        raise RemoteProtocolError(f"malformed membership request or answer: {error}") from error
     if not isinstance(value, dict):
-        raise RemoteProtocolError("a membership request or answer that is no JSON object")
+        raise RemoteProtocolError("a membership request or answer is not a JSON object")
     return value
 
 
 def _read(fields: dict[str, Any]) -> MembershipRequest:
-    """Return the request itself, without what a node adds. Raises RefusedError."""
+    """Return the request itself, without the fields that a node adds. Raise RefusedError."""
     kind = fields.get("do")
     if kind == LIST:
         return MembershipRequest(LIST)
@@ -261,7 +261,7 @@ def _read(fields: dict[str, Any]) -> MembershipRequest:
         if not isinstance(line, str):
             raise RefusedError(BAD_ARGUMENTS, f"{line!r} is not host:port:port[:role][;[host:]port]"[:200])
         return MembershipRequest(str(kind), node_id=node_id, line=line)
-    raise RefusedError(BAD_ARGUMENTS, f"{kind!r} is no membership request"[:200])
+    raise RefusedError(BAD_ARGUMENTS, f"{kind!r} is not a membership request"[:200])
 
 
 def _number(fields: dict[str, Any], name: str) -> int:
@@ -283,5 +283,5 @@ def _parts(text: bytes) -> list[str]:
 
 
 def _is_id(text: str) -> bool:
-    """Return True if `text` has the form of a node's id. Python refuses to read thousands of digits."""
+    """Return True if `text` has the form of a node id. Python rejects thousands of digits with ValueError."""
     return text.isdecimal() and len(text) <= len(str(MEMBER_ID_MAX))

@@ -1,4 +1,4 @@
-"""The steps by which a membership request is carried out: its target, and one configuration change after another. Pure.
+"""The steps that carry out a membership request: its target, and one configuration change after another. Pure.
 
 Raft changes one voter at a time (`coord.raft.membership.objection`). Nodes are added first and removed last, so that
 the store is never smaller than before or after the request.
@@ -24,16 +24,16 @@ from coord.server.config.addresses import (
 from coord.server.membership import request as rq
 from coord.server.membership.request import MembershipRequest, RefusedError
 
-#: Kinds of steps. ADD lets a node in, as an observer or as a PRE_VOTER that becomes a voter once it has caught up.
+#: Kinds of steps. ADD adds a node as an observer, or as a PRE_VOTER that becomes a voter when it has caught up.
 ADD: Final = "add"
 REMOVE: Final = "remove"
 #: A voter becomes an observer.
 DEMOTE: Final = "demote"
-#: A member has another address.
+#: A member gets another address.
 MOVE: Final = "move"
-#: Nothing changes but the version.
+#: Only the version changes.
 RENEW: Final = "renew"
-#: Leadership is handed over. No configuration change.
+#: Leadership is transferred; the configuration does not change.
 TRANSFER: Final = "transfer"
 
 #: node -> (its addresses, its role)
@@ -41,7 +41,7 @@ Target = dict[int, tuple[MemberAddress, str]]
 
 
 class MembershipStep:
-    """One change of the Raft configuration, or the transfer of leadership before it."""
+    """One change of the Raft configuration, or the transfer of leadership that precedes it."""
 
     def __init__(self, kind: str, node_id: int, member: MemberAddress | None = None, role: str = PARTICIPANT) -> None:
         self.kind = kind
@@ -70,7 +70,7 @@ class MembershipStep:
 
 
 def target_of(config: Configuration) -> Target:
-    """Return the present members. A joining one (PRE_VOTER) counts as a participant."""
+    """Return the present members. A joining one (PRE_VOTER) is listed as a participant."""
     members = decode_members(config.attachment)
     return {
         i: (members[i], PARTICIPANT if i in config.pre_voters else role_of(config, i))
@@ -80,14 +80,14 @@ def target_of(config: Configuration) -> Target:
 
 
 def target_for(request: MembershipRequest, config: Configuration) -> Target:
-    """Return the members that a checked ADD, REMOVE or RECONFIG asks for. Raises RefusedError."""
+    """Return the members that a checked ADD, REMOVE or RECONFIG requests. Raise RefusedError."""
     target = target_of(config)
     node_id = request.node_id
     if request.kind == rq.ADD:
         wanted = parse_member(node_id, request.line)
         if node_id in config.voters and (wanted != target.get(node_id)):
             place = target[node_id][0].line() if node_id in target else "an unknown address"
-            raise RefusedError(BAD_ARGUMENTS, f"node {node_id} is a member already, at {place}")
+            raise RefusedError(BAD_ARGUMENTS, f"node {node_id} is already a member, at {place}")
         target[node_id] = wanted
     elif request.kind == rq.REMOVE:
         if not config.is_member(node_id):
@@ -110,10 +110,10 @@ def _check_target(target: Target, config: Configuration) -> None:
     if too_large:
         raise RefusedError(BAD_ARGUMENTS, f"node id {too_large[0]} is not between 1 and {NODE_ID_MAX}")
     if not any(role == PARTICIPANT for _, role in target.values()):
-        raise RefusedError(BAD_ARGUMENTS, "a store needs a participant: its last one cannot leave")
+        raise RefusedError(BAD_ARGUMENTS, "a store needs a participant: the last one cannot be removed")
     if not any(role == PARTICIPANT and i in config.voters for i, (_, role) in target.items()):
         raise RefusedError(
-            BAD_ARGUMENTS, "none of the present participants would be left: add first, remove when they have caught up"
+            BAD_ARGUMENTS, "no present participant would remain: add nodes first, remove when they have caught up"
         )
     places: dict[tuple[str, int], int] = {}
     for node_id in sorted(target):
@@ -125,8 +125,8 @@ def _check_target(target: Target, config: Configuration) -> None:
                 raise RefusedError(BAD_ARGUMENTS, f"nodes {other} and {node_id} have the same address {address}")
 
 
-def named(request: MembershipRequest) -> list[int]:
-    """Return the nodes that a checked RECONFIG wants to have in the store."""
+def requested_ids(request: MembershipRequest) -> list[int]:
+    """Return the nodes that a checked RECONFIG adds or keeps."""
     return [member.node_id for member, _ in [*request.joining_members(), *request.all_members()]]
 
 
@@ -135,8 +135,8 @@ def steps_to(
 ) -> list[MembershipStep]:
     """Return the steps from `config` to `target`.
 
-    With `renews` there is at least one: each reconfig gives the configuration a new version. A joining node among
-    `awaited` is added once more, as that step ends when the node votes.
+    With `renews` there is at least one step: each reconfig gives the configuration a new version. A joining node in
+    `awaited` is added once more, because that step ends when the node is a voter.
     """
     present = target_of(config)
     gone = [i for i in config.members() if i not in target]
@@ -151,9 +151,9 @@ def steps_to(
         elif i not in present or present[i][0] != member:
             steps.append(MembershipStep(MOVE, i, member, role))
     if leader in gone and leader in config.voters:
-        # The transfer comes first. The next leader does all the rest: it is still a member at the end.
+        # The transfer comes first. The next leader does the rest: it is still a member at the end.
         return [MembershipStep(TRANSFER, 0)]
-    # Observers leave first: they cost no majority.
+    # Remove observers first: they do not affect the majority.
     gone.sort(key=lambda i: (i in config.voters, i))
     for i in gone:
         if i in target:
@@ -166,27 +166,27 @@ def steps_to(
 
 
 def check_majority(step: MembershipStep, config: Configuration, alive: list[int]) -> None:
-    """Raise RefusedError if the nodes in `alive` would be no majority of the voters after a step that removes one.
+    """Raise RefusedError if the nodes in `alive` are no majority of the voters after a step that removes one.
 
-    The change itself might be committed, and nothing after it.
+    Such a change itself might be committed, but no entry after it.
     """
     if step.kind not in (REMOVE, DEMOTE) or step.node_id not in config.voters:
         return
     left = [i for i in config.voters if i != step.node_id]
     if not left:
-        raise RefusedError(BAD_ARGUMENTS, f"node {step.node_id} is the only participant: the store would be gone")
+        raise RefusedError(BAD_ARGUMENTS, f"node {step.node_id} is the only participant and cannot be removed")
     answering = [i for i in left if i in alive]
     if 2 * len(answering) <= len(left):
         missing = [i for i in left if i not in alive]
         raise RefusedError(
             NEW_CONFIG_NO_QUORUM,
             f"without node {step.node_id} the store would lose its majority: of {_ids(left)} only"
-            f" {_ids(answering) or 'none'} answer. Bring {_ids(missing)} back, or remove it first",
+            f" {_ids(answering) or 'none'} answer. Restart {_ids(missing)}, or remove it first",
         )
 
 
 def addresses_of(config: Configuration, fallback: Members) -> dict[int, tuple[str, int]]:
-    """Return the peer address of each member: that in the configuration, else that in the settings."""
+    """Return the peer address of each member: that in the configuration, else that in `fallback`."""
     known = decode_members(config.attachment)
     found: dict[int, tuple[str, int]] = {}
     for i in config.members():

@@ -1,4 +1,4 @@
-"""The doors of a store node to what surrounds it: the other nodes, who writes snapshots, who watches Raft."""
+"""Interfaces between a store node and its environment: links to peers, the snapshot job, the tracer."""
 
 from __future__ import annotations
 
@@ -10,116 +10,117 @@ from coord.storage.snapshot import SnapshotMeta
 from coord.tree.machine import StateMachine
 
 
-class PeerDoor(Protocol):
-    """The links to the other nodes. What is sent to one of them arrives in order or the link breaks."""
+class PeerTransport(Protocol):
+    """The links to the other nodes. Frames to one peer arrive in order, or the link breaks."""
 
     def send(self, peer: int, frame: bytes) -> bool:
-        """Queue a frame; False when there is no link to the peer, or it was just given up because its queue is full."""
+        """Queue a frame. Return False without a link to the peer, or if the link was closed because its queue is
+        full."""
         ...
 
     def is_connected(self, peer: int) -> bool:
-        """Whether frames to this peer have a chance."""
+        """Return True if there is a link to this peer."""
         ...
 
     def backlog(self, peer: int) -> int:
-        """Bytes queued for the peer."""
+        """Return the bytes queued for the peer."""
         ...
 
     def flush(self) -> None:
-        """Send what is queued, one call per peer."""
+        """Send the queued frames, one call per peer."""
         ...
 
 
 class LevelsView(Protocol):
-    """The feature levels, as the links need them (`coord.server.membership.levels.Levels`)."""
+    """The feature levels that the links use (`coord.server.membership.levels.Levels`)."""
 
     supported: int
 
     def required(self) -> int:
-        """Return the level below which no peer may be."""
+        """Return the lowest level that a peer must support."""
         ...
 
     def objection(self, peer: int, supported: int, required: int) -> str:
-        """Return why there is no link to a peer with these levels, "" if there is."""
+        """Return why a peer with these levels is rejected, or "" if it is accepted."""
         ...
 
     def peer_announced(self, peer: int, supported: int, required: int) -> None:
-        """Note what `peer` said in its hello."""
+        """Record the levels in the hello of `peer`."""
         ...
 
 
 class SnapshotJob(Protocol):
-    """Writes the state to disk without holding up the node."""
+    """Writes the state to disk without blocking the node."""
 
     def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
-        """Start; `Keeper.written` is called when it has ended. Never called while one is running."""
+        """Start writing; `SnapshotPolicy.written` is called at the end. Never called while a job is running."""
         ...
 
 
 class Tracer(Protocol):
-    """Who is told what Raft does here (`coord.raft.trace`)."""
+    """Receiver of this node's Raft events (`coord.raft.trace`)."""
 
     def ready(self, core: RaftCore, ready: Ready) -> None:
-        """This Ready is about to be carried out; nothing of it has left the node."""
+        """Record a Ready before it is carried out, when nothing of it has left the node."""
         ...
 
     def sent(self, messages: list[Message]) -> None:
-        """These leave the node now."""
+        """Record messages that leave the node now."""
         ...
 
 
 class PeerEvents(Protocol):
-    """What the links tell the node."""
+    """Events that the links report to the node."""
 
     def has_log(self) -> bool:
-        """What to say of this node in a hello."""
+        """Return whether this node's log has entries, for the hello."""
         ...
 
     @property
     def levels(self) -> LevelsView:
-        """What is known of the nodes' feature levels."""
+        """Return the feature levels of the nodes."""
         ...
 
     def peer_introduced(self, peer: int, has_log: bool) -> None:
-        """`peer` said hello."""
+        """Handle the hello of `peer`."""
         ...
 
     def peer_connected(self, peer: int) -> None:
-        """The link to `peer` is up."""
+        """Handle a new link to `peer`."""
         ...
 
     def peer_lost(self, peer: int) -> None:
-        """The link to or from `peer` broke."""
+        """Handle the end of the link to or from `peer`."""
         ...
 
     def peer_frame(self, peer: int, incarnation: int, kind: int, block: bytes, at: int, end: int) -> None:
-        """A frame from `peer`. Raises RemoteProtocolError to have the link broken."""
+        """Handle a frame from `peer`. Raise RemoteProtocolError to close the link."""
         ...
 
 
 class MembersView(Protocol):
-    """What the links want to know of the membership, and what they tell about it."""
+    """The membership as the links use it."""
 
     def config_index(self) -> int:
-        """Index of the newest configuration in this node's log."""
+        """Return the index of the newest configuration in this node's log."""
         ...
 
     def own_address(self) -> str:
-        """`host:port` of this node for its peers, "" when its configuration has none."""
+        """Return `host:port` of this node for its peers, or "" if its configuration has no address."""
         ...
 
     def may_return(self, peer: int) -> bool:
-        """Whether `peer`, no member as this node has it, is one if what is not committed here is taken back."""
+        """Return True if `peer`, a former member, becomes one again when uncommitted entries are discarded."""
         ...
 
     def removed_since(self, peer: int) -> int:
-        """Index of the committed configuration if `peer` is in neither that nor a newer one here, else 0."""
+        """Return the index of the committed configuration if neither it nor a newer one has `peer`, else 0."""
         ...
 
     def removed(self, peer: int, index: int) -> None:
-        """`peer` says that this node is no member in the configuration committed at `index`."""
+        """Handle REMOVED: `peer` knows a configuration without this node, committed at `index`."""
         ...
 
     def describe(self) -> bytes:
-        """The answer to WHO: this cluster (a frame)."""
+        """Return the reply to WHO as a frame: the description of this cluster."""
         ...

@@ -1,15 +1,15 @@
-"""Twisted's epoll reactor with a table of plain functions beside its own descriptors.
+"""Twisted's epoll reactor, extended by a table of plain functions for its hot descriptors.
 
 Client and peer sockets are watched here: `watch(fd, function)` costs one dict lookup per event instead of Twisted's
-chain of readers and loggers (half the CPU of a small request). Everything else, that is timers,
-listening ports, the admin port, signals, stays ordinary Twisted.
+chain of readers and loggers, which takes half the CPU time of a small request. Timers, listening ports, the admin port
+and signals stay ordinary Twisted.
 
-One *turn* is one poll and the handling of all it returned. `at_turn_end` is called once per turn, after the last
-function and before the next poll: that is where a store node makes one log write, one message per peer and one send per
-client out of everything the turn brought.
+One *turn* is one poll and the handling of all events that it returned. `at_turn_end` is called once per turn, after the
+last event and before the next poll. There a store node makes one log write, one message per peer and one send per
+client out of all inputs of the turn.
 
-Descriptors of peers are served before the others of a turn (`prefer`), and `at_peers_served` is called between the two:
-a client whose read arrives together with the news that a write is committed sees the write.
+Descriptors of peers are served before the others of a turn (`prefer`), and `at_peers_served` is called in between: if a
+client's read and the commit of a write arrive in one turn, the read sees the write.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class TurnReactor(EPollReactor):
 
     def __init__(self) -> None:
         self._functions: dict[int, Watcher] = {}
-        #: Whether this turn brought one event at most: nobody is likely to want anything else at the moment.
+        #: True if this turn brought at most one event: other work is unlikely at the moment.
         self.is_calm = True
-        self._turn_end: Callable[[], bool] = _nothing
-        self._on_fault: Callable[[Exception], None] = _shrug
+        self._turn_end: Callable[[], bool] = _no_work
+        self._on_fault: Callable[[Exception], None] = _ignore_fault
         #: Descriptors that are served first.
         self._preferred: set[int] = set()
-        self._peers_served: Callable[[], None] = _nobody_waits
+        self._peers_served: Callable[[], None] = _do_nothing
         super().__init__()  # type: ignore[no-untyped-call]
         poller: Any = self._poller
         self._poll = poller.poll
@@ -52,44 +52,44 @@ class TurnReactor(EPollReactor):
         self._unregister = poller.unregister
 
     def at_turn_end(self, function: Callable[[], bool]) -> None:
-        """Call `function` at the end of every turn; there is one, it does not raise.
+        """Call `function` at the end of every turn. There is one such function, and it must not raise.
 
-        It returns True when it has left something to do: then the next poll does not wait.
+        It returns True if work is left; the next poll then does not wait.
         """
         self._turn_end = function
 
     def at_fault(self, function: Callable[[Exception], None]) -> None:
-        """Tell `function` of an exception that escaped from a watcher: a bug, and the node's owner stops it."""
+        """Call `function` with an exception that escaped from a watcher. Such an exception is a bug: the node must
+        stop."""
         self._on_fault = function
 
     def at_peers_served(self, function: Callable[[], None]) -> None:
-        """Call `function` when a turn has served preferred descriptors and has others to serve; it does not raise."""
+        """Call `function` between preferred and other descriptors of a turn that has both. It must not raise."""
         self._peers_served = function
 
     def prefer(self, fd: int) -> None:
-        """Serve `fd`, which is watched, before others of the same turn until it is forgotten."""
+        """Serve the watched descriptor `fd` before others of the same turn, until `unwatch`."""
         self._preferred.add(fd)
 
     def watch(self, fd: int, function: Watcher, *, writable: bool = False) -> None:
-        """Call `function(events)` whenever `fd` is readable (and, if asked, writable)."""
+        """Call `function(events)` whenever `fd` is readable (and with `writable`, writable)."""
         self._functions[fd] = function
         self._register(fd, EPOLLIN | (EPOLLOUT if writable else 0))
 
     def rewatch(self, fd: int, *, readable: bool, writable: bool) -> None:
-        """Change what is waited for. Errors and hang-ups are always reported."""
+        """Change the awaited events. Errors and hang-ups are always reported."""
         self._modify(fd, (EPOLLIN if readable else 0) | (EPOLLOUT if writable else 0))
 
     def unwatch(self, fd: int) -> None:
-        """Forget `fd`; call before closing it."""
+        """Stop watching `fd`. Call this before closing it."""
         self._preferred.discard(fd)
         if self._functions.pop(fd, None) is not None:
             self._unregister(fd)
 
     def doPoll(self, timeout: float | None) -> None:
-        """Turns, until Twisted has something to do: a timer, a call from another thread, a descriptor of its own, the
-        end. What its timers left to do ends with the first turn.
+        """Run turns until Twisted has work: a timer, a call from another thread, an event of its own, or the stop.
 
-        Asking Twisted after each turn would cost a tenth of a small one.
+        Returning to Twisted after each turn would take a tenth of the time of a small turn.
         """
         while not self._turn(timeout):
             if self._newTimedCalls or self.threadCallQueue or self._justStopped or not self._started:
@@ -101,7 +101,7 @@ class TurnReactor(EPollReactor):
                     return
 
     def _turn(self, timeout: float | None) -> bool:
-        """Poll and serve what is ready; True when some of it was Twisted's, or a signal came in between."""
+        """Poll and serve the events; return True if Twisted had events or a signal interrupted the poll."""
         if self._turn_end():
             timeout = 0
         try:
@@ -125,7 +125,7 @@ class TurnReactor(EPollReactor):
         return bool(foreign)
 
     def _serve(self, ready: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Call the watchers of these events; return the events of descriptors that have none here."""
+        """Call the watchers of these events; return the events of descriptors without a watcher."""
         functions = self._functions
         foreign: list[tuple[int, int]] = []
         for fd, events in ready:
@@ -133,8 +133,8 @@ class TurnReactor(EPollReactor):
             if function is not None:
                 try:
                     function(events)
-                except Exception as error:  # the named boundary: without it Twisted's loop would log and go on
-                    log.failure("fault while serving descriptor {fd}", fd=fd)
+                except Exception as error:  # boundary: without it Twisted's loop would log the exception and continue
+                    log.failure("exception while serving descriptor {fd}", fd=fd)
                     self.unwatch(fd)
                     self._on_fault(error)
             else:
@@ -144,14 +144,14 @@ class TurnReactor(EPollReactor):
     doIteration = doPoll
 
 
-def _nothing() -> bool:
-    """The default end of a turn."""
+def _no_work() -> bool:
+    """Return False: the default of `at_turn_end`."""
     return False
 
 
-def _nobody_waits() -> None:
-    """The default between peers and the others."""
+def _do_nothing() -> None:
+    """Do nothing: the default of `at_peers_served`."""
 
 
-def _shrug(error: Exception) -> None:
-    """The default for faults."""
+def _ignore_fault(error: Exception) -> None:
+    """Do nothing: the default of `at_fault`."""

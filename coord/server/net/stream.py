@@ -9,19 +9,19 @@ from typing import Final
 from coord.server.net.reactor import READABLE, WRITABLE, TurnReactor
 from coord.tls.context import Engine, TlsError
 
-#: Read at once. Larger buffers make malloc map and unmap memory at every call.
+#: Bytes read at once. Larger buffers make malloc map and unmap memory at every call.
 READ_BYTES: Final = 64 << 10
 
 
 class Stream:
-    """A connected socket. Whoever subclasses says what `received` bytes and a `lost` peer mean.
+    """A connected socket. Subclasses implement `received` and `lost`.
 
-    `output` is what should leave; `flush` sends it with one call and keeps what the kernel did not take.
+    `output` has the bytes to send; `flush` sends them with one call and keeps what the kernel did not accept.
     """
 
-    #: Most bytes that may wait for a peer that does not read.
+    #: Limit of unsent bytes for a peer that does not read.
     backlog_max = 64 << 20
-    #: Seal every item of `output` as TLS records of its own; a peer that always reads all it can needs no such care.
+    #: Encrypt every item of `output` as TLS records of its own, for clients that read one frame at a time.
     seals_each = False
 
     def __init__(self, reactor: TurnReactor, sock: socket.socket) -> None:
@@ -29,30 +29,30 @@ class Stream:
         self.sock = sock
         self.fd = sock.fileno()
         self.output: list[bytes] = []
-        #: Bytes in `output` are not counted; these are what the kernel refused so far.
+        #: Bytes that the kernel did not accept yet; `output` is not included.
         self._rest = memoryview(b"")
-        #: How many those are.
+        #: Length of `_rest`.
         self._rest_bytes = 0
-        #: Set while the kernel takes nothing more, to find peers that never read.
+        #: True while the kernel accepts no more bytes; used to find peers that never read.
         self.is_stalled = False
         self._is_reading = True
         self._ends_when_sent = False
         self.is_closed = False
-        #: Set before the first byte: everything goes through it.
+        #: Set before the first byte arrives; all bytes then pass through it.
         self.tls: Engine | None = None
         sock.setblocking(False)
         reactor.watch(self.fd, self.on_events)
 
     def received(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Handle received bytes."""
         raise NotImplementedError
 
     def lost(self, reason: str) -> None:
-        """The peer closed or the connection failed; the socket is closed already."""
+        """Handle the end of the connection: the peer closed it or it failed. The socket is already closed."""
         raise NotImplementedError
 
     def on_events(self, events: int) -> None:
-        """The reactor's call."""
+        """Handle the events of one turn."""
         if events & WRITABLE and not self.is_closed:
             self._send_rest()
         if events & READABLE and not self.is_closed:
@@ -71,7 +71,7 @@ class Stream:
                 self.received(data)
 
     def flush(self) -> None:
-        """Send `output` in one call. May find the connection lost."""
+        """Send `output` in one call. The connection may turn out to be lost."""
         output = self.output
         if not output or self.is_closed:
             return
@@ -87,7 +87,7 @@ class Stream:
             self._send(data)
 
     def _received_sealed(self, tls: Engine, data: bytes) -> None:
-        """Bytes of TLS arrived: perhaps a step of the handshake, perhaps data."""
+        """Handle encrypted bytes: a step of the handshake, or data."""
         why = ""
         try:
             data = tls.unseal(data)
@@ -104,10 +104,10 @@ class Stream:
             self.fail("closed by the peer")
 
     def _send(self, data: bytes) -> None:
-        """Give bytes to the kernel, behind those it did not take before."""
+        """Pass bytes to the kernel, after the bytes that it did not accept before."""
         if self._rest_bytes:
             if self._rest_bytes + len(data) > self.backlog_max:
-                self.fail("does not read what it asked for")
+                self.fail("does not read its replies")
                 return
             self._keep(memoryview(b"".join((self._rest, data))))
             return
@@ -129,7 +129,7 @@ class Stream:
         self._rest_bytes = len(rest)
 
     def backlog(self) -> int:
-        """Bytes that wait for the kernel."""
+        """Return the number of bytes that the kernel has not accepted yet."""
         return self._rest_bytes
 
     def set_reading(self, is_reading: bool) -> None:
@@ -139,26 +139,26 @@ class Stream:
             self._rewatch()
 
     def close(self) -> None:
-        """Close now; what was not sent is dropped. `lost` is not called."""
+        """Close now and discard unsent bytes. `lost` is not called."""
         if not self.is_closed:
             self.is_closed = True
             if self.tls is not None and not self._rest_bytes:
                 with contextlib.suppress(OSError):
-                    self.sock.send(self.tls.farewell())
+                    self.sock.send(self.tls.close_notify())
             self.reactor.unwatch(self.fd)
             self.sock.close()
             self.output.clear()
             self._keep(memoryview(b""))
 
     def close_when_sent(self) -> None:
-        """Close once everything in `output` has left; nothing more is read."""
+        """Close after everything in `output` has been sent. Received bytes are ignored from now on."""
         if self._rest_bytes or self.output:
             self._ends_when_sent = True
         else:
             self.close()
 
     def fail(self, reason: str) -> None:
-        """Close and tell the owner why."""
+        """Close and report the reason to `lost`."""
         if not self.is_closed:
             self.close()
             self.lost(reason)
@@ -185,7 +185,7 @@ class Stream:
 
 
 def listening_socket(host: str, port: int, backlog: int = 1024) -> socket.socket:
-    """A non-blocking listening socket. Raises OSError when the address is taken or not this machine's."""
+    """Return a non-blocking listening socket. Raise OSError if the address is in use or not of this machine."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -202,14 +202,14 @@ def listening_socket(host: str, port: int, backlog: int = 1024) -> socket.socket
 
 
 def tune(sock: socket.socket, *, give_up_ms: int) -> None:
-    """Small messages leave at once; a peer that is gone without a word is noticed after `give_up_ms`."""
+    """Send small messages at once; detect a peer that vanished after `give_up_ms`."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, give_up_ms)
 
 
 def is_numeric(host: str) -> bool:
-    """Return True if `host` is an IP address and no name to be resolved."""
+    """Return True if `host` is an IP address, not a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)

@@ -1,11 +1,11 @@
-"""The incoming side of links: accept connections, check their hello, hand frames to the node.
+"""The incoming side of links: accept connections, check their hello, pass frames to the node.
 
-An accepted connection belongs to a *stranger* until its hello is accepted. A hello must have our version or the one
-before, name our cluster and this node, come from a member, and show a certificate and feature levels that fit. A
-stranger may also ask for the cluster (WHO); a node that is no longer a member is told so (REMOVED).
+An accepted connection is *unidentified* until its hello is accepted. A hello must have our version or the previous one,
+name our cluster and this node, come from a member, and have a certificate and feature levels that fit. An unidentified
+connection may also ask for the cluster (WHO). A node that is no longer a member gets REMOVED.
 
-A node that this node's configuration does not know may be a member in a newer one. Its hello says how new its
-configuration is, and where to dial the node.
+A node outside of this node's configuration may be a member of a newer one. Its hello has the index of its newest
+configuration, and its address.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from coord.tls.context import Engine
 
 log = Logger(__name__)
 
-#: Accepted connections whose hello is not accepted yet; more are closed at once.
-STRANGERS_MAX: Final = 64
-#: Links to nodes that the configuration here does not know. In practice a store gains fewer nodes than this while one
-#: of its nodes is away.
+#: Limit of accepted connections without an accepted hello; further ones are closed at once.
+UNIDENTIFIED_MAX: Final = 64
+#: Limit of links to nodes outside of this node's configuration. In practice a store gains fewer nodes than this while
+#: one of its nodes is down.
 PROVISIONAL_MAX: Final = 8
-#: Refusals that are logged until a hello is accepted: a stranger can invent a new reason with each hello.
+#: Rejections that are logged until a hello is accepted: each hello could cause a new reason.
 LOGGED_REFUSALS_MAX: Final = 64
 
 
 class LinkTable(Protocol):
-    """The outgoing links, as far as accepting a hello needs them."""
+    """The outgoing links, as accepting a hello uses them."""
 
     def address_of(self, peer: int) -> Address | None:
-        """Return the address at which this node dials `peer`, None without a link."""
+        """Return the address at which this node dials `peer`, or None without a link."""
         ...
 
     def provisional_count(self) -> int:
-        """Return how many links lead to nodes that the configuration here does not know."""
+        """Return the number of links to nodes outside of this node's configuration."""
         ...
 
     def open_provisional(self, hello: Hello) -> None:
-        """Dial a node that the configuration here does not know at the address in its hello."""
+        """Dial a node outside of this node's configuration at the address in its hello."""
         ...
 
 
@@ -59,7 +59,7 @@ class AcceptedStream(Stream):
         self._acceptor = acceptor
         self._context = context
         self._frames = codec.PeerFrames()
-        #: The node at the other end, 0 for a stranger.
+        #: The node at the other end, 0 while the connection is unidentified.
         self.peer = 0
         self.incarnation = 0
         self.supported = 0
@@ -86,17 +86,17 @@ class AcceptedStream(Stream):
             for kind, block, at, end in frames:
                 node.peer_frame(self.peer, self.incarnation, kind, block, at, end)
         except RemoteProtocolError as error:
-            log.warn("connection from {who} broken: {error}", who=self._who(), error=str(error))
+            log.warn("closing the connection from {who}: {error}", who=self._who(), error=str(error))
             self.fail(str(error))
         except Exception as error:
             if self.peer:
                 raise
-            # A stranger's bytes change nothing of this node.
-            log.failure("bug while reading a connection to the peer port, before its hello")
-            self.fail(f"unreadable: {error!r}")
+            # Bytes before the hello have not changed this node, so the exception may be contained here.
+            log.failure("exception while reading a connection to the peer port, before its hello")
+            self.fail(f"malformed: {error!r}")
 
     def _check_proof(self, handshake: Handshake, kind: int, body: bytes) -> None:
-        """Take a step of the proof of the shared secret. Raises RemoteProtocolError."""
+        """Perform a step of the authentication by the shared secret. Raise RemoteProtocolError."""
         try:
             answer = handshake.counter(kind, body)
         except RemoteProtocolError as error:
@@ -108,16 +108,16 @@ class AcceptedStream(Stream):
             self.flush()
 
     def _first_frame(self, kind: int, body: bytes) -> None:
-        """Answer a stranger's first frame; `peer` is set if it is a hello that is accepted."""
+        """Handle the first frame of an unidentified connection; an accepted hello sets `peer`."""
         members = self._context.members
         if kind == codec.CHALLENGE:
-            self._dismiss(codec.frame(codec.REFUSED, b"this node knows of no secret of the peers"))
+            self._dismiss(codec.frame(codec.REFUSED, b"this node has no peer secret"))
         elif kind == codec.WHO and members is not None and is_who(body):
             self._dismiss(members.describe())
         elif kind == codec.HELLO:
             self._introduce(decode_hello(body))
         else:
-            raise RemoteProtocolError(f"begins with a frame of kind {kind} instead of a hello")
+            raise RemoteProtocolError(f"the first frame is of kind {kind} instead of a hello")
 
     def _introduce(self, hello: Hello) -> None:
         context = self._context
@@ -138,31 +138,31 @@ class AcceptedStream(Stream):
         self.flush()
 
     def _dismiss(self, frame: bytes) -> None:
-        """Send a stranger its only answer and close the connection."""
+        """Send an unidentified connection its only reply, then close it."""
         self.output.append(frame)
         self.flush()
         self.close_when_sent()
-        self._acceptor.strangers.discard(self)
+        self._acceptor.unidentified.discard(self)
 
     def lost(self, reason: str) -> None:
         if self.peer == 0 and reason.startswith("TLS"):
-            log.warn("refused a connection to the peer port: {reason}", reason=reason)
+            log.warn("rejected a connection to the peer port: {reason}", reason=reason)
         self._acceptor.lost(self)
 
     def _who(self) -> str:
-        return f"node {self.peer}" if self.peer else "a stranger"
+        return f"node {self.peer}" if self.peer else "an unidentified peer"
 
 
 class Acceptor:
-    """The accepted connections of one node: at most one per peer, and some strangers."""
+    """The accepted connections of one node: at most one per peer, and some unidentified ones."""
 
     def __init__(self, context: LinkContext, links: LinkTable) -> None:
         self.context = context
-        self.strangers: set[AcceptedStream] = set()
+        self.unidentified: set[AcceptedStream] = set()
         self._links = links
         self._accepted: dict[int, AcceptedStream] = {}
         self._listening: socket.socket | None = None
-        #: Reasons of refusals that are logged since the last accepted hello.
+        #: Reasons of rejections that were logged since the last accepted hello.
         self._logged: dict[str, None] = {}
 
     def start(self, listening: socket.socket) -> None:
@@ -181,7 +181,7 @@ class Acceptor:
             stream.close()
 
     def _streams(self) -> list[AcceptedStream]:
-        return [*self._accepted.values(), *self.strangers]
+        return [*self._accepted.values(), *self.unidentified]
 
     def has(self, peer: int) -> bool:
         """Return True if `peer` has a link to this node."""
@@ -196,12 +196,12 @@ class Acceptor:
         return True
 
     def break_all(self, reason: str) -> None:
-        """Break every connection; peers dial again."""
+        """Close every connection; peers dial again."""
         for stream in self._streams():
             stream.fail(reason)
 
     def recheck(self) -> None:
-        """Break the connections of peers below the feature level that the node requires now."""
+        """Close the connections of peers below the feature level that the node requires now."""
         for peer, accepted in list(self._accepted.items()):
             why = self.context.node.levels.objection(peer, accepted.supported, 0)
             if why:
@@ -214,32 +214,32 @@ class Acceptor:
                 sock, _ = self._listening.accept()
             except OSError:
                 return
-            if len(self.strangers) >= STRANGERS_MAX:
+            if len(self.unidentified) >= UNIDENTIFIED_MAX:
                 sock.close()
                 continue
             tune(sock, give_up_ms=GIVE_UP_MS)
             stream = AcceptedStream(self, sock)
-            self.strangers.add(stream)
-            self.context.reactor.callLater(HELLO_TIMEOUT_S, self._drop_stranger, stream)
+            self.unidentified.add(stream)
+            self.context.reactor.callLater(HELLO_TIMEOUT_S, self._drop_unidentified, stream)
 
-    def _drop_stranger(self, stream: AcceptedStream) -> None:
-        if stream in self.strangers:
-            self.strangers.discard(stream)
+    def _drop_unidentified(self, stream: AcceptedStream) -> None:
+        if stream in self.unidentified:
+            self.unidentified.discard(stream)
             stream.close()
 
     # --- hellos -------------------------------------------------------------------------------------------------------
 
     def refuse(self, hello: Hello, tls: Engine | None) -> str:
-        """Return why the hello of a connection is refused, and log a new reason; "" if it is accepted."""
+        """Return why a hello is rejected, and log a new reason; return "" if the hello is accepted."""
         why = self.level_mismatch(hello) or self.objection(hello) or self.certificate_mismatch(hello, tls)
         if why and why not in self._logged and len(self._logged) < LOGGED_REFUSALS_MAX:
-            # Once: a node that waits to be added, or has been removed, dials again and again.
+            # Only once: a node that waits to be added, or has been removed, dials repeatedly.
             self._logged[why] = None
-            log.warn("refused a connection that says it is node {src}: {why}", src=hello.src, why=why)
+            log.warn("rejected a connection from a node that claims to be node {src}: {why}", src=hello.src, why=why)
         return why
 
     def objection(self, hello: Hello) -> str:
-        """Return why this hello is refused, whatever its levels and its certificate are; "" if it is not.
+        """Return why this hello is rejected, apart from its levels and certificate; return "" if it is not.
 
         The sentence about versions is part of the protocol (`hello_frames.refused_version`).
         """
@@ -251,54 +251,54 @@ class Acceptor:
         if hello.dst != node_id:
             return f"looks for node {hello.dst}, this is node {node_id}"
         if hello.src == node_id or hello.src <= 0:
-            return "says that it is this node"
+            return "claims to be this node"
         if self._links.address_of(hello.src) is not None:
             return ""
         if not self._is_newer(hello) and not self._may_return(hello):
             return f"node {hello.src} is not a member"
         if self._links.provisional_count() >= PROVISIONAL_MAX:
-            return f"{PROVISIONAL_MAX} nodes that are not members here are being met already"
+            return f"{PROVISIONAL_MAX} nodes outside of this node's configuration have links already"
         return ""
 
     def level_mismatch(self, hello: Hello) -> str:
-        """Return why the feature levels of this node and of a node of this cluster do not fit, "" if they do."""
+        """Return why the feature levels of this node and of a node of this cluster do not fit, or "" if they do."""
         context = self.context
         if hello.cluster != context.cluster or hello.dst != context.node_id or hello.src == context.node_id:
             return ""
         return context.node.levels.objection(hello.src, hello.supported, hello.required)
 
     def certificate_mismatch(self, hello: Hello, tls: Engine | None) -> str:
-        """Return why the certificate of a connection is not that of the node in the hello, "" if it may be."""
+        """Return why the certificate of a connection does not match the node in the hello, or "" if it does."""
         guard = self.context.guard
         if guard is None or not guard.verifies_host or tls is None:
             return ""
         address = self._links.address_of(hello.src)
         host = address[0] if address is not None else hello.address.rpartition(":")[0].strip("[]")
-        return "" if tls.names_host(host) else f"shows a certificate that is not for {host}, where node {hello.src} is"
+        return "" if tls.names_host(host) else f"shows a certificate that is not for {host}, host of node {hello.src}"
 
     def _is_newer(self, hello: Hello) -> bool:
-        """Return True for a node with an address in a configuration newer than the newest here."""
+        """Return True if the hello comes from a newer configuration and has an address."""
         members = self.context.members
         return members is not None and hello.config > members.config_index() and hello.address != ""
 
     def _may_return(self, hello: Hello) -> bool:
-        """Return True if the configuration that lacks a node is not committed: the node may lead after all."""
+        """Return True if the configuration without the node is not committed: the node may lead after all."""
         members = self.context.members
         return members is not None and hello.address != "" and members.may_return(hello.src)
 
     def removed_since(self, hello: Hello) -> int:
-        """For a refused node of this cluster: return the index of the configuration that lacks it, else 0."""
+        """Return the index of the configuration that removed a node of this cluster, else 0."""
         context = self.context
         if context.members is None or hello.cluster != context.cluster or hello.dst != context.node_id:
             return 0
         return context.members.removed_since(hello.src)
 
     def introduced(self, stream: AcceptedStream, hello: Hello) -> None:
-        """Make a stranger the connection of its peer. The peer's older one is closed before this one is read."""
+        """Make the connection that of its peer. Close the peer's older connection before this one is read."""
         self._logged.clear()
         self._links.open_provisional(hello)
         self.context.node.levels.peer_announced(hello.src, hello.supported, hello.required)
-        self.strangers.discard(stream)
+        self.unidentified.discard(stream)
         self.context.reactor.prefer(stream.fd)
         older = self._accepted.get(stream.peer)
         self._accepted[stream.peer] = stream
@@ -306,8 +306,8 @@ class Acceptor:
             older.close()
 
     def lost(self, stream: AcceptedStream) -> None:
-        """Note that a connection broke."""
-        self.strangers.discard(stream)
+        """Handle the end of a connection."""
+        self.unidentified.discard(stream)
         if stream.peer and self._accepted.get(stream.peer) is stream:
             del self._accepted[stream.peer]
             self.context.node.peer_lost(stream.peer)

@@ -1,11 +1,11 @@
-"""The outgoing side of a link: connect to one peer, introduce this node, send frames, connect again.
+"""The outgoing side of a link: connect to one peer, send the hello, send frames, reconnect.
 
     DOWN  -- dial -->  CONNECTING  -- hello accepted -->  UP
      ^                     |                              |
      +---- back-off -------+--------- connection lost ----+
 
-Frames go out over this connection. Only the answer to the hello comes back. A link to a member is dialed for ever. A
-*provisional* link leads to a node that this node's configuration does not know; it is given up after some attempts.
+Frames go out over this connection; only the reply to the hello comes back. A link to a member is dialed forever. A
+*provisional* link leads to a node outside of this node's configuration; it is given up after some attempts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = Logger(__name__)
 #: Pause before the first and later attempts: doubled each time up to the maximum, plus as much again at random.
 REDIAL_MIN_MS: Final = 50
 REDIAL_MAX_MS: Final = 500
-#: Queue of one link. One append window of Raft (8 MiB) and the window of a snapshot fit many times.
+#: Limit of one link's queue. An append window of Raft (8 MiB) and the window of a snapshot fit many times.
 QUEUE_BYTES_MAX: Final = 64 << 20
-#: A provisional link is dialed this often, with longer pauses than other links. An address that a stranger made up
-#: costs 5 connections in about 20 s.
+#: Attempts to dial a provisional link, with longer pauses than other links. A made-up address costs 5 connections in
+#: about 20 s.
 PROVISIONAL_TRIES: Final = 5
 PROVISIONAL_MIN_MS: Final = 1000
 PROVISIONAL_MAX_MS: Final = 8000
-_HELLO_TIMEOUT: Final = "no answer to the hello"
+_HELLO_TIMEOUT: Final = "no reply to the hello"
 
 
 class DialedStream(Stream):
@@ -55,7 +55,7 @@ class DialedStream(Stream):
         self._handshake = guard.handshake() if guard is not None else None
 
     def begin(self) -> None:
-        """Send the hello, or the challenge if there is a shared secret to prove first."""
+        """Send the hello, or first the challenge if there is a shared secret."""
         if self._handshake is None:
             self._send_hello()
         else:
@@ -77,12 +77,12 @@ class DialedStream(Stream):
         except Exception as error:
             if self.is_up:
                 raise
-            # The hello is not accepted yet. So nothing that was read has changed this node.
-            log.failure("bug while reading the answer of node {peer}", peer=self._link.peer)
-            self.fail(f"unreadable answer: {error!r}")
+            # The hello is not accepted yet, so the bytes have not changed this node.
+            log.failure("exception while reading the reply of node {peer}", peer=self._link.peer)
+            self.fail(f"malformed reply: {error!r}")
 
     def _take(self, kind: int, body: bytes) -> bool:
-        """Act on one frame of the answer. Return False if nothing behind it is read now. Raises RemoteProtocolError."""
+        """Handle one frame of the reply. Return False if later frames must wait. Raise RemoteProtocolError."""
         if kind == codec.REFUSED:
             reason = body.decode(errors="replace")
             self._link.refused(reason)
@@ -110,7 +110,7 @@ class DialedStream(Stream):
 
 
 class Link:
-    """The outgoing side to one peer."""
+    """The outgoing side of the link to one peer."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Link:
         *,
         is_provisional: bool = False,
     ) -> None:
-        """`is_provisional`: the address comes from the peer alone; `give_up` is called when it cannot be reached."""
+        """`is_provisional`: only the peer itself gave the address; `give_up` is called if it cannot be reached."""
         self.context = context
         self.peer = peer
         self.address = address
@@ -133,7 +133,7 @@ class Link:
         self._pause_ms = self._pause_min_ms()
         #: Why the last attempt failed, as logged.
         self._last_reason = ""
-        #: The version of the next hello, see `refused`.
+        #: Version of the next hello, see `refused`.
         self.version = codec.VERSION
         self._is_older = False
         #: Highest feature level in the peer's last hello.
@@ -153,7 +153,7 @@ class Link:
         """Connect. Resolve a host name each time: its address may have changed."""
         if self.is_stopped:
             return
-        assert self.stream is None, "the peer is dialed already"
+        assert self.stream is None, "the link has a connection already"
         if self.context.is_cut:
             self._dial_again(_HELLO_TIMEOUT)
             return
@@ -161,7 +161,7 @@ class Link:
         if is_numeric(host):
             self._connect([(family_of(host), (host, port))])
             return
-        reactor: Any = self.context.reactor  # Twisted states its interfaces by zope, which the compiler does not read
+        reactor: Any = self.context.reactor  # Twisted declares its interfaces by zope, which the type checker ignores
         found = deferToThreadPool(
             reactor, reactor.getThreadPool(), socket.getaddrinfo, host, port, type=socket.SOCK_STREAM
         )
@@ -183,7 +183,7 @@ class Link:
         tune(sock, give_up_ms=GIVE_UP_MS)
         try:
             code = sock.connect_ex(address)
-        except (OSError, ValueError, OverflowError) as error:  # text that is no address
+        except (OSError, ValueError, OverflowError) as error:  # the text is not an address
             sock.close()
             self._dial_again(str(error))
             return
@@ -200,22 +200,22 @@ class Link:
             stream.fail(_HELLO_TIMEOUT)
 
     def refused(self, reason: str) -> None:
-        """Note that the listener refused the hello. If the listener has an older build, dial once in its version.
+        """Handle a rejected hello. If the listener is an older build, dial once with its version.
 
-        Only once: when the link breaks, the peer may come back with a newer build.
+        Only once: after the link breaks, the peer may be a newer build.
         """
         if self.version == codec.VERSION and hello_frames.refused_version(reason) == codec.VERSION_BEFORE:
             self._is_older = True
 
     def check_answer(self, hello: hello_frames.Hello) -> None:
-        """Accept the peer's hello and report it to the node. Raises RemoteProtocolError for one that does not fit."""
+        """Accept the peer's hello and report it to the node. Raise RemoteProtocolError for one that does not fit."""
         context = self.context
         if hello.version != self.version:
-            raise RemoteProtocolError(f"answers a hello of version {self.version} in version {hello.version}")
+            raise RemoteProtocolError(f"replies to a hello of version {self.version} with version {hello.version}")
         if hello.cluster != context.cluster:
-            raise RemoteProtocolError(f"answers as node {hello.src} of another cluster")
+            raise RemoteProtocolError(f"replies as node {hello.src} of another cluster")
         if hello.src != self.peer or hello.dst != context.node_id:
-            raise RemoteProtocolError(f"answers as node {hello.src} to node {hello.dst}")
+            raise RemoteProtocolError(f"replies as node {hello.src} to node {hello.dst}")
         levels = context.node.levels
         why = levels.objection(self.peer, hello.supported, hello.required)
         if why:
@@ -225,7 +225,7 @@ class Link:
         context.node.peer_introduced(self.peer, hello.has_log)
 
     def up(self) -> None:
-        """Note that frames can be sent from now on."""
+        """Record that frames can be sent from now on."""
         log.info("link to node {peer} is up", peer=self.peer)
         self._pause_ms = self._pause_min_ms()
         self._tries = 0
@@ -233,7 +233,7 @@ class Link:
         self.context.node.peer_connected(self.peer)
 
     def down(self, stream: DialedStream, reason: str) -> None:
-        """Note that the connection is lost, with everything that was queued, and dial again."""
+        """Handle the end of the connection, with which all queued frames are lost, and dial again."""
         self.stream = None
         self.queued = 0
         self.version = codec.VERSION
@@ -250,7 +250,7 @@ class Link:
         if self.is_stopped:
             return
         if reason != self._last_reason:
-            # Once per reason: a peer that is down for hours costs one line.
+            # Log each reason once: a peer that is down for hours costs one line.
             log.warn(
                 "no link to node {peer} at {address}: {reason}", peer=self.peer, address=self.address, reason=reason
             )
@@ -264,7 +264,7 @@ class Link:
         self.context.reactor.callLater(pause_ms / 1000, self.dial)
 
     def stop(self) -> None:
-        """Send what is queued as far as the kernel takes it, close the connection and dial no more."""
+        """Send queued frames as far as the kernel accepts them, close the connection and dial no more."""
         self.is_stopped = True
         if self.stream is not None:
             self.stream.flush()

@@ -1,8 +1,8 @@
 """Authentication of peers: by certificates, a shared secret, both, or (on a private network) neither.
 
-With certificates the whole link is TLS. Both ends show a certificate that the cluster's own authority issued, before
-any frame of the peers' protocol is read. With `verify_host` a certificate must also name the host at which its node is
-known: the certificate of one node is of no use to another.
+With certificates the whole link uses TLS. Both ends need a certificate of the cluster's own authority before any frame
+of the peer protocol is read. With `verify_host` a certificate must also name the host of its node, so that the
+certificate of one node is of no use to another.
 
 Both ends prove a shared secret before the hello. The secret itself is never sent:
 
@@ -11,8 +11,8 @@ Both ends prove a shared secret before the hello. The secret itself is never sen
                              <----------------   COUNTER(n2, HMAC-SHA-256(secret, "listener" n1 n2))
     PROOF(HMAC(secret, "dialler" n1 n2)), hello ->
 
-n1 and n2 are new for every connection. A secret keeps strangers out. It neither hides the frames nor protects them from
-being changed on the way: use TLS for that. The spelling "dialler" is part of the protocol.
+n1 and n2 are new for every connection. The secret authenticates peers. It neither encrypts the frames nor protects them
+from modification: use TLS for that. The spelling "dialler" is part of the protocol.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from coord.tls.context import Engine, TlsFiles, client_context, server_context
 
 NONCE_BYTES: Final = 32
 _MAC_BYTES: Final = 32
-NO_PROOF: Final = "gives no proof of the peers' secret"
+NO_PROOF: Final = "does not prove that it has the peers' secret"
 _LISTENER: Final = b"listener"
 _DIALER: Final = b"dialler"
 
 
 class Handshake:
-    """The proof of the shared secret on one connection, for either end."""
+    """The challenge-response for the shared secret on one connection, for either end."""
 
     def __init__(self, secret: bytes, nonce: bytes) -> None:
-        """`nonce`: NONCE_BYTES unguessable bytes, for this connection alone."""
+        """`nonce` has NONCE_BYTES unpredictable bytes, used for this connection only."""
         assert len(nonce) == NONCE_BYTES
-        #: True once the other end has proved that it has the secret.
+        #: True after the other end has proved that it has the secret.
         self.is_done = False
         self._secret = secret
         self._nonce = nonce
-        #: The listener's copy of the dialer's nonce.
+        #: At the listener: the dialer's nonce.
         self._dialer_nonce = b""
 
     def challenge(self) -> bytes:
@@ -51,9 +51,9 @@ class Handshake:
         return frame(CHALLENGE, self._nonce)
 
     def counter(self, kind: int, body: bytes) -> bytes:
-        """For the listener: return the frame to answer with, b"" behind the dialer's proof.
+        """At the listener: return the reply frame, or b"" after the dialer's proof.
 
-        Raises RemoteProtocolError for a wrong proof or none.
+        Raise RemoteProtocolError for a wrong or missing proof.
         """
         if kind == CHALLENGE and not self._dialer_nonce and len(body) == NONCE_BYTES:
             self._dialer_nonce = body
@@ -64,7 +64,7 @@ class Handshake:
         return b""
 
     def prove(self, kind: int, body: bytes) -> bytes:
-        """For the dialer: return the frame that answers the listener's. Raises RemoteProtocolError."""
+        """At the dialer: return the reply to the listener's frame. Raise RemoteProtocolError."""
         if kind != COUNTER or len(body) != NONCE_BYTES + _MAC_BYTES:
             raise RemoteProtocolError(NO_PROOF)
         nonce = body[:NONCE_BYTES]
@@ -81,28 +81,28 @@ class Handshake:
 
 
 class PeerGuard:
-    """The settings by which a node authenticates its peers."""
+    """A node's settings for the authentication of its peers."""
 
     def __init__(self, token: Callable[[int], bytes], *, secret: bytes = b"", tls: TlsFiles | None = None) -> None:
-        """`token(n)` returns n unguessable bytes. Raises ConfigError for certificates that cannot be used."""
+        """`token(n)` returns n unpredictable bytes. Raise ConfigError for unusable certificates."""
         self._token = token
         self._secret = secret
         self._server = server_context(tls) if tls is not None else None
-        #: For connections that this node opens.
+        #: TLS context of connections that this node opens.
         self.client: ssl.SSLContext | None = client_context(tls) if tls is not None else None
-        #: True if a peer's certificate must name the host at which the peer is known.
+        #: True if a peer's certificate must name the host of the peer.
         self.verifies_host: bool = tls is not None and tls.verify_host
 
     def is_open(self) -> bool:
-        """Return True if peers are not authenticated at all."""
+        """Return True if peers are not authenticated."""
         return not self._secret and self._server is None
 
     def engine(self, *, is_server: bool, host: str = "") -> Engine | None:
-        """Return the TLS of a new connection, None without certificates; `host`: the one that this node dials."""
+        """Return the TLS engine of a new connection, None without certificates; `host` is the dialed host."""
         context = self._server if is_server else self.client
         named = host if self.verifies_host and not is_server else ""
         return Engine(context, is_server=is_server, host=named) if context is not None else None
 
     def handshake(self) -> Handshake | None:
-        """Return the proof for a new connection, None without a secret."""
+        """Return the challenge-response for a new connection, None without a secret."""
         return Handshake(self._secret, self._token(NONCE_BYTES)) if self._secret else None

@@ -8,11 +8,11 @@
                 1 supported               the highest feature level of the sender's build; 0 if missing
                 2 required                the highest feature level in the sender's log; 0 if missing
     removed  := frame kind 10: config:u64                             the configuration that lacks the receiver
-    who      := frame kind 11: magic version:u16                      which cluster is this?
+    who      := frame kind 11: magic version:u16                      request for the cluster
     cluster  := frame kind 12: cluster:16 bytes config:u64 configuration              the reply to who
 
-A listener answers a hello in the version of that hello. Builds from before version 4 refuse a hello of version 4 with
-the sentence that `refused_version` reads; the dialer then dials again with their version.
+A listener replies to a hello in the version of that hello. Builds before version 4 reject a hello of version 4 with the
+sentence that `refused_version` parses; the dialer then dials again with their version.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from coord.raft.membership import MEMBER_ID_MAX, Configuration
 from coord.server.config.addresses import check_configuration, parse_host_port
 from coord.server.peers.codec import CLUSTER, HELLO, MAGIC, REMOVED, VERSION, VERSION_BEFORE, WHO, frame
 
-#: WHO has no fields that could differ. Its version stays, so that builds of both versions find their store by each
-#: other.
+#: WHO has no fields that could differ between versions. Its version stays, so that builds of both versions can join
+#: each other's store.
 WHO_VERSION: Final = 3
 
 _HELLO: Final = struct.Struct(">4sH16sQQQ?Q")
@@ -42,7 +42,7 @@ _INDEX: Final = struct.Struct(">Q")
 
 
 class Hello:
-    """The introduction of a node to a peer."""
+    """The first frame from a node to a peer."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Hello:
         supported: int = 0,
         required: int = 0,
     ) -> None:
-        #: 16 bytes, alike on all nodes of one cluster.
+        #: 16 bytes, equal on all nodes of one cluster.
         self.cluster = cluster
         self.src = src
         self.dst = dst
-        #: A number that no earlier process of this node had.
+        #: Number that no earlier process of this node used.
         self.incarnation = incarnation
         #: True if that node's log has entries (`coord.server.membership.joining`).
         self.has_log = has_log
@@ -75,7 +75,7 @@ class Hello:
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """Return the frame that introduces a node, in the version that `hello` names."""
+    """Encode a hello in the version that it names."""
     fixed = _HELLO.pack(
         MAGIC,
         hello.version,
@@ -96,17 +96,17 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def decode_hello(body: bytes) -> Hello:
-    """Return the hello in a frame's body; one of an unknown version has nothing but that version.
+    """Decode a hello; a hello of an unknown version has only its version set.
 
-    Raises RemoteProtocolError for anything but a hello.
+    Raise RemoteProtocolError for bytes that are not a hello.
     """
     if len(body) < 6 or body[:4] != MAGIC:
-        raise RemoteProtocolError("this is no hello of a store node")
+        raise RemoteProtocolError("the first bytes are not a hello of a store node")
     version = int.from_bytes(body[4:6], "big")
     if version not in (VERSION_BEFORE, VERSION):
         return Hello(bytes(16), 0, 0, 0, False, version)
     if len(body) < _HELLO.size:
-        raise RemoteProtocolError(f"hello of {len(body)} bytes")
+        raise RemoteProtocolError(f"a hello has {len(body)} bytes")
     _, version, cluster, src, dst, incarnation, has_log, config = _HELLO.unpack_from(body)
     hello = Hello(cluster, src, dst, incarnation, has_log, version, config)
     at = _HELLO.size
@@ -116,7 +116,7 @@ def decode_hello(body: bytes) -> Hello:
         return hello
     end = at + 2 + int.from_bytes(body[at : at + 2], "big")
     if at + 2 > len(body) or end > len(body):
-        raise RemoteProtocolError(f"hello of {len(body)} bytes")
+        raise RemoteProtocolError(f"a hello has {len(body)} bytes")
     hello.address = body[at + 2 : end].decode(errors="replace")
     _check_hello(src, config, hello.address)
     _read_fields(hello, body, end)
@@ -124,7 +124,7 @@ def decode_hello(body: bytes) -> Hello:
 
 
 def _read_fields(hello: Hello, body: bytes, at: int) -> None:
-    """Set the fields of a hello that this build knows, and skip the others. Raises RemoteProtocolError."""
+    """Set the fields of a hello that this build knows; skip the others. Raise RemoteProtocolError."""
     while at < len(body):
         start = at + _FIELD.size
         if start > len(body):
@@ -132,7 +132,7 @@ def _read_fields(hello: Hello, body: bytes, at: int) -> None:
         tag, length = _FIELD.unpack_from(body, at)
         at = start + length
         if at > len(body) or (tag in (_TAG_SUPPORTED, _TAG_REQUIRED) and length != _LEVEL_BYTES):
-            raise RemoteProtocolError(f"field {tag} of a hello with {length} bytes")
+            raise RemoteProtocolError(f"field {tag} of a hello has {length} bytes")
         if tag == _TAG_SUPPORTED:
             hello.supported = int.from_bytes(body[start:at], "big")
         elif tag == _TAG_REQUIRED:
@@ -140,13 +140,13 @@ def _read_fields(hello: Hello, body: bytes, at: int) -> None:
 
 
 def refused_version(reason: str) -> int:
-    """Return the version of a listener that refused our hello because of its version; 0 for another reason."""
+    """Return the version of a listener that rejected our hello because of its version; 0 for another reason."""
     found = re.fullmatch(r"speaks version \d+, this node (\d+)", reason)
     return int(found[1]) if found is not None else 0
 
 
 def _check_hello(src: int, config: int, address: str) -> None:
-    """Raise RemoteProtocolError for an id, an index or an address that no node has: this node dials the address."""
+    """Raise RemoteProtocolError for an invalid id, index or address: this node may dial the address."""
     if src > MEMBER_ID_MAX or config >= NUMBER_MAX:
         raise RemoteProtocolError(f"hello of node {src} with a configuration at {config}")
     if address:
@@ -157,7 +157,7 @@ def _check_hello(src: int, config: int, address: str) -> None:
 
 
 def encode_who() -> bytes:
-    """Return the frame that asks a node for its cluster."""
+    """Encode the request for the cluster of a node."""
     return frame(WHO, _WHO.pack(MAGIC, WHO_VERSION))
 
 
@@ -167,32 +167,32 @@ def is_who(body: bytes) -> bool:
 
 
 def encode_cluster(cluster: bytes, index: int, config: Configuration) -> bytes:
-    """Return the reply to WHO; `index` is that of the configuration."""
+    """Encode the reply to WHO; `index` is that of the configuration."""
     return frame(CLUSTER, _CLUSTER.pack(cluster, index) + config.encode())
 
 
 def decode_cluster(body: bytes) -> tuple[bytes, int, Configuration]:
-    """Return (cluster, index of the configuration, configuration). Raises RemoteProtocolError."""
+    """Return (cluster, index of the configuration, configuration). Raise RemoteProtocolError."""
     try:
         cluster, index = _CLUSTER.unpack_from(body)
         config = check_configuration(body[_CLUSTER.size :])
     except (struct.error, ValueError) as error:
-        raise RemoteProtocolError(f"unreadable reply to WHO: {error}") from error
+        raise RemoteProtocolError(f"malformed reply to WHO: {error}") from error
     if index >= NUMBER_MAX:
-        raise RemoteProtocolError(f"a configuration at {index}")
+        raise RemoteProtocolError(f"the reply to WHO has a configuration at index {index}")
     return cluster, index, config
 
 
 def encode_removed(index: int) -> bytes:
-    """Return the frame for a node that the configuration committed at `index` has removed."""
+    """Encode REMOVED for a node that the configuration committed at `index` has removed."""
     return frame(REMOVED, _INDEX.pack(index))
 
 
 def decode_removed(body: bytes) -> int:
-    """Return the index of the configuration that lacks this node. Raises RemoteProtocolError."""
+    """Return the index of the configuration that removed this node. Raise RemoteProtocolError."""
     if len(body) != _INDEX.size:
-        raise RemoteProtocolError(f"removal of {len(body)} bytes")
+        raise RemoteProtocolError(f"a REMOVED frame has {len(body)} bytes")
     index = int.from_bytes(body, "big")
     if index >= NUMBER_MAX:
-        raise RemoteProtocolError(f"removal by a configuration at {index}")
+        raise RemoteProtocolError(f"a REMOVED frame has a configuration at index {index}")
     return index

@@ -1,19 +1,19 @@
 """Links between the nodes of a cluster: every node dials every other, and sends over the connection that it dialed.
 
     dialer (`dialing`)                       listener (`accepting`)
-    connect, hello  ----------------------->  same version, same cluster, for this node, a member, not this node?
-                    <-----------------------  hello in the same version, or refused with the reason
-    frames          ----------------------->  to the node, with the identity that was checked
+    connect, hello  ----------------------->  check version, cluster, addressee, membership
+                    <-----------------------  hello in the same version, or REFUSED with the reason
+    frames          ----------------------->  to the node, with the checked identity
 
 So there is one ordered stream from A to B. When A dials again, B closes the older connection before it reads from the
-new one: B never handles a frame of an old connection after one of its successor.
+new one: B never handles a frame of an old connection after a frame of the new one.
 
 `follow` opens and closes links as the configuration in force changes. A hello announces the highest feature level of
 the node's build, and the level that its log requires (`coord.server.membership.levels`). Nodes whose levels do not fit
 have no link.
 
-A link's queue is bounded. A peer that does not keep up loses the link and what was queued; Raft and `Proposals` send
-again what must not get lost.
+A link's queue is bounded. A peer that does not keep up loses the link and the queued frames; Raft and `Proposals` send
+again what must not be lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = Logger(__name__)
 
 
 class PeerLinks:
-    """All links of one node (a `PeerDoor`)."""
+    """All links of one node (a `PeerTransport`)."""
 
     def __init__(
         self,
@@ -49,20 +49,20 @@ class PeerLinks:
         rng: Rng,
         guard: PeerGuard | None = None,
     ) -> None:
-        """`addresses` of the other nodes; `cluster` 16 bytes; `guard`: what peers have to prove."""
+        """`addresses` of the other nodes; `cluster` has 16 bytes; `guard` authenticates peers."""
         self._context = LinkContext(
             reactor, node_id=node_id, cluster=cluster, incarnation=incarnation, rng=rng, guard=guard
         )
         self.acceptor = Acceptor(self._context, self)
         self._links: dict[int, Link] = {}
-        #: Links with output that is not flushed.
+        #: Links with unflushed output.
         self._dirty: list[Link] = []
         self._has_started = False
         self.follow(addresses)
 
     @property
     def members(self) -> MembersView | None:
-        """The membership, None if the members never change."""
+        """The membership, or None if the members never change."""
         return self._context.members
 
     @members.setter
@@ -80,12 +80,12 @@ class PeerLinks:
             link.dial()
 
     def stop(self) -> None:
-        """Send what is queued as far as the kernel takes it, and close everything."""
+        """Send queued frames as far as the kernel accepts them, and close all connections."""
         for link in self._links.values():
             link.stop()
         self.acceptor.stop()
 
-    # --- faults on request --------------------------------------------------------------------------------------------
+    # --- fault injection ----------------------------------------------------------------------------------------------
 
     @property
     def is_cut(self) -> bool:
@@ -93,21 +93,21 @@ class PeerLinks:
         return self._context.is_cut
 
     def lose(self, *, is_incoming: bool, is_outgoing: bool) -> None:
-        """From now on, drop what peers send (`is_incoming`) and what is sent to them (`is_outgoing`)."""
+        """Drop frames from peers (`is_incoming`) and to peers (`is_outgoing`) from now on."""
         self._context.loses_incoming = is_incoming
         self._context.loses_outgoing = is_outgoing
 
     def break_all(self, reason: str) -> None:
-        """Break every connection with a peer; links dial again."""
+        """Close every connection with a peer; links dial again."""
         for link in list(self._links.values()):
             if link.stream is not None:
                 link.stream.fail(reason)
         self.acceptor.break_all(reason)
 
-    # --- which links there are ----------------------------------------------------------------------------------------
+    # --- the set of links ---------------------------------------------------------------------------------------------
 
     def recheck(self) -> None:
-        """Break the links with peers below the feature level that the node requires now."""
+        """Close the links with peers below the feature level that the node requires now."""
         levels = self._context.node.levels
         for peer, link in list(self._links.items()):
             if link.is_up() and link.stream is not None:
@@ -138,9 +138,9 @@ class PeerLinks:
             link.dial()
 
     def open_provisional(self, hello: Hello) -> None:
-        """Dial a node that only newer configurations know at the address in its hello.
+        """Dial a node of a newer configuration at the address in its hello.
 
-        The link stays until the configuration here has the node's address, or the node cannot be reached.
+        The link stays until this node's configuration has the node's address, or the node cannot be reached.
         """
         if hello.src not in self._links and hello.address:
             self._open(hello.src, parse_host_port(hello.address), is_provisional=True)
@@ -150,7 +150,7 @@ class PeerLinks:
         if self._links.get(link.peer) is not link:
             return
         log.warn(
-            "gave up node {peer} at {address}: it cannot be reached, and is not a member here",
+            "gave up dialing node {peer} at {address}: it cannot be reached and is not a member here",
             peer=link.peer,
             address=link.address,
         )
@@ -160,18 +160,18 @@ class PeerLinks:
             self._context.node.peer_lost(link.peer)
 
     def address_of(self, peer: int) -> Address | None:
-        """Return the address at which this node dials `peer`, None without a link."""
+        """Return the address at which this node dials `peer`, or None without a link."""
         link = self._links.get(peer)
         return link.address if link is not None else None
 
     def provisional_count(self) -> int:
-        """Return how many links lead to nodes that the configuration here does not know."""
+        """Return the number of links to nodes outside of this node's configuration."""
         return sum(link.is_provisional for link in self._links.values())
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
     def send(self, peer: int, frame: bytes) -> bool:
-        """See `PeerDoor.send`."""
+        """See `PeerTransport.send`."""
         link = self._links.get(peer)
         if link is None or not link.is_up():
             return False
@@ -189,7 +189,7 @@ class PeerLinks:
         return True
 
     def is_connected(self, peer: int) -> bool:
-        """See `PeerDoor.is_connected`."""
+        """See `PeerTransport.is_connected`."""
         link = self._links.get(peer)
         return link is not None and link.is_up()
 
@@ -198,16 +198,16 @@ class PeerLinks:
         return [peer for peer, link in self._links.items() if link.is_up()]
 
     def connected_both_ways(self) -> list[int]:
-        """Return the peers with a link in either direction: a request to them can be answered."""
+        """Return the peers with a link in both directions, which can answer requests."""
         return [peer for peer in self.connected() if self.acceptor.has(peer)]
 
     def backlog(self, peer: int) -> int:
-        """See `PeerDoor.backlog`."""
+        """See `PeerTransport.backlog`."""
         link = self._links.get(peer)
         return link.queued + link.stream.backlog() if link is not None and link.stream is not None else 0
 
     def flush(self) -> None:
-        """See `PeerDoor.flush`."""
+        """See `PeerTransport.flush`."""
         if self._dirty:
             dirty, self._dirty = self._dirty, []
             for link in dirty:

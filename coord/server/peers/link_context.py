@@ -1,4 +1,4 @@
-"""What both ends of a link know: the identity of this node, its guard, and the bounds of a connection."""
+"""Shared by both sides of all links: the identity of this node, its guard, and the limits of a connection."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from coord.server.peers.hello_frames import Hello
 
 #: A connection whose hello is not accepted within this time is closed.
 HELLO_TIMEOUT_S: Final = 3.0
-#: The kernel breaks a connection whose data stays unacknowledged for this long.
+#: The kernel closes a connection whose data stays unacknowledged for this long.
 GIVE_UP_MS: Final = 5000
 
 Address = tuple[str, int]
 
 
 class LinkContext:
-    """The node as its links see it. The links of one node share one."""
+    """The node as its links use it. All links of one node share one context."""
 
     def __init__(
         self,
@@ -32,18 +32,18 @@ class LinkContext:
         rng: Rng,
         guard: PeerGuard | None = None,
     ) -> None:
-        """`cluster`: 16 bytes; `guard`: what peers have to prove, None: nothing."""
+        """`cluster` has 16 bytes; `guard` authenticates peers, None: not at all."""
         self.reactor = reactor
         self.node_id = node_id
         self.cluster = cluster
         self.incarnation = incarnation
         self.rng = rng
         self.guard = guard
-        #: Set when the links start.
+        #: Set when the links are started.
         self.node: PeerEvents
-        #: None: the members never change.
+        #: None if the members never change.
         self.members: MembersView | None = None
-        #: Directions in which a drill drops all frames without a sign (`coord.server.peers.partition`).
+        #: Directions in which a drill silently drops all frames (`coord.server.peers.partition`).
         self.loses_incoming = False
         self.loses_outgoing = False
 
@@ -53,7 +53,7 @@ class LinkContext:
         return self.loses_incoming or self.loses_outgoing
 
     def hello(self, peer: int, version: int = VERSION) -> Hello:
-        """Return this node's introduction to `peer`."""
+        """Return this node's hello to `peer`."""
         hello = Hello(self.cluster, self.node_id, peer, self.incarnation, self.node.has_log(), version)
         hello.supported = self.node.levels.supported
         hello.required = self.node.levels.required()

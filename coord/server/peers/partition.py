@@ -1,13 +1,13 @@
 """Partition injection: cut a node off from its peers, for drills, on one machine and without root.
 
 `POST /cut?for_s=30&direction=both` on the admin port cuts the node off. The node must have been started with
-`--drill-links` (a local cluster is), and the request needs the token of `admin.json`. `direction` is seen from this
-node: `out` drops what it sends to its peers, `in` what they send to it. The cut ends with `POST /heal`, or after
-`for_s` seconds if the drill has died.
+`--drill-links` (a local cluster is), and the request needs the token of `admin.json`. `direction` is relative to this
+node: `out` drops frames to its peers, `in` frames from its peers. The cut ends with `POST /heal`, or after `for_s`
+seconds if the drill has died.
 
-A cut behaves like one in the network. Frames are dropped without an error on either side, and attempts to connect get
-no answer. After `link_context.GIVE_UP_MS` connections break, as the kernel would break them: acknowledgements get lost
-whichever direction is cut. Client connections are not affected.
+A cut behaves like a network partition. Frames are dropped without an error on either side, and attempts to connect get
+no reply. After `link_context.GIVE_UP_MS` connections are closed, as the kernel would close them: acknowledgments are
+lost whichever direction is cut. Client connections are not affected.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ log = Logger()
 
 CUT_PATH: Final = b"/cut"
 HEAL_PATH: Final = b"/heal"
-#: Longest cut, in seconds: a drill that died must not leave a store in pieces.
+#: Longest cut in seconds: a drill that died must not leave a store partitioned.
 CUT_S_MAX: Final = 300.0
 DIRECTIONS: Final = ("both", "in", "out")
 _BEARER: Final = b"Bearer "
 
 
-class CutDoor:
-    """The handler of POST /cut and /heal. One per node."""
+class PartitionEndpoint:
+    """The endpoint of POST /cut and /heal. One per node."""
 
     def __init__(self, reactor: Any, links: PeerLinks, token: bytes) -> None:
-        """`token`: the bearer token of a request; never empty."""
+        """`token` is the bearer token of a request; never empty."""
         assert token
         self._reactor = reactor
         self._links = links
@@ -42,7 +42,7 @@ class CutDoor:
         self._timers: list[Any] = []
 
     def answer_cut(self, request: Any) -> None:
-        """Answer POST /cut (`coord.http`)."""
+        """Handle POST /cut (`coord.http`)."""
         if not self._is_allowed(request):
             return
         direction = _word(request, b"direction") or "both"
@@ -59,7 +59,7 @@ class CutDoor:
             _answer(request, 200, "cut")
 
     def answer_heal(self, request: Any) -> None:
-        """Answer POST /heal."""
+        """Handle POST /heal."""
         if self._is_allowed(request):
             self.heal()
             _answer(request, 200, "healed")
@@ -80,7 +80,7 @@ class CutDoor:
         ]
 
     def heal(self) -> None:
-        """End the cut. Break all connections, since they have lost frames; links dial again."""
+        """End the cut. Close all connections, because they have lost frames; links dial again."""
         self._drop_timers()
         if self._links.is_cut:
             log.warn("the cut of this node from its peers has ended; its links dial again")
@@ -99,14 +99,14 @@ class CutDoor:
         if request.method != b"POST":
             _answer(request, 405, "Only POST.")
         elif not hmac.compare_digest(token, self._token):
-            _answer(request, 401, "The token in admin.json of the data directory is needed.")
+            _answer(request, 401, "The request must carry the token in admin.json of the data directory.")
         else:
             return True
         return False
 
 
 def _word(request: Any, name: bytes) -> str:
-    """Return the first value of a parameter, "" without one."""
+    """Return the first value of a parameter, or "" without one."""
     values = request.args.get(name) or [b""]
     return str(values[0].decode(errors="replace"))
 

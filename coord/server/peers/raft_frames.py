@@ -36,11 +36,11 @@ from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX
 if IS_COMPILED:
     from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 
-#: A longer forwarded command would make an entry that fits into no append: a batch of commands is closed at 1 MiB, and
-#: headers need less than another MiB.
+#: Longest forwarded command. A longer one would make an entry that fits into no append: a batch is closed at 1 MiB,
+#: and headers need less than another MiB.
 COMMAND_BYTES_MAX: Final = FRAME_BYTES_MAX - (2 << 20)
 
-#: Numbers of Raft messages and forwards are read signed, as compiled builds keep them; none is ever negative.
+#: Numbers of Raft messages and forwards are read signed, as compiled builds store them; valid ones are never negative.
 _RAFT: Final = struct.Struct(">BBqqqqqqqqqi")
 _RAFT_BYTES: Final = 78
 _ENTRY: Final = struct.Struct(">qqBi")
@@ -50,14 +50,14 @@ _FORWARD: Final = struct.Struct(">qq")
 _FORWARD_BYTES: Final = 16
 _FRAME: Final = struct.Struct(">IB")
 _LENGTH: Final = struct.Struct(">I")
-#: Responses carry the voter's memory in the place of the commit index. Older builds send 0 there and ignore the field.
+#: Responses have the voter's memory in the place of the commit index. Older builds send 0 there and ignore the field.
 _RESPONSES: Final = (PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP, HEARTBEAT_RESP)
 _FLAG_GRANTED: Final = 1
 _FLAG_SNAPSHOT: Final = 2
 
 
 def encode_raft(m: Message) -> bytes:
-    """Return a Raft message as a frame."""
+    """Encode a Raft message as a frame."""
     flags = (_FLAG_GRANTED if m.granted else 0) | (_FLAG_SNAPSHOT if m.snapshot is not None else 0)
     entries = m.entries or []
     if IS_COMPILED and m.snapshot is None:
@@ -91,7 +91,7 @@ def encode_raft(m: Message) -> bytes:
 
 
 def _encode_short(m: Message, flags: int, entries: list[Entry], size: int) -> bytes:
-    """Return the frame of a message of `size` bytes without a snapshot. Compiled builds only."""
+    """Encode a message of `size` bytes without a snapshot. Compiled builds only."""
     out = BytesWriter()
     write_i32_be(out, size + 1)
     out.append(RAFT)
@@ -117,9 +117,9 @@ def _encode_short(m: Message, flags: int, entries: list[Entry], size: int) -> by
 
 
 def decode_raft(data: bytes, at: int, end: int) -> Message:
-    """Return the message in data[at:end]. Raises RemoteProtocolError."""
+    """Return the message in data[at:end]. Raise RemoteProtocolError."""
     if end - at < _RAFT_BYTES:
-        raise RemoteProtocolError(f"Raft message of {end - at} bytes")
+        raise RemoteProtocolError(f"a Raft message has {end - at} bytes")
     if IS_COMPILED:
         kind, flags = data[at], data[at + 1]
         src, dst, term = read_i64_be(data, at + 2), read_i64_be(data, at + 10), read_i64_be(data, at + 18)
@@ -150,7 +150,7 @@ def decode_raft(data: bytes, at: int, end: int) -> Message:
 
 
 def _decode_snapshot(data: bytes, at: int, end: int) -> tuple[RaftSnapshot, int]:
-    """Return the snapshot that a message offers at `at`, and the offset behind it. Raises RemoteProtocolError."""
+    """Return the snapshot that a message offers at `at`, and the offset after it. Raise RemoteProtocolError."""
     try:
         index, term, name_length, config_length = _SNAPSHOT.unpack_from(data, at)
         at += _SNAPSHOT.size
@@ -158,14 +158,14 @@ def _decode_snapshot(data: bytes, at: int, end: int) -> tuple[RaftSnapshot, int]
         at += name_length
         config = check_configuration(data[at : at + config_length])
     except (struct.error, ValueError) as error:
-        raise RemoteProtocolError(f"unreadable snapshot: {error}") from error
+        raise RemoteProtocolError(f"malformed snapshot: {error}") from error
     if at + config_length > end or index >= NUMBER_MAX or term >= NUMBER_MAX:
         raise RemoteProtocolError(f"a snapshot at {index} of term {term} is longer than its message or out of range")
     return RaftSnapshot(index, term, config, name), at + config_length
 
 
 def _decode_entries(data: bytes, at: int, end: int, count: int) -> list[Entry]:
-    """Return the entries in data[at:end], which must fill it. Raises RemoteProtocolError."""
+    """Return the entries in data[at:end], which must fill it. Raise RemoteProtocolError."""
     entries: list[Entry] = []
     for _ in range(count):
         start = at + _ENTRY_BYTES
@@ -190,30 +190,30 @@ def _decode_entries(data: bytes, at: int, end: int, count: int) -> list[Entry]:
 
 
 def _check_level(data: bytes, index: int) -> None:
-    """Raise RemoteProtocolError for a LEVEL entry that could not be applied."""
+    """Raise RemoteProtocolError for a LEVEL entry that cannot be applied."""
     try:
         decode_level(data)
     except ValueError as error:
-        raise RemoteProtocolError(f"unreadable entry {index}: {error}") from error
+        raise RemoteProtocolError(f"malformed entry {index}: {error}") from error
 
 
 def _check_config(data: bytes, index: int) -> None:
-    """Raise RemoteProtocolError for a CONFIG entry that could not be applied."""
+    """Raise RemoteProtocolError for a CONFIG entry that cannot be applied."""
     try:
         check_configuration(data)
     except ValueError as error:
-        raise RemoteProtocolError(f"unreadable configuration in entry {index}: {error}") from error
+        raise RemoteProtocolError(f"malformed configuration in entry {index}: {error}") from error
 
 
 def encode_forward(term: int, first: int, commands: list[bytes]) -> bytes:
-    """Return the frame with commands for the leader of `term`, numbered from `first`."""
+    """Encode commands for the leader of `term`, numbered from `first`."""
     return frame(FORWARD, _FORWARD.pack(term, first) + b"".join(commands))
 
 
 def decode_forward(data: bytes, at: int, end: int) -> tuple[int, int, list[bytes]]:
-    """Return (term, number of the first command, commands). Raises RemoteProtocolError."""
+    """Return (term, number of the first command, commands). Raise RemoteProtocolError."""
     if end - at < _FORWARD_BYTES:
-        raise RemoteProtocolError(f"forward of {end - at} bytes")
+        raise RemoteProtocolError(f"a forward has {end - at} bytes")
     if IS_COMPILED:
         term, first = read_i64_be(data, at), read_i64_be(data, at + 8)
     else:
@@ -230,7 +230,7 @@ def decode_forward(data: bytes, at: int, end: int) -> tuple[int, int, list[bytes
         if stop > end or stop - at < COMMAND_HEADER_BYTES:
             raise RemoteProtocolError("a forwarded command is longer than its frame or shorter than its header")
         if stop - at > COMMAND_BYTES_MAX:
-            raise RemoteProtocolError(f"a forwarded command of {stop - at} bytes, allowed are {COMMAND_BYTES_MAX}")
+            raise RemoteProtocolError(f"a forwarded command has {stop - at} bytes; the limit is {COMMAND_BYTES_MAX}")
         commands.append(data[at:stop])
         at = stop
     return term, first, commands

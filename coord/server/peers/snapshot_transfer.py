@@ -2,12 +2,12 @@
 
     sender (SnapshotOutbox)                    receiver (SnapshotInbox)
     CHUNK*                   ---------------->  append to a draft
-    SNAPSHOT (Raft message)  ---------------->  read the draft into a new state, a chunk per turn; make it durable
+    SNAPSHOT (Raft message)  ---------------->  restore a state from the draft, a chunk per turn; make the file durable
                              <----------------  RECEIVED(ok)
 
 The sender keeps at most `WINDOW_BYTES` in the link's queue, so heartbeats never wait behind a large state. The SNAPSHOT
-message follows the last chunk on the same stream. So the file is complete when the message arrives, or never will be.
-The receiver gives the message to its Raft core once the state behind it is durable.
+message follows the last chunk on the same stream. So when the message arrives, the file is either complete or will
+never be. The receiver passes the message to its Raft core after the state is durable.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from coord.tree.snapshot import SnapshotDecoder as StateReader
 
 log = Logger(__name__)
 
-#: Bytes of a snapshot in a link's queue at any time.
+#: Limit of a snapshot's bytes in a link's queue.
 WINDOW_BYTES: Final = 1 << 20
-#: A snapshot longer than this is refused by the receiver.
+#: Longest snapshot that a receiver accepts.
 SNAPSHOT_BYTES_MAX: Final = 16 << 30
-#: The receiver syncs its file this often, so that no long sync delays the end of a transfer.
+#: Bytes between two syncs at the receiver, so that no long sync delays the end of a transfer.
 SYNC_BYTES: Final = 8 << 20
-#: Znodes of a replaced state that are freed in one turn: a few ms.
-DISMANTLED_PER_STEP: Final = 20_000
-#: The receiver accepts no snapshot for this long after its disk has rejected one, mostly for lack of room.
+#: Znodes of a replaced state that are freed in one turn, which takes a few ms.
+FREED_PER_STEP: Final = 20_000
+#: How long the receiver accepts no snapshot after its disk has rejected one, usually for lack of space.
 REFUSED_MS: Final = 5000
 
 
 class TransferLinks(Protocol):
-    """The links, as far as a transfer needs them."""
+    """The links, as a transfer uses them."""
 
     def send(self, peer: int, frame: bytes) -> bool:
-        """See `PeerDoor.send`."""
+        """See `PeerTransport.send`."""
         ...
 
     def backlog(self, peer: int) -> int:
-        """See `PeerDoor.backlog`."""
+        """See `PeerTransport.backlog`."""
         ...
 
 
 class _Sending:
-    """A transfer to one peer: how much of the file is in the link's queue, and the message that follows it."""
+    """A transfer to one peer: position in the file, and the message that follows it."""
 
     def __init__(self, message: Message, name: str, reader: SnapshotReader) -> None:
         self.message = message
@@ -65,7 +65,7 @@ class _Sending:
 
 
 class SnapshotOutbox:
-    """Transfers this node is sending, at most one per peer."""
+    """The transfers that this node sends, at most one per peer."""
 
     def __init__(self, snapshots: Snapshots, links: TransferLinks) -> None:
         self._snapshots = snapshots
@@ -74,7 +74,7 @@ class SnapshotOutbox:
         self._is_doubtful = False
 
     def begin(self, message: Message, core: RaftCore) -> None:
-        """Send the snapshot that `message` offers, then the message. An earlier transfer to that peer ends."""
+        """Send the snapshot that `message` offers, then the message. An earlier transfer to the peer ends."""
         assert message.snapshot is not None, "SNAPSHOT message without a snapshot"
         peer = message.dst
         self._drop(peer)
@@ -103,7 +103,7 @@ class SnapshotOutbox:
                     break
 
     def _send_next(self, peer: int, sending: _Sending) -> bool:
-        """Send the next chunk, or the message behind the last one. Return False without a link. Raises OSError."""
+        """Send the next chunk, or the message after the last one. Return False without a link. Raise OSError."""
         if sending.offset < sending.total:
             data = sending.reader.read_raw(sending.offset, codec.CHUNK_BYTES)
             chunk = codec.Chunk(sending.name, sending.total, sending.offset, data)
@@ -117,7 +117,7 @@ class SnapshotOutbox:
         return True
 
     def ended(self, peer: int, name: str, ok: bool, core: RaftCore) -> None:
-        """Handle RECEIVED: the peer has the snapshot (`ok`), or could not use it."""
+        """Handle RECEIVED: the peer has the snapshot (`ok`), or rejected it."""
         sending = self._sending.get(peer)
         if sending is not None and sending.name == name:
             self._drop(peer)
@@ -125,12 +125,12 @@ class SnapshotOutbox:
             core.snapshot_status(peer, ok)
 
     def take_doubt(self) -> bool:
-        """Return True if a transfer has failed since the last call: the file may be damaged here. Clear the mark."""
+        """Return True, once, if a transfer has failed since the last call: this node's file may be damaged."""
         doubt, self._is_doubtful = self._is_doubtful, False
         return doubt
 
     def peer_lost(self, peer: int, core: RaftCore) -> None:
-        """End the transfer to a peer whose link broke. The Raft core decides whether to begin again."""
+        """End the transfer to a peer whose link broke. The Raft core decides whether to start over."""
         if peer in self._sending:
             self._drop(peer)
             core.snapshot_status(peer, False)
@@ -142,21 +142,21 @@ class SnapshotOutbox:
 
 
 class Arrival:
-    """The end of a transfer to this node: `machine` holds the state, or `error` says why there is none."""
+    """The end of a transfer to this node: `machine` has the state, or `error` the reason why there is none."""
 
     def __init__(self, peer: int, message: Message, machine: StateMachine | None, error: str = "") -> None:
         self.peer = peer
-        #: The SNAPSHOT message, for the Raft core if there is a machine.
+        #: The SNAPSHOT message, which the Raft core gets if there is a machine.
         self.message = message
         self.machine = machine
         self.error = error
 
 
 class _Restoring:
-    """A complete file that is read into a state, a chunk per turn."""
+    """A complete file from which a state is restored, a chunk per turn."""
 
     def __init__(self, peer: int, message: Message, name: str, draft: SnapshotDraft, supported: int) -> None:
-        """Raises StorageError, OSError."""
+        """Open the draft. Raise StorageError, OSError."""
         self.peer = peer
         self.message = message
         self.name = name
@@ -166,7 +166,7 @@ class _Restoring:
         self.state = StateReader(name, supported)
 
     def step(self) -> StateMachine | None:
-        """Read one chunk. Return the state once it is whole and its file durable. Raises StorageError, OSError."""
+        """Restore one chunk. Return the complete state when its file is durable. Raise StorageError, OSError."""
         chunk = next(self.chunks, None)
         if chunk is not None:
             self.state.feed(chunk)
@@ -183,24 +183,24 @@ class _Restoring:
 
 
 class SnapshotInbox:
-    """Transfers to this node, at most one per peer. One complete file at a time is read into a state."""
+    """The transfers to this node, at most one per peer. One complete file at a time is restored into a state."""
 
     def __init__(self, snapshots: Snapshots, supported: int = SUPPORTED) -> None:
         self._snapshots = snapshots
         self._supported = supported
         self._drafts: dict[int, tuple[str, SnapshotDraft]] = {}
         self._restoring: _Restoring | None = None
-        #: Peer -> the transfer whose further chunks are ignored, since this node's disk rejected one.
+        #: Peer -> transfer whose further chunks are ignored, because this node's disk rejected one.
         self._refused: dict[int, str] = {}
         self._not_before_ms = 0
 
     def take(self, peer: int, chunk: codec.Chunk, now_ms: int) -> bool:
-        """Append a chunk to its draft. Return False when the disk rejects the transfer: the caller answers RECEIVED.
+        """Append a chunk to its draft. Return False if the disk rejects the transfer: the caller sends RECEIVED.
 
-        Raises RemoteProtocolError for a chunk that does not continue its draft.
+        Raise RemoteProtocolError for a chunk that does not continue its draft.
         """
         if chunk.total > SNAPSHOT_BYTES_MAX or chunk.offset + len(chunk.data) > chunk.total:
-            raise RemoteProtocolError(f"snapshot of {chunk.total} bytes, chunk at {chunk.offset}")
+            raise RemoteProtocolError(f"a chunk at {chunk.offset} exceeds its snapshot of {chunk.total} bytes")
         if chunk.offset == 0:
             self.peer_lost(peer)
             if now_ms < self._not_before_ms:
@@ -217,7 +217,7 @@ class SnapshotInbox:
             return True
         name, draft = self._drafts.get(peer, ("", None))
         if draft is None or name != chunk.name or draft.size != chunk.offset:
-            raise RemoteProtocolError(f"chunk of {chunk.name} at {chunk.offset} does not continue what was received")
+            raise RemoteProtocolError(f"chunk of {chunk.name} at {chunk.offset} does not continue its draft")
         try:
             draft.append(chunk.data)
             if draft.size % SYNC_BYTES < len(chunk.data):
@@ -229,8 +229,8 @@ class SnapshotInbox:
 
     def _refuse(self, peer: int, name: str, error: OSError, now_ms: int) -> None:
         log.error(
-            "cannot keep snapshot {name} from node {peer}: {error}; rejecting snapshots for {seconds} s. Make room, or"
-            " check the disk",
+            "cannot write snapshot {name} from node {peer}: {error}; rejecting snapshots for {seconds} s. Free disk"
+            " space, or check the disk",
             name=name,
             peer=peer,
             error=error.strerror or str(error),
@@ -241,9 +241,9 @@ class SnapshotInbox:
         self._not_before_ms = now_ms + REFUSED_MS
 
     def complete(self, peer: int, message: Message) -> Arrival | None:
-        """Begin to read the file of a SNAPSHOT message; `step` goes on. Return how it ended if there is no such file.
+        """Begin to restore the file of a SNAPSHOT message; `step` continues. Return the end if there is no such file.
 
-        Return None as well for a transfer whose rejection the sender knows.
+        Return None, too, for a transfer whose rejection the sender knows.
         """
         assert message.snapshot is not None, "SNAPSHOT message without a snapshot"
         name = message.snapshot.handle
@@ -254,7 +254,7 @@ class SnapshotInbox:
             return Arrival(peer, message, None, f"the message arrived without the file {name}")
         before = self._restoring
         if before is not None:
-            # It came from another leader. The snapshot of the present leader replaces it.
+            # It came from an earlier leader. The snapshot of the present leader replaces it.
             before.discard()
             self._restoring = None
         try:
@@ -265,17 +265,17 @@ class SnapshotInbox:
         self._restoring = found
         meta = found.file.meta
         if meta.index != message.snapshot.index or meta.name() != name:
-            return self._give_up(found, f"{name} holds the state at {meta.index}")
+            return self._give_up(found, f"{name} has the state at index {meta.index}")
         return None
 
     def is_restoring(self) -> bool:
-        """Return True if `step` has something to do."""
+        """Return True if `step` has work to do."""
         return self._restoring is not None
 
     def step(self, now_ms: int) -> Arrival | None:
-        """Read one chunk, so that a large state does not delay heartbeats and clients. Return the end, None before.
+        """Restore one chunk, so that a large state does not delay heartbeats and clients. Return the end, None before.
 
-        Raises UnsupportedLevel: the store has a higher feature level than this build, and the node must stop.
+        Raise UnsupportedLevel if the store has a higher feature level than this build: the node must stop.
         """
         found = self._restoring
         if found is None:
@@ -306,8 +306,8 @@ class SnapshotInbox:
             self._restoring = None
 
 
-class Dismantling:
-    """States that were replaced, freed piece by piece: freeing a million znodes at once takes a second."""
+class GradualFree:
+    """Replaced states that are freed piece by piece: freeing a million znodes at once takes a second."""
 
     def __init__(self) -> None:
         self._trees: list[dict[bytes, ZNode]] = []
@@ -317,11 +317,11 @@ class Dismantling:
         self._trees.append(machine.tree.nodes)
 
     def step(self) -> bool:
-        """Free some znodes. Return True if there are more."""
+        """Free some znodes. Return True if more are left."""
         if not self._trees:
             return False
         nodes = self._trees[-1]
-        for _ in range(min(len(nodes), DISMANTLED_PER_STEP)):
+        for _ in range(min(len(nodes), FREED_PER_STEP)):
             nodes.popitem()
         if not nodes:
             self._trees.pop()

@@ -1,6 +1,6 @@
-"""What a node does about its own state: start, repair, comparison with the other replicas.
+"""Recovery and integrity of a node's own state.
 
-startup.py     newest whole snapshot, the log behind it, and the core made of both
-repair.py      damaged files in a store whose other members have everything
-divergence.py  replicas compare digests while they run; a replica that differs from the majority stops
+startup.py     recovery at the start: newest valid snapshot, the log after it, and the core
+repair.py      repair of damaged files in a store whose other members have the whole state
+divergence.py  comparison of digests between running replicas; a replica that differs from the majority stops
 """

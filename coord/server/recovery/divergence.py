@@ -1,18 +1,18 @@
-"""Replicas compare digests while they run: a replica that differs from the majority stops.
+"""Comparison of digests between running replicas: a replica that differs from the majority stops.
 
-All nodes apply the same log, so behind the same entry all have the same zxid and the same digest. If one node differs,
-a bug, a flipped bit in its memory or a changed file has altered what clients read there. Rounds of comparison find it:
+All nodes apply the same log, so after the same entry all have the same zxid and the same digest. If one node differs, a
+bug, a flipped bit in its memory or a changed file has altered what clients read there. Rounds of comparison find it:
 
-- Every `COMPARE_MS`, if an entry was applied or a peer has connected, the leader sends its digest behind the last
-  applied entry to every peer and asks for theirs. Under load it takes the last index that all nodes remember (each
-  `NodeSettings.compare_every`th).
-- A node that is asked sends its own digest at that index to every peer, as soon as it has applied that far. It
-  remembers the digests of the last `REMEMBERED` entries.
-- Each node judges only itself. If a majority of the voters has one digest and this node another, this node stops. An
-  agreeing majority never stops, whichever node leads or is missing. Without a majority (two voters that differ) no node
-  can know which is right: both log the difference and go on.
+- Every `COMPARE_MS`, if an entry was applied or a peer has connected, the leader sends its digest after the last
+  applied entry to every peer and asks for theirs. Under load it uses the last index at which all nodes keep a digest
+  (each `NodeSettings.compare_every`th).
+- A node that is asked sends its own digest at that index to every peer as soon as it has applied that index. It keeps
+  the digests of the last `REMEMBERED` entries.
+- Each node decides only about itself. If a majority of the voters has one digest and this node has another, this node
+  stops. A majority that agrees never stops, whichever node leads or is missing. Without a majority (two voters that
+  differ) no node can know which digest is right: both log the difference and continue.
 
-The log names nodes that differ; they decide for themselves.
+Nodes log which other nodes differ; those nodes decide for themselves.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ log = Logger(__name__)
 COMPARE_MS: Final = 1000
 #: A round ends after this time even if some members have sent no digest.
 PATIENCE_MS: Final = 30_000
-#: Number of entries behind which a node remembers its digest.
+#: Number of entries after which a node keeps its digest.
 REMEMBERED: Final = 4096
-#: Rounds that a node keeps at a time; a node far behind keeps the oldest, which it reaches first.
+#: Limit of concurrent rounds. A node far behind keeps the oldest ones, which it reaches first.
 ROUNDS_MAX: Final = 16
 
-#: (zxid, digest) behind an entry.
+#: (zxid, digest) after an entry.
 State = tuple[int, int]
 
 
@@ -56,7 +56,7 @@ class DivergenceCheck:
     def __init__(
         self, node_id: int, send: Callable[[int, bytes], bool], now: Callable[[], State] | None = None
     ) -> None:
-        """`send(peer, frame)` as `PeerDoor.send`; `now`: the state behind the last entry, where `passed` is used."""
+        """`send` is `PeerTransport.send`; `now` returns the state after the last entry, needed if `passed` is used."""
         self._id = node_id
         self._send = send
         self._now = now
@@ -65,7 +65,7 @@ class DivergenceCheck:
         #: By index modulo REMEMBERED: (index, zxid, digest).
         self._own: list[tuple[int, int, int]] = [(0, 0, 0)] * REMEMBERED
         self._last = 0
-        #: The newest index that is remembered, and the last one of the tick before.
+        #: Newest index with a digest, and the last index at the previous tick.
         self._remembered = 0
         self._seen = 0
         self._rounds: dict[int, _Round] = {}
@@ -74,22 +74,22 @@ class DivergenceCheck:
         self._began_ms = 0
         self._began_at = 0
         self._has_newcomer = False
-        #: Peers that the log has named, until they agree again.
-        self._named: dict[int, None] = {}
+        #: Peers that differ and have been logged, until they agree again.
+        self._logged: dict[int, None] = {}
         #: Index of the newest round in which a majority of the voters had this node's digest.
         self.agreed_index = 0
 
     def applied(self, index: int, zxid: int, digest: int) -> None:
-        """Remember this node's state behind the entry at `index`, just applied."""
+        """Keep this node's state after the entry at `index`, just applied."""
         self._own[index % REMEMBERED] = (index, zxid, digest)
         self._last = self._remembered = index
 
     def passed(self, index: int) -> None:
-        """Note that the entry at `index` is applied, without a digest: computing one per entry costs too much."""
+        """Record that the entry at `index` is applied, without a digest: computing one per entry is too expensive."""
         self._last = index
 
     def tick(self, now_ms: int, *, leads: bool, voters: list[int], members: list[int]) -> None:
-        """Answer and end rounds; as the leader, begin one. Raises StateDiverged."""
+        """Answer and end rounds; as the leader, begin one. Raise StateDiverged."""
         self._voters = voters
         self._members = members
         rounds = self._rounds
@@ -99,7 +99,7 @@ class DivergenceCheck:
                 self._answer(index, found)
             elif now_ms - found.since_ms > PATIENCE_MS:
                 self._end(index, found)
-        # At rest all nodes know their digest behind the last entry, else only at the indexes that all remember.
+        # Without load all nodes have their digest after the last entry, else only at common indexes.
         at = self._last if self._last == self._seen else self._remembered
         self._seen = self._last
         has_reason = at > self._began_at or self._has_newcomer
@@ -112,15 +112,15 @@ class DivergenceCheck:
                 self._answer(at, begun, asks=True)
 
     def peer_arrived(self) -> None:
-        """Begin a round even if no entry follows: a peer has connected and may have another state."""
+        """Begin a round even without a new entry: a peer has connected and may have another state."""
         self._has_newcomer = True
 
-    def heard(self, peer: int, index: int, zxid: int, digest: int, asks: bool, now_ms: int) -> None:
-        """Handle a peer's digest behind the entry at `index`. Raises StateDiverged."""
+    def take_digest(self, peer: int, index: int, zxid: int, digest: int, asks: bool, now_ms: int) -> None:
+        """Handle a peer's digest after the entry at `index`. Raise StateDiverged."""
         found = self._rounds.get(index)
         if found is None:
             if not asks and index <= self._answered:
-                return  # that round is over
+                return  # the round has ended
             found = self._round(index, now_ms)
             if found is None:
                 return
@@ -130,10 +130,10 @@ class DivergenceCheck:
         if not found.is_answered and index <= self._last:
             self._answer(index, found)
         elif self._id in found.digests:
-            self._judge(index, found)
+            self._evaluate(index, found)
 
     def _round(self, index: int, now_ms: int) -> _Round | None:
-        """Return the round about this index, None if there are too many others."""
+        """Return the round for this index, or None at the limit of rounds."""
         found = self._rounds.get(index)
         if found is None and len(self._rounds) < ROUNDS_MAX:
             found = self._rounds[index] = _Round(now_ms)
@@ -147,7 +147,7 @@ class DivergenceCheck:
             self.applied(index, *self._now())
         kept, zxid, digest = self._own[index % REMEMBERED]
         if kept != index:
-            # This node installed a snapshot beyond the index, or applied it long ago.
+            # This node installed a snapshot beyond the index, or applied the index long ago.
             del self._rounds[index]
             return
         found.digests[self._id] = (zxid, digest)
@@ -155,9 +155,9 @@ class DivergenceCheck:
         for peer in self._members:
             if peer != self._id:
                 self._send(peer, frame)
-        self._judge(index, found)
+        self._evaluate(index, found)
 
-    def _judge(self, index: int, found: _Round) -> None:
+    def _evaluate(self, index: int, found: _Round) -> None:
         own = found.digests[self._id]
         needed = majority(len(self._voters))
         for state in sorted(set(found.digests.values())):
@@ -167,20 +167,20 @@ class DivergenceCheck:
             if state != own:
                 raise StateDiverged(index, own, state, agreeing)
             self.agreed_index = max(self.agreed_index, index)
-            self._named.pop(self._id, None)
-            self._name_others(index, found, own)
+            self._logged.pop(self._id, None)
+            self._log_others(index, found, own)
         if all(member in found.digests for member in self._members):
             self._end(index, found)
 
-    def _name_others(self, index: int, found: _Round, right: State) -> None:
+    def _log_others(self, index: int, found: _Round, right: State) -> None:
         for peer, state in sorted(found.digests.items()):
             if state == right:
-                self._named.pop(peer, None)
-            elif peer not in self._named:
-                self._named[peer] = None
+                self._logged.pop(peer, None)
+            elif peer not in self._logged:
+                self._logged[peer] = None
                 log.error(
-                    "node {peer} has another state than the majority behind entry {index}: zxid {zxid:#x} digest"
-                    " {digest:016x}, here {own_zxid:#x} {own:016x}. It stops itself",
+                    "node {peer} differs from the majority after entry {index}: zxid {zxid:#x} digest {digest:016x},"
+                    " here {own_zxid:#x} {own:016x}. Node {peer} stops itself",
                     peer=peer,
                     index=index,
                     zxid=state[0],
@@ -195,11 +195,11 @@ class DivergenceCheck:
         states = set(found.digests.values())
         if len(states) < 2 or self._id not in found.digests or self.agreed_index >= index:
             return
-        if self._id not in self._named:
-            self._named[self._id] = None
+        if self._id not in self._logged:
+            self._logged[self._id] = None
             log.error(
-                "the nodes' states differ behind entry {index} and no majority says which is right: {states}. Stop all"
-                " but one of them and compare their directories: rk coord verify DIR DIR",
+                "the states of the nodes differ after entry {index} and no majority decides which is right: {states}."
+                " Stop all but one of them and compare their directories: rk coord verify DIR DIR",
                 index=index,
                 states=_listed(found.digests.items()),
             )

@@ -1,18 +1,18 @@
 """Repair of a node with damaged files, in a store whose other nodes have the whole state.
 
-The lost entries or votes may have been part of a majority. So a repaired node starts as one that lost its disk
+The lost entries or votes may have been part of a majority. So a repaired node starts as a node that lost its disk
 (`coord.server.membership.joining`): it does not count until the leader has made it a learner and then a voter again.
-Its new memory is on the disk before any file is moved, so a crash in between does no harm.
+Its new memory is on the disk before any file is moved, so a crash in between is harmless.
 
 Damaged files are moved to the folder `damaged`, not removed: if other disks turn out to be worse, they may be the best
 copy. While that folder exists no second repair begins: a disk that damages its files again must be replaced. (An
 interrupted repair is completed.) Readable snapshots stay.
 
-A store of one node has no other copy, and a lost vote harms no other node. There, damage that the newest whole snapshot
-covers is skipped (`coord.storage.covered`): nothing is missing, so the node starts at once.
+A store of one node has no other copy, and a lost vote harms no other node. There, damage that the newest valid snapshot
+covers is skipped (`coord.storage.covered`): no data is missing, so the node starts at once.
 
-Repair is refused, with file and byte, if the other nodes cannot bring the state: in a store of one or two voters, where
-the others are no majority; if no file tells who the other members are; for files of another format.
+Repair is rejected, with file and byte, if the other nodes cannot send the state: in a store of one or two voters, where
+the others are not a majority; if no file has the other members; for files of another format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coord.env import Disk, Rng
 from coord.errors import CorruptRecord, StorageError
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import CONFIG
-from coord.server.membership.joining import MARK, VOTERS_MIN, forget
+from coord.server.membership.joining import JOINING_FILE, VOTERS_MIN, renew_memory
 from coord.server.recovery.startup import (
     KEEP_ENTRIES,
     SNAPSHOT_FOLDER,
@@ -56,11 +56,11 @@ def recover_or_repair(
     keep_entries: int = KEEP_ENTRIES,
     supported: int = SUPPORTED,
 ) -> Recovery:
-    """Recover; if the files are damaged and the other nodes can bring the state, set the damaged files aside.
+    """Recover; if the files are damaged and the other nodes have the state, set the damaged files aside.
 
-    In a store of one node, set aside damage that the newest whole snapshot covers.
+    In a store of one node, set aside damage that the newest valid snapshot covers.
 
-    Raises CorruptRecord, StorageError, UnsupportedLevel, OSError: the node must not start.
+    Raise CorruptRecord, StorageError, UnsupportedLevel, OSError: the node must not start.
     """
 
     def attempt() -> Recovery:
@@ -76,8 +76,8 @@ def recover_or_repair(
         if why:
             raise IrreparableError(error, why) from error
         log.error(
-            "the log is set aside in {folder}: {error}. This node takes its state from the others and votes once it has"
-            " caught up. Check its disk",
+            "moved the damaged log to {folder}: {error}. This node receives its state from the others and votes again"
+            " when it has caught up. Check its disk",
             folder=disk.where(ASIDE),
             error=str(error),
         )
@@ -86,8 +86,8 @@ def recover_or_repair(
 
 
 def has_forgotten(disk: Disk) -> bool:
-    """Return True if this node came back without its memory and does not count yet: its older votes are unknown."""
-    return MARK in disk.names("")
+    """Return True if this node lost its memory and does not count yet: its earlier votes are unknown."""
+    return JOINING_FILE in disk.names("")
 
 
 class IrreparableError(StorageError):
@@ -99,13 +99,13 @@ class IrreparableError(StorageError):
 
 
 def covered_alone(disk: Disk, node_id: int, position: SnapshotMeta) -> Covered:
-    """Read the log of a node that is its whole store past damage that its newest whole snapshot covers.
+    """Read the log of a store's only node past damage that its newest valid snapshot covers.
 
-    Raises NotCovered when the node is not alone, or when the snapshot does not cover the damage; StorageError, OSError
-    as `coord.storage.covered.read_covered`.
+    Raise NotCovered if the node is not alone or the snapshot does not cover the damage; StorageError and OSError as
+    `coord.storage.covered.read_covered`.
     """
-    if not position.index or MARK in disk.names("") or not _is_alone(node_id, position.config):
-        raise NotCovered(f"{disk.where(SNAPSHOT_FOLDER)}: no snapshot of a store that consists of node {node_id}")
+    if not position.index or JOINING_FILE in disk.names("") or not _is_alone(node_id, position.config):
+        raise NotCovered(f"{disk.where(SNAPSHOT_FOLDER)}: no snapshot of a store whose only node is {node_id}")
     covered = read_covered(disk, WAL_FOLDER, position.index, position.term, node_id)
     for entry in covered.log.entries:
         if entry.index > position.index and entry.kind == CONFIG and not _is_alone(node_id, entry.data):
@@ -114,7 +114,7 @@ def covered_alone(disk: Disk, node_id: int, position: SnapshotMeta) -> Covered:
 
 
 def _is_alone(node_id: int, config: bytes) -> bool:
-    """Return True if a configuration has this member and no other."""
+    """Return True if this node is the only member of a configuration."""
     try:
         found = decode_configuration(config)
     except ValueError:
@@ -128,12 +128,12 @@ def _skip_covered(disk: Disk, node_id: int, supported: int) -> bool:
     try:
         covered = covered_alone(disk, node_id, position)
     except (NotCovered, CorruptRecord) as why:
-        log.info("the damaged log cannot be read past its damage: {why}", why=str(why))
+        log.info("cannot skip the damage in the log: {why}", why=str(why))
         return False
     for damage in covered.damage:
         log.error(
-            "skipped damage in the log: {damage}. Nothing is missing: the snapshot at {snapshot} covers it, and the log"
-            " behind is whole to entry {last}. The damaged segments are set aside in {folder}. Check the disk",
+            "skipped damage in the log: {damage}. No data is missing: the snapshot at {snapshot} covers it, and the log"
+            " after it is valid up to entry {last}. The damaged segments are in {folder}. Check the disk",
             damage=str(damage),
             snapshot=position.index,
             last=covered.log.last_index(),
@@ -144,29 +144,29 @@ def _skip_covered(disk: Disk, node_id: int, supported: int) -> bool:
 
 
 def _objection(disk: Disk, node_id: int, began: list[int] | Configuration) -> str:
-    """Return why this node may not discard its log, "" if it may."""
+    """Return why this node may not discard its log, or "" if it may."""
     names = disk.names("")
-    if ASIDE in names and MARK not in names and disk.names(ASIDE):
+    if ASIDE in names and JOINING_FILE not in names and disk.names(ASIDE):
         return (
-            f"It was repaired before, {disk.where(ASIDE)} is still there. Replace the disk; or, if you trust it, remove"
-            " that folder and start again"
+            f"The node was repaired before: {disk.where(ASIDE)} still exists. Replace the disk, or, if you trust it,"
+            " remove that folder and start again"
         )
     voters = _voters(disk, began)
     if node_id not in voters:
-        # An observer, or a node that never became a voter: no majority has counted its log.
+        # An observer, or a node that never became a voter: its log was never part of a majority.
         return ""
     if len(voters) == 1:
         return "No other node has this state: restore a backup (rk coord restore)"
     if len(voters) < VOTERS_MIN:
         return (
-            "Of two nodes the other one is no majority and cannot bring the state: keep a copy of this directory, then"
+            "With two voters the other one is no majority and cannot send the state: copy this directory, then"
             " make a new store from a backup of the other node"
         )
     return ""
 
 
 def _voters(disk: Disk, began: list[int] | Configuration) -> list[int]:
-    """Return the voters according to the newest readable snapshot, else according to META."""
+    """Return the voters of the newest readable snapshot, else those of META."""
     snapshots = Snapshots(disk, SNAPSHOT_FOLDER)
     for name in snapshots.names():
         try:
@@ -183,8 +183,8 @@ def _voters(disk: Disk, began: list[int] | Configuration) -> list[int]:
 
 
 def _set_aside(disk: Disk, rng: Rng) -> None:
-    """Mark this node as one that lost its disk, then move the log away. Damaged snapshots go when they are found."""
-    forget(disk, rng)
+    """Mark this node as one that lost its disk, then move the log away. Damaged snapshots are moved when found."""
+    renew_memory(disk, rng)
     expect_nothing(disk)
     disk.make_folder(ASIDE)
     there = set(disk.names(ASIDE))

@@ -1,9 +1,9 @@
-"""Recovery at the start: the newest whole snapshot, the log behind it, and a core made of both.
+"""Recovery at the start: the newest valid snapshot, the log after it, and a core made of both.
 
 Snapshot and log are separate files, so a crash can fall between them. A snapshot from the leader is durable before the
-log refers to it. After a crash at that point the log ends before the snapshot, or contradicts it, and the term on disk
+log refers to it. After a crash at that point the log ends before the snapshot or contradicts it, and the term on disk
 may be older than the snapshot's. `recover` first writes the missing base into the log: otherwise the next entries would
-leave a gap, and the log behind the gap could not be read.
+leave a gap, and the log after the gap could not be read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import LEVEL, Entry, HardState, bootstrap
 from coord.raft.messages import RaftSnapshot as RaftSnapshot
 from coord.storage.reading import Recovered
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.segments import SEGMENT_BYTES
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Wal, open_wal
@@ -36,15 +36,15 @@ KEEP_ENTRIES: Final = 10_000
 
 
 class GapInLogError(StorageError):
-    """Raised if entries between the newest whole snapshot and the log are missing."""
+    """Raised if entries between the newest valid snapshot and the log are missing."""
 
 
-class TermSpent(StorageError):  # noqa: N818 - a state of affairs
-    """Raised for a node in a term that no election can follow."""
+class TermExhausted(StorageError):  # noqa: N818 - a state of affairs
+    """Raised for a node in the last term, after which no election is possible."""
 
 
 class Recovery:
-    """The parts of a node that come from its disk; machine and core are at `position`."""
+    """The parts of a node that are read from its disk; machine and core are at `position`."""
 
     def __init__(
         self, wal: Wal, snapshots: Snapshots, machine: StateMachine, position: SnapshotMeta, core: RaftCore
@@ -66,12 +66,12 @@ def recover(
     keep_entries: int = KEEP_ENTRIES,
     supported: int = SUPPORTED,
 ) -> Recovery:
-    """Read the data directory. A new directory gives the empty state of a store that `began` with these members.
+    """Read the data directory. In a new directory return the empty state of a store that `began` with these members.
 
     Up to `keep_entries` entries that the snapshot covers are kept in memory, for peers that are a little behind.
 
-    Raises CorruptRecord, StorageError, OSError: the node must not start on these files. Raises UnsupportedLevel when
-    the state, or an entry of the log, committed or not, has a feature level above `supported`.
+    Raise CorruptRecord, StorageError, OSError: the node must not start on these files. Raise UnsupportedLevel if the
+    state or an entry of the log, committed or not, has a feature level above `supported`.
     """
     snapshots = Snapshots(disk, SNAPSHOT_FOLDER)
     machine, position = newest_state(snapshots, supported)
@@ -83,8 +83,8 @@ def recover(
     check_term(disk.where(WAL_FOLDER), max(recovered.term, recovered.last_term(), position.term))
     if position.index < recovered.base_index:
         raise GapInLogError(
-            f"{disk.where(WAL_FOLDER)}: the log begins behind entry {recovered.base_index}, the newest whole snapshot"
-            f" in {disk.where(SNAPSHOT_FOLDER)} is at {position.index}"
+            f"{disk.where(WAL_FOLDER)}: the log begins after entry {recovered.base_index}, but the newest valid"
+            f" snapshot in {disk.where(SNAPSHOT_FOLDER)} is at {position.index}"
         )
     if position.index:
         _align(wal, recovered, position)
@@ -106,11 +106,11 @@ def recover(
 
 
 def check_term(where: str, term: int) -> None:
-    """Raise TermSpent for a term that no election can follow: other nodes would refuse every message."""
+    """Raise TermExhausted for a term after which no election is possible: other nodes would reject every message."""
     if term >= TERM_MAX:
-        raise TermSpent(
-            f"{where}: this node is in term {term}, and terms end at {TERM_MAX}: a forged message has brought it there."
-            " Its data is not lost. Close the peer port to strangers, write the state to a file (rk coord backup DIR"
+        raise TermExhausted(
+            f"{where}: this node is in term {term}, and terms end at {TERM_MAX}: a forged message caused this."
+            " The data is intact. Close the peer port to other programs, write the state to a file (rk coord backup DIR"
             " FILE) and make a new store from it (rk coord restore)"
         )
 
@@ -124,7 +124,7 @@ def _has_peers(node_id: int, position: SnapshotMeta, began: list[int] | Configur
 
 def _align(wal: Wal, recovered: Recovered, position: SnapshotMeta) -> None:
     """Make the log continue the snapshot, in memory and on disk."""
-    batch = Batch()
+    batch = WriteBatch()
     place = position.index - recovered.base_index - 1
     if place >= 0:
         is_known = place < len(recovered.entries) and recovered.entries[place].term == position.term
@@ -138,12 +138,12 @@ def _align(wal: Wal, recovered: Recovered, position: SnapshotMeta) -> None:
         recovered.term, recovered.vote = position.term, 0
         batch.set_hard_state(position.term, 0)
     if batch.parts:
-        log.warn("the log did not know of the snapshot at {index}; it does now", index=position.index)
+        log.warn("added the missing record of the snapshot at index {index} to the log", index=position.index)
         wal.write([batch])
 
 
 def _check_levels(disk: Disk, entries: list[Entry], supported: int) -> None:
-    """Raise UnsupportedLevel if the log raises the level above `supported`, StorageError for entries unknown here."""
+    """Raise UnsupportedLevel if the log exceeds the level `supported`, StorageError for an unknown kind of entry."""
     where = disk.where(WAL_FOLDER)
     for entry in entries:
         if entry.kind > LEVEL:
@@ -158,7 +158,7 @@ def _check_levels(disk: Disk, entries: list[Entry], supported: int) -> None:
 
 
 def newest_state(snapshots: Snapshots, supported: int) -> tuple[StateMachine, SnapshotMeta]:
-    """Return the state of the newest whole snapshot and its position; the empty state if there is none."""
+    """Return the state of the newest valid snapshot and its position; the empty state if there is none."""
     for name in snapshots.names():
         try:
             reader = snapshots.open_named(name)
@@ -169,6 +169,6 @@ def newest_state(snapshots: Snapshots, supported: int) -> tuple[StateMachine, Sn
         except StorageError as error:
             log.error("{error}; trying an older snapshot", error=str(error))
             if isinstance(error, CorruptRecord):
-                # Retention must not count a damaged snapshot as one of those kept.
+                # Retention must not count a damaged snapshot as one that is kept.
                 snapshots.set_aside(name)
     return StateMachine(supported=supported), SnapshotMeta(0, 0, b"")

@@ -1,6 +1,6 @@
-"""Sessions of this node's clients: how long they live, and who may end them.
+"""Sessions of this node's clients: how long they live, and which node may end them.
 
-contact.py   contact with the leader: until when this node may answer its clients
-liveness.py  reports to the leader, and at the leader the end of silent sessions
-endings.py   sessions about to end, and the nodes that must agree first
+contact.py   the lease from the leader during which this node may reply to its clients
+liveness.py  reports to the leader; at the leader, the expiry of silent sessions
+endings.py   sessions that are about to expire, and the nodes that must agree first
 """

@@ -1,16 +1,17 @@
-"""Sessions that the leader is about to end, and the nodes that have to agree first.
+"""Sessions that the leader is about to expire, and the nodes that must agree first.
 
-A session is due when the leader has not heard of it for its timeout. The node that serves the client may have answered
-a request since its last report, so the leader asks: DUE. A node that has heard of the session reports at once, and the
-session lives. Otherwise the node closes the client's connection, so that it answers nothing more, and agrees: AGREED.
+A session is due when no node has reported it for its timeout. The node that serves the client may have replied to a
+request since its last report, so the leader asks the node: DUE. If the session was active, the node reports it at once,
+and the session lives. Otherwise the node closes the client's connection, so that it sends no more replies, and agrees:
+AGREED.
 
-A node that is out of contact cannot be asked. It answers clients for no longer than its lease
-(`coord.server.sessions.contact`),
-which began before its last report arrived. So the session ends its timeout after the last moment at which that node may
-have answered: `grace_ms` after its last report. The grace is longer than the lease because clocks run at different
-rates.
+A node that is out of contact cannot agree. It replies to clients only during its lease
+(`coord.server.sessions.contact`), which began before its last report arrived. So the session expires its timeout after
+the last moment at which that node may have replied: `grace_ms` after its last report. The grace is longer than the
+lease because clocks run at different rates.
 
-Who serves a session is known if the session was opened or moved under this leadership. Otherwise every node is asked.
+The leader knows which node serves a session if the session was opened or moved in this term. Otherwise it asks every
+node.
 """
 
 from __future__ import annotations
@@ -23,47 +24,48 @@ class _Due:
 
     def __init__(self, owner: int, number: int, nodes: set[int]) -> None:
         self.owner = owner
-        #: Questions with this number or a higher one are about this silence of the session, not an earlier one.
+        #: Number of the first DUE request for this silence of the session. Replies to lower numbers concern an earlier
+        #: one.
         self.number = number
-        #: Nodes that have not agreed.
+        #: Nodes that have not agreed yet.
         self.nodes = nodes
 
 
 class Endings:
-    """One leadership's view of who may still answer whom. All times are the leader's monotonic milliseconds."""
+    """The due sessions of one leader's term. All times are the leader's monotonic milliseconds."""
 
     def __init__(self, table: SessionTable, own: int, members: list[int], grace_ms: int, now_ms: int) -> None:
-        """`members` may have served clients until now under an earlier leader."""
+        """`members` may have served clients under an earlier leader."""
         self._table = table
         self._own = own
         self._grace_ms = grace_ms
-        #: Node -> when it reported last, or when this leadership began.
+        #: Node -> time of its last report, or the begin of this leadership.
         self._reports: dict[int, int] = {member: now_ms for member in members if member != own}
-        #: Nodes that answer questions: those that have reported.
-        self._speaks: set[int] = set()
-        #: Session -> the node that serves it.
+        #: Nodes that answer DUE requests: those that have sent a report with REPORT_MARK.
+        self._reporting: set[int] = set()
+        #: Session -> node that serves it.
         self._servers: dict[int, int] = {}
         self._due: dict[int, _Due] = {}
         self._number = 0
 
     def reported(self, node: int, now_ms: int) -> None:
-        """`node` has told of its clients."""
+        """Record a report of `node`."""
         self._reports[node] = now_ms
-        self._speaks.add(node)
+        self._reporting.add(node)
 
     def opened(self, session_id: int, node: int) -> None:
-        """A session was opened at `node`, or moved there."""
+        """Record that a session was opened at `node` or moved there."""
         self._servers[session_id] = node
         self._due.pop(session_id, None)
         if len(self._servers) > 2 * len(self._table) + 1000:
             self._servers = {one: at for one, at in self._servers.items() if one in self._table.sessions}
 
-    def heard(self, session_id: int) -> None:
-        """A client of the session has sent something."""
+    def touched(self, session_id: int) -> None:
+        """Record a request of the session: the session is not due."""
         self._due.pop(session_id, None)
 
     def due(self, session_id: int, owner: int, *, is_served_here: bool) -> None:
-        """The session has been silent for its timeout; `is_served_here`: this node has just closed its connection."""
+        """Record a session that was silent for its timeout; `is_served_here`: this node has closed its connection."""
         known = self._due.get(session_id)
         if known is not None and known.owner == owner:
             return
@@ -73,23 +75,23 @@ class Endings:
         self._due[session_id] = _Due(owner, self._number + 1, nodes)
 
     def questions(self) -> dict[int, tuple[int, list[int]]]:
-        """Return node -> (number of the question, sessions to ask the node about)."""
+        """Return node -> (number of the request, sessions to ask the node about)."""
         self._number += 1
         asked: dict[int, tuple[int, list[int]]] = {}
         for session_id, due in sorted(self._due.items()):
-            for node in sorted(due.nodes & self._speaks):
+            for node in sorted(due.nodes & self._reporting):
                 asked.setdefault(node, (self._number, []))[1].append(session_id)
         return asked
 
     def agreed(self, node: int, number: int, session_ids: list[int]) -> None:
-        """`node` answers none of these sessions any more."""
+        """Record that `node` sends no more replies to these sessions."""
         for session_id in session_ids:
             due = self._due.get(session_id)
             if due is not None and number >= due.number:
                 due.nodes.discard(node)
 
     def take(self, now_ms: int) -> list[tuple[int, int]]:
-        """Return and forget the (session, owner) that may end now."""
+        """Return and remove the (session, owner) pairs that may expire now."""
         ended: list[tuple[int, int]] = []
         for session_id, due in list(self._due.items()):
             session = self._table.sessions.get(session_id)

@@ -1,8 +1,8 @@
-"""The life of sessions as one node sees it: reports to the leader, and as the leader the end of silent sessions.
+"""Liveness of sessions at one node: reports to the leader; at the leader, the expiry of silent sessions.
 
-This module carries messages between the pipeline, which hears of clients, and the rules: `contact` says when a node may
-answer its clients, `endings` when the leader may end a session. The bound that both give together: no session ends
-before its timeout has passed since the last request of it that was answered.
+This module connects the pipeline, which receives requests, with the rules: `contact` decides when a node may reply to
+its clients, `endings` when the leader may expire a session. Together they guarantee that no session expires before its
+timeout has passed since its last request that got a reply.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from coord.env import Clock
 from coord.server.context import NodeContext
-from coord.server.net.interfaces import PeerDoor
+from coord.server.net.interfaces import PeerTransport
 from coord.server.peers import codec
 from coord.server.sessions.contact import IDLE_REPORT_TICKS, REPORT_MARK, REPORT_TICKS, ContactLease
 from coord.server.sessions.endings import Endings
@@ -23,14 +23,14 @@ from coord.wire.opcodes import OP_EXPIRE
 
 log = Logger(__name__)
 
-#: Contexts of read indexes with this bit are reports', the others are syncs'.
+#: Read index contexts with this bit belong to reports, the others to syncs.
 _REPORT_CONTEXTS: Final = 1 << 60
 
 
 class Liveness:
-    """Sessions of one node's clients; as the leader, all sessions."""
+    """The sessions of one node's clients; at the leader, all sessions."""
 
-    def __init__(self, context: NodeContext, peers: PeerDoor, clock: Clock, first_context: int) -> None:
+    def __init__(self, context: NodeContext, peers: PeerTransport, clock: Clock, first_context: int) -> None:
         """`first_context`: see `ContactLease`; below 2**60."""
         self.contact = ContactLease(_REPORT_CONTEXTS | first_context, context.settings.contact_lease_ms)
         self._context = context
@@ -38,28 +38,28 @@ class Liveness:
         self._clock = clock
         self._ticks = 0
         self._started_ms = clock.monotonic_ms()
-        #: Both are there while this node leads and has applied an entry of its term.
+        #: Both are set while this node leads and has applied an entry of its term.
         self.expiry: ExpiryQueue | None = None
         self.endings: Endings | None = None
 
     def may_answer(self) -> bool:
-        """Return True while contact with the leader is recent enough for answers to leave.
+        """Return True while contact with the leader is recent enough for replies to leave.
 
-        The time is that of the turn's end: all requests of the turn came before it.
+        The time is the end of the turn, when all requests of the turn have arrived.
         """
         return self.contact.holds(self._context.clients.now_ms)
 
     # --- every node
 
     def tick(self, now_ms: int) -> None:
-        """Report to the leader; as the leader, end the sessions that no node has heard of."""
+        """Report to the leader; as the leader, expire the sessions that no node has reported."""
         self._ticks += 1
         clients = self._context.clients
-        if self._ticks % IDLE_REPORT_TICKS == 0 or (self._ticks % REPORT_TICKS == 0 and clients.has_heard()):
+        if self._ticks % IDLE_REPORT_TICKS == 0 or (self._ticks % REPORT_TICKS == 0 and clients.has_active()):
             self.report(is_patient=True)
         if self.expiry is None or self.endings is None:
             return
-        self._hear(clients.take_heard(), now_ms)
+        self._touch(clients.take_active(), now_ms)
         for session_id, owner in self.expiry.expired(now_ms):
             self.endings.due(session_id, owner, is_served_here=clients.end_silent(session_id))
         self._end(now_ms)
@@ -69,32 +69,32 @@ class Liveness:
                 self._peers.send(peer, codec.encode_silent(codec.DUE, term, number, session_ids))
 
     def report(self, *, is_patient: bool) -> None:
-        """Tell the leader of the sessions that this node has heard of, and have it confirm that it leads.
+        """Report the active sessions to the leader, and have it confirm its leadership.
 
         `is_patient`: the next regular heartbeats are soon enough.
         """
         core = self._context.core
         now_ms = self._clock.monotonic_ms()
         if core.leadership is not None:
-            # The leader itself needs the lease alone.
+            # The leader needs only the lease.
             core.read_index(self.contact.report([], now_ms)[0], is_patient)
             return
-        heard = self._context.clients.take_heard()
+        active = self._context.clients.take_active()
         if not core.leader:
-            self.contact.keep(heard)
+            self.contact.keep(active)
             return
-        context, report = self.contact.report(heard, now_ms)
+        context, report = self.contact.report(active, now_ms)
         self._peers.send(core.leader, codec.encode_touch(report))
         core.read_index(context, is_patient)
 
     def answer_due(self, leader: int, term: int, number: int, session_ids: list[int]) -> None:
-        """Handle the leader's question: report what was heard of, answer no more requests of the other sessions."""
+        """Handle DUE: report the sessions that were active, and close the connections of the others."""
         core = self._context.core
         if leader != core.leader or term != core.term:
             return
         clients = self._context.clients
-        heard = {*clients.peek_heard()}
-        silent = [one for one in session_ids if one not in heard and self._knows_silent(one)]
+        active = {*clients.peek_active()}
+        silent = [one for one in session_ids if one not in active and self._confirms_silence(one)]
         for session_id in silent:
             clients.end_silent(session_id)
         if silent:
@@ -102,11 +102,12 @@ class Liveness:
         if len(silent) < len(session_ids):
             self.report(is_patient=False)
 
-    def _knows_silent(self, session_id: int) -> bool:
-        """Return True unless this node may have answered the session within its timeout.
+    def _confirms_silence(self, session_id: int) -> bool:
+        """Return True unless this node may have replied to the session within its timeout.
 
-        An earlier process of this node may have answered and died before its report: a process vouches for no silence
-        that began before its start. Clocks of nodes run at different rates, so it waits longer by the same factor.
+        An earlier process of this node may have replied and died before its report, so a process cannot confirm a
+        silence that began before its start. Clocks of nodes run at different rates, so it waits longer by the same
+        factor.
         """
         settings = self._context.settings
         session = self._context.machine.sessions.sessions.get(session_id)
@@ -116,7 +117,7 @@ class Liveness:
     # --- the leader
 
     def lead(self) -> None:
-        """Give every session its whole timeout from now on. Everything of earlier terms is applied."""
+        """Give every session its full timeout from now on. All entries of earlier terms are applied."""
         context = self._context
         settings = context.settings
         table = context.machine.sessions
@@ -126,39 +127,39 @@ class Liveness:
         self.endings = Endings(table, settings.node_id, members, settings.contact_grace_ms, now_ms)
 
     def stop_leading(self) -> None:
-        """Somebody else leads, or nobody."""
+        """Discard the leader's state: this node does not lead any more."""
         self.expiry = self.endings = None
 
     def take_report(self, peer: int, report: list[int]) -> None:
-        """Handle a TOUCH: `peer` has heard of these sessions."""
+        """Handle a TOUCH: these sessions were active at `peer`."""
         if self.endings is None:
             return
         now_ms = self._clock.monotonic_ms()
         if report and report[0] == REPORT_MARK:
             self.endings.reported(peer, now_ms)
             del report[0]
-        self._hear(report, now_ms)
+        self._touch(report, now_ms)
 
     def agreed(self, peer: int, term: int, number: int, session_ids: list[int]) -> None:
-        """Handle a node's answer to our question."""
+        """Handle AGREED, a node's reply to DUE."""
         if self.endings is not None and term == self._context.core.term:
             self.endings.agreed(peer, number, session_ids)
             self._end(self._clock.monotonic_ms())
 
     def opened(self, session_id: int, node: int) -> None:
-        """A session was opened at `node`, or moved there."""
+        """Record that a session was opened at `node` or moved there."""
         if self.expiry is not None and self.endings is not None:
             self.expiry.touch(session_id, self._clock.monotonic_ms())
             self.endings.opened(session_id, node)
 
-    def _hear(self, session_ids: list[int], now_ms: int) -> None:
+    def _touch(self, session_ids: list[int], now_ms: int) -> None:
         if self.expiry is not None and self.endings is not None:
             for session_id in session_ids:
                 self.expiry.touch(session_id, now_ms)
-                self.endings.heard(session_id)
+                self.endings.touched(session_id)
 
     def _end(self, now_ms: int) -> None:
-        """Propose the end of silent sessions that no node answers any more."""
+        """Propose the expiry of silent sessions whose nodes have agreed."""
         assert self.endings is not None
         due = self.endings.take(now_ms)
         if due:

@@ -1,6 +1,6 @@
 """Snapshots of a running node.
 
-policy.py     when a snapshot is due, and which log segments and older snapshots may go
-transfers.py  snapshots between the nodes, and the state that a leader sends
+policy.py     when a snapshot is due, and which log segments and older snapshots are removed
+transfers.py  snapshots sent to followers and received from the leader
 job.py        a forked child writes the snapshot while the node serves
 """

@@ -1,12 +1,12 @@
-"""Writing a snapshot while the node works: a forked child has a frozen copy of the state.
+"""Writing a snapshot while the node works: a forked child has a copy-on-write image of the state.
 
 `gc.freeze` before the fork keeps the garbage collector from writing to, and so copying, every page. The child uses only
 the parent's memory. It closes every inherited descriptor, so that a connection closes when the parent closes it, and it
-exits without the parent's shutdown code. It also removes the snapshots that its own makes superfluous.
+exits without the parent's shutdown code. It also removes older snapshots that its own snapshot replaces.
 
-The child never outlives its parent: a restarted node must have the directory for itself, and may write a snapshot of
-the same name. The child ignores the signals that stop the parent, which reach whole process groups; the parent ends the
-child.
+The child never outlives its parent: a restarted node needs exclusive use of the directory and may write a snapshot of
+the same name. The child ignores the signals that stop the parent, which reach whole process groups; the parent kills
+the child.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coord.tree.machine import StateMachine
 Written = Callable[[SnapshotMeta, str], None]
 Damaged = Callable[[Exception], None]
 
-#: Priority of the child: the node's own work goes first.
+#: Niceness of the child, so that the node's own work goes first.
 NICE: Final = 10
 #: The child closes inherited descriptors up to this number.
 FD_MAX: Final = 1 << 16
@@ -42,7 +42,7 @@ class InlineSnapshotJob:
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
         self.written: Written = _ignore_written
-        #: Called if the state in memory turns out to be damaged: the node must stop.
+        #: Called if the state in memory is damaged: the node must stop.
         self.damaged: Damaged = _ignore_damage
 
     def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
@@ -65,13 +65,13 @@ class ForkSnapshotJob:
         self._reactor = reactor
         self._snapshots = snapshots
         self.written: Written = _ignore_written
-        #: Called if the state in memory turns out to be damaged: the node must stop.
+        #: Called if the state in memory is damaged: the node must stop.
         self.damaged: Damaged = _ignore_damage
         self._child = 0
 
     def begin(self, meta: SnapshotMeta, machine: StateMachine) -> None:
         """See `SnapshotJob.begin`."""
-        assert self._child == 0, "a snapshot is being written"
+        assert self._child == 0, "a snapshot is already being written"
         try:
             reading, writing = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
@@ -93,7 +93,7 @@ class ForkSnapshotJob:
         self._reactor.watch(reading, lambda events: self._ended(reading, meta))  # noqa: ARG005
 
     def stop(self) -> None:
-        """Kill an unfinished child; its file is not a snapshot yet."""
+        """Kill an unfinished child. Its temporary file is not a snapshot."""
         if self._child:
             os.kill(self._child, 9)
             os.waitpid(self._child, 0)
@@ -103,7 +103,7 @@ class ForkSnapshotJob:
         """Write the snapshot in the child process. Never returns."""
         status = 1
         try:
-            # The reactor's handlers write to descriptors that are closed here, or that are this child's files by now.
+            # The reactor's signal handlers write to descriptors that this child has closed or reused.
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
@@ -112,14 +112,14 @@ class ForkSnapshotJob:
             os.closerange(writing + 1, FD_MAX)
             os.nice(NICE)
             self._snapshots.write(meta, machine.snapshot_chunks())
-            # Removing a large file takes a while. The parent removes what is left.
+            # Removing a large file takes time. The parent removes what is left.
             with contextlib.suppress(OSError):
                 self._snapshots.retain()
             status = 0
         except StateDamaged as error:
             os.write(writing, error.what.encode()[:MESSAGE_BYTES_MAX])
             status = STATUS_DAMAGED
-        except BaseException as error:  # the child's last word: the parent logs it
+        except BaseException as error:  # reported to the parent, which logs it
             os.write(writing, f"{type(error).__name__}: {error}".encode()[:MESSAGE_BYTES_MAX])
         finally:
             os._exit(status)
@@ -134,7 +134,7 @@ class ForkSnapshotJob:
         if code == STATUS_DAMAGED:
             self.damaged(StateDamaged(message))
             return
-        self.written(meta, "" if code == 0 else message or f"the writing process ended with {code}")
+        self.written(meta, "" if code == 0 else message or f"the writing process exited with status {code}")
 
 
 def _ignore_damage(error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""When a snapshot of the state is due, and what is removed once it is durable: the log it covers, older snapshots."""
+"""When a snapshot is due, and what is removed after it is durable: the log that it covers, older snapshots."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from coord.raft.membership import decode_configuration
 from coord.raft.messages import RaftSnapshot as RaftSnapshot
 from coord.server.net.interfaces import SnapshotJob
 from coord.server.node_settings import NodeSettings
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.writer import LogWriter
 from coord.tree.machine import StateMachine
 
 log = Logger(__name__)
 
-#: Nodes begin to count toward a snapshot at so many different points, by id.
+#: Nodes begin to count toward a snapshot at this number of different values, by id.
 APART: Final = 4
-#: After a failure the next attempt waits no longer than this if a peer cannot go on without a snapshot. A reconfig that
-#: waits for that peer gives it up after 10 s (`membership.leading.STALL_TICKS_MAX`).
+#: After a failure the next attempt waits no longer than this if a peer needs a snapshot. A reconfig that waits for
+#: that peer gives up after 10 s (`membership.leading.STALL_TICKS_MAX`).
 NEEDED_AGAIN_MS: Final = 3000
 
 
 class SnapshotPolicy:
-    """Takes snapshots and keeps the log short. `index` is that of the newest snapshot."""
+    """Takes snapshots and truncates the log. `index` is that of the newest snapshot."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class SnapshotPolicy:
         core: RaftCore,
         snapshots: Snapshots,
         job: SnapshotJob,
-        writer: LogWriter[Batch],
+        writer: LogWriter[WriteBatch],
         clock: Clock,
         index: int,
     ) -> None:
@@ -45,7 +45,7 @@ class SnapshotPolicy:
         #: Why the last snapshot could not be written, "" if it was.
         self.error = ""
         #: Bytes of entries applied since the last attempt. Nodes begin with different values, so that they do not all
-        #: write a snapshot at the same moment and a majority has its disks for the log.
+        #: write a snapshot at the same time and a majority has its disks for the log.
         self.bytes_since = settings.snapshot_bytes * (settings.node_id % APART) // APART
         self._settings = settings
         self._core = core
@@ -55,9 +55,9 @@ class SnapshotPolicy:
         self._began_ms = 0
         #: Index of the last attempt; a failed attempt is not repeated at once.
         self._tried = index
-        #: A peer could not use the newest snapshot.
+        #: True if a peer rejected the newest snapshot.
         self._is_doubtful = False
-        # The log on disk reaches further back than the log in memory has to.
+        # The log on disk reaches further back than the log in memory needs to.
         self._forget_entries()
 
     def maybe_take(self, machine: StateMachine, applied: int) -> None:
@@ -90,33 +90,33 @@ class SnapshotPolicy:
         )
 
     def note_doubt(self, is_doubtful: bool) -> None:
-        """Note whether a peer could not use a snapshot: the file may be damaged, so another should be written."""
+        """Record whether a peer rejected a snapshot: the file may be damaged, so another one should be written."""
         self._is_doubtful = self._is_doubtful or is_doubtful
 
     def written(self, meta: SnapshotMeta, error: str) -> None:
-        """Handle the end of the job; `error` is "" if the snapshot is durable. Then drop the log that it covers."""
+        """Handle the end of the job; `error` is "" if the snapshot is durable. Then remove the log that it covers."""
         self.is_snapshotting = False
         self.error = error
         if error:
-            log.error("snapshot at {index} failed: {error}", index=meta.index, error=error)
+            log.error("cannot write the snapshot at index {index}: {error}", index=meta.index, error=error)
             return
         if meta.index <= self.index:
             return  # A newer snapshot was installed meanwhile.
         self.index = meta.index
-        # The log may have forgotten that position meanwhile.
+        # The log may have been compacted beyond that index meanwhile.
         self._core.snapshot_saved(RaftSnapshot(meta.index, meta.term, decode_configuration(meta.config), meta.name()))
         self._forget_entries()
         self._drop_old_files()
-        log.info("snapshot at {index} written", index=meta.index)
+        log.info("wrote the snapshot at index {index}", index=meta.index)
 
     def installed(self, index: int) -> None:
-        """Note that a durable snapshot from the leader has become the state."""
+        """Record that a durable snapshot from the leader has become the state."""
         self.index = self._tried = index
         self.bytes_since = 0
         self._drop_old_files()
 
     def forget_applied(self, applied: int) -> None:
-        """In a store of one node, drop applied entries from memory: no peer will need them."""
+        """In a store of one node, drop applied entries from memory: no peer needs them."""
         if self._core.is_alone():
             self._core.compacted(applied)
 
@@ -132,6 +132,6 @@ class SnapshotPolicy:
             self.snapshots.retain()
             floor = self.snapshots.log_floor()
         except OSError as error:
-            log.warn("old snapshots are not removed: {error}", error=error.strerror or str(error))
+            log.warn("cannot remove old snapshots: {error}", error=error.strerror or str(error))
             return
         self._writer.prune(floor)

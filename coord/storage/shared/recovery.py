@@ -90,7 +90,7 @@ class SharedReader(RecordReader[SharedRecord]):
     def _record(self, offset: int, size: int, sequence: int) -> SharedRecord:
         return SharedRecord(offset, size, sequence)
 
-    def _judge_tail(self, offset: int, sequence: int, *, is_last: bool) -> None:
+    def _check_tail(self, offset: int, sequence: int, *, is_last: bool) -> None:
         """See `RecordReader`. The sequence number of the next segment's header shows whether a record is missing at the
         end of an older segment."""
         if is_zero(self._data, offset):

@@ -11,7 +11,7 @@ from typing import Final
 
 from coord.env import Disk
 from coord.storage.reading import Recovered, SegmentReader
-from coord.storage.records import Batch, encode_header, encode_record, encode_seal
+from coord.storage.records import WriteBatch, encode_header, encode_record, encode_seal
 from coord.storage.shared.items import EntryView, HardStateView, Position
 
 #: Bytes of entries after which the next record begins.
@@ -26,7 +26,7 @@ def encode_log(
     record = encode_record(sequence, [encode_header(1, hard_state.term, hard_state.vote, last.index, last.term)])
     size = len(record)
     yield record
-    batch = Batch()
+    batch = WriteBatch()
     batch.set_base(floor.index, floor.term)
     batch.set_hard_state(hard_state.term, hard_state.vote)
     waiting = 0
@@ -38,7 +38,7 @@ def encode_log(
             record = encode_record(sequence, batch.parts)
             size += len(record)
             yield record
-            batch, waiting = Batch(), 0
+            batch, waiting = WriteBatch(), 0
     if batch.parts:
         sequence += 1
         record = encode_record(sequence, batch.parts)

@@ -16,7 +16,7 @@ from coord.raft.messages import CONFIG, LEVEL, NORMAL, Entry
 from coord.raft.trace import Event, TraceModel, TraceViolation
 from coord.server.config.addresses import config_text
 from coord.server.peers import codec
-from coord.tree.command import decode_group, encode_group
+from coord.tree.command import decode_batch, encode_batch
 from coord.tree.levels import decode_level
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
@@ -177,7 +177,7 @@ class Checks:
             return
         self.entries.append(mark)
         if entry.kind == NORMAL:
-            time_ms, commands = decode_group(entry.data)
+            time_ms, commands = decode_batch(entry.data)
             for command in commands:
                 outcome = self.replica.apply(command, time_ms)
                 self.digests.append(self.replica.digest())
@@ -260,14 +260,14 @@ class Checks:
         for index in range(first, core.log.last + 1):
             entry = core.log.entries[index - core.log.offset - 1]
             if entry.kind == NORMAL and entry.term == core.term:
-                for command in decode_group(entry.data)[1]:
+                for command in decode_batch(entry.data)[1]:
                     if command.opcode == r.OP_EXPIRE and command.session_id not in view.decided:
                         self._check_expiry(process, view, command.session_id)
         view.proposed = core.log.last
         decided, view.decided = view.decided, set()
         commands = node.submission.batcher.commands
         if commands and core.leadership is not None:
-            for command in decode_group(encode_group(0, commands))[1]:
+            for command in decode_batch(encode_batch(0, commands))[1]:
                 if command.opcode == r.OP_EXPIRE:
                     if command.session_id not in decided:
                         self._check_expiry(process, view, command.session_id)

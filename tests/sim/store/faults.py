@@ -31,11 +31,11 @@ LOGGED: Final = {
     "node {id} counts again": "joined",
     "no leader for": "clients_sent_away",
     "disk full": "disk_found_full",
-    "node {id} is no member": "removal_noticed",
+    "node {id} is not a member of this store": "removal_noticed",
     "node {id} is a member again": "member_again",
     "changing the members": "change_begun",
     "rejected membership change": "change_given_up",
-    "the log is set aside": "repaired",
+    "moved the damaged log": "repaired",
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from coord.errors import CorruptRecord
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.wal import Wal, open_wal
 from simulation.engine.chance import SeededRandom
 from tests.sim.history import Violation
@@ -48,7 +48,7 @@ class _History:
     def run(self) -> None:
         wal = self._restart()
         for _ in range(BATCHES):
-            batch = Batch()
+            batch = WriteBatch()
             first = len(self.written) + 1
             for index in range(first, first + 1 + self.chance.below(3)):
                 data = bytes([index % 251]) * (1 + self.chance.below(self.chance.pick(self.sizes)))

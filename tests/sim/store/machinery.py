@@ -13,7 +13,7 @@ from coord.errors import RemoteProtocolError
 from coord.raft.core import RaftCore
 from coord.raft.messages import CANDIDATE, Message, Ready
 from coord.raft.trace import Recorder, started
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Wal
 from coord.storage.writer import FULL_RETRY_S, WriterEvents
@@ -113,7 +113,7 @@ class ThreadedWriter:
     def __init__(self, process: Process, wal: Wal) -> None:
         self._process = process
         self._wal = wal
-        self._queue: deque[Batch] = deque()
+        self._queue: deque[WriteBatch] = deque()
         self._submitted = 0
         self._done = 0
         self._is_busy = False
@@ -124,7 +124,7 @@ class ThreadedWriter:
     def start(self, events: WriterEvents) -> None:
         self._events = events
 
-    def submit(self, batch: Batch) -> int:
+    def submit(self, batch: WriteBatch) -> int:
         self._queue.append(batch)
         self._submitted += 1
         return self._submitted

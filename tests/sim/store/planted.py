@@ -25,7 +25,7 @@ from coord.server.submission import Submission
 from coord.storage import segments as segments_module
 from coord.storage import snapshot as files
 from coord.storage import wal as wal_module
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.writer import InlineWriter
 from coord.tree import machine as machine_module
 from coord.tree import snapshot as tree_snapshot
@@ -55,11 +55,11 @@ class TermForgotten(Bug):
     favours = ("_power_cut", "_power_cut_leader", "_one_way", "_kill")
 
     def patches(self) -> list[Patch]:
-        def forget(batch: Batch, term: int, vote: int) -> None:
+        def forget(batch: WriteBatch, term: int, vote: int) -> None:
             real(batch, 0, 0)
 
-        real = Batch.set_hard_state
-        return [instead(Batch, "set_hard_state", forget)]
+        real = WriteBatch.set_hard_state
+        return [instead(WriteBatch, "set_hard_state", forget)]
 
 
 class ClaimsBelieved(Bug):
@@ -282,7 +282,7 @@ class CounterlessSnapshot(Bug):
         def chunks(self: StateMachine) -> Iterator[bytes]:
             copy = StateMachine.restore(list(real(self)))
             for path, each in copy.tree.nodes.items():
-                each.grown().creates = each.num_children
+                each.ensure_extra().creates = each.num_children
                 copy.tree._touch(path, each)
             return real(copy)
 
@@ -456,11 +456,11 @@ class VoteForgotten(Bug):
     favours = ("_power_cut", "_power_cut_leader", "_one_way", "_kill")
 
     def patches(self) -> list[Patch]:
-        def forget(batch: Batch, term: int, vote: int) -> None:
+        def forget(batch: WriteBatch, term: int, vote: int) -> None:
             real(batch, term, 0)
 
-        real = Batch.set_hard_state
-        return [instead(Batch, "set_hard_state", forget)]
+        real = WriteBatch.set_hard_state
+        return [instead(WriteBatch, "set_hard_state", forget)]
 
 
 class TermLagsEntries(Bug):

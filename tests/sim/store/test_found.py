@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from coord.server.peers import codec
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.segments import SyncFailed
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import open_wal
@@ -21,8 +21,8 @@ from tests.support.store_nodes import TICK_MS, Client, StoreNodes
 PATH = b"/x"
 
 
-def _batch(index: int) -> Batch:
-    batch = Batch()
+def _batch(index: int) -> WriteBatch:
+    batch = WriteBatch()
     batch.add_entry(1, index, 0, b"entry %d" % index)
     return batch
 
@@ -61,10 +61,10 @@ def test_a_client_that_goes_is_heard_of_to_its_last_word() -> None:
     nodes = StoreNodes(1)
     client = nodes.client(nodes.leader())
     pipeline = nodes.leader().pipeline
-    pipeline.clients.take_heard()
+    pipeline.clients.take_active()
     client.request(records.XID_PING, op.OP_PING)
     pipeline.clients.connection_lost(client.connection)
-    assert pipeline.clients.take_heard() == [client.connection.session_id]
+    assert pipeline.clients.take_active() == [client.connection.session_id]
 
 
 def test_a_record_whose_sync_failed_is_durable_once_a_restart_has_taken_it_up() -> None:

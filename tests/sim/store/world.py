@@ -18,8 +18,8 @@ from coord.raft.membership import FIRST_MEMORY, Configuration, decode_configurat
 from coord.server.clients.connection import Limits
 from coord.server.clients.listener import ClientLimits, ClientListener
 from coord.server.config.addresses import MemberAddress
-from coord.server.membership.joining import Joining, forget
-from coord.server.membership.removal import Leaving
+from coord.server.membership.joining import Joining, renew_memory
+from coord.server.membership.removal import Removal
 from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
@@ -138,7 +138,7 @@ class Process:
         self.node.on_members_changed = self._follow_members
         self.node.levels.on_required = self.links.recheck
         self._follow_members()
-        self.leaving = Leaving(self.node, self.node.membership, self.reactor.callLater, self._left, disk.name)
+        self.removal = Removal(self.node, self.node.membership, self.reactor.callLater, self._left, disk.name)
         self._has_left = False
         self.clients = ClientListener(
             self.reactor,  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ class Process:
             self.reactor.serve()
             if node.failure is None:
                 has_more = node.turn_end()
-            self.leaving.turn_end()
+            self.removal.turn_end()
             if node.failure is None:
                 has_more = self.clients.send_all() or has_more
         except PowerCut:
@@ -384,7 +384,7 @@ class Host:
             config = Configuration(list(range(1, self.world.size + 1)))
             if self.joins:
                 config = self.world.found_by(self.id)
-                forget(disk, self.world.chance)
+                renew_memory(disk, self.world.chance)
             replace_file(disk, "", META, config.encode())
         return decode_configuration(read_file(disk, META))
 

@@ -54,4 +54,4 @@ def test_a_master_that_cannot_be_asked_is_no_silence_of_the_servers() -> None:
     servers = [ServerRecord("s1", "127.0.0.1", 1, 7)]
     [found] = reaches([MasterRecord("m1", "127.0.0.1", port, 1)], servers, Names(servers, None))
     assert (found.heard_ms, found.is_well) == (-1, True)
-    assert "does not answer" in found.unknown
+    assert "cannot connect to" in found.unknown

@@ -29,5 +29,5 @@ def test_other_files_are_no_damaged_snapshots_or_backups(tmp_path: Path, capsys:
         assert run(["coord", "dump-snapshot", str(file)]) == 1
         assert f"{file} is neither a snapshot nor a backup" in capsys.readouterr().err
         assert run(["coord", "restore", str(file), "--data-dir", str(tmp_path / "r")]) == 1
-        assert f"{file} is no backup of a store" in capsys.readouterr().err
+        assert f"{file} is not a backup of a store" in capsys.readouterr().err
         assert not (tmp_path / "r").exists()

@@ -20,10 +20,10 @@ from coord.server.recovery.startup import recover
 from coord.server.service import encode_meta
 from coord.storage.backup import BackupManifest, backup_pieces
 from coord.storage.extent import NAME as EXTENT
-from coord.storage.records import SEAL_MAGIC, Batch, LogItem
+from coord.storage.records import SEAL_MAGIC, LogItem, WriteBatch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import open_wal
-from coord.tree.command import encode_command, encode_create_session, encode_group, encode_identities
+from coord.tree.command import encode_batch, encode_command, encode_create_session, encode_identities
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
 from tests.support.store_nodes import SeededRng
@@ -43,10 +43,10 @@ def create(path: bytes, data: bytes = b"data", flags: int = 0) -> bytes:
 def history(length: int, changed: dict[int, bytes] | None = None) -> list[LogItem]:
     """Entries 1 to `length` of term 1: a session, then a znode each; `changed` gives other commands for some."""
     opening = encode_command(SESSION, 9, 0, r.OP_CREATE_SESSION, encode_create_session(4000, bytes(16), b"::1"))
-    found = [LogItem(1, 1, 0, encode_group(TIME_MS, [opening]))]
+    found = [LogItem(1, 1, 0, encode_batch(TIME_MS, [opening]))]
     for index in range(2, length + 1):
         command = (changed or {}).get(index) or create(b"/n%d" % index)
-        found.append(LogItem(1, index, 0, encode_group(TIME_MS + index, [command])))
+        found.append(LogItem(1, index, 0, encode_batch(TIME_MS + index, [command])))
     return found
 
 
@@ -65,11 +65,11 @@ def make(
     machine = StateMachine()
     folder = Snapshots(disk, "snap")
     for entry in entries:
-        batch = Batch()
+        batch = WriteBatch()
         batch.set_hard_state(entry.term, 2)
         batch.add_entry(entry.term, entry.index, entry.kind, entry.data)
         wal.write([batch])
-        machine.apply_group(entry.data)
+        machine.apply_batch(entry.data)
         if entry.index in snapshots_at:
             config = Configuration(list(voters)).encode()
             meta = SnapshotMeta(entry.index, entry.term, config, machine.last_zxid, machine.digest())
@@ -110,7 +110,7 @@ def test_sound_directory_ends_where_a_node_would(tmp_path: Path) -> None:
     found = recover(OsDisk(path), 1, [1, 2, 3], SeededRng(1))
     for entry in found.core.log.entries:
         if entry.index > found.position.index:
-            found.machine.apply_group(entry.data)
+            found.machine.apply_batch(entry.data)
     assert found.machine.digest() == report.digest
 
 
@@ -144,7 +144,7 @@ def test_torn_tail_is_a_note(tmp_path: Path) -> None:
     report = report_of(path)
     assert report.is_sound()
     assert report.index == 4
-    assert f"{segment}: a torn record at byte" in report.notes[0]
+    assert f"{segment}: torn record at byte" in report.notes[0]
 
 
 @pytest.mark.parametrize("cut", [1, 40, 400])
@@ -167,7 +167,7 @@ def test_snapshot_that_the_log_contradicts_is_damage(tmp_path: Path) -> None:
     path = make(tmp_path / "n", history(20), (5,))
     machine = StateMachine()
     for entry in history(10, {7: create(b"/other")}):
-        machine.apply_group(entry.data)
+        machine.apply_batch(entry.data)
     meta = SnapshotMeta(10, 1, CONFIG, machine.last_zxid, machine.digest())
     Snapshots(OsDisk(path), "snap").write(meta, machine.snapshot_chunks())
     [line] = report_of(path).damage
@@ -183,7 +183,7 @@ def test_log_behind_no_snapshot_is_damage(tmp_path: Path) -> None:
     assert report_of(path).is_sound()
     [snapshot] = path.glob("snap/*.snap")
     snapshot.unlink()
-    assert "no whole snapshot reaches it" in report_of(path).damage[0]
+    assert "no valid snapshot reaches it" in report_of(path).damage[0]
 
 
 def test_snapshot_without_a_log_is_damage(tmp_path: Path) -> None:
@@ -245,14 +245,14 @@ def test_difference_between_snapshots_names_the_znode(tmp_path: Path) -> None:
 
 def test_other_terms_at_the_end_are_no_difference_unless_both_were_applied(tmp_path: Path) -> None:
     """An uncommitted suffix is what Raft replaces."""
-    left = [*history(10), LogItem(1, 11, 0, encode_group(TIME_MS, [create(b"/x")]))]
+    left = [*history(10), LogItem(1, 11, 0, encode_batch(TIME_MS, [create(b"/x")]))]
     right = [*history(10), LogItem(2, 11, 1, b"")]
     a, b = make(tmp_path / "a", left), make(tmp_path / "b", right)
     found = compared(a, b)
     assert (found.difference, found.last_index) == ("", 10)
-    assert "not committed on at least one" in found.notes[0]
+    assert "at least one of the entries is not committed" in found.notes[0]
     c, d = make(tmp_path / "c", left, (11,)), make(tmp_path / "d", right, (11,))
-    assert "both nodes have applied theirs" in compared(c, d).difference
+    assert "both nodes have applied their entry" in compared(c, d).difference
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -262,9 +262,9 @@ def test_commands_in_words_tell_no_secrets() -> None:
     """Session, cxid, operation, path, sizes; of an identity only the user."""
     auth = encode_command(SESSION, 1, -4, r.OP_AUTH, encode_identities([(b"digest", b"me:c2VjcmV0")]))
     odd = encode_command(SESSION, 1, 6, r.OP_DELETE, b"\0")
-    item = LogItem(2, 17, 0, encode_group(TIME_MS, [create(b"/a\n", b"x" * 9, 3), auth, odd]))
+    item = LogItem(2, 17, 0, encode_batch(TIME_MS, [create(b"/a\n", b"x" * 9, 3), auth, odd]))
     fields = entry_fields(item)
-    assert entry_line(fields).startswith("2/17 group 2023-11-14T22:13:20.000Z 3 commands")
+    assert entry_line(fields).startswith("2/17 batch 2023-11-14T22:13:20.000Z 3 commands")
     lines = [command_line(command) for command in fields["commands"]]
     assert lines[0] == "session 0x77 cxid 5 create /a\\n ephemeral sequential 9 B"
     assert lines[1] == "session 0x77 cxid -4 auth digest:me"
@@ -339,7 +339,7 @@ def test_restore_overwrites_nothing_and_keeps_clusters_apart(tmp_path: Path) -> 
         with pytest.raises(ConfigError, match="not an empty directory"):
             make_directories(backup, [NewNode(tmp_path / "a", 1), NewNode(full, 2)], [1, 2], bytes(16))
         assert not (tmp_path / "a").exists()
-        with pytest.raises(ConfigError, match="another cluster name"):
+        with pytest.raises(ConfigError, match="choose another name"):
             make_directories(backup, [NewNode(tmp_path / "a", 1)], [1], CLUSTER)
 
 

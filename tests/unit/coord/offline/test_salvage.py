@@ -14,9 +14,9 @@ from coord.offline.salvage import Salvaged, salvage, write_backup
 from coord.offline.verify import check
 from coord.raft.bounds import TERM_MAX
 from coord.raft.membership import Configuration
-from coord.server.recovery.startup import TermSpent, recover
+from coord.server.recovery.startup import TermExhausted, recover
 from coord.server.service import encode_meta
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.wal import open_wal
 from tests.support.store_nodes import SeededRng
 from tests.unit.coord.offline.test_offline import CLUSTER, history, make
@@ -36,7 +36,7 @@ def segments(path: Path) -> list[Path]:
 def ruin(path: Path, term: int) -> None:
     """What a forged message did: the node persisted the term, and an entry of it."""
     wal, found = open_wal(OsDisk(path), "wal", segment_bytes=2000)
-    batch = Batch()
+    batch = WriteBatch()
     batch.set_hard_state(term, 0)
     batch.add_entry(term, found.last_index() + 1, 1, b"")
     wal.write([batch])
@@ -76,7 +76,7 @@ def test_the_log_is_taken_up_to_its_damage(tmp_path: Path) -> None:
     assert 10 < found.index < 30
     [line] = found.missing
     assert last.name in line
-    assert f"entries behind {found.index}" in line
+    assert f"entries after {found.index}" in line
 
 
 def test_damage_that_a_snapshot_covers_costs_nothing(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_store_in_an_impossible_term_comes_back(tmp_path: Path, term: int) -> 
     """It could not be started, `verify` called it sound, and no tool of ours got the state out."""
     path = make(tmp_path / "n1", history(12), (5,))
     ruin(path, term)
-    with pytest.raises(TermSpent, match="rk coord backup DIR FILE"):
+    with pytest.raises(TermExhausted, match="rk coord backup DIR FILE"):
         recover(OsDisk(path), 1, [1, 2, 3], SeededRng(1), segment_bytes=2000)
     with StoppedDirectory(path) as directory:
         assert "terms end at" in check(directory).damage[0]

@@ -20,7 +20,14 @@ from coord.raft.messages import (
     Message,
 )
 from coord.raft.progress import Progress
-from coord.server.membership.joining import FIRST_ELECTION_WAIT_MS, MARK, MEMORY, Joining, forget, read_memory
+from coord.server.membership.joining import (
+    FIRST_ELECTION_WAIT_MS,
+    JOINING_FILE,
+    MEMORY_FILE,
+    Joining,
+    read_memory,
+    renew_memory,
+)
 from coord.server.peers import raft_frames
 from coord.storage.extent import NAME as EXTENT
 from coord.wire import opcodes as op
@@ -121,7 +128,7 @@ def test_wiped_voter_is_taken_out_and_votes_again_with_its_new_memory() -> None:
         nodes.disks[victim] = MemoryDisk()
         nodes.start(victim)
         assert nodes.nodes[victim].joining.is_joining
-        assert "counts for nothing" in nodes.nodes[victim].trouble()
+        assert "its votes do not count" in nodes.nodes[victim].trouble()
         nodes.crash(victim)
         nodes.start(victim)
         assert nodes.nodes[victim].joining.is_joining
@@ -252,7 +259,7 @@ def test_two_voters_without_a_leader_say_what_to_do() -> None:
     nodes.run(60)
     assert all(node.core.leadership is None for node in nodes.nodes.values())
     text = nodes.nodes[2].trouble()
-    assert "Put the old data directory of node 2 back" in text
+    assert "Restore the old data directory of node 2" in text
     assert "rk coord restore" in text
 
 
@@ -381,22 +388,22 @@ def test_memory_is_drawn_once_and_kept() -> None:
     again.applied(3, Configuration([1, 2, 3], memories={3: memory}))
     assert not again.is_joining
     assert Joining(disk, rng).memory == memory
-    assert forget(disk, rng) != memory
+    assert renew_memory(disk, rng) != memory
 
 
 def test_directory_that_an_older_build_has_marked_gets_a_memory() -> None:
     disk = MemoryDisk()
-    disk.open(MARK, create=True)
+    disk.open(JOINING_FILE, create=True)
     assert Joining(disk, SeededRng(1)).memory == read_memory(disk) != FIRST_MEMORY
 
 
 @pytest.mark.parametrize("text", [b"", b"1\n", b"no number", b"%x" % (MEMORY_MAX + 1)])
 def test_unreadable_memory_is_refused(text: bytes) -> None:
     disk = MemoryDisk()
-    disk.open(MEMORY, create=True).write_at(0, text)
-    with pytest.raises(CorruptRecord, match=MEMORY):
+    disk.open(MEMORY_FILE, create=True).write_at(0, text)
+    with pytest.raises(CorruptRecord, match=MEMORY_FILE):
         read_memory(disk)
-    assert read_file(disk, MEMORY) == text
+    assert read_file(disk, MEMORY_FILE) == text
 
 
 @pytest.mark.parametrize("memory", [2, MEMORY_MAX])

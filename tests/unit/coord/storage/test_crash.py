@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from coord.storage.reading import Recovered
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.wal import open_wal
 from tests.support.disks import MemoryDisk, MemoryFile
 
@@ -83,7 +83,7 @@ def recorded() -> tuple[RecordingDisk, list[tuple[int, Entries, tuple[int, int]]
 
     def write(*entries: tuple[int, int, bytes], state: tuple[int, int] | None = None) -> None:
         nonlocal held, hard_state
-        batch = Batch()
+        batch = WriteBatch()
         if state is not None:
             batch.set_hard_state(*state)
             hard_state = state
@@ -207,7 +207,7 @@ def test_crash_at_every_byte_loses_nothing_acknowledged(
         assert found[1] in (before[1], after[1]), where
         assert recovered.base_index <= 4, where
         last = recovered.last_index()
-        more = Batch()
+        more = WriteBatch()
         more.add_entry(9, last + 1, 0, b"goes on")
         wal.write([more])
         wal.close()

@@ -13,10 +13,10 @@ import pytest
 
 from coord.raft.membership import Configuration
 from coord.server.recovery.startup import recover
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import open_wal
-from coord.tree.command import encode_command, encode_create_session, encode_group
+from coord.tree.command import encode_batch, encode_command, encode_create_session
 from coord.tree.machine import StateMachine
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -39,9 +39,9 @@ def group(index: int) -> bytes:
     """Entry `index`: a session first, then a znode each."""
     if index == 1:
         opening = encode_create_session(4000, bytes(16), b"::1")
-        return encode_group(TIME_MS, [encode_command(1, 9, 0, op.OP_CREATE_SESSION, opening)])
+        return encode_batch(TIME_MS, [encode_command(1, 9, 0, op.OP_CREATE_SESSION, opening)])
     body = records.encode_create(CreateRequest(op.OP_CREATE, b"/n%d" % index, b"%d" % index * 5, OPEN_ACL, 0))
-    return encode_group(TIME_MS + index, [encode_command(1, 1, index, op.OP_CREATE, body)])
+    return encode_batch(TIME_MS + index, [encode_command(1, 1, index, op.OP_CREATE, body)])
 
 
 def recorded() -> tuple[RecordingDisk, list[tuple[int, int]], list[int]]:
@@ -53,12 +53,12 @@ def recorded() -> tuple[RecordingDisk, list[tuple[int, int]], list[int]]:
     digests = [machine.digest()]
     acknowledged = [(len(disk.calls), 0)]
     for index in range(1, ENTRIES + 1):
-        batch = Batch()
+        batch = WriteBatch()
         batch.set_hard_state(1, 2)
         batch.add_entry(1, index, 0, group(index))
         wal.write([batch])
         acknowledged.append((len(disk.calls), index))
-        machine.apply_group(group(index))
+        machine.apply_batch(group(index))
         digests.append(machine.digest())
         if index in SNAPSHOTS_AT:
             meta = SnapshotMeta(index, 1, Configuration(VOTERS).encode(), machine.last_zxid, machine.digest())
@@ -102,7 +102,7 @@ def check_recovered(disk: MemoryDisk, calls_done: int, where: str) -> None:
     assert machine.digest() == DIGESTS[found.position.index], where
     for entry in found.core.log.entries:
         if entry.index > found.position.index:
-            machine.apply_group(entry.data)
+            machine.apply_batch(entry.data)
     assert machine.digest() == DIGESTS[found.core.log.last], where
 
 

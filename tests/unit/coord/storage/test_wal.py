@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coord.errors import CorruptRecord, StorageError
 from coord.storage.extent import NAME
 from coord.storage.reading import Recovered
-from coord.storage.records import SEAL_MAGIC, BaseItem, Batch, Item, LogItem, encode_seal
+from coord.storage.records import SEAL_MAGIC, BaseItem, Item, LogItem, WriteBatch, encode_seal
 from coord.storage.segments import SyncFailed
 from coord.storage.wal import Wal, open_wal
 from tests.support.disks import MemoryDisk
@@ -20,9 +20,9 @@ from tests.support.disks import MemoryDisk
 FOLDER = "wal"
 
 
-def batch(*entries: tuple[int, int, bytes], hard_state: tuple[int, int] | None = None) -> Batch:
+def batch(*entries: tuple[int, int, bytes], hard_state: tuple[int, int] | None = None) -> WriteBatch:
     """A batch of (term, index, data) entries."""
-    made = Batch()
+    made = WriteBatch()
     if hard_state is not None:
         made.set_hard_state(*hard_state)
     for term, index, data in entries:
@@ -154,7 +154,7 @@ def test_base_drops_a_log_that_does_not_continue_the_snapshot() -> None:
     """After a snapshot from the leader the old suffix is gone unless it matches. Raft §7."""
     disk = MemoryDisk()
     wal = filled(disk, 5)
-    installed = Batch()
+    installed = WriteBatch()
     installed.set_base(100, 3)
     wal.write([installed])
     wal.write([batch((3, 101, b"next"))])

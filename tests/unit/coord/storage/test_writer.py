@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.wal import open_wal
 from coord.storage.writer import FAST_IN_A_ROW, FAST_S, InlineWriter, ThreadWriter
 from tests.support.disks import MemoryDisk
@@ -35,9 +35,9 @@ class Told:
         self.failed.append(error)
 
 
-def entry(index: int) -> Batch:
+def entry(index: int) -> WriteBatch:
     """A batch of one entry."""
-    batch = Batch()
+    batch = WriteBatch()
     batch.add_entry(1, index, 0, b"data")
     return batch
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from coord.storage import writer as module
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.wal import open_wal
 from coord.storage.writer import ThreadWriter
 from tests.support.disks import MemoryDisk
@@ -40,7 +40,7 @@ class Bench:
         wal, _ = open_wal(self.disk, "wal", segment_bytes=1 << 12)
         write = wal.write
 
-        def counted(batches: list[Batch]) -> None:
+        def counted(batches: list[WriteBatch]) -> None:
             write(batches)
             self.written += len(batches)
 
@@ -74,7 +74,7 @@ class Bench:
         """Batches of one entry."""
         for _ in range(count):
             self.submitted += 1
-            batch = Batch()
+            batch = WriteBatch()
             batch.add_entry(1, self.submitted, 0, b"data")
             assert self.writer.submit(batch) == self.submitted
 

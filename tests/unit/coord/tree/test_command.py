@@ -19,15 +19,15 @@ CREATE_SESSION = command.encode_command(
 CREATE = command.encode_command(
     1, 1, 3, r.OP_CREATE, r.encode_create(CreateRequest(r.OP_CREATE, b"/a", b"data", OPEN_ACL, 0))
 )
-GROUP = command.encode_group(1234, [CREATE_SESSION, CREATE])
+GROUP = command.encode_batch(1234, [CREATE_SESSION, CREATE])
 
 
 def test_group_round_trip() -> None:
-    time_ms, commands = command.decode_group(GROUP)
+    time_ms, commands = command.decode_batch(GROUP)
     assert time_ms == 1234
     assert [(c.session_id, c.owner, c.cxid, c.opcode) for c in commands] == [(1, 42, 0, -10), (1, 1, 3, 1)]
     again = [command.encode_command(c.session_id, c.owner, c.cxid, c.opcode, c.body) for c in commands]
-    assert command.encode_group(time_ms, again) == GROUP
+    assert command.encode_batch(time_ms, again) == GROUP
 
 
 def test_internal_bodies_round_trip() -> None:
@@ -51,7 +51,7 @@ def test_password_of_a_new_session_has_its_length() -> None:
 
 def test_group_is_applied_in_order_under_its_time() -> None:
     machine = StateMachine()
-    outcomes = machine.apply_group(GROUP)
+    outcomes = machine.apply_batch(GROUP)
     assert [(o.zxid, o.err, o.opcode, o.owner, o.cxid) for o in outcomes] == [(1, 0, -10, 42, 0), (2, 0, 1, 1, 3)]
     assert machine.tree.nodes[b"/a"].ctime == 1234
     assert (machine.last_zxid, machine.applied_time_ms) == (2, 1234)
@@ -60,26 +60,26 @@ def test_group_is_applied_in_order_under_its_time() -> None:
 def test_group_cut_at_every_byte_is_refused_from_there_on() -> None:
     for cut in range(len(GROUP)):
         machine = StateMachine()
-        outcomes = machine.apply_group(GROUP[:cut])
+        outcomes = machine.apply_batch(GROUP[:cut])
         assert outcomes[-1].err == e.MARSHALLING_ERROR
         assert machine.last_zxid == len(outcomes)
         assert b"/a" not in machine.tree.nodes
         with pytest.raises(RemoteProtocolError):
-            command.decode_group(GROUP[:cut])
+            command.decode_batch(GROUP[:cut])
 
 
 @pytest.mark.parametrize("length", [0, 23, 0xFFFFFFFF])
 def test_command_with_an_impossible_length_is_refused(length: int) -> None:
     spoiled = length.to_bytes(4, "big") + CREATE_SESSION[4:]
     machine = StateMachine()
-    assert [o.err for o in machine.apply_group(command.encode_group(1, [spoiled, CREATE]))] == [e.MARSHALLING_ERROR]
+    assert [o.err for o in machine.apply_batch(command.encode_batch(1, [spoiled, CREATE]))] == [e.MARSHALLING_ERROR]
     with pytest.raises(RemoteProtocolError):
-        command.decode_group(command.encode_group(1, [spoiled]))
+        command.decode_batch(command.encode_batch(1, [spoiled]))
 
 
 def test_bytes_behind_the_last_command_are_no_group() -> None:
     with pytest.raises(RemoteProtocolError):
-        command.decode_group(GROUP + b"x")
+        command.decode_batch(GROUP + b"x")
 
 
 # --- the direct decoders ---------------------------------------------------------------------------------------------

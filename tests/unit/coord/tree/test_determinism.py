@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from coord.errors import MARSHALLING_ERROR
 from coord.tree import command, datatree
 from coord.tree.acl import OPEN, READ_ONLY
-from coord.tree.datatree import UNMARKED_MAX, DataTree
+from coord.tree.datatree import STALE_MAX, DataTree
 from coord.tree.machine import StateMachine
 from coord.tree.node import KIND_TTL, Znode
 from coord.wire import records as r
@@ -64,7 +64,7 @@ def history(seed: int, count: int = 300) -> list[bytes]:
         else:
             opcode, body = bodies(rng)
             one = command.encode_command(session, owners[session], turn, opcode, body)
-        groups.append(command.encode_group(1_000_000 + turn * 10, [one]))
+        groups.append(command.encode_batch(1_000_000 + turn * 10, [one]))
     return groups
 
 
@@ -72,7 +72,7 @@ def transcript(groups: list[bytes], machine: StateMachine) -> str:
     """Everything that a replica says, and its digest after every group."""
     lines: list[str] = []
     for group in groups:
-        for o in machine.apply_group(group):
+        for o in machine.apply_batch(group):
             events = [(kind, path) for kind, path, _ in o.events]
             lines.append(f"{o.zxid} {o.err} {o.body.hex()} {events} {machine.digest():x}")
     return "\n".join(lines)
@@ -109,12 +109,12 @@ def test_replica_from_a_snapshot_goes_on_alike_from_any_point() -> None:
 
 
 def test_batching_does_not_matter_when_times_agree() -> None:
-    singles = [command.decode_group(group)[1][0] for group in history(3)]
+    singles = [command.decode_batch(group)[1][0] for group in history(3)]
     encoded = [command.encode_command(c.session_id, c.owner, c.cxid, c.opcode, c.body) for c in singles]
     one, many = StateMachine(), StateMachine()
-    one.apply_group(command.encode_group(5, encoded))
+    one.apply_batch(command.encode_batch(5, encoded))
     for each in encoded:
-        many.apply_group(command.encode_group(5, [each]))
+        many.apply_batch(command.encode_batch(5, [each]))
     assert one.digest() == many.digest()
 
 
@@ -136,7 +136,7 @@ def test_spoiled_commands_never_raise_and_refused_ones_change_nothing(seed: int,
     before = machine.digest()
     zxid = machine.last_zxid
     one = command.encode_command(session, owner, 1, opcode, bytes(spoiled))
-    outcomes = machine.apply_group(command.encode_group(1, [one]))
+    outcomes = machine.apply_batch(command.encode_batch(1, [one]))
     assert len(outcomes) == 1
     assert machine.last_zxid == zxid + 1
     if outcomes[0].err:
@@ -151,7 +151,7 @@ def test_spoiled_commands_never_raise_and_refused_ones_change_nothing(seed: int,
 def test_any_bytes_are_some_group(data: bytes) -> None:
     machine = StateMachine()
     before = machine.digest()
-    outcomes = machine.apply_group(data)
+    outcomes = machine.apply_batch(data)
     assert machine.digest() == before or any(outcome.err == 0 for outcome in outcomes)
     assert machine.last_zxid == len(outcomes)
 
@@ -160,15 +160,15 @@ def test_unreadable_writes_that_stop_zookeeper_are_refused_here() -> None:
     """Each of these makes the leader of ZooKeeper 3.9.5 propose an error that no server can apply."""
     machine = StateMachine()
     body = command.encode_create_session(5000, PASSWD, b"")
-    machine.apply_group(command.encode_group(1, [command.encode_command(1, 0, 0, r.OP_CREATE_SESSION, body)]))
+    machine.apply_batch(command.encode_batch(1, [command.encode_command(1, 0, 0, r.OP_CREATE_SESSION, body)]))
     null_acl = r.encode_multi([r.MultiOp(1, b"/a", b"", -1, CreateRequest(1, b"/a", b"", None, 0))])
     wedges = [(2, r.encode_path(b"/a")), (1, b""), (1, r.encode_path(b"/a")), (20, b""), (5, b"\0\0\0\x09/a")]
     before = machine.digest()
     for opcode, body in wedges:
         one = command.encode_command(1, 1, 0, opcode, body)
-        assert machine.apply_group(command.encode_group(1, [one]))[0].err == MARSHALLING_ERROR
+        assert machine.apply_batch(command.encode_batch(1, [one]))[0].err == MARSHALLING_ERROR
     one = command.encode_command(1, 1, 0, 14, null_acl)
-    assert machine.apply_group(command.encode_group(1, [one]))[0].err == 0
+    assert machine.apply_batch(command.encode_batch(1, [one]))[0].err == 0
     assert machine.digest() == before
 
 
@@ -178,10 +178,10 @@ def test_digest_is_the_same_however_often_it_is_asked_for_and_whoever_answers() 
         often, seldom, silent = StateMachine(), StateMachine(), StateMachine()
         silent.serve_clients(frozenset(), None)
         for group in history(seed):
-            asked = [o.body for o in often.apply_group(group)]
+            asked = [o.body for o in often.apply_batch(group)]
             often.digest()
-            assert [o.body for o in seldom.apply_group(group)] == asked
-            assert not any(o.body for o in silent.apply_group(group) if o.err == 0 and o.opcode in (1, 5))
+            assert [o.body for o in seldom.apply_batch(group)] == asked
+            assert not any(o.body for o in silent.apply_batch(group) if o.err == 0 and o.opcode in (1, 5))
         assert often.digest() == seldom.digest() == silent.digest()
         restored = StateMachine.restore(seldom.snapshot_chunks())
         assert restored.digest() == often.digest()
@@ -189,23 +189,23 @@ def test_digest_is_the_same_however_often_it_is_asked_for_and_whoever_answers() 
 
 def test_no_more_znodes_than_the_limit_wait_for_their_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that would be too many brings all of them up to date first."""
-    limit = UNMARKED_MAX
+    limit = STALE_MAX
     if datatree.__file__.endswith(".py"):  # the interpreted tree would take half a minute for as many
         limit = 128
-        monkeypatch.setattr(datatree, "UNMARKED_MAX", limit)
+        monkeypatch.setattr(datatree, "STALE_MAX", limit)
     store = Store()
     client = store.client(1)
     tree = store.machine.tree
     tree.digest_sum()
     for n in range(limit):
         client.create(b"/n%d" % n)
-    assert tree._unmarked_paths == [b"/"], "what is new has its own at once"
+    assert tree._stale_paths == [b"/"], "what is new has its own at once"
     tree.digest_sum()
     for n in range(limit):
         client.set(b"/n%d" % n, b"x")
-    assert len(tree._unmarked) == limit
+    assert len(tree._stale) == limit
     client.create(b"/one-more")
-    assert tree._unmarked_paths == [b"/"]
+    assert tree._stale_paths == [b"/"]
     assert tree.digest_sum() == counted_anew(tree)
 
 
@@ -240,10 +240,10 @@ def test_checksum_made_in_one_step_is_the_checksum() -> None:
                 node = Znode(data, acl, kind, 7 if kind == 1 else 0, 1000)
                 node.czxid = node.mzxid = 1 << 40
                 if creates:
-                    more = node.grown()
-                    more.creates, more.num_children = creates, children
+                    extra = node.ensure_extra()
+                    extra.creates, extra.num_children = creates, children
                 for path in (b"/", b"/a/b"):
-                    assert node.remark(path) == node.mark == node.checksum(path, node.stat())
+                    assert node.update_digest(path) == node.digest_part == node.checksum(path, node.stat())
 
 
 def planned_at_random(rng: random.Random) -> MultiOp:

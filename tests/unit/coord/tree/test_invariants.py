@@ -65,13 +65,16 @@ PLACES: Final[list[tuple[Break, str]]] = [
     (_orphan, "has no parent"),
     (lambda s: _set(_node(s, b"/"), slot=3), "the root has the slot 3"),
     (lambda s: _set(_node(s, b"/a/b"), slot=5), "is not in slot 5"),
-    (lambda s: (_set(_node(s, b"/"), kind=1), _set(_node(s, b"/").grown(), tenure=7)), "is below an ephemeral znode"),
-    (lambda s: _set(_node(s).grown(), num_children=2), "counts 2 of 22 children"),
-    (lambda s: s.machine.tree.nodes.pop(b"/t"), "lists b'/t', which is not there"),
-    (lambda s: _node(s).grown().children.extend([None] * 60), "places for its children"),
-    (lambda s: _set(_node(s, b"/t").grown(), children=[]), "keeps an empty list"),
+    (
+        lambda s: (_set(_node(s, b"/"), kind=1), _set(_node(s, b"/").ensure_extra(), owner_or_ttl=7)),
+        "is below an ephemeral znode",
+    ),
+    (lambda s: _set(_node(s).ensure_extra(), num_children=2), "counts 2 of 22 children"),
+    (lambda s: s.machine.tree.nodes.pop(b"/t"), "lists b'/t', which does not exist"),
+    (lambda s: _node(s).ensure_extra().children.extend([None] * 60), "slots for its children"),
+    (lambda s: _set(_node(s, b"/t").ensure_extra(), children=[]), "keeps an empty list"),
     (lambda s: _set(_node(s, b"/t"), mzxid=0), "before it was created"),
-    (lambda s: _set(_node(s, b"/a/e").grown(), tenure=0), "the wrong owner or kind"),
+    (lambda s: _set(_node(s, b"/a/e").ensure_extra(), owner_or_ttl=0), "the wrong owner or kind"),
 ]
 INDEXES: Final[list[tuple[Break, str]]] = [
     (lambda s: _set(s.machine.tree, data_bytes=1), "data_bytes is 1"),
@@ -89,17 +92,17 @@ INDEXES: Final[list[tuple[Break, str]]] = [
 ]
 DIGESTS: Final[list[tuple[Break, str]]] = [
     (lambda s: _set(_node(s), data=b"atad"), "the digest of b'/a' is out of date"),
-    (lambda s: _set(_node(s), is_unmarked=True), "the digest does not know of it"),
-    (lambda s: _set(s.machine.tree, _marked_sum=1), "the digest is 0x1"),
+    (lambda s: _set(_node(s), is_digest_stale=True), "but not on the list"),
+    (lambda s: _set(s.machine.tree, _digest_sum=1), "the digest is 0x1"),
 ]
 MACHINE: Final[list[tuple[Break, str]]] = [
-    (lambda s: _set(s.machine, last_zxid=20), "the last is 20"),
+    (lambda s: _set(s.machine, last_zxid=20), "the last zxid is 20"),
     (lambda s: _set(s.machine, applied_time_ms=1), "later than the log"),
     (lambda s: _set(s.machine, level=99), "level 99, this build supports"),
     (lambda s: s.machine.sessions.remove(s.machine.sessions.sessions[7]), "ephemerals outlive their session 0x7"),
     (lambda s: _set(s.machine.sessions.sessions[7], session_id=8), "is in the table as 0x8"),
     (lambda s: _set(s.machine.sessions.sessions[7], passwd=b""), "the digest of session 0x7 is out of date"),
-    (lambda s: (_set(s.machine.sessions.sessions[7], owner=0), s.machine.sessions.sessions[7].refresh()), "zxid 0"),
+    (lambda s: (_set(s.machine.sessions.sessions[7], owner=0), s.machine.sessions.sessions[7].refresh()), "owner 0"),
     (
         lambda s: (_set(s.machine.sessions.sessions[7], timeout_ms=0), s.machine.sessions.sessions[7].refresh()),
         "of 0 ms",
@@ -109,7 +112,7 @@ MACHINE: Final[list[tuple[Break, str]]] = [
 ]
 WATCHES: Final[list[tuple[Break, str]]] = [
     (lambda s: s.watches._data[b"/a"].clear(), "watched by no session"),
-    (lambda s: s.watches._watchers.clear(), "does not know its watch 0"),
+    (lambda s: s.watches._watchers.clear(), "lacks its watch of kind 0"),
     (lambda s: s.watches._watchers[7].child.update({b"/a": None}), "0 watches of kind 1 by path, 1 by session"),
 ]
 
@@ -131,7 +134,7 @@ def test_validate_changes_nothing() -> None:
     store = sound_store()
     client = store.client(8)
     client.set(b"/a", b"other")
-    waiting = list(store.machine.tree._unmarked_paths)
+    waiting = list(store.machine.tree._stale_paths)
     assert waiting
     store.machine.validate()
-    assert store.machine.tree._unmarked_paths == waiting
+    assert store.machine.tree._stale_paths == waiting

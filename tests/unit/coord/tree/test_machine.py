@@ -142,7 +142,7 @@ def test_sequential_at_a_trailing_slash_is_named_by_the_number_alone(c: Client) 
 
 def test_sequence_goes_on_beyond_31_bits_and_cversion_wraps(c: Client, store: Store) -> None:
     c.create(b"/q")
-    store.machine.tree.nodes[b"/q"].grown().creates = I32_MAX
+    store.machine.tree.nodes[b"/q"].ensure_extra().creates = I32_MAX
     first = path_of(c.create(b"/q/n-", flags=r.CREATE_SEQUENTIAL))
     second = path_of(c.create(b"/q/n-", flags=r.CREATE_SEQUENTIAL))
     assert (first, second) == (b"/q/n-2147483647", b"/q/n-2147483648")
@@ -166,12 +166,12 @@ def test_children_keep_their_order_however_many_go(c: Client, store: Store) -> N
             c.create(name + b"x")
             left.append(name + b"x")
         assert tree.nodes[b"/q"].children() == left
-        places = tree.nodes[b"/q"].more.children
+        places = tree.nodes[b"/q"].extra.children
         assert [places[tree.nodes[each].slot] for each in left] == left
         assert len(places) <= 2 * len(left) + EMPTY_PLACES_MAX
     for name in left:
         c.delete(name)
-    assert tree.nodes[b"/q"].more.children is None
+    assert tree.nodes[b"/q"].extra.children is None
 
 
 def test_ephemeral_belongs_to_its_session_and_takes_no_children(c: Client) -> None:

@@ -137,7 +137,7 @@ def assert_same(machine: StateMachine, model: Model) -> None:
         assert stat.data_length == len(want.data)
         assert sorted(node.children()) == sorted([*children, b"/zookeeper"] if special else children)
         for child in node.children():
-            assert node.more.children[machine.tree.nodes[child].slot] == child
+            assert node.extra.children[machine.tree.nodes[child].slot] == child
     for session in range(1, 4):
         owned = sorted(path for path, node in model.nodes.items() if node.owner == session)
         assert machine.tree.ephemerals_of(session) == owned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord.errors import BAD_VERSION, OK, QUOTA_EXCEEDED
-from coord.tree.command import decode_group, encode_command, encode_group
+from coord.tree.command import decode_batch, encode_batch, encode_command
 from coord.tree.machine import StateMachine
 from coord.tree.quota import NOTES_MAX
 from coord.wire import records as r
@@ -196,10 +196,10 @@ def test_the_group_says_whether_quotas_hold() -> None:
     command = encode_command(c.id, c.owner, 1, r.OP_CREATE, body)
     machines = [StateMachine.restore(store.machine.snapshot_chunks()) for _ in range(2)]
     for holds in (True, False, True):
-        group = encode_group(7, [command, command], enforce_quotas=holds)
-        assert [outcome.err for outcome in machines[0].apply_group(group)] == [QUOTA_EXCEEDED if holds else OK] * 2
-        time_ms, commands = decode_group(group)
-        assert machines[1].begin_group(group) == 2
+        group = encode_batch(7, [command, command], enforce_quotas=holds)
+        assert [outcome.err for outcome in machines[0].apply_batch(group)] == [QUOTA_EXCEEDED if holds else OK] * 2
+        time_ms, commands = decode_batch(group)
+        assert machines[1].begin_batch(group) == 2
         for one in commands:
             machines[1].apply(one, time_ms)
         assert machines[0].digest() == machines[1].digest()
@@ -212,7 +212,7 @@ def test_full_store_takes_nothing_that_grows() -> None:
     c = store.client(1)
     c.create(b"/q", b"12345")
     tree = store.machine.tree
-    store.machine.begin_group(encode_group(1, [], is_full=True))
+    store.machine.begin_batch(encode_batch(1, [], is_full=True))
     assert (tree.is_full, tree.enforces_quotas) == (True, True)
     assert c.create(b"/r").err == QUOTA_EXCEEDED
     assert c.set(b"/q", b"123456").err == QUOTA_EXCEEDED
@@ -221,6 +221,6 @@ def test_full_store_takes_nothing_that_grows() -> None:
     assert [part.err for part in refused] == [OK, QUOTA_EXCEEDED]
     assert store.client(2).create(b"/r").err == QUOTA_EXCEEDED
     assert c.delete(b"/q").err == OK
-    store.machine.begin_group(encode_group(1, []))
+    store.machine.begin_batch(encode_batch(1, []))
     assert (tree.is_full, tree.enforces_quotas) == (False, False)
     assert c.create(b"/r").err == OK

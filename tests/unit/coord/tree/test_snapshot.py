@@ -32,7 +32,7 @@ def furnished() -> Store:
     for path in (b"", b"/zookeeper_stats", b"/zookeeper_limits"):
         c.create(b"/zookeeper/quota/a" + path)
     tree = store.machine.tree
-    tree.nodes[b"/c"].grown().creates = 1 << 33
+    tree.nodes[b"/c"].ensure_extra().creates = 1 << 33
     tree._touch(b"/c", tree.nodes[b"/c"])
     return store
 
@@ -102,7 +102,7 @@ def test_cut_off_anywhere_is_refused() -> None:
     for end in range(len(data)):
         with pytest.raises(CorruptRecord):
             StateMachine.restore([data[:end]])
-    with pytest.raises(CorruptRecord, match="bytes behind it"):
+    with pytest.raises(CorruptRecord, match="found bytes after it"):
         StateMachine.restore([data, b"x"])
 
 

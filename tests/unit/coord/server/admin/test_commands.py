@@ -9,7 +9,7 @@ import pytest
 
 from coord.raft.membership import Configuration
 from coord.server.admin.commands import command_pages
-from coord.server.admin.four_letter import Words
+from coord.server.admin.four_letter import FourLetterWords
 from coord.server.config.addresses import Members, encode_members, parse_member
 from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
@@ -33,7 +33,7 @@ def nodes() -> StoreNodes:
 def page(nodes: StoreNodes, name: str, node: Node | None = None) -> Any:
     """The content of one page, of the leader by default."""
     node = node or nodes.leader()
-    return command_pages(SETTINGS, node, Words(SETTINGS, node))[f"/commands/{name}".encode()]()
+    return command_pages(SETTINGS, node, FourLetterWords(SETTINGS, node))[f"/commands/{name}".encode()]()
 
 
 def test_connections(nodes: StoreNodes) -> None:
@@ -58,9 +58,9 @@ def test_figures_are_numbers(nodes: StoreNodes) -> None:
 def test_read_only_server_says_so(nodes: StoreNodes) -> None:
     """In the line behind the version: scripts that wait for a server look for it."""
     node = nodes.leader()
-    assert b"READ-ONLY" not in Words(SETTINGS, node).answer(b"srvr")
+    assert b"READ-ONLY" not in FourLetterWords(SETTINGS, node).answer(b"srvr")
     node.pipeline.handshake.read_only.is_on = True
-    assert Words(SETTINGS, node).answer(b"srvr").splitlines()[1].startswith(b"READ-ONLY mode")
+    assert FourLetterWords(SETTINGS, node).answer(b"srvr").splitlines()[1].startswith(b"READ-ONLY mode")
     assert page(nodes, "is_read_only", node)["read_only"]
 
 

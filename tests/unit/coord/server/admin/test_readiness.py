@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from coord.env_os import OsDisk
-from coord.server.admin.readiness import LOOK_MS, STALL_MS, DirectoryGone, Readiness
-from coord.storage.records import Batch
+from coord.server.admin.readiness import CHECK_MS, STALL_MS, DirectoryGone, Readiness
+from coord.storage.records import WriteBatch
 from coord.storage.wal import Wal, open_wal
 from coord.wire import opcodes as op
 from coord.wire import records
@@ -23,7 +23,7 @@ def readiness_of(nodes: StoreNodes, i: int) -> Readiness:
     """Of one node; its log lies in memory and is not looked for."""
     wal: Any = None
     found = Readiness(nodes.nodes[i], wal, nodes.clock)
-    found.look = lambda: None  # type: ignore[method-assign]
+    found.check_log_file = lambda: None  # type: ignore[method-assign]
     return found
 
 
@@ -139,7 +139,7 @@ class _Clock:
 
 def written(wal: Wal) -> None:
     """One more record."""
-    batch = Batch()
+    batch = WriteBatch()
     batch.set_hard_state(1, 1)
     wal.write([batch])
 
@@ -155,7 +155,7 @@ def test_a_directory_that_goes_is_noticed(tmp_path: Path, harm: str) -> None:
     readiness = Readiness(node, wal, clock)
 
     def look() -> None:
-        clock.now_ms += LOOK_MS
+        clock.now_ms += CHECK_MS
         readiness.tick()
 
     for _ in range(20):

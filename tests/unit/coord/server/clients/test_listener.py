@@ -183,7 +183,7 @@ class _Sealer:
         self.sealed.append(list(frames))
         return b"".join(frames)
 
-    def farewell(self) -> bytes:
+    def close_notify(self) -> bytes:
         return b""
 
 

@@ -54,13 +54,13 @@ def test_jaas_file_without_a_server_section_has_no_users(tmp_path: Path, text: s
         (read_jaas, "Server { com.sun.security.auth.module.Krb5LoginModule required; };", "only ZooKeeper's Digest"),
         (read_jaas, "Server { };", "only ZooKeeper's Digest"),
         (read_jaas, "Server { x.DigestLoginModule required user_a=; };", "user_a has no value"),
-        (read_jaas, "Server { x.DigestLoginModule", "has no end"),
-        (read_jaas, 'Server {\n a.DigestLoginModule required user_x="y\n};', ":2: a string without"),
-        (read_jaas, "{ }", "beginning of a section"),
+        (read_jaas, "Server { x.DigestLoginModule", "has no closing brace"),
+        (read_jaas, 'Server {\n a.DigestLoginModule required user_x="y\n};', ":2: a string has no closing quote"),
+        (read_jaas, "{ }", "does not begin a section"),
         (read_users, "alice", ":1: not user:secret"),
         (read_users, "alice:a\n:b", ":2: not user:secret"),
         (read_users, "alice:", ":1: not user:secret"),
-        (read_users, "a:b\na:c", ":2: a is there twice"),
+        (read_users, "a:b\na:c", ":2: user a occurs twice"),
         (read_peer_secret, "short\n", "at least 16 bytes"),
     ],
 )
@@ -86,7 +86,7 @@ def test_files_that_others_can_read_are_named(tmp_path: Path) -> None:
     path.chmod(0o600)
     assert warn_if_open(path) == ()
     path.chmod(0o640)
-    assert "can be read by others" in warn_if_open(path)[0]
+    assert "users other than its owner can read it" in warn_if_open(path)[0]
 
 
 def test_zoo_cfg_names_users_and_super_digest(tmp_path: Path) -> None:

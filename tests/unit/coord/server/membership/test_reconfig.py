@@ -211,7 +211,7 @@ def test_leadership_is_transferred() -> None:
     assert nodes.leader().settings.node_id == heir
     done(nodes, client, do="transfer", id=heir)
     ask(client, do="transfer", id=9)
-    assert "no participant" in facts(nodes, client)["error"]
+    assert "is not a participant" in facts(nodes, client)["error"]
 
 
 def test_observers_follow_and_never_vote() -> None:

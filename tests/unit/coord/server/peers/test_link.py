@@ -140,7 +140,7 @@ def test_nodes_that_only_hellos_know_are_bounded(links: PeerLinks) -> None:
     for src in range(10, 10 + PROVISIONAL_MAX):
         assert links.acceptor.objection(stranger(src)) == ""
         links.open_provisional(stranger(src))
-    assert "not members" in links.acceptor.objection(stranger(99))
+    assert "outside of this node's configuration" in links.acceptor.objection(stranger(99))
     assert links.acceptor.objection(stranger(10)) == ""
     links.follow({2: ("127.0.0.1", 9), 10: ("127.0.0.1", 1)})  # a member by now, and dialled as one
     assert sorted(links._links) == [2, 10]

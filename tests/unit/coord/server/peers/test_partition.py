@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from coord.server.peers.link_context import GIVE_UP_MS
-from coord.server.peers.partition import CUT_S_MAX, CutDoor
+from coord.server.peers.partition import CUT_S_MAX, PartitionEndpoint
 
 TOKEN = b"ab" * 32
 
@@ -62,9 +62,9 @@ class Asked:
         """No matter."""
 
 
-def door(clock: Clock, links: Links) -> CutDoor:
+def door(clock: Clock, links: Links) -> PartitionEndpoint:
     """A door to these links."""
-    return CutDoor(clock, links, TOKEN)  # type: ignore[arg-type]
+    return PartitionEndpoint(clock, links, TOKEN)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("direction", "ways"), [("both", (True, True)), ("in", (True, False)), ("out", (False, True))])

@@ -39,7 +39,7 @@ class Group:
             if peer in self.stopped:
                 continue
             try:
-                self.parts[peer].heard(sender, *codec.decode_digest(frame, 5, len(frame)), self.now_ms)
+                self.parts[peer].take_digest(sender, *codec.decode_digest(frame, 5, len(frame)), self.now_ms)
             except StateDiverged as error:
                 self.stopped[peer] = error
 
@@ -84,7 +84,7 @@ def test_only_the_odd_one_stops(count: int, odd: int, leader: int, lines: list[s
     assert odd not in error.nodes
     assert len(error.nodes) > count // 2
     assert "entry 7 it has zxid 0x9 digest 0000000000000bad" in str(error)
-    named = [line for line in lines if f"node {odd} has another state than the majority" in line]
+    named = [line for line in lines if f"node {odd} differs from the majority" in line]
     assert 1 <= len(named) <= count - 1
 
 
@@ -109,7 +109,7 @@ def test_without_a_majority_nobody_stops_and_everybody_says_so(lines: list[str])
                 part.applied(8 + second, 10 + second, i)
             group.tick()
         assert not group.stopped
-        assert sum("no majority says which is right" in line for line in lines) == count
+        assert sum("no majority decides which is right" in line for line in lines) == count
 
 
 def test_observers_are_judged_and_judge_nobody() -> None:
@@ -165,7 +165,7 @@ def test_entry_that_is_not_remembered_any_more_is_not_judged() -> None:
         group.parts[1].tick(0, leads=False, voters=[1, 2, 3], members=[1, 2, 3])
         for peer in (2, 3):
             try:
-                group.parts[1].heard(peer, index, index, 2, True, 0)
+                group.parts[1].take_digest(peer, index, index, 2, True, 0)
             except StateDiverged:
                 group.stopped[1] = StateDiverged(0, (0, 0), (0, 0), [])
         assert bool(group.stopped) == judged
@@ -265,7 +265,7 @@ def test_value_that_flipped_in_memory_is_found_before_a_snapshot_holds_it(what: 
     elif what == "version":
         tree.nodes[b"/n3"].version ^= 8
     else:
-        tree._marked_sum ^= 1 << 20
+        tree._digest_sum ^= 1 << 20
     nodes.may_stop = StateDamaged
     node.take_snapshot()
     nodes.run(1)

@@ -8,9 +8,9 @@ import pytest
 
 from coord.errors import OK, CorruptRecord, StorageError
 from coord.raft.membership import Configuration
-from coord.server.membership.joining import MARK
+from coord.server.membership.joining import JOINING_FILE
 from coord.server.recovery.repair import ASIDE, IrreparableError, recover_or_repair
-from coord.storage.records import MAGIC, Batch
+from coord.storage.records import MAGIC, WriteBatch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import open_wal
 from coord.tree.machine import StateMachine
@@ -32,7 +32,7 @@ def log_of(entries: int, *snapshots: int, voters: tuple[int, ...] = (1, 2, 3)) -
     disk = MemoryDisk()
     wal, _ = open_wal(disk, "wal", segment_bytes=SEGMENT_BYTES)
     for index in range(1, entries + 1):
-        batch = Batch()
+        batch = WriteBatch()
         batch.set_hard_state(3, 2)
         batch.add_entry(3, index, 1, b"entry %d" % index)
         wal.write([batch])
@@ -64,7 +64,7 @@ def test_log_damaged_in_the_middle_is_set_aside_and_the_node_joins() -> None:
     before = {name: bytes(file.content) for name, file in disk.files.items()}
     found = recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
     assert (found.position.index, found.core.log.last) == (5, 5)
-    assert MARK in disk.names("")
+    assert JOINING_FILE in disk.names("")
     moved = {f"wal/{name}": bytes(disk.files[f"{ASIDE}/{name}"].content) for name in disk.names(ASIDE)}
     assert moved == {name: content for name, content in before.items() if name.startswith("wal/")}
 
@@ -97,10 +97,10 @@ def test_second_damage_is_refused_until_somebody_has_looked() -> None:
     flip(disk, *middle(disk))
     found = recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1), segment_bytes=SEGMENT_BYTES)
     for index in range(1, 10):
-        batch = Batch()
+        batch = WriteBatch()
         batch.add_entry(4, index, 1, b"new %d" % index)
         found.wal.write([batch])
-    disk.remove(MARK)  # it had caught up
+    disk.remove(JOINING_FILE)  # it had caught up
     flip(disk, *middle(disk))
     with pytest.raises(IrreparableError, match="repaired before"):
         recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
@@ -132,7 +132,7 @@ def test_power_cut_at_every_call_of_a_repair() -> None:
         for after in (disk.power_cut(), disk.copy()):
             found = recover_or_repair(after, 1, [1, 2, 3], SeededRng(1))
             assert found.core.log.last == 5
-            assert MARK in after.names("")
+            assert JOINING_FILE in after.names("")
     assert 5 < cut < 199
 
 
@@ -144,7 +144,7 @@ def test_damaged_snapshot_counts_no_more_and_the_log_stands_in() -> None:
     found = recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
     assert found.position.index == 5
     assert found.core.log.last == 20
-    assert MARK not in disk.names("")
+    assert JOINING_FILE not in disk.names("")
     assert found.snapshots.log_floor() == 5
     assert len(found.snapshots.names()) == 1
     assert f"{newest}.damaged" in disk.names("snap")
@@ -159,8 +159,8 @@ def test_damaged_snapshot_without_the_log_behind_it_is_brought_by_the_others() -
     alone = disk.copy()
     found = recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
     assert (found.position.index, found.core.log.last) == (0, 0)
-    assert MARK in disk.names("")
-    with pytest.raises(IrreparableError, match="the log begins behind entry"):
+    assert JOINING_FILE in disk.names("")
+    with pytest.raises(IrreparableError, match="the log begins after entry"):
         recover_or_repair(alone, 1, [1], SeededRng(1))
 
 
@@ -178,7 +178,7 @@ def test_file_that_cannot_be_read_is_named_and_nothing_is_moved() -> None:
     disk.open = broken
     with pytest.raises(StorageError, match=r"mem:wal/0000000000000001\.log: cannot be read: Input/output error"):
         recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
-    assert MARK not in disk.names("")
+    assert JOINING_FILE not in disk.names("")
 
 
 # --- whole nodes ------------------------------------------------------------------------------------------------------

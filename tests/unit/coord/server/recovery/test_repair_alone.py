@@ -14,11 +14,11 @@ from coord.offline.directory import StoppedDirectory
 from coord.offline.verify import check
 from coord.raft.membership import Configuration
 from coord.raft.messages import CONFIG
-from coord.server.membership.joining import MARK
+from coord.server.membership.joining import JOINING_FILE
 from coord.server.recovery.repair import ASIDE, IrreparableError, recover_or_repair
 from coord.server.recovery.startup import Recovery, recover
 from coord.storage.reading import SegmentReader
-from coord.storage.records import Batch, LogItem, encode_header, encode_record
+from coord.storage.records import LogItem, WriteBatch, encode_header, encode_record
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import open_wal
 from coord.tree.machine import StateMachine
@@ -50,10 +50,10 @@ def log_of_one(
     wal, _ = open_wal(disk, "wal", segment_bytes=segment_bytes)
     for index in range(1, ENTRIES + 1):
         if index in ELECTIONS:
-            write_hard_state = Batch()
+            write_hard_state = WriteBatch()
             write_hard_state.set_hard_state(ELECTIONS[index], 1)
             wal.write([write_hard_state])
-        batch = Batch()
+        batch = WriteBatch()
         batch.add_entry(term_of(index), index, 1, b"entry %d" % index)
         wal.write([batch])
     folder = Snapshots(disk, "snap")
@@ -104,9 +104,9 @@ def starts_clean(disk: MemoryDisk, expected: tuple[object, ...]) -> None:
     """Start twice: the second start finds nothing to repair, and the log takes entries in between."""
     found = started(disk)
     assert state(found) == expected
-    assert MARK not in disk.names("")
+    assert JOINING_FILE not in disk.names("")
     aside = disk.names(ASIDE)
-    batch = Batch()
+    batch = WriteBatch()
     batch.add_entry(found.core.term, ENTRIES + 1, 1, b"new")
     found.wal.write([batch])
     for after in (disk.power_cut(), disk.copy()):
@@ -163,7 +163,7 @@ def test_nothing_behind_the_damage_says_what_it_held() -> None:
     """A hard state says nothing about entries: the damaged record may have held one behind the snapshot."""
     disk = log_of_one(snapshot=ENTRIES)
     wal, _ = open_wal(disk, "wal", segment_bytes=1 << 20)
-    batch = Batch()
+    batch = WriteBatch()
     batch.set_hard_state(9, 1)
     wal.write([batch])
     path, offset, size, _ = records(disk)[-2]
@@ -230,14 +230,14 @@ def test_a_store_of_more_members_repairs_otherwise(members: Configuration) -> No
     except IrreparableError:
         assert ASIDE not in disk.names("")
     else:
-        assert MARK in disk.names("")
+        assert JOINING_FILE in disk.names("")
 
 
 def test_a_member_added_behind_the_snapshot() -> None:
     """The node may have acknowledged to another member what was damaged."""
     disk = log_of_one()
     wal, _ = open_wal(disk, "wal", segment_bytes=SEGMENT_BYTES)
-    batch = Batch()
+    batch = WriteBatch()
     batch.add_entry(8, ENTRIES + 1, CONFIG, Configuration([1, 2]).encode())
     wal.write([batch])
     path, offset, _, _ = records(disk)[2]
@@ -251,11 +251,11 @@ def test_data_that_looks_like_a_record() -> None:
     disk = MemoryDisk()
     wal, _ = open_wal(disk, "wal")
     for index in range(1, 9):
-        forged = Batch()
+        forged = WriteBatch()
         forged.set_hard_state(99, 7)
         forged.add_entry(99, 1, 1, b"forged")
         inner = b"".join(encode_record(n, forged.parts) for n in range(index, index + 4))
-        batch = Batch()
+        batch = WriteBatch()
         batch.set_hard_state(3, 1)
         batch.add_entry(3, index, 1, inner + encode_record(9, [encode_header(1, 99, 7, 0, 0)]))
         wal.write([batch])
@@ -324,7 +324,7 @@ def test_verify_agrees_with_the_start(tmp_path: Path) -> None:
                 assert report.index == found.core.log.last == 14
                 assert (report.log.term, report.log.vote) == (found.core.term, found.core.vote)
                 if ASIDE in OsDisk(path).names(""):
-                    assert any("the snapshot at 9 covers them" in note for note in report.notes)
+                    assert any("the snapshot at 9 covers these records" in note for note in report.notes)
                     with StoppedDirectory(path) as directory:
                         assert check(directory).is_sound()
                     outcomes.add("skipped")

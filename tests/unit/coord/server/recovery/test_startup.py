@@ -7,7 +7,7 @@ import pytest
 from coord.errors import StorageError
 from coord.raft.membership import Configuration
 from coord.server.recovery.startup import Recovery, recover
-from coord.storage.records import Batch
+from coord.storage.records import WriteBatch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import open_wal
 from coord.tree.machine import StateMachine
@@ -21,7 +21,7 @@ def disk_with(entries: list[tuple[int, int]], *snapshots: tuple[int, int], term:
     """A disk with a log of (term, index) entries and snapshots at (term, index)."""
     disk = MemoryDisk()
     wal, _ = open_wal(disk, "wal")
-    batch = Batch()
+    batch = WriteBatch()
     batch.set_hard_state(term, 2)
     for entry_term, index in entries:
         batch.add_entry(entry_term, index, 1, b"")
@@ -60,7 +60,7 @@ def test_log_that_does_not_know_the_snapshot_is_dropped_on_disk_too(entries: lis
     disk = disk_with(entries, (5, 10))
     found = opened(disk)
     assert (log_of(found), found.core.term, found.core.vote, found.core.log.last) == ([], 5, 0, 10)
-    batch = Batch()
+    batch = WriteBatch()
     batch.add_entry(5, 11, 1, b"")
     found.wal.write([batch])
     again = opened(disk.power_cut())
@@ -80,9 +80,9 @@ def test_gap_between_snapshot_and_log_is_refused() -> None:
     """Nothing is made up for entries that are nowhere."""
     disk = disk_with([])
     wal, _ = open_wal(disk, "wal")
-    batch = Batch()
+    batch = WriteBatch()
     batch.set_base(50, 2)
     batch.add_entry(2, 51, 1, b"")
     wal.write([batch])
-    with pytest.raises(StorageError, match="begins behind entry 50"):
+    with pytest.raises(StorageError, match="begins after entry 50"):
         opened(disk)

@@ -132,7 +132,7 @@ def test_a_silent_session_is_answered_no_more_once_its_node_has_agreed() -> None
     for number, expected in ((7, True), (8, False)):
         term = leader.core.term - expected
         frame = codec.encode_silent(codec.DUE, term, number, [session_of(client)])
-        serving.clients.take_heard()
+        serving.clients.take_active()
         serving.peer_frame(leader.settings.node_id, 1, codec.DUE, frame, 5, len(frame))
         assert client.is_open is expected, "a leader of another term decides nothing"
     sent = [f for f in nodes.queues[serving.settings.node_id, leader.settings.node_id] if f[4] == codec.AGREED]
@@ -236,10 +236,10 @@ def test_a_node_out_of_contact_is_waited_for() -> None:
     assert made.take(700 + 1250 + TIMEOUT_MS) == [(5, 50)]
 
 
-def test_a_session_that_moves_or_speaks_is_not_due_any_more() -> None:
+def test_a_session_that_moves_or_is_active_is_not_due_any_more() -> None:
     """What a node agreed to before counts no more."""
     made = endings(2)
-    for event in (lambda: made.heard(5), lambda: made.opened(5, 2)):
+    for event in (lambda: made.touched(5), lambda: made.opened(5, 2)):
         made.reported(2, 100)
         made.due(5, 50, is_served_here=False)
         ((number, _),) = made.questions().values()
