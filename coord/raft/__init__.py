@@ -15,17 +15,17 @@ repeat and reorder messages. One turn of the shell:
         persisted(r.number)
         send r.messages_after_persist
 
-Rules that make it safe:
+Rules that keep the group safe:
 
 - `messages_after_persist` leave only when all writes of this *and of every earlier* Ready are durable. They carry
-  votes and acknowledgements, and Raft §5.1 wants term, vote and log on stable storage before the answer leaves. Such a
-  Ready may have nothing to write itself; it still waits for those before it. If nothing is being written, it waits for
-  nothing.
+  votes and acknowledgments, and Raft §5.1 requires term, vote and log on stable storage before the reply leaves. Such a
+  Ready may have nothing to write itself; it still waits for earlier ones. If no write is pending, the messages leave at
+  once.
 - `persisted` may skip numbers: `persisted(7)` covers 1..7. Readies without writes need no call.
 - A Ready with a `snapshot` replaces the state machine by the snapshot that the shell received with the SNAPSHOT
-  message, and restarts the log on disk behind `snapshot.index`. The shell has verified the payload before it gave the
-  message to `step`. Nothing of a later Ready may be applied or written before that.
-- The shell restarts a node from what its disk holds and from nothing else.
+  message, and restarts the log on disk after `snapshot.index`. The shell has verified the payload before it passed the
+  message to `step`. No part of a later Ready may be applied or written before that.
+- The shell restarts a node only from what its disk holds.
 
 Time is ticks. Order is decided by ids and counters, never by the iteration order of a set.
 

@@ -1,8 +1,8 @@
 """Limits on what a peer may claim in a Raft message.
 
-The core trusts the members of its group, but not every byte that arrives in their name. A message that breaks a limit,
-or contradicts itself or the receiver, raises InvalidMessage before anything has changed; the shell breaks the link. A
-claim of a peer is never asserted: a wrong one is a protocol error, not a bug of this node. `check_message` checks the
+The core trusts the members of its group, but not every byte that arrives in their name. A message that exceeds a limit,
+or contradicts itself or the receiver, raises InvalidMessage before any change; the shell closes the link. Code must not
+assert on a claim of a peer: a wrong claim is a protocol error, not a bug of this node. `check_message` checks the
 message alone, `check_claims` compares it with the receiver's term and log.
 """
 
@@ -30,13 +30,13 @@ from coord.raft.messages import (
 )
 
 #: Terms, indexes and read contexts are below this. With an election every millisecond a group reaches it in 146
-#: million years. Numbers are kept and sent as signed 64-bit integers, so a node can still add to any of them.
+#: million years. Numbers are stored and sent as signed 64-bit integers, so a node can still add to any of them.
 NUMBER_MAX: Final = 1 << 62
 TERM_MAX: Final = NUMBER_MAX
 INDEX_MAX: Final = NUMBER_MAX
-#: A message's term is at most this much above the receiver's. A group that held ten elections a second would need 13
-#: years for that, so no member meets a larger gap when it returns. Without this limit one forged message could take a
-#: node to the last term there is. A node in term 0 accepts any term: it may be a new member of an old group.
+#: Limit of a message's term above the receiver's. A group with ten elections a second would need 13 years for that, so
+#: no member meets a larger gap when it returns. Without this limit one forged message could raise a node to the last
+#: term. A node in term 0 accepts any term: it may be a new member of an old group.
 TERM_LEAP_MAX: Final = 1 << 32
 
 
@@ -52,7 +52,7 @@ def check_message(m: Message) -> None:
             raise InvalidMessage(f"node {m.src} sent entries in a message of kind {kind}")
         _check_entries(m, m.entries)
     if (m.snapshot is not None) != (kind == SNAPSHOT):
-        raise InvalidMessage(f"node {m.src} sent a message of kind {kind} with or without a snapshot, wrongly")
+        raise InvalidMessage(f"node {m.src} sent a message of kind {kind} that lacks a snapshot, or must not have one")
     if m.snapshot is not None:
         meta = m.snapshot
         if meta.index >= INDEX_MAX or meta.term > m.term or not meta.config.voters:
@@ -66,8 +66,8 @@ def _check_entries(m: Message, entries: list[Entry]) -> None:
         index += 1
         if entry.index != index or entry.term < term or entry.term > m.term or entry.kind < NORMAL:
             raise InvalidMessage(
-                f"node {m.src} sent entry {entry.index} of term {entry.term} in the place of {index}, behind term"
-                f" {term}, in term {m.term}"
+                f"node {m.src} sent entry {entry.index} of term {entry.term} at position {index}, after term {term},"
+                f" in a message of term {m.term}"
             )
         if entry.kind > LEVEL:
             raise InvalidMessage(f"node {m.src} sent entry {index} of unknown kind {entry.kind}")
@@ -75,23 +75,23 @@ def _check_entries(m: Message, entries: list[Entry]) -> None:
             _check_config(m.src, entry)
         term = entry.term
     if index >= INDEX_MAX:
-        raise InvalidMessage(f"node {m.src} sent entry {index}")
+        raise InvalidMessage(f"node {m.src} sent entry {index}, above the highest index")
 
 
 def _check_config(src: int, entry: Entry) -> None:
     try:
         config = decode_configuration(entry.data)
     except ValueError as error:
-        raise InvalidMessage(f"node {src} sent an unreadable configuration as entry {entry.index}: {error}") from error
+        raise InvalidMessage(f"node {src} sent a malformed configuration as entry {entry.index}: {error}") from error
     if not config.voters:
         raise InvalidMessage(f"node {src} sent a configuration without voters as entry {entry.index}")
 
 
 def check_claims(m: Message, term: int, log: RaftLog, newest_round: int) -> None:
-    """Raise InvalidMessage for a message that contradicts what its receiver, in `term`, knows for certain.
+    """Raise InvalidMessage for a message that contradicts facts that its receiver, in `term`, knows.
 
     The message is of `term` or a later one. `newest_round` is the receiver's newest round of read confirmation, -1
-    while it does not lead.
+    unless the receiver leads.
     """
     if m.term - term > TERM_LEAP_MAX and term > 0:
         raise InvalidMessage(f"node {m.src} claims term {m.term}, this node is in term {term}")
@@ -105,7 +105,7 @@ def check_claims(m: Message, term: int, log: RaftLog, newest_round: int) -> None
             raise InvalidMessage(f"node {m.src} acknowledges {m.match_index}, the log ends at {log.last}")
     elif kind == HEARTBEAT_RESP:
         if m.context > newest_round:
-            raise InvalidMessage(f"node {m.src} answers read round {m.context}, the newest is {newest_round}")
+            raise InvalidMessage(f"node {m.src} replies to read round {m.context}, the newest is {newest_round}")
     elif kind in (APPEND, HEARTBEAT, COMMIT, SNAPSHOT):
         raise InvalidMessage(f"node {m.src} claims to lead term {term}, which this node leads")
 
@@ -125,5 +125,5 @@ def _check_append(m: Message, log: RaftLog) -> None:
     own = log.term_at(commit)
     if claimed != own:
         raise InvalidMessage(
-            f"node {m.src} sent entry {commit} of term {claimed}; this node has committed one of term {own}"
+            f"node {m.src} sent entry {commit} of term {claimed}; this node has committed an entry of term {own} there"
         )

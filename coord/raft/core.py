@@ -1,17 +1,17 @@
 """The consensus core: one member of one Raft group, without I/O, clock or randomness of its own.
 
-This module has what a node does in every role: terms, votes, roles, and the Ready that goes to the shell. `follower`
-has the receiving side of replication, `leadership` everything that only a leader knows.
+This module has what a node does in every role: terms, votes, roles, and the Ready for the shell. `follower` has the
+receiving side of replication, `leadership` the state that only a leader has.
 
 Role changes, each in one method, and nowhere else::
 
-    -> follower        _become_follower    a higher term, a leader of this term, a lost election; a leader also when no
-                                           majority answers it, or when it has committed its own removal
-    -> pre-candidate   _pre_campaign       silence, and this node may stand for election        Dissertation §9.6
+    -> follower        _become_follower    a higher term, a leader of this term, a lost election; a leader also if no
+                                           majority replies, or after it has committed its own removal
+    -> pre-candidate   _pre_campaign       an election timeout, if this node may become a candidate  Dissertation §9.6
     -> candidate       _campaign           a majority would vote for it, or a leader transfers leadership (TIMEOUT_NOW)
     -> leader          _become_leader      a majority has voted for it; its own vote is durable before it counts
 
-The term rises in `_become_follower` and `_campaign` only. The vote changes there and in `_on_vote_request`.
+The term rises only in `_become_follower` and `_campaign`. The vote changes only there and in `_on_vote_request`.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from coord.raft.quorum import LOST, WON, vote_result
 
 __all__ = ["RaftConfig", "RaftCore"]
 
-#: A follower that knows of no leader waits 1 .. this many ticks before it stands for election. Several followers see
-#: the leader's connection break at once; the spread keeps them from splitting the vote.
+#: A follower without a leader waits 1 .. this many ticks before it becomes a candidate. Several followers notice the
+#: leader's broken connection at once; random waits keep them from splitting the vote.
 PEER_DOWN_TICKS: Final = 4
 
 
 class RaftCore:
     """One member of one Raft group. See the package docstring for how to drive it.
 
-    Invariant: `leadership` is there if and only if the role is LEADER. The term never falls. Within a term the vote
+    Invariant: `leadership` is set if and only if the role is LEADER. The term never decreases. Within a term the vote
     changes only from 0.
     """
 
@@ -85,14 +85,14 @@ class RaftCore:
     ) -> None:
         """Start from what the disk holds. `memory` is the number of that disk (`membership`).
 
-        `snapshot`: the newest durable one, or `bootstrap(voters, learners)` for a new node. The state machine is at
-        `snapshot.index`, so the first committed entry handed out is the one behind it. `entries`: the durable log,
-        contiguous. It may begin before `snapshot.index` (kept for slow peers). Entries that the snapshot contradicts
-        are dropped.
+        `snapshot` is the newest durable one, or `bootstrap(voters, learners)` for a new node. The state machine is at
+        `snapshot.index`, so the first committed entry handed out is the next one. `entries` is the durable log,
+        contiguous. It may begin before `snapshot.index` (kept for slow peers). Entries that contradict the snapshot are
+        dropped.
         """
         assert node_id > 0, node_id
         self.id: int = node_id
-        #: The shell changes it when it finds that this disk is not the one that gave the promises of this id.
+        #: The shell changes it if it finds that this disk is not the one on which this id made its promises.
         self.memory: int = memory
         self.settings: RaftConfig = config
         self.log: RaftLog = RaftLog(snapshot, entries or [])
@@ -101,13 +101,13 @@ class RaftCore:
             if entry.kind == CONFIG and entry.index > snapshot.index:
                 self.configs.append(entry.index, decode_configuration(entry.data))
         saved = hard_state if hard_state is not None else HardState(0, 0)
-        #: The present term. Rises with an election of this node, or with a message of a higher term; never falls.
+        #: The present term. Rises with an election of this node or a message of a higher term; never decreases.
         self.term: int = saved.term
         #: The node that this one has voted for in `term`, 0 for none.
         self.vote: int = saved.vote
         if snapshot.term > self.term:
-            # The state up to here was applied and saved before the disk came to the write with that term. A vote in
-            # the term would have waited for that write, so none was given.
+            # The state up to here was applied and saved before the disk completed the write of that term. A vote in the
+            # term would have waited for that write, so this node has not voted.
             self.term = snapshot.term
             self.vote = 0
         assert self.term >= self.log.last_term, f"term {self.term} on disk, log ends in term {self.log.last_term}"
@@ -117,11 +117,11 @@ class RaftCore:
         self.leadership: Leadership | None = None
         #: Ticks since the last message of the leader, the last granted vote, or the beginning of an election.
         self.elapsed: int = 0
-        #: The value of `elapsed` at which this node stands for election. Drawn anew when the timer restarts.
+        #: The value of `elapsed` at which this node becomes a candidate. Drawn anew when the timer restarts.
         self.timeout: int = 0
 
         self._rng: Rng = rng
-        #: Voter -> whether it grants its (pre-)vote, of those that have answered. Empty without an election.
+        #: Voter -> whether it grants its (pre-)vote. Only voters that have replied; empty without an election.
         self._votes: dict[int, bool] = {}
         self._output: Output = Output()
         self._last_ready: LastReady = LastReady(saved.term, saved.vote, self.configs.current)
@@ -134,7 +134,7 @@ class RaftCore:
     def abstains(self) -> bool:
         """Return True if the configuration in force names this node as a voter with another memory.
 
-        Such a node counts for nothing and takes no part in elections.
+        Such a node does not count and takes no part in elections.
         """
         config = self.configs.current
         return config.is_voter(self.id) and config.memory_of(self.id) != self.memory
@@ -142,7 +142,7 @@ class RaftCore:
     def step(self, m: Message) -> None:
         """Process a message from a peer. The shell has authenticated `m.src`. Stale and repeated messages are harmless.
 
-        Raises InvalidMessage for a claim that cannot be true. Then nothing has changed, and the shell breaks the link.
+        Raise InvalidMessage for an impossible claim, before any change; the shell closes the link.
         """
         self.check(m)
         if m.kind in (PRE_VOTE, VOTE) and self.abstains():
@@ -164,7 +164,7 @@ class RaftCore:
             self._campaign(True)
 
     def tick(self) -> None:
-        """Let one tick pass: stand for election after silence, or do what a leader does at its ticks."""
+        """Advance time by one tick: campaign after an election timeout, or do the leader's periodic work."""
         lead = self.leadership
         if lead is None:
             self.elapsed += 1
@@ -174,7 +174,7 @@ class RaftCore:
         lead.tick()
         if not lead.has_quorum():
             # The majority may have elected a leader whose messages do not arrive here: Dissertation §6.2.
-            self._report("quorum_lost", "no majority heard within an election timeout")
+            self._report("quorum_lost", "no reply from a majority within an election timeout")
             self._become_follower(self.term, 0)
             return
         lead.promote()
@@ -182,7 +182,7 @@ class RaftCore:
     def propose(self, data: bytes, kind: int = NORMAL) -> int:
         """Append `data` and return its index. The entry commits unless this node loses leadership first.
 
-        Raises NotLeader(leader), and ProposalDropped during a leadership transfer. Then nothing was appended.
+        Raise NotLeader(leader), or ProposalDropped during a leadership transfer. Then nothing was appended.
         """
         lead = self.leadership
         if lead is None:
@@ -195,7 +195,7 @@ class RaftCore:
     def propose_config(self, config: Configuration) -> int:
         """Append a new configuration, which is in force at once, and return its index. Dissertation §4.1.
 
-        Raises NotLeader; ProposalDropped if `config` is more than one step away, if another change is not committed
+        Raise NotLeader; ProposalDropped if `config` is more than one step away, if another change is not committed
         yet, or if no entry of this term is committed.
         """
         lead = self.leadership
@@ -204,28 +204,28 @@ class RaftCore:
         return lead.propose_config(config)
 
     def transfer_leadership(self, to: int) -> None:
-        """Bring `to` up to date and let it stand for election at once. Dissertation §3.10.
+        """Bring `to` up to date and make it start an election at once. Dissertation §3.10.
 
-        Proposals are dropped meanwhile. The transfer is given up after an election timeout. Raises NotLeader;
-        ProposalDropped if `to` is not another voter whose answers count.
+        Proposals are rejected meanwhile. The transfer is aborted after an election timeout. Raise NotLeader;
+        ProposalDropped if `to` is not another voter whose replies count.
         """
         lead = self.leadership
         if lead is None:
             raise NotLeader(self.leader)
         if to == self.id or not self.configs.current.is_voter(to):
-            raise ProposalDropped(f"{to} is no other voter")
+            raise ProposalDropped(f"node {to} is not another voter")
         if not lead.by_id[to].counts:
-            raise ProposalDropped(f"{to} came back without its memory")
+            raise ProposalDropped(f"node {to} restarted without its memory")
         lead.begin_transfer(to)
 
     def read_index(self, context: int, is_patient: bool = False) -> None:
-        """Request the index that a linearizable read must wait for. It comes back as `ReadState(context, index)`.
+        """Request the index that a linearizable read must wait for. The reply is `ReadState(context, index)`.
         Dissertation §6.4.
 
-        A follower forwards the request to its leader. The message may be lost, so the shell asks again after a while
-        and whenever `Ready.changed`. `context` must not be reused over restarts of the node. `is_patient`: the next
-        regular heartbeats are soon enough; of several such reads only the newest is answered. Raises NotLeader(0) when
-        no leader is known.
+        A follower forwards the request to its leader. The message may be lost, so the shell repeats the request after a
+        while and whenever `Ready.changed`. `context` must not be reused over restarts of the node. `is_patient`: the
+        next regular heartbeats are soon enough; of several such reads only the newest gets a reply. Raise NotLeader(0)
+        without a known leader.
         """
         lead = self.leadership
         if lead is not None:
@@ -238,9 +238,9 @@ class RaftCore:
             raise NotLeader(0)
 
     def peer_down(self, peer: int) -> None:
-        """The shell saw the connection to `peer` break.
+        """Handle a broken connection to `peer`.
 
-        If `peer` is the leader, this node stands for election within 1 .. PEER_DOWN_TICKS ticks; pre-vote protects a
+        If `peer` is the leader, this node becomes a candidate within 1 .. PEER_DOWN_TICKS ticks; pre-vote protects a
         leader that is alive. If this node leads, everything in flight to `peer` counts as lost.
         """
         if self.leadership is not None:
@@ -250,14 +250,14 @@ class RaftCore:
             self.hasten()
 
     def hasten(self, ticks: int = 0) -> None:
-        """Stand for election within `ticks` ticks, by default 1 .. PEER_DOWN_TICKS, unless a leader turns up before."""
+        """Campaign within `ticks` ticks, by default 1 .. PEER_DOWN_TICKS, unless a leader is known before."""
         if self.leader == 0 and self.leadership is None:
             self.timeout = min(self.timeout, self.elapsed + (ticks or 1 + self._rng.below(PEER_DOWN_TICKS)))
 
     # --- disk ---------------------------------------------------------------------------------------------------------
 
     def persisted(self, number: int) -> None:
-        """Note that everything of Ready `number` and of all before it is durable."""
+        """Record that all writes up to and including Ready `number` are durable."""
         assert number <= self._last_ready.number, f"Ready {number} of {self._last_ready.number}"
         writes = self._writes
         stable = writes.confirm(number)
@@ -267,19 +267,19 @@ class RaftCore:
             if self.leadership is not None:
                 self._advance_commit(self.leadership)
         if self.role == CANDIDATE and writes.term == self.term and writes.vote == self.id:
-            # A vote counts only once it is durable, the node's own like any other.
+            # A vote counts only when it is durable; so does the node's own.
             self._vote_for_itself()
             self._count_votes()
 
     def snapshot_meta(self, index: int) -> RaftSnapshot:
-        """Return term and configuration at `index`, for a snapshot taken there. `index` is applied, not compacted."""
+        """Return term and configuration at `index`, for a snapshot of the applied state there. Not below the log."""
         assert index <= self.log.applying, f"snapshot at {index}, handed out for applying up to {self.log.applying}"
         term = self.log.term_at(index)
         assert term >= 0, f"snapshot at {index}, compacted up to {self.log.offset}"
         return RaftSnapshot(index, term, self.configs.at(index))
 
     def snapshot_saved(self, meta: RaftSnapshot) -> None:
-        """Note that a snapshot is durable, so that it may be offered to peers that are behind the log."""
+        """Record that a snapshot is durable, so that it may be offered to peers that need compacted entries."""
         assert meta.index <= self.log.applying, f"snapshot at {meta.index}, applying {self.log.applying}"
         if meta.index > self.log.snapshot.index:
             self.log.snapshot = meta
@@ -288,7 +288,7 @@ class RaftCore:
     def compacted(self, index: int) -> None:
         """Drop entries up to `index`, at or below the newest saved snapshot. The shell keeps some for slow peers.
 
-        A member without peers may drop everything that is applied (`is_alone`).
+        A node without peers may drop all applied entries (`is_alone`).
         """
         if index > self.log.offset:
             saved = self.log.snapshot.index
@@ -296,19 +296,19 @@ class RaftCore:
             self.log.compact(index)
 
     def is_alone(self) -> bool:
-        """Return True if this node is the only member, and was so in every configuration that is not committed yet."""
+        """Return True if this node is the only member, also of every uncommitted configuration."""
         configs = self.configs
         return configs.current.members() == [self.id] and configs.newest_index() <= self.log.commit
 
     def snapshot_status(self, peer: int, ok: bool) -> None:
-        """Note how the transfer to `peer` ended that a SNAPSHOT message began. The shell must call it for each one."""
+        """Record the end of the snapshot transfer to `peer`. The shell must call this once per SNAPSHOT message."""
         if self.leadership is not None:
             self.leadership.snapshot_status(peer, ok)
 
     # --- output -------------------------------------------------------------------------------------------------------
 
     def has_ready(self) -> bool:
-        """Return True if `ready` would hand out anything."""
+        """Return True if `ready` would return any work."""
         lead = self.leadership
         log = self.log
         return (
@@ -321,7 +321,7 @@ class RaftCore:
         )
 
     def ready(self) -> Ready:
-        """Return everything that the shell has to do now. Each thing is handed out once."""
+        """Return the pending work for the shell, and clear it."""
         lead = self.leadership
         if lead is not None and lead.pending:
             lead.replicate()
@@ -342,8 +342,8 @@ class RaftCore:
         return r
 
     def check(self, m: Message) -> None:
-        """Raise InvalidMessage for a message that `step` would not process: it breaks a bound, contradicts itself, or
-        contradicts what this node knows for certain. Changes nothing."""
+        """Raise InvalidMessage for a message that `step` would reject: it exceeds a limit, contradicts itself, or
+        contradicts facts that this node knows. Changes nothing."""
         check_message(m)
         if m.term >= self.term:
             lead = self.leadership
@@ -352,7 +352,7 @@ class RaftCore:
     def _answer(
         self, kind: int, to: int, term: int, match_index: int = 0, granted: bool = False, context: int = 0
     ) -> Message:
-        """Return an answer to a peer, with the memory that it is given from."""
+        """Return a reply to a peer, with this node's memory."""
         answer = Message(kind, self.id, to, term, match_index=match_index, granted=granted, context=context)
         answer.memory = self.memory
         return answer
@@ -360,36 +360,37 @@ class RaftCore:
     # --- terms --------------------------------------------------------------------------------------------------------
 
     def _step_other_term(self, m: Message) -> bool:
-        """Process the term of a message that is not of this node's term. Return True if the rest is to be processed."""
+        """Handle a message of another term. Return True if the rest of the message is to be processed."""
         kind = m.kind
         if m.term > self.term:
             if kind in (PRE_VOTE, VOTE) and not m.granted and self._has_active_leader():
-                # A node that follows a live leader does not help to replace it, so a node that was removed or cut off
-                # cannot disturb (Dissertation §4.2.3). `granted` marks an election that the leader asked for.
+                # A follower of a live leader does not help to replace it, so a removed or partitioned node cannot
+                # disturb
+                # the group (Dissertation §4.2.3). `granted` marks an election that the leader requested.
                 self._report("vote_ignored", f"of {m.src} for term {m.term}")
                 return False
             if kind == PRE_VOTE or (kind == PRE_VOTE_RESP and m.granted):
-                return True  # its term is one that may begin, not one that has begun
+                return True  # the term of the message may begin, but has not begun
             from_leader = kind in (APPEND, HEARTBEAT, COMMIT, SNAPSHOT)
             self._become_follower(m.term, m.src if from_leader else 0)
             return True
         if kind in (APPEND, HEARTBEAT, SNAPSHOT):
             # A leader that missed an election must learn the new term. Otherwise this node would ignore its appends,
-            # and it would ignore this node's pre-votes, for ever.
+            # and it would ignore this node's pre-votes, forever.
             self._output.messages.append(self._answer(HEARTBEAT_RESP, m.src, self.term))
         elif kind in (PRE_VOTE, VOTE):
-            # A refusal promises nothing, so it does not wait for the disk.
+            # A rejection promises nothing, so it does not wait for the disk.
             resp = PRE_VOTE_RESP if kind == PRE_VOTE else VOTE_RESP
             self._output.messages.append(self._answer(resp, m.src, self.term))
         return False
 
     def _has_active_leader(self) -> bool:
-        """Return True if the leader has sent something within the shortest election timeout, or is this node."""
+        """Return True if this node leads, or its leader sent a message within the shortest election timeout."""
         return self.leader != 0 and (self.role == LEADER or self.elapsed < self.settings.election_ticks)
 
     def _promotable(self) -> bool:
-        """Return True if this node may stand for election. In the last term that there is, every node would reject the
-        next one."""
+        """Return True if this node may become a candidate. In the last possible term it may not: every node would
+        reject the next term."""
         return self.term < TERM_MAX - 1 and self.configs.may_stand(self.id, self.memory, self.log.commit)
 
     def _restart_timer(self) -> None:
@@ -412,10 +413,10 @@ class RaftCore:
             self.role = role
 
     def _become_follower(self, term: int, leader: int) -> None:
-        assert term >= self.term, f"term falls from {self.term} to {term}"
+        assert term >= self.term, f"the term decreases from {self.term} to {term}"
         assert leader != self.id, f"node {leader} follows itself"
-        # A candidate that only raised the term must not keep a better one from standing. So the timer of a follower
-        # runs on unless there is a leader; a granted vote restarts it elsewhere.
+        # A candidate that only raised the term must not keep a better one from campaigning. So a follower's timer
+        # continues unless there is a leader; a granted vote restarts it elsewhere.
         restart = leader != 0 or self.role != FOLLOWER
         if term > self.term:
             self.term = term
@@ -443,8 +444,8 @@ class RaftCore:
         self._count_votes()
 
     def _campaign(self, is_transfer: bool) -> None:
-        """Begin a term and ask for votes. The requests leave when term and own vote are durable: Raft §5.2."""
-        assert self.role != LEADER, f"the leader of term {self.term} stands for election"
+        """Begin a term and request votes. The requests leave when term and own vote are durable: Raft §5.2."""
+        assert self.role != LEADER, f"the leader of term {self.term} campaigns"
         self.term += 1
         self.vote = self.id
         self._set_role(CANDIDATE)
@@ -479,7 +480,7 @@ class RaftCore:
         may = self.vote == m.src or (self.vote == 0 and self.leader == 0) or (is_pre_vote and m.term > self.term)
         granted = may and self.log.is_up_to_date(m.prev_index, m.prev_term)
         if is_pre_vote:
-            # A pre-vote promises nothing, so the answer does not wait for the disk.
+            # A pre-vote promises nothing, so the reply does not wait for the disk.
             term = m.term if granted else self.term
             self._output.messages.append(self._answer(PRE_VOTE_RESP, m.src, term, granted=granted))
             return
@@ -535,8 +536,8 @@ class RaftCore:
             return
         lead.pending = True
         if not self.configs.current.is_voter(self.id) and self.configs.newest_index() <= self.log.commit:
-            # This leader's own removal is committed, so its leadership ends here (Raft §6). It lets the best voter
-            # stand at once, so that the group does not wait for an election timeout.
+            # This leader's own removal is committed, so its leadership ends here (Raft §6). It makes the best voter
+            # campaign at once, so that the group does not wait for an election timeout.
             successor = lead.best_successor()
             if successor:
                 lead.replicate()

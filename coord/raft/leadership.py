@@ -1,7 +1,7 @@
-"""What exists only while a node leads: the peers' progress, reads, a leadership transfer, PRE_VOTERs that catch up.
+"""State that exists only while a node leads: the peers' progress, reads, a leadership transfer, PRE_VOTERs.
 
-The core makes a Leadership when it wins a term and drops it when leadership ends, so no state of one term survives into
-a later one. It shares the log and the output with the core that owns it.
+The core creates a Leadership when it wins an election and drops it when leadership ends, so no state of one term
+survives into a later one. It shares the log and the output with the core that owns it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coord.raft.reads import PendingRead, ReadRounds
 class Leadership:
     """One term won by one node.
 
-    Invariant: `config` is the configuration in force; `peers` and `by_id` hold one Progress for each other member.
+    Invariant: `config` is the configuration in force; `peers` and `by_id` have one Progress for each other member.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Leadership:
         self.settings: RaftConfig = settings
         self.log: RaftLog = log
         self.output: Output = output
-        #: Index of the no-op of this term. Until that is committed the leader does not know what is committed: Raft §8.
+        #: Index of the no-op of this term. Until it is committed, the leader does not know the commit index: Raft §8.
         self.first_index: int = log.last + 1
-        #: Ticks since this leadership began. The ticks in Progress and CatchUp are read from here.
+        #: Ticks since this leadership began: the clock of Progress and CatchUp.
         self.now: int = 0
         #: True if something happened since the last `replicate` that may allow or require messages.
         self.pending: bool = True
@@ -77,7 +77,7 @@ class Leadership:
     # --- membership
 
     def set_config(self, config: Configuration) -> None:
-        """Put `config` in force: begin to replicate to new members, drop those that have left."""
+        """Put `config` in force: begin to replicate to new members, drop removed ones."""
         self.config = config
         for peer in config.members():
             if peer != self.id and peer not in self.by_id:
@@ -93,15 +93,15 @@ class Leadership:
             peer: self.catching_up.get(peer) or CatchUp(self.log.last, self.now) for peer in config.pre_voters
         }
         if self.transferee and not config.is_voter(self.transferee):
-            self.end_transfer("no voter any more")
+            self.end_transfer("not a voter any more")
         self.pending = True
 
     def _update_counts(self, peer: Progress) -> None:
-        """Decide whether the answers of `peer` count. Those of a voter that has lost its memory do not."""
+        """Decide whether the replies of `peer` count. Those of a voter that has lost its memory do not."""
         peer.counts = peer.memory in (-1, self.config.memory_of(peer.peer))
 
     def _note_memory(self, peer: Progress, memory: int) -> None:
-        """Note that `peer` has answered from `memory`."""
+        """Record the memory in a reply of `peer`."""
         if not peer.answers_from(memory, self.log.last):
             return
         self._update_counts(peer)
@@ -109,13 +109,13 @@ class Leadership:
         if peer.peer in self.catching_up:
             self.catching_up[peer.peer] = CatchUp(self.log.last, self.now)
         if not peer.counts and self.config.is_voter(peer.peer):
-            self._report("forgotten", f"voter {peer.peer} came back without its memory")
+            self._report("forgotten", f"voter {peer.peer} restarted without its memory")
 
     def _report(self, name: str, detail: str) -> None:
         self.output.events.append(RaftEvent(name, self.term, detail))
 
     def propose_config(self, config: Configuration) -> int:
-        """Append a new configuration, put it in force, and return its index. Raises ProposalDropped."""
+        """Append a new configuration, put it in force, and return its index. Raise ProposalDropped."""
         why = self.change_refused() or objection(self.config, config)
         if why:
             raise ProposalDropped(why)
@@ -126,7 +126,7 @@ class Leadership:
         return index
 
     def change_refused(self) -> str:
-        """Return why the configuration may not be changed now, "" if it may."""
+        """Return why the configuration may not be changed now, or "" if it may."""
         newest = self.configs.newest_index()
         if newest > self.log.commit:
             return f"the change at {newest} is not committed"
@@ -143,7 +143,7 @@ class Leadership:
                 self.propose_config(self.config.with_voter(peer, self.by_id[peer].memory))
 
     def _demote(self) -> None:
-        """Take out a voter that came back without its memory, if the configuration may be changed now."""
+        """Remove a voter that restarted without its memory, if the configuration may be changed now."""
         if self.change_refused() == "":
             peer = self.to_demote()
             if peer:
@@ -165,16 +165,15 @@ class Leadership:
         return 0
 
     def to_demote(self) -> int:
-        """Return a voter that came back without its memory and can be taken out, 0 for none.
+        """Return a voter that restarted without its memory and can be removed, 0 for none.
 
-        Taking a voter out is a change like any other: a majority of the voters that stay has to commit it, so that many
-        must have been heard from.
+        A majority of the remaining voters must commit the removal, so that many must have replied recently.
         """
         for peer in self.config.voters:
             progress = self.by_id.get(peer)
             if progress is not None and not progress.counts and not self._has_old_peer():
                 left = [voter for voter in self.config.voters if voter != peer]
-                if left and self._count_heard(left) >= majority(len(left)):
+                if left and self._count_recent(left) >= majority(len(left)):
                     return peer
         return 0
 
@@ -183,13 +182,13 @@ class Leadership:
         return any(peer.is_old for peer in self.peers)
 
     def has_committed_in_term(self) -> bool:
-        """Return True if an entry of this term is committed, and with it all before it: Raft §5.4.2, §8."""
+        """Return True if an entry of this term, and with it all earlier ones, is committed: Raft §5.4.2, §8."""
         return self.log.commit >= self.first_index
 
     # --- time
 
     def tick(self) -> None:
-        """Let one tick pass: send heartbeats that are due, give up a slow transfer, take out a voter without memory."""
+        """Advance time by one tick: send due heartbeats, abort a slow transfer, remove a voter without memory."""
         self.now += 1
         if self.now % self.settings.heartbeat_ticks == 0:
             if self.reads.patient and self.has_committed_in_term():
@@ -198,30 +197,31 @@ class Leadership:
             self.confirm_reads()
         if self.transferee and self.now - self.transfer_began >= self.settings.election_ticks:
             self.end_transfer("took too long")
-        # Before the core checks the quorum: of two voters, the leader may take the other one out alone.
+        # Before the core checks the quorum: of two voters, the leader may remove the other one alone.
         self._demote()
 
     def has_quorum(self) -> bool:
-        """Return True if a majority of the voters was heard from within an election timeout: Dissertation §6.2.
+        """Return True if a majority of the voters sent a message within an election timeout: Dissertation §6.2.
 
-        This node counts as heard from if it votes.
+        This node is included if it votes.
         """
-        return self._count_heard(self.config.voters) >= majority(len(self.config.voters))
+        return self._count_recent(self.config.voters) >= majority(len(self.config.voters))
 
-    def _count_heard(self, voters: list[int]) -> int:
-        """Return how many of `voters` count and were heard from within an election timeout."""
-        heard = 0
+    def _count_recent(self, voters: list[int]) -> int:
+        """Return how many of `voters` count and sent a message within an election timeout."""
+        recent = 0
         oldest = self.now - self.settings.election_ticks
         for voter in voters:
             if voter == self.id:
-                heard += self.counts
+                recent += self.counts
             else:
                 peer = self.by_id[voter]
-                heard += peer.counts and peer.last_heard > oldest
-        return heard
+                recent += peer.counts and peer.last_received > oldest
+        return recent
 
     def heartbeat(self) -> None:
-        """Send every peer a heartbeat, with the commit index as far as the peer holds it and the newest read round."""
+        """Send every peer a heartbeat, with the newest read round and the commit index as far as the peer has the
+        log."""
         commit = self.log.commit
         for peer in self.peers:
             known = min(commit, peer.match)
@@ -245,9 +245,9 @@ class Leadership:
     # --- replication
 
     def replicate(self) -> None:
-        """Send every peer what it may be sent now.
+        """Send every peer the messages that its state allows now.
 
-        Called once per Ready and not once per proposal, so that the proposals of one turn travel in one append.
+        Called once per Ready and not once per proposal, so that the proposals of one turn share one append.
         """
         self.pending = False
         if self.reads.arrived and self.has_committed_in_term():
@@ -258,7 +258,7 @@ class Leadership:
             self._send_to(peer)
 
     def _send_to(self, peer: Progress) -> None:
-        """Send `peer` the appends that its state allows, or the commit index alone."""
+        """Send `peer` the appends that its state allows, or only the commit index."""
         log = self.log
         if peer.state == REPLICATE:
             settings = self.settings
@@ -276,7 +276,7 @@ class Leadership:
     def _send_commit(self, peer: Progress) -> None:
         """Send the commit index if no append of this Ready carries it.
 
-        In REPLICATE the index may cover entries that the peer has not acknowledged yet. Without that, a read at a peer
+        In REPLICATE the index may cover entries that the peer has not acknowledged yet. Otherwise a read at a peer
         with a slow disk would miss writes that the others have committed. The peer checks the term of the entry there.
         """
         log = self.log
@@ -320,8 +320,8 @@ class Leadership:
         """Offer the newest snapshot to a peer that needs entries that are compacted."""
         meta = self.log.snapshot
         if not self.log.reaches_snapshot():
-            # The snapshot is from a time without peers, and entries behind it are gone. The shell is taking a newer
-            # one. The peer's next answer leads here again.
+            # The snapshot is from a time without peers, and entries after it are compacted. The shell is taking a newer
+            # one. The peer's next reply leads here again.
             peer.become_probe(peer.next)
             peer.waiting = True
             return
@@ -330,15 +330,14 @@ class Leadership:
         self.output.messages.append(Message(SNAPSHOT, self.id, peer.peer, self.term, snapshot=offer))
         self._report("snapshot_offer", f"to {peer.peer} at {meta.index}")
 
-    # --- answers
+    # --- replies
 
     def on_append_resp(self, m: Message) -> bool:
-        """Process a peer's answer to an append. Return True if the peer holds more than before: commit may move
-        then."""
+        """Process a peer's reply to an append. Return True if its match index rose, which may move the commit index."""
         peer = self.by_id.get(m.src)
         if peer is None:
             return False
-        peer.last_heard = self.now
+        peer.last_received = self.now
         if m.memory != peer.memory or peer.is_old:
             self._note_memory(peer, m.memory)
         if not m.granted:
@@ -354,11 +353,11 @@ class Leadership:
         return advanced
 
     def on_heartbeat_resp(self, m: Message) -> None:
-        """Process a peer's answer to a heartbeat: the peer is alive, and it confirms the read round in the answer."""
+        """Process a peer's reply to a heartbeat: the peer is alive, and it confirms the read round in the reply."""
         peer = self.by_id.get(m.src)
         if peer is None:
             return
-        peer.last_heard = self.now
+        peer.last_received = self.now
         if m.memory != peer.memory or peer.is_old:
             self._note_memory(peer, m.memory)
         if peer.heartbeat_answered(m.match_index, self.now, 2 * self.settings.heartbeat_ticks):
@@ -368,7 +367,7 @@ class Leadership:
             self.confirm_reads()
 
     def next_commit(self) -> int:
-        """Return the index that may be committed now, the present commit index if nothing more may.
+        """Return the index that may be committed now; the present commit index if it cannot move.
 
         Only an entry of this term is committed by counting, and all entries before it are committed with it (Raft
         §5.4.2). An entry of an older term may be on a majority and still be replaced (Raft figure 8).
@@ -380,22 +379,22 @@ class Leadership:
         return self.log.commit
 
     def _match_of(self, voter: int) -> int:
-        """Return the index up to which `voter` holds the log durably, 0 if its answers do not count."""
+        """Return the index up to which `voter` has the log durably, 0 if its replies do not count."""
         if voter == self.id:
             return self.log.stable if self.counts else 0
         peer = self.by_id[voter]
         return peer.match if peer.counts else 0
 
     def peer_down(self, peer_id: int) -> None:
-        """The connection to that peer broke. Take everything that is in flight for lost."""
+        """Handle a broken connection to that peer: treat everything in flight as lost."""
         peer = self.by_id.get(peer_id)
         if peer is not None and peer.state != PROBE:
             peer.become_probe(peer.match + 1)
             self.pending = True
 
     def snapshot_status(self, peer_id: int, ok: bool) -> None:
-        """The transfer of a snapshot ended. Probe the peer after its next answer, after a success too: its
-        acknowledgement of the snapshot may have been lost."""
+        """Handle the end of a snapshot transfer. Probe the peer after its next reply, after a success too: its
+        acknowledgment of the snapshot may have been lost."""
         peer = self.by_id.get(peer_id)
         if peer is not None and peer.state == AWAITS_SNAPSHOT:
             peer.become_probe(peer.snapshot_index + 1 if ok else peer.match + 1)
@@ -412,7 +411,7 @@ class Leadership:
         self.pending = True
 
     def confirm_reads(self) -> None:
-        """Answer the reads of all rounds that a majority has answered."""
+        """Reply to the reads of all rounds that a majority has confirmed."""
         if not self.reads.open:
             return
         confirmed = committed_index([self._round_of(voter) for voter in self.config.voters])
@@ -433,7 +432,7 @@ class Leadership:
                     )
 
     def _round_of(self, voter: int) -> int:
-        """Return the newest read round that `voter` has answered, 0 if its answers do not count."""
+        """Return the newest read round that `voter` has confirmed, 0 if its replies do not count."""
         if voter == self.id:
             return self.reads.newest if self.counts else 0
         peer = self.by_id[voter]
@@ -442,7 +441,7 @@ class Leadership:
     # --- leadership transfer
 
     def begin_transfer(self, to: int) -> None:
-        """Bring the voter `to` up to date, then let it stand for election at once: Dissertation §3.10."""
+        """Bring the voter `to` up to date, then make it start an election at once: Dissertation §3.10."""
         assert to != self.id, "a leader does not transfer leadership to itself"
         if self.transferee == to:
             return
@@ -450,24 +449,24 @@ class Leadership:
         self.transfer_began = self.now
         self._report("transfer", f"to {to}")
         target = self.by_id[to]
-        # What is in flight may be lost. A transfer has no time to wait for the usual signs of that.
+        # Appends in flight may be lost. A transfer has no time to wait for the usual detection.
         target.wants_empty_append = target.state == REPLICATE and target.next > target.match + 1
         self._finish_transfer()
         self.pending = True
 
     def _finish_transfer(self) -> None:
-        """Let the transferee stand for election if it holds the whole log."""
+        """Make the transferee start an election if it has the whole log."""
         if self.by_id[self.transferee].match == self.log.last:
             self.output.messages.append(Message(TIMEOUT_NOW, self.id, self.transferee, self.term))
 
     def end_transfer(self, why: str) -> None:
-        """Give the transfer up; proposals are accepted again."""
+        """Abort the transfer; proposals are accepted again."""
         assert self.transferee, "no transfer is under way"
         self._report("transfer_failed", f"to {self.transferee}: {why}")
         self.transferee = 0
 
     def best_successor(self) -> int:
-        """Return the voter that holds most of the log, the lowest id of several, 0 if there is no other voter."""
+        """Return the voter with the highest match index, the lowest id of several; 0 without another voter."""
         best = 0
         match = -1
         for voter in self.config.voters:
@@ -488,10 +487,12 @@ class Leadership:
         for peer in self.peers:
             assert self.by_id[peer.peer] is peer, f"two Progress objects for {peer.peer}"
             counts = peer.memory in (-1, config.memory_of(peer.peer))
-            assert peer.counts == counts, f"the answers of {peer.peer} count: {peer.counts}, by its memory: {counts}"
+            assert peer.counts == counts, f"the replies of {peer.peer} count: {peer.counts}, by its memory: {counts}"
             assert peer.commit_sent <= self.log.commit, f"{peer.peer} was sent the commit index {peer.commit_sent}"
-            assert peer.read_round <= self.reads.newest, f"{peer.peer} has answered read round {peer.read_round}"
-            assert peer.last_heard <= self.now, f"{peer.peer} was heard from at tick {peer.last_heard} of {self.now}"
+            assert peer.read_round <= self.reads.newest, f"{peer.peer} has confirmed read round {peer.read_round}"
+            assert peer.last_received <= self.now, (
+                f"{peer.peer} sent a message at tick {peer.last_received} of {self.now}"
+            )
             peer.validate(self.log.last)
         counts = config.counts(self.id, self.memory)
         assert self.counts == counts, f"the leader counts: {self.counts}, by its configuration: {counts}"

@@ -1,11 +1,12 @@
-"""The replicated log in memory: the position of a snapshot, all entries behind it, and the configurations in them.
+"""The replicated log in memory: the position of a snapshot, the entries after it, and their configurations.
 
     offset           applying    commit    persisting       last
       |  ..........  |  .......  |  .......  |  ..........  |
-                               stable: somewhere up to `persisting`
+                               stable: anywhere up to `persisting`
 
-Entries stay until the shell compacts them. A group of one keeps no applied entry, since no peer needs it. When another
-member comes, the shell takes a new snapshot first.
+Entries stay until the shell compacts them. A group of one keeps no applied entry, because no peer needs it. When
+another
+member is added, the shell takes a new snapshot first.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from coord.raft.messages import CONFIG, Entry, RaftSnapshot
 class RaftLog:
     """Entries offset+1 .. last, contiguous.
 
-    Invariant: offset, snapshot.index <= applying <= commit <= last; stable <= persisting <= last; terms do not fall.
-    With peers, offset <= snapshot.index: `reaches_snapshot` tells.
+    Invariant: offset, snapshot.index <= applying <= commit <= last; stable <= persisting <= last; terms never decrease.
+    With peers, offset <= snapshot.index (`reaches_snapshot`).
     """
 
     def __init__(self, snapshot: RaftSnapshot, durable: list[Entry]) -> None:
         #: The newest snapshot that can be offered to peers. Moves forward when the shell has saved one, or when the
         #: leader's snapshot replaces the log.
         self.snapshot: RaftSnapshot = snapshot
-        #: Index and term of the last entry that is no longer here: entries[0] is at offset + 1. Moves forward by
-        #: `compact` and `restart`.
+        #: Index and term of the last compacted entry: entries[0] is at offset + 1. Moves forward by `compact` and
+        #: `restart`.
         self.offset: int = snapshot.index
         self.offset_term: int = snapshot.term
         self.entries: list[Entry] = _usable(snapshot, durable)
@@ -40,21 +41,22 @@ class RaftLog:
                 first = self.entries.pop(0)
                 self.offset = first.index
                 self.offset_term = first.term
-        #: Index and term of the last entry. Falls only by `truncate`, on a follower.
+        #: Index and term of the last entry. Decreases only by `truncate`, on a follower.
         self.last: int = self.entries[-1].index if self.entries else self.offset
         self.last_term: int = self.entries[-1].term if self.entries else self.offset_term
-        #: Highest index known to be committed. Never falls. Not durable: a restarted node learns it again.
+        #: Highest index known to be committed. Never decreases. Not durable: a restarted node learns it again.
         self.commit: int = snapshot.index
-        #: Highest index handed to the shell to be applied. Moves with each Ready that has committed entries, never
-        #: falls, and never passes `commit`.
+        #: Highest index passed to the shell to be applied. Moves with each Ready that has committed entries. Never
+        #: decreases and never exceeds `commit`.
         self.applying: int = snapshot.index
-        #: Highest index handed to the shell to be written. Moves with each Ready that has entries. Falls when the log
-        #: is cut below it.
+        #: Highest index passed to the shell to be written. Moves with each Ready that has entries. Decreases when the
+        #: log is truncated below it.
         self.persisting: int = self.last
-        #: Highest index that is durable here. Moves when the shell confirms a Ready. Falls when the log is cut below
-        #: it. Only entries up to here may be acknowledged, or counted for this node.
+        #: Highest index that is durable here. Moves when the shell confirms a Ready. Decreases when the log is
+        #: truncated
+        #: below it. Only entries up to here may be acknowledged, or counted for this node.
         self.stable: int = self.last
-        assert self.offset <= snapshot.index, f"log begins behind {self.offset}, the snapshot is at {snapshot.index}"
+        assert self.offset <= snapshot.index, f"log begins after {self.offset}, the snapshot is at {snapshot.index}"
         assert snapshot.index <= self.last, f"log ends at {self.last}, before the snapshot at {snapshot.index}"
 
     # --- reading
@@ -73,19 +75,19 @@ class RaftLog:
         return term > self.last_term or (term == self.last_term and index >= self.last)
 
     def reaches_snapshot(self) -> bool:
-        """Return True if a peer that installs the snapshot can be sent the entries that follow it."""
+        """Return True if the log has all entries after the snapshot, so that a peer can continue from it."""
         return self.offset <= self.snapshot.index
 
     def between(self, first: int, last: int) -> list[Entry]:
         """Return a new list of the entries first .. last, both included."""
-        assert first > self.offset, f"{first} is compacted, the log begins behind {self.offset}"
+        assert first > self.offset, f"{first} is compacted, the log begins after {self.offset}"
         assert last <= self.last, f"{last} is beyond the end of the log at {self.last}"
         return self.entries[first - self.offset - 1 : last - self.offset]
 
     def entries_from(self, first: int, max_bytes: int) -> list[Entry]:
         """Return entries from `first` on, as many as fit into `max_bytes`, but at least one if there is one."""
         start = first - self.offset - 1
-        assert start >= 0, f"{first} is compacted, the log begins behind {self.offset}"
+        assert start >= 0, f"{first} is compacted, the log begins after {self.offset}"
         entries = self.entries
         end = start
         room = max_bytes
@@ -100,8 +102,8 @@ class RaftLog:
         """Return the highest position (index, term) of this log at or below `index` whose term is at most `term`.
 
         Every entry between that position and `index` has a later term, so it cannot match a log that has `term` at
-        `index`. Leader and follower both look there, so one round trip skips a whole term (Raft §5.3, end). The search
-        ends at the commit index at the latest, because committed entries match.
+        `index`. Leader and follower both search there, so one round trip skips a whole term (Raft §5.3, end). The
+        search ends at the commit index at the latest, because committed entries match.
         """
         index = min(index, self.last)
         while index >= self.offset:
@@ -115,7 +117,7 @@ class RaftLog:
 
     def append(self, term: int, kind: int, data: bytes) -> int:
         """Append one entry of this node, which leads `term`, and return its index."""
-        assert term >= self.last_term, f"an entry of term {term} behind one of term {self.last_term}"
+        assert term >= self.last_term, f"an entry of term {term} after one of term {self.last_term}"
         index = self.last + 1
         self.entries.append(Entry(term, index, kind, data))
         self.last = index
@@ -123,10 +125,10 @@ class RaftLog:
         return index
 
     def first_difference(self, entries: list[Entry]) -> int:
-        """Return the position in `entries` of the first one that the log does not hold, len(entries) if it holds all.
+        """Return the position in `entries` of the first one that the log lacks, len(entries) if it has all.
 
-        The entry before entries[0] must match. Only a real conflict may cut the log: a late, shorter append is no
-        reason to drop entries that have been acknowledged since (Raft §5.3: "if an existing entry conflicts").
+        The entry before entries[0] must match. Only a real conflict may truncate the log: after a late, shorter append
+        the log keeps the entries acknowledged since (Raft §5.3: "if an existing entry conflicts").
         """
         assert entries, "an append without entries conflicts with nothing"
         first = entries[0].index
@@ -158,7 +160,7 @@ class RaftLog:
         self.stable = min(self.stable, self.last)
 
     def commit_to(self, index: int) -> bool:
-        """Advance the commit index to `index`. Return False if it is there already: it never falls."""
+        """Advance the commit index to `index`. Return False if it is there already. It never decreases."""
         if index <= self.commit:
             return False
         assert index <= self.last, f"commit {index} beyond the end of the log {self.last}"
@@ -168,7 +170,7 @@ class RaftLog:
     def floor(self, index: int, entries_max: int, bytes_max: int) -> int:
         """Return the index up to which to compact so that at most this much remains at and before `index`.
 
-        What remains is for peers that are a little behind. The two bounds are what a node spends on them.
+        The rest is kept for peers that are slightly behind. The two limits bound its cost.
         """
         assert index <= self.last, f"floor at {index} of a log that ends at {self.last}"
         position = index - self.offset
@@ -182,12 +184,12 @@ class RaftLog:
         return self.offset + max(0, position)
 
     def compact(self, index: int) -> None:
-        """Drop the entries up to `index`, which have been handed out to be applied."""
+        """Drop the entries up to `index`, which have been passed to the shell to be applied."""
         if index <= self.offset:
             return
         assert index <= self.applying, f"compaction at {index}, handed out for applying up to {self.applying}"
         term = self.term_at(index)
-        assert term >= self.offset_term, f"entry {index} of term {term} behind term {self.offset_term}"
+        assert term >= self.offset_term, f"entry {index} of term {term} after term {self.offset_term}"
         del self.entries[: index - self.offset]
         self.offset = index
         self.offset_term = term
@@ -195,7 +197,7 @@ class RaftLog:
     def restart(self, snapshot: RaftSnapshot) -> None:
         """Replace the whole log by the leader's snapshot: Raft §7."""
         assert snapshot.index > self.commit, f"snapshot at {snapshot.index} behind commit {self.commit}"
-        # What was durable and committed still is; the snapshot itself is not durable yet.
+        # Durable and committed entries stay durable; the snapshot itself is not durable yet.
         self.stable = min(self.stable, self.commit)
         self.snapshot = snapshot
         self.entries = []
@@ -203,12 +205,12 @@ class RaftLog:
         self.offset_term = self.last_term = snapshot.term
 
     def validate(self) -> None:
-        """Raise AssertionError if an invariant of the class does not hold. For tests: looks at every entry."""
+        """Raise AssertionError if an invariant of the class does not hold. For tests: reads every entry."""
         index = self.offset
         term = self.offset_term
         for entry in self.entries:
             index += 1
-            assert entry.index == index, f"entry {entry.index} is in the place of {index}"
+            assert entry.index == index, f"entry {entry.index} is at position {index}"
             assert entry.term >= term, f"entry {index} of term {entry.term} follows one of term {term}"
             term = entry.term
         assert self.last == index, f"last is {self.last}, the entries end at {index}"
@@ -222,20 +224,20 @@ class RaftLog:
 
 
 class ConfigLog:
-    """The configurations in the log by index: which one is in force, and which one was at an older index.
+    """The configurations in the log by index: the one in force, and older ones.
 
-    Invariant: `indexes` ascends. Behind the first one there is one for each CONFIG entry of the log.
+    Invariant: `indexes` ascends. After the first item there is one for each CONFIG entry of the log.
     """
 
     def __init__(self, index: int, config: Configuration) -> None:
         self.indexes: list[int] = [index]
         self.configs: list[Configuration] = [config]
-        #: The configuration in force: always the newest. Moves with each CONFIG entry that is appended, truncated or
+        #: The configuration in force, which is the newest. Moves with each CONFIG entry that is appended, truncated or
         #: replaced by a snapshot.
         self.current: Configuration = config
 
     def newest_index(self) -> int:
-        """Return the index of the entry that holds the configuration in force."""
+        """Return the index of the entry with the configuration in force."""
         return self.indexes[-1]
 
     def append(self, index: int, config: Configuration) -> None:
@@ -246,8 +248,8 @@ class ConfigLog:
         self.current = config
 
     def truncate(self, index: int) -> bool:
-        """Drop the configurations from `index` on, with their entries. Return True if that changes the one in force."""
-        assert index > self.indexes[0], f"cut at {index}, the oldest configuration is at {self.indexes[0]}"
+        """Drop the configurations from `index` on, with their entries. Return True if the one in force changes."""
+        assert index > self.indexes[0], f"truncated at {index}, the oldest configuration is at {self.indexes[0]}"
         reverted = False
         while self.indexes[-1] >= index:
             self.indexes.pop()
@@ -265,9 +267,9 @@ class ConfigLog:
         return self.configs[position]
 
     def may_stand(self, node: int, memory: int, commit: int) -> bool:
-        """Return True if `node` with its `memory` may stand for election, the log being committed up to `commit`.
+        """Return True if `node` with its `memory` may become a candidate; the log is committed up to `commit`.
 
-        A voter may. So may a node that the newest, uncommitted configuration removes: it may be the only one that holds
+        A voter may. So may a node that the newest, uncommitted configuration removes: it may be the only one that has
         that entry and all entries before it. Its own vote does not count then. Dissertation §4.2.2.
         """
         if self.current.is_voter(node):
@@ -282,32 +284,32 @@ class ConfigLog:
             del self.configs[0]
 
     def restart(self, index: int, config: Configuration) -> None:
-        """Start again with `config`: a snapshot at `index` replaced the log."""
+        """Start again with `config`, because a snapshot at `index` replaced the log."""
         assert index > self.indexes[0], f"snapshot at {index}, the oldest configuration is at {self.indexes[0]}"
         self.indexes = [index]
         self.configs = [config]
         self.current = config
 
     def validate(self, log: RaftLog) -> None:
-        """Raise AssertionError if the invariant does not hold beside `log`. For tests."""
+        """Raise AssertionError if the invariant does not hold for `log`. For tests."""
         assert len(self.indexes) == len(self.configs), f"{len(self.configs)} configurations at {self.indexes}"
         assert self.current is self.configs[-1], f"{self.current} is in force, the newest is {self.configs[-1]}"
         first = self.indexes[0]
-        assert first <= log.snapshot.index, f"the oldest configuration is at {first}, behind the snapshot"
+        assert first <= log.snapshot.index, f"the oldest configuration is at {first}, after the snapshot"
         logged = [entry for entry in log.entries if entry.kind == CONFIG and entry.index > first]
         inside = [index for index in self.indexes[1:] if index > log.offset]
         assert [entry.index for entry in logged] == inside, f"configurations at {self.indexes}, not as in the log"
         for entry in logged:
             known = self.at(entry.index)
             known.validate()
-            assert known.encode() == entry.data, f"the configuration at {entry.index} is not that of its entry"
+            assert known.encode() == entry.data, f"the configuration at {entry.index} differs from its entry"
 
 
 def _usable(snapshot: RaftSnapshot, durable: list[Entry]) -> list[Entry]:
-    """Return a new list of those entries on disk that continue the snapshot or lead up to it.
+    """Return a new list of the entries on disk that continue the snapshot or lead up to it.
 
     A crash may come after a snapshot was installed and before the old log was dropped. A log that ends before the
-    snapshot, or disagrees with it, is older than the snapshot and is dropped here.
+    snapshot, or contradicts it, is older than the snapshot and is dropped here.
     """
     if not durable:
         return []

@@ -1,26 +1,24 @@
 """The members of the group, and how they change: one voter at a time.
 
-A CONFIG entry carries a whole configuration, never a difference. A node uses the newest one in its log, committed or
-not (Raft §6, Dissertation §4.1), and returns to the one before when that entry is truncated. If two configurations
-differ by one voter, any majority of the one overlaps any majority of the other; therefore a change of two voters is
-refused. The argument also needs an old configuration that is committed. So a leader changes the configuration only
-after
-an entry of its own term has committed (Ongaro's correction of 2015), and only one at a time. The core checks both.
+A CONFIG entry has a whole configuration, never a difference. A node uses the newest one in its log, committed or not
+(Raft §6, Dissertation §4.1), and returns to the previous one when that entry is truncated. If two configurations differ
+by one voter, any majority of one overlaps any majority of the other; therefore a change of two voters is rejected. The
+argument also needs a committed old configuration. So a leader changes the configuration only after an entry of its own
+term has been committed (Ongaro's correction of 2015), and only once at a time. The core checks both.
 
-A voter is an id **and a memory**: the number of the disk that holds the promises given under that id. The members of a
-new group have FIRST_MEMORY. A node that comes back under its id without its disk draws a new number. None of its
-answers
-counts (`Configuration.counts`), because for Raft it is another server. The leader replaces it as it would replace a
-dead server: one change takes the voter out, and a second one lets the new memory vote when it has caught up. So
-losing a disk is no more than losing a server that never answers again, and Raft's proof covers it.
+A voter is an id **and a memory**: the number of the disk with the promises made under that id. The members of a new
+group have FIRST_MEMORY. A node that restarts under its id without its disk draws a new number. Its replies do not count
+(`Configuration.counts`), because to Raft it is another server. The leader replaces it like a dead server: one change
+removes the voter, and a second one makes the new memory a voter when it has caught up. So the loss of a disk is no
+worse than the loss of a server that never replies again, and Raft's proof covers it.
 
 Entry body (big-endian)::
 
     body     := version:u8 (1 or 2)  ids(voters)  ids(pre_voters)  ids(learners)  [memories]  attachment (to the end)
     ids      := count:u16  id:i64 * count
-    memories := count:u16  (id:i64 memory:i64) * count     version 2 alone: of voters whose memory is not the first
+    memories := count:u16  (id:i64 memory:i64) * count     only version 2: voters whose memory is not the first
 
-Version 1 is written while every voter has its first memory, so that builds from before memories read the log.
+Version 1 is written while every voter has its first memory, so that builds without memories can read the log.
 """
 
 from __future__ import annotations
@@ -31,23 +29,23 @@ CONFIG_FORMAT: Final = 1
 #: With the memories of voters.
 CONFIG_FORMAT_MEMORIES: Final = 2
 
-#: The memory of a member of a new group. Every later one is drawn at random between the two bounds.
+#: Memory of a member of a new group. Later ones are drawn at random between the two bounds.
 FIRST_MEMORY: Final = 1
-#: Memories are kept and sent as signed 64-bit integers.
+#: Memories are stored and sent as signed 64-bit integers.
 MEMORY_MAX: Final = (1 << 62) - 1
 
-#: More members than this are refused: a bound for decoders, far above what a quorum can sensibly be.
+#: Limit of members: a bound for decoders, far above any sensible quorum.
 MAX_MEMBERS: Final = 1000
-#: Ids are kept and sent as signed 64-bit integers.
+#: Ids are stored and sent as signed 64-bit integers.
 MEMBER_ID_MAX: Final = (1 << 63) - 1
 
 
 class Configuration:
     """The members of one group. Immutable.
 
-    A voter counts in the quorum. A PRE_VOTER and a learner receive the log and count for nothing. A PRE_VOTER becomes
-    a voter by itself once it has caught up (`CatchUp`). `attachment` belongs to the shell (addresses of the members):
-    it is replicated and never read here. `memories`: voter -> its memory, only of voters without FIRST_MEMORY.
+    A voter counts in the quorum. A PRE_VOTER and a learner receive the log and do not count. A PRE_VOTER becomes a
+    voter automatically when it has caught up (`CatchUp`). `attachment` belongs to the shell (addresses of the members):
+    it is replicated and never read here. `memories`: voter -> memory, only for voters without FIRST_MEMORY.
 
     Invariant: ids ascend in each list and are positive; no id is in two lists; only voters have a memory.
     """
@@ -75,10 +73,10 @@ class Configuration:
         for ids in (self.voters, self.pre_voters, self.learners):
             assert ids == sorted(ids), f"ids do not ascend: {self}"
         assert len(set(members)) == len(members), f"a member has two roles: {self}"
-        assert not members or members[0] > 0, f"ids are positive: {self}"
+        assert not members or members[0] > 0, f"an id is not positive: {self}"
         for voter, memory in self.memories.items():
             assert voter in self.voters, f"{voter} has a memory and is not a voter: {self}"
-            assert memory != FIRST_MEMORY, f"the first memory of {voter} is not listed: {self}"
+            assert memory != FIRST_MEMORY, f"the first memory of {voter} is listed: {self}"
 
     def members(self) -> list[int]:
         """Return all ids, ascending."""
@@ -97,11 +95,11 @@ class Configuration:
         return self.memories.get(node, FIRST_MEMORY)
 
     def counts(self, node: int, memory: int) -> bool:
-        """Return True if answers that `node` gives from `memory` count in the quorum."""
+        """Return True if replies of `node` with `memory` count in the quorum."""
         return node in self.voters and self.memory_of(node) == memory
 
     def with_voter(self, node: int, memory: int = FIRST_MEMORY) -> Configuration:
-        """Return this configuration with `node` as a voter with that memory, whatever `node` was before."""
+        """Return this configuration with `node` as a voter with that memory, whatever its role was before."""
         rest = self.without(node)
         memories = {**rest.memories, node: memory}
         return Configuration([*rest.voters, node], rest.pre_voters, rest.learners, self.attachment, memories)
@@ -144,15 +142,15 @@ class Configuration:
         return b"".join(parts)
 
     def __eq__(self, other: object) -> bool:
-        """Equal if the same members have the same roles and memories, with the same attachment."""
+        """Return True for equal roles, memories and attachment."""
         return isinstance(other, Configuration) and self.encode() == other.encode()
 
     def __hash__(self) -> int:
-        """Consistent with equality."""
+        """Return a hash consistent with equality."""
         return hash(self.encode())
 
     def __repr__(self) -> str:
-        """`voters=1,2,3 pre_voters=4`; empty roles are left out."""
+        """Return `voters=1,2,3 pre_voters=4`; empty roles are omitted."""
         text = "voters=" + ",".join(map(str, self.voters))
         if self.pre_voters:
             text += " pre_voters=" + ",".join(map(str, self.pre_voters))
@@ -164,9 +162,9 @@ class Configuration:
 
 
 def decode_configuration(data: bytes) -> Configuration:
-    """Read the body of a CONFIG entry.
+    """Decode the body of a CONFIG entry.
 
-    Raises: ValueError for another format version, too many members, a short body, or ids that break the invariant.
+    Raise ValueError for another format version, too many members, a short body, or ids that break the invariant.
     """
     if len(data) < 7 or data[0] not in (CONFIG_FORMAT, CONFIG_FORMAT_MEMORIES):
         raise ValueError(f"not a configuration of format {CONFIG_FORMAT} or {CONFIG_FORMAT_MEMORIES}: {data[:16]!r}")
@@ -185,16 +183,16 @@ def decode_configuration(data: bytes) -> Configuration:
     memories: dict[int, int] = {}
     if data[0] == CONFIG_FORMAT_MEMORIES:
         memories, position = _decode_memories(data, position, roles[0])
-    everybody = roles[0] + roles[1] + roles[2]
-    if position > len(data) or 0 in everybody or len(set(everybody)) != len(everybody):
-        raise ValueError(f"a configuration is cut short, or names a node twice, or names node 0: {everybody}")
-    if everybody and max(everybody) > MEMBER_ID_MAX:
-        raise ValueError(f"a configuration names node {max(everybody)}; the largest id is {MEMBER_ID_MAX}")
+    everyone = roles[0] + roles[1] + roles[2]
+    if position > len(data) or 0 in everyone or len(set(everyone)) != len(everyone):
+        raise ValueError(f"a configuration is truncated, or names a node twice, or names node 0: {everyone}")
+    if everyone and max(everyone) > MEMBER_ID_MAX:
+        raise ValueError(f"a configuration names node {max(everyone)}; the largest id is {MEMBER_ID_MAX}")
     return Configuration(roles[0], roles[1], roles[2], data[position:], memories)
 
 
 def _decode_memories(data: bytes, position: int, voters: list[int]) -> tuple[dict[int, int], int]:
-    """Return the memories at `position` and where they end. Raises ValueError."""
+    """Return the memories at `position` and the position after them. Raise ValueError."""
     count = int.from_bytes(data[position : position + 2], "big")
     position += 2
     end = position + 16 * count
@@ -212,7 +210,7 @@ def _decode_memories(data: bytes, position: int, voters: list[int]) -> tuple[dic
 
 
 def objection(old: Configuration, new: Configuration) -> str:
-    """Return why `new` may not follow `old` in one step, "" if it may. Dissertation §4.1."""
+    """Return why `new` may not follow `old` in one step, or "" if it may. Dissertation §4.1."""
     gone = [node for node in old.voters if node not in new.voters]
     added = [node for node in new.voters if node not in old.voters]
     if not new.voters:
@@ -222,7 +220,7 @@ def objection(old: Configuration, new: Configuration) -> str:
     swapped = [node for node in new.voters if node in old.voters and old.memory_of(node) != new.memory_of(node)]
     if swapped:
         # Another memory is another server: to Raft this would remove one voter and add one in a single step.
-        return f"voter {swapped[0]} has another memory: it has to leave, and to catch up, before it votes again"
+        return f"voter {swapped[0]} has another memory: remove it, and let it catch up before it votes again"
     if len(new.members()) > MAX_MEMBERS:
         return f"more than {MAX_MEMBERS} members"
     return ""
@@ -231,8 +229,8 @@ def objection(old: Configuration, new: Configuration) -> str:
 class CatchUp:
     """How far a PRE_VOTER has caught up. Dissertation §4.2.1.
 
-    Replication is divided into rounds. A round ends when the node holds what the leader's log held when the round
-    began. A node that finishes a round within an election timeout would delay commits by no more than that timeout, so
+    Replication is divided into rounds. A round ends when the node has all entries that the leader's log had when the
+    round began. A node that finishes a round within an election timeout would delay commits by at most that timeout, so
     it may vote.
     """
 
@@ -245,7 +243,7 @@ class CatchUp:
         self.ready: bool = False
 
     def advance(self, match: int, last: int, now: int, limit_ticks: int) -> bool:
-        """Note that the node holds the log up to `match`. Return True once it may be promoted, and from then on."""
+        """Record that the node has the log up to `match`. Return True from the time at which it may be promoted."""
         if match >= self.target and not self.ready:
             self.ready = now - self.began <= limit_ticks
             self.target = last

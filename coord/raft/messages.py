@@ -1,6 +1,6 @@
-"""What goes in and out of the Raft core: settings, messages, entries, Readies. Plain classes without behavior.
+"""Input and output of the Raft core: settings, messages, entries, Readies. Plain classes without behavior.
 
-Message kinds, roles and entry kinds are small ints with stable values: they are on the wire and on disk.
+Message kinds, roles and entry kinds are small ints with fixed values: they are on the wire and on disk.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from coord.raft.membership import FIRST_MEMORY, Configuration
 
 # --- entry kinds ----------------------------------------------------------------------------------------------------
 
-#: Bytes of the shell; the core does not look into them.
+#: Bytes of the shell; the core does not read them.
 NORMAL: Final = 0
-#: Empty. Each leader appends one at the start of its term: a leader commits by counting only entries of its own term,
-#: and everything before them with them (Raft §5.4.2, §8).
+#: Empty. Each leader appends one at the start of its term: a leader commits only entries of its own term by counting,
+#: and all earlier entries with them (Raft §5.4.2, §8).
 NOOP: Final = 1
 #: A whole configuration (`membership.Configuration.encode`).
 CONFIG: Final = 2
@@ -37,12 +37,13 @@ ROLE_NAMES: Final = ["follower", "pre-candidate", "candidate", "leader"]
 # Every message has kind, src, dst and term. The comments list the other fields that a kind uses. PRE_VOTE_RESP,
 # VOTE_RESP, APPEND_RESP and HEARTBEAT_RESP also carry `memory`, see `membership`.
 
-#: Asks whether the receiver would vote for the sender in `term`, which is the sender's term + 1. prev_index, prev_term:
+#: Request for a pre-vote: would the receiver vote for the sender in `term`, the sender's term + 1? prev_index,
+#: prev_term:
 #: position of the sender's last entry. Dissertation §9.6.
 PRE_VOTE: Final = 1
-#: granted. If granted, `term` is the term of the request, otherwise the term of the answering node.
+#: granted. If granted, `term` is the term of the request, otherwise the term of the replying node.
 PRE_VOTE_RESP: Final = 2
-#: prev_index, prev_term: position of the sender's last entry. granted: the old leader asked for this election, to
+#: prev_index, prev_term: position of the sender's last entry. granted: the old leader requested this election, to
 #: transfer leadership. Raft §5.2.
 VOTE: Final = 3
 #: granted.
@@ -52,20 +53,22 @@ APPEND: Final = 5
 #: granted: match_index is the highest index that this append verified; it is durable. Rejected: prev_index is that of
 #: the append, and (match_index, prev_term) is the highest position at which the logs may match.
 APPEND_RESP: Final = 6
-#: commit (never beyond what the follower is known to hold) and in prev_term the term of that entry. context: the newest
-#: round of read confirmation, 0 for none.
+#: commit (at most the receiver's match index) and in prev_term the term of that entry. context: the newest round of
+#: read
+#: confirmation, 0 for none.
 HEARTBEAT: Final = 7
 #: context, as in the heartbeat. match_index: the end of the sender's log, durable or not.
 HEARTBEAT_RESP: Final = 8
 #: commit, and in prev_term the term of that entry. For a commit index that would otherwise wait for the next append or
-#: heartbeat. There is no answer. The receiver need not have acknowledged the entry: it compares the term.
+#: heartbeat. There is no reply. The receiver need not have acknowledged the entry: it compares the term.
 COMMIT: Final = 9
-#: snapshot. The shell transfers the payload, and gives the message to the receiver's core when the payload is complete.
+#: snapshot. The shell transfers the payload, and passes the message to the receiver's core when the payload is
+#: complete.
 SNAPSHOT: Final = 10
-#: The receiver shall start an election at once: leadership is transferred to it. Dissertation §3.10.
+#: The receiver must start an election at once: leadership is transferred to it. Dissertation §3.10.
 TIMEOUT_NOW: Final = 11
-#: context: a follower's read requests an index from the leader. Dissertation §6.4. granted: the read can wait for the
-#: next regular heartbeats.
+#: context: a follower requests a read index from the leader. Dissertation §6.4. granted: the read can wait for the next
+#: regular heartbeats.
 READ_INDEX: Final = 12
 #: context, as in the request. match_index: the index to wait for.
 READ_INDEX_RESP: Final = 13
@@ -73,7 +76,7 @@ READ_INDEX_RESP: Final = 13
 
 @mypyc_attr(acyclic=True)
 class Entry:
-    """One entry of the log. Nothing changes it: the same object is kept, sent and applied."""
+    """One entry of the log. Immutable: the same object is stored, sent and applied."""
 
     def __init__(self, term: int, index: int, kind: int, data: bytes) -> None:
         self.term: int = term
@@ -82,7 +85,7 @@ class Entry:
         self.data: bytes = data
 
     def __eq__(self, other: object) -> bool:
-        """Equal if position and content are."""
+        """Return True if position and content are equal."""
         return (
             isinstance(other, Entry)
             and self.index == other.index
@@ -92,32 +95,32 @@ class Entry:
         )
 
     def __hash__(self) -> int:
-        """Consistent with equality."""
+        """Return a hash consistent with equality."""
         return hash((self.term, self.index))
 
 
 class HardState:
-    """The term, and the node that this one voted for in that term (0: none). Must be durable before any message that
-    depends on it leaves."""
+    """The term, and the node that this node voted for in it (0: none). Must be durable before any message that depends
+    on it leaves."""
 
     def __init__(self, term: int, vote: int) -> None:
         self.term: int = term
         self.vote: int = vote
 
     def __eq__(self, other: object) -> bool:
-        """Equal if term and vote are."""
+        """Return True if term and vote are equal."""
         return isinstance(other, HardState) and self.term == other.term and self.vote == other.vote
 
     def __hash__(self) -> int:
-        """Consistent with equality."""
+        """Return a hash consistent with equality."""
         return hash((self.term, self.vote))
 
 
 class RaftSnapshot:
     """Position of a snapshot. It replaces the log up to `index`, whose entry had `term`; `config` was in force there.
 
-    `handle` belongs to the shell (a file name, a transfer id). The core passes it on from the SNAPSHOT message to the
-    Ready that asks for the installation.
+    `handle` belongs to the shell (a file name, a transfer id). The core passes it from the SNAPSHOT message to the
+    Ready that requests the installation.
     """
 
     def __init__(self, index: int, term: int, config: Configuration, handle: str = "") -> None:
@@ -165,12 +168,12 @@ class Message:
         #: Contiguous, ascending from prev_index + 1; None means none. Receivers keep the Entry objects, not the list.
         self.entries: list[Entry] | None = entries
         self.snapshot: RaftSnapshot | None = snapshot
-        #: In an answer: the memory that the answer is given from, 0 from a build that knows of no memories.
+        #: In a reply: the sender's memory, 0 from a build without memories.
         self.memory: int = memory
 
 
 class ReadState:
-    """A read that may be answered once `index` is applied. `context` is what the shell gave to `read_index`."""
+    """A read that may be served when `index` is applied. `context` is the one passed to `read_index`."""
 
     def __init__(self, context: int, index: int) -> None:
         self.context: int = context
@@ -178,7 +181,7 @@ class ReadState:
 
 
 class RaftEvent:
-    """Something rare that is worth a log line or a count. `name` is stable, `detail` is for people.
+    """A rare event worth a log line or a counter. `name` is stable, `detail` is for people.
 
     Names: role, leader, truncate, config, config_reverted, snapshot_install, snapshot_offer, quorum_lost, vote_ignored,
     election_lost, transfer, transfer_failed, promote, demote, forgotten, rejected, commit_ahead.
@@ -191,7 +194,7 @@ class RaftEvent:
 
 
 class Ready:
-    """Work for the shell. The package docstring says in which order, and what is promised.
+    """Work for the shell. The package docstring defines the order of the work and the guarantees.
 
     The shell may keep the lists.
     """
@@ -204,15 +207,15 @@ class Ready:
         self.term: int = term
         self.leader: int = leader
         self.commit: int = commit
-        #: Role, term or leader differ from the Ready before. Reads requested earlier get no answer; request them again.
+        #: Role, term or leader differ from the previous Ready. Earlier read requests get no reply; repeat them.
         self.changed: bool = False
-        #: The configuration in force differs from the Ready before. `core.configs.current` names the members to which
+        #: The configuration in force differs from the previous Ready. `core.configs.current` has the members to which
         #: the shell must have links.
         self.config_changed: bool = False
         #: To be installed before everything else.
         self.snapshot: RaftSnapshot | None = None
         self.hard_state: HardState | None = None
-        #: To be appended; they replace what the log on disk holds from entries[0].index on.
+        #: To be appended; they replace the log on disk from entries[0].index on.
         self.entries: list[Entry] = []
         self.messages: list[Message] = []
         self.messages_after_persist: list[Message] = []
@@ -244,15 +247,16 @@ class RaftConfig:
         assert max_inflight_bytes >= 1, max_inflight_bytes
         assert max_append_bytes >= 1, max_append_bytes
         assert max_apply_entries >= 1, max_apply_entries
-        #: A follower stands for election after election_ticks .. 2*election_ticks-1 ticks of silence. A leader steps
-        #: down when no majority has answered for election_ticks.
+        #: A follower campaigns after election_ticks .. 2*election_ticks-1 ticks without a message of the leader. A
+        #: leader
+        #: steps down after election_ticks without replies from a majority.
         self.election_ticks: int = election_ticks
-        #: A leader sends heartbeats every so many ticks.
+        #: Interval between a leader's heartbeats.
         self.heartbeat_ticks: int = heartbeat_ticks
         #: Limits per peer: appends that are not acknowledged, and bytes of entries in them.
         self.max_inflight: int = max_inflight
         self.max_inflight_bytes: int = max_inflight_bytes
-        #: Limit for the bytes of entries in one append. A single larger entry travels alone.
+        #: Limit of the bytes of entries in one append. A single larger entry is sent alone.
         self.max_append_bytes: int = max_append_bytes
         #: Limit for the committed entries in one Ready, so that a turn of the shell stays short.
         self.max_apply_entries: int = max_apply_entries

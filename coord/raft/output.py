@@ -1,5 +1,5 @@
-"""What leaves the core: the output that waits for the next Ready, the last Ready, and the writes under way on the
-disk."""
+"""Output of the core: the output that waits for the next Ready, the state as of the last Ready, pending disk
+writes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from coord.raft.messages import (
 
 
 class Output:
-    """What the next Ready hands to the shell. Core, Leadership and FollowerRole append to the same lists."""
+    """Output for the next Ready. Core, Leadership and FollowerRole append to the same lists."""
 
     def __init__(self) -> None:
-        #: Messages that promise nothing: they may leave before anything is written.
+        #: Messages without promises: they may leave before any write.
         self.messages: list[Message] = []
-        #: Votes and acknowledgements: they leave when the Ready that carries them, and all before it, are durable.
+        #: Votes and acknowledgments: they leave when their Ready and all earlier ones are durable.
         self.after_persist: list[Message] = []
         self.read_states: list[ReadState] = []
         self.events: list[RaftEvent] = []
 
     def is_empty(self) -> bool:
-        """Return True if there is nothing to hand out."""
+        """Return True if there is no output."""
         return not (self.messages or self.after_persist or self.read_states or self.events)
 
     def move_to(self, r: Ready) -> None:
-        """Put everything into `r`, which has nothing of it yet."""
-        assert not r.messages, f"Ready {r.number} has taken the output already"
+        """Move all output into `r`, whose lists are empty."""
+        assert not r.messages, f"Ready {r.number} has output already"
         if self.messages:
             r.messages, self.messages = self.messages, []
         if self.after_persist:
@@ -57,10 +57,10 @@ class Output:
 
 
 class LastReady:
-    """State that the last Ready reported, so that the next one reports what has changed."""
+    """State reported by the last Ready, so that the next one reports changes."""
 
     def __init__(self, term: int, vote: int, config: Configuration) -> None:
-        #: Number of the last Ready. Rises by one with each Ready; `RaftCore.persisted` names it.
+        #: Number of the last Ready. Rises by one with each Ready; the argument of `RaftCore.persisted`.
         self.number: int = 0
         self.term: int = term
         self.vote: int = vote
@@ -73,8 +73,8 @@ class LastReady:
         return term != self.term or vote != self.vote or role != self.role or leader != self.leader
 
     def next(self, term: int, vote: int, role: int, leader: int, commit: int, config: Configuration) -> Ready:
-        """Return the next Ready. It reports what has changed in these; its lists are empty."""
-        assert term >= self.term, f"term falls from {self.term} to {term}"
+        """Return the next Ready. It reports changes of these values; its lists are empty."""
+        assert term >= self.term, f"the term decreases from {self.term} to {term}"
         self.number += 1
         r = Ready(self.number, role, term, leader, commit)
         r.changed = term != self.term or role != self.role or leader != self.leader
@@ -89,43 +89,43 @@ class LastReady:
         return r
 
     def validate(self, term: int, vote: int) -> None:
-        """Raise AssertionError if the core, in `term` with `vote`, has gone back on what was reported. For tests."""
+        """Raise AssertionError if the core, in `term` with `vote`, contradicts an earlier report. For tests."""
         assert term >= self.term, f"the term is {term}, the last Ready was in term {self.term}"
         if term == self.term:
             assert self.vote in (0, vote), f"the vote in term {term} has changed from {self.vote} to {vote}"
 
 
 class Write:
-    """The writes of one Ready, which the disk has not confirmed yet."""
+    """The writes of one Ready that the disk has not confirmed yet."""
 
     def __init__(self, number: int, last: int, term: int, vote: int) -> None:
         self.number: int = number
-        #: Last index of the log once this is written. Lowered when a later Ready replaces entries at or below it.
+        #: Last index of the log after this write. Lowered when a later Ready replaces entries at or below it.
         self.last: int = last
         self.term: int = term
         self.vote: int = vote
 
 
 class PersistQueue:
-    """Term and vote that are durable, and the writes that the shell was asked for since, oldest first.
+    """Durable term and vote, and the pending writes, oldest first.
 
-    Invariant: the numbers of the writes ascend, their terms do not fall, the first is at or above the durable term.
+    Invariant: the numbers of the writes ascend, their terms never decrease, the first is at or above the durable term.
     """
 
     def __init__(self, term: int, vote: int) -> None:
-        #: Durable term and vote. They move when a write that carries newer ones is confirmed.
+        #: Durable term and vote. They move when a write with newer ones is confirmed.
         self.term: int = term
         self.vote: int = vote
         self.writes: deque[Write] = deque()
 
     def add(self, number: int, last: int, term: int, vote: int) -> None:
-        """Ready `number` is to be written; the log ends at `last` then."""
+        """Add the write of Ready `number`, after which the log ends at `last`."""
         assert not self.writes or number > self.writes[-1].number, f"Ready {number} is written twice"
         self.writes.append(Write(number, last, term, vote))
 
     def confirm(self, number: int) -> int:
-        """Note that everything up to Ready `number` is durable. Return the index up to which the log on disk is the log
-        of this core, -1 if no write was waiting for this."""
+        """Record that everything up to Ready `number` is durable. Return the index up to which the log on disk equals
+        the log of this core, or -1 if no write was pending."""
         writes = self.writes
         last = -1
         while writes and writes[0].number <= number:
@@ -136,7 +136,7 @@ class PersistQueue:
         return last
 
     def lower(self, last: int) -> None:
-        """The log was cut behind `last`: what is being written of entries behind it no longer counts."""
+        """Limit the pending writes to `last`: the log was truncated after it, and later entries no longer count."""
         for write in self.writes:
             write.last = min(write.last, last)
 

@@ -2,9 +2,9 @@
 
 The leader keeps one Progress per peer and sends appends according to its state:
 
-    PROBE       one append, then nothing until the peer answers that append or a heartbeat
-    REPLICATE   appends in a row, bounded by a window of appends and bytes that are not acknowledged
-    SNAPSHOT    nothing, until the shell reports how the transfer ended or the peer acknowledges what the log continues
+    PROBE       one append, then nothing until the peer replies to that append or to a heartbeat
+    REPLICATE   pipelined appends, limited by a window of unacknowledged appends and bytes
+    SNAPSHOT    nothing, until the shell reports the end of the transfer or the peer's log reaches this log
 
 Transitions ("-": the state stays):
 
@@ -13,13 +13,13 @@ Transitions ("-": the state stays):
     append rejected                  PROBE, lower     PROBE (3)         -
     heartbeat shows a shorter log    -                PROBE             -
     link broken                      -                PROBE             PROBE
-    peer answers from a new memory   PROBE            PROBE             PROBE
+    peer replies from a new memory   PROBE            PROBE             PROBE
     needed entries are compacted     SNAPSHOT (4)     SNAPSHOT (4)      -
     transfer ended                   -                -                 PROBE
 
-    (1) unless the answer is late: below what the peer has acknowledged before
-    (2) once the peer holds everything that this log has compacted
-    (3) unless the rejection is late: at or below what the peer has acknowledged since
+    (1) unless the reply is late: below the match index
+    (2) once the peer has all entries that this log has compacted
+    (3) unless the rejection is late: at or below the match index
     (4) PROBE, while the log does not continue the snapshot (`RaftLog.reaches_snapshot`)
 
 Source: etcd-io/raft tracker/progress.go; Dissertation §10.2.1 for pipelining.
@@ -38,41 +38,41 @@ SNAPSHOT: Final = 2
 
 
 class Progress:
-    """What the leader knows about one peer. Lives as long as one leadership, so it knows nothing of an older term.
+    """The leader's state of one peer. Lives as long as one leadership, so it has no state of an older term.
 
-    Invariant: match < next. What is in flight lies between them, and only in REPLICATE is anything in flight.
+    Invariant: match < next. Entries in flight lie between them; only in REPLICATE is anything in flight.
     """
 
     def __init__(self, peer: int, next_index: int, now: int) -> None:
         assert next_index > 0, next_index
         self.peer: int = peer
-        #: The memory from which the peer answers (`membership`), -1 before its first answer.
+        #: The memory in the peer's replies (`membership`), -1 before its first reply.
         self.memory: int = -1
-        #: False while the peer is a voter and answers from another memory than that voter's. Its acknowledgements and
-        #: votes count for nothing then. Set by `Leadership` when the memory or the configuration changes.
+        #: False while the peer is a voter and replies from another memory than that voter's. Its acknowledgments and
+        #: votes do not count then. Set by `Leadership` when the memory or the configuration changes.
         self.counts: bool = True
-        #: True if the peer is of a build that knows of no memories.
+        #: True if the peer is a build without memories.
         self.is_old: bool = False
-        #: Highest index that the peer has acknowledged, so it is durable there. Moves with each acknowledgement; falls
-        #: to 0 only when the peer's disk has lost what it acknowledged.
+        #: Highest index that the peer has acknowledged, so it is durable there. Moves with each acknowledgment; falls
+        #: to 0 only when the peer's disk has lost acknowledged entries.
         self.match: int = 0
-        #: First index of the next append. In REPLICATE it moves when an append is sent, before it is acknowledged; in
-        #: PROBE it moves down with each rejection.
+        #: First index of the next append. In REPLICATE it moves when an append is sent, before the acknowledgment; in
+        #: PROBE each rejection lowers it.
         self.next: int = next_index
         self.state: int = PROBE
-        #: PROBE: an append is unanswered. The next answer to anything, a heartbeat too, allows another append.
+        #: In PROBE: an append has no reply yet. The next reply of any kind, also to a heartbeat, allows another append.
         self.waiting: bool = False
-        #: Tick of the last message from the peer; the leader checks its quorum by it.
-        self.last_heard: int = now
-        #: Highest commit index that was sent to the peer. Moves with each message that carries one, never falls.
+        #: Tick of the last message from the peer; the leader's quorum check uses it.
+        self.last_received: int = now
+        #: Highest commit index sent to the peer. Moves with each message that carries one; never decreases.
         self.commit_sent: int = 0
-        #: Newest round of read confirmation that the peer has answered. Never falls while the memory is the same.
+        #: Newest round of read confirmation in the peer's replies. Never decreases while the memory is the same.
         self.read_round: int = 0
-        #: SNAPSHOT: the index of the snapshot on its way, else 0.
+        #: In SNAPSHOT: the index of the snapshot in transfer, else 0.
         self.snapshot_index: int = 0
-        #: REPLICATE: send an empty append although nothing is new. Its answer shows whether something was lost.
+        #: In REPLICATE: send an empty append although there is nothing new. Its reply shows whether an append was lost.
         self.wants_empty_append: bool = False
-        #: Tick at which the window last moved: by a first append, by an acknowledgement, or by an empty append.
+        #: Tick at which the window last moved: by a first append, an acknowledgment, or an empty append.
         self.moved: int = now
         # In flight: last index and bytes of each append, oldest first.
         self._ends: deque[int] = deque()
@@ -82,9 +82,9 @@ class Progress:
     # --- identity
 
     def answers_from(self, memory: int, last: int) -> bool:
-        """Note the memory that an answer carries, 0 from an old build. Return True if it has changed.
+        """Record the memory in a reply, 0 from an old build. Return True if it has changed.
 
-        What an earlier memory held says nothing about this one. The leader finds the peer's position again, from
+        The state of an earlier memory does not apply to this one. The leader probes for the peer's position again, from
         `last`, the end of its own log.
         """
         self.is_old = memory == 0
@@ -101,7 +101,8 @@ class Progress:
     # --- transitions
 
     def become_probe(self, next_index: int) -> None:
-        """Find out where the logs match, one append at a time. The first one ends before `next_index`."""
+        """Find the position at which the logs match, one append at a time. The first append ends before
+        `next_index`."""
         self.state = PROBE
         self.next = max(next_index, self.match + 1)
         self.waiting = False
@@ -109,7 +110,7 @@ class Progress:
         self._clear_window()
 
     def become_replicate(self) -> None:
-        """The logs match up to `match`: send appends in a row from there."""
+        """Pipeline appends from `match` on: the logs match up to there."""
         assert self.state != REPLICATE, f"{self.peer} is replicating already"
         self.state = REPLICATE
         self.next = self.match + 1
@@ -118,8 +119,8 @@ class Progress:
         self._clear_window()
 
     def become_snapshot(self, index: int) -> None:
-        """Send nothing until the peer has installed the snapshot at `index`: the log does not reach back to the peer's
-        position."""
+        """Send nothing until the peer has installed the snapshot at `index`: the entries that the peer needs are
+        compacted."""
         assert self.state != SNAPSHOT, f"{self.peer} is receiving the snapshot at {self.snapshot_index}"
         assert index > self.match, f"snapshot at {index} for {self.peer}, which holds {self.match}"
         self.state = SNAPSHOT
@@ -130,24 +131,24 @@ class Progress:
     # --- events
 
     def acknowledged(self, index: int, log_offset: int, now: int) -> bool:
-        """The peer holds everything up to `index`. Return True if `match` has moved."""
+        """Handle an acknowledgment of everything up to `index`. Return True if `match` has moved."""
         advanced = index > self.match
         if advanced:
             self.match = index
             self.moved = now
-            # In SNAPSHOT too: late acknowledgements of earlier appends may arrive during the transfer.
+            # In SNAPSHOT too: late acknowledgments of earlier appends may arrive during the transfer.
             self.next = max(self.next, index + 1)
         if self.state == REPLICATE:
             self._release(index)
         elif index >= self.match and (self.state == PROBE or self.match >= log_offset):
-            # An acknowledgement below match is a late one and says nothing about the probe under way.
+            # An acknowledgment below match is late and says nothing about the present probe.
             self.become_replicate()
         return advanced
 
     def rejected(self, prev_index: int, match_hint: int) -> bool:
-        """The peer has no entry that matches the leader's at `prev_index`. The logs may match at `match_hint`.
+        """Handle a rejection: the peer has no matching entry at `prev_index`. The logs may match at `match_hint`.
 
-        Return False if the answer is too late to say anything about the peer now.
+        Return False for a late rejection, which says nothing about the peer's present state.
         """
         if self.state == REPLICATE:
             if prev_index <= self.match:
@@ -157,15 +158,15 @@ class Progress:
         if self.state == SNAPSHOT or prev_index != self.next - 1:
             return False
         if prev_index <= self.match:
-            # The peer has lost what it acknowledged (a wiped disk). With the old match it would be probed at match for
-            # ever.
+            # The peer has lost acknowledged entries (a wiped disk). With the old match index it would be probed there
+            # forever.
             self.match = 0
         self.become_probe(min(prev_index, match_hint + 1))
         return True
 
     def sent(self, last_index: int, size: int, now: int) -> None:
-        """Note that an append that ends at `last_index`, with `size` bytes of entries, was sent in REPLICATE."""
-        assert self.state == REPLICATE, f"{self.peer} gets appends in a row in state {self.state}"
+        """Record an append in REPLICATE that ends at `last_index` and has `size` bytes of entries."""
+        assert self.state == REPLICATE, f"appends to {self.peer} are pipelined in state {self.state}"
         assert last_index >= self.next, f"an append to {self.peer} ends at {last_index}, before {self.next}"
         self.next = last_index + 1
         if not self._ends:
@@ -175,8 +176,8 @@ class Progress:
         self._bytes += size
 
     def heartbeat_answered(self, peer_last: int, now: int, patience_ticks: int) -> bool:
-        """The peer answered a heartbeat, and its log ends at `peer_last`. Return True if something should be sent
-        now."""
+        """Handle a reply to a heartbeat from a peer whose log ends at `peer_last`. Return True if a message should be
+        sent now."""
         if self.state == PROBE:
             self.waiting = False
             return True
@@ -186,8 +187,8 @@ class Progress:
             self.become_probe(self.match + 1)
             return True
         if self.next > self.match + 1 and now - self.moved >= patience_ticks:
-            # The acknowledgement may be late because the peer's disk is slow. An empty append costs little and shows
-            # which it is.
+            # The acknowledgment may be late because the peer's disk is slow. An empty append costs little and shows
+            # whether it is lost.
             self.wants_empty_append = True
             self.moved = now
         return self.wants_empty_append
@@ -199,7 +200,7 @@ class Progress:
         return len(self._ends) < max_appends and self._bytes < max_bytes
 
     def in_flight(self) -> int:
-        """Return the number of appends that are sent and not acknowledged."""
+        """Return the number of unacknowledged appends."""
         return len(self._ends)
 
     def _release(self, index: int) -> None:
@@ -215,15 +216,15 @@ class Progress:
         self.wants_empty_append = False
 
     def validate(self, last: int) -> None:
-        """Raise AssertionError if an invariant does not hold beside a log that ends at `last`. For tests."""
+        """Raise AssertionError if an invariant does not hold for a log that ends at `last`. For tests."""
         peer = self.peer
         assert self.state in (PROBE, REPLICATE, SNAPSHOT), f"{peer} is in the unknown state {self.state}"
-        assert self.match < self.next, f"next of {peer} is {self.next}, it holds {self.match} already"
-        assert self.match <= last, f"{peer} holds {self.match}, the leader's log ends at {last}"
+        assert self.match < self.next, f"next of {peer} is {self.next}, its match index is {self.match}"
+        assert self.match <= last, f"the match index of {peer} is {self.match}, the leader's log ends at {last}"
         assert self.next <= last + 1, f"next of {peer} is {self.next}, the leader's log ends at {last}"
         assert not self.waiting or self.state == PROBE, f"{peer} waits for a probe's answer in state {self.state}"
         assert (self.snapshot_index > 0) == (self.state == SNAPSHOT), (
-            f"{peer} has the snapshot at {self.snapshot_index} on its way in state {self.state}"
+            f"the snapshot at {self.snapshot_index} is in transfer to {peer} in state {self.state}"
         )
         if self.state != REPLICATE:
             assert not self._ends, f"{len(self._ends)} appends to {peer} are in flight in state {self.state}"

@@ -10,14 +10,13 @@ LOST: Final = 2
 
 
 def majority(voters: int) -> int:
-    """Return how many of `voters` voters are a majority."""
+    """Return the number of voters that form a majority of `voters`."""
     assert voters >= 0, voters
     return voters // 2 + 1
 
 
 def committed_index(acked: list[int]) -> int:
-    """Return the highest index that a majority holds. `acked` has one index per voter, 0 if none is known, in any
-    order.
+    """Return the highest index that a majority has. `acked` has one index per voter, 0 if unknown, in any order.
 
     The caller must still check that the entry there is of the current term: Raft §5.4.2.
     """
@@ -26,9 +25,9 @@ def committed_index(acked: list[int]) -> int:
 
 
 def vote_result(votes: dict[int, bool], voters: list[int]) -> int:
-    """Return WON if a majority of `voters` has granted, LOST if no majority is possible any more, else PENDING.
+    """Return WON if a majority of `voters` granted its vote, LOST if no majority is possible, else PENDING.
 
-    `votes` maps a node to whether it granted its vote. Nodes that are not in `voters` are ignored.
+    `votes` maps nodes to whether they granted their vote. Nodes that are not in `voters` are ignored.
     """
     granted = 0
     open_or_granted = 0

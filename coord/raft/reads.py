@@ -1,8 +1,8 @@
 """Linearizable reads by read index: Dissertation §6.4, without a lease.
 
-A leader may be deposed without knowing it. So the leader notes the commit index when a read arrives, and then waits
-until a majority has answered a heartbeat that was sent after that. At that moment no other node led, so nothing newer
-had been committed. All reads of one turn share one round of heartbeats. Regular heartbeats carry the newest round too,
+A leader may be deposed without noticing. So the leader records the commit index when a read arrives, and then waits
+until a majority has replied to a heartbeat that was sent later. At that moment no other node led, so no newer entry had
+been committed. All reads of one turn share one round of heartbeats. Regular heartbeats carry the newest round too,
 so a lost heartbeat needs no repetition of its own.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 
 
 class PendingRead:
-    """A read, with the id of the node that sent it: a follower, or the leader itself."""
+    """A read, with the id of its node: a follower, or the leader itself."""
 
     def __init__(self, asker: int, context: int) -> None:
         self.asker: int = asker
@@ -31,7 +31,7 @@ class ReadRound:
 class ReadRounds:
     """The reads of one leadership.
 
-    Invariant: the numbers in `open` ascend by one and end at `newest`; their indexes do not fall.
+    Invariant: the numbers in `open` ascend by one and end at `newest`; their indexes never decrease.
     """
 
     def __init__(self) -> None:
@@ -39,16 +39,16 @@ class ReadRounds:
         self.newest: int = 0
         #: Reads that wait for a round. `begin` empties this list.
         self.arrived: list[PendingRead] = []
-        #: Rounds that no majority has answered yet, oldest first.
+        #: Rounds that no majority has confirmed yet, oldest first.
         self.open: deque[ReadRound] = deque()
-        #: Asker -> its newest read that can wait for the next regular heartbeats. A newer read replaces an older one.
+        #: Node -> its newest read that can wait for the next regular heartbeats. A newer read replaces an older one.
         self.patient: dict[int, PendingRead] = {}
 
     def begin(self, commit: int) -> int:
         """Begin a round for the reads that have arrived, and return its number.
 
         `commit` must be the present commit index, and an entry of the leader's own term must be committed: before that
-        a leader does not know what is committed (Raft §8).
+        a leader does not know the commit index (Raft §8).
         """
         assert not self.open or commit >= self.open[-1].index, f"commit {commit} before {self.open[-1].index}"
         self.newest += 1
@@ -58,7 +58,7 @@ class ReadRounds:
         return self.newest
 
     def confirmed(self, number: int) -> list[ReadRound]:
-        """A majority has answered round `number`: remove and return the rounds up to it."""
+        """Remove and return the rounds up to `number`, which a majority has confirmed."""
         assert number <= self.newest, f"round {number} is confirmed, the newest is {self.newest}"
         done: list[ReadRound] = []
         while self.open and self.open[0].number <= number:
@@ -66,7 +66,7 @@ class ReadRounds:
         return done
 
     def validate(self, commit: int) -> None:
-        """Raise AssertionError if the invariant does not hold beside the commit index `commit`. For tests."""
+        """Raise AssertionError if the invariant does not hold for the commit index `commit`. For tests."""
         number = self.newest - len(self.open)
         index = 0
         for each in self.open:

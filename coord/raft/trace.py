@@ -1,26 +1,26 @@
-"""Raft events as nodes report them, and a small model that checks whether the events of a group can be true.
+"""Raft events as nodes report them, and a small model that checks whether the events of a group are consistent.
 
-A node that is traced reports what it is about to do with each Ready, before anything of it leaves the node, and the
-promises that it sends. An event is a list whose first part is its name:
+A traced node reports each Ready before any effect of it leaves the node, and the promises that it sends. An event is a
+list whose first item is its name:
 
-    start    node term vote snapshot_index offset offset_term runs is_new    what the disk held; runs: [term, count]…
-    role     term role leader                  the node is this from now on (`messages.FOLLOWER` …; leader 0: unknown)
-    term     term vote                         handed to the disk
-    append   first previous_term [term crc]…   replaces what the log held from `first` on
+    start    node term vote snapshot_index offset offset_term runs is_new    state of the disk; runs: [term, count]…
+    role     term role leader                  the node's new role (`messages.FOLLOWER` …; leader 0: unknown)
+    term     term vote                         passed to the disk
+    append   first previous_term [term crc]…   replaces the log from `first` on
     install  index term                        a snapshot replaces the whole log
     commit   index
     config   index text                        in force
     vote     term to                           a granted vote leaves the node; or its request for votes, `to` itself
-    ack      index                             an acknowledgement leaves the node: it holds everything up to here
+    ack      index                             an acknowledgment leaves the node: it has everything up to here
 
-`TraceModel` takes the events of any number of nodes. The events of one node must come in order. Those of different
-nodes may be mixed in any way, so the files of a cluster can be read one after the other. The model checks:
+`TraceModel` takes the events of any number of nodes. The events of one node must be in order. Those of different nodes
+may be interleaved in any way, so the files of a cluster can be read one after the other. The model checks:
 
-- one leader per term, one vote of a node per term, terms and commits that never fall (Raft §5.2);
-- log matching: index and term stand for one content and one predecessor on every node (§5.3);
-- committed entries are the same everywhere and are never replaced (§5.4.3);
-- the leader of a term held, when it was elected, all entries that were committed in earlier terms (§5.4);
-- a restarted node remembers its promises: its votes, and a log at least as good as the one it acknowledged.
+- one leader per term, one vote of a node per term, terms and commit indexes that never decrease (Raft §5.2);
+- log matching: index and term determine content and predecessor on every node (§5.3);
+- committed entries are the same on all nodes and are never replaced (§5.4.3);
+- the leader of a term had, when it was elected, all entries that were committed in earlier terms (§5.4);
+- a restarted node keeps its promises: its votes, and a log at least as good as the one it acknowledged.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ ACK: Final = "ack"
 
 
 class TraceViolation(Exception):  # noqa: N818 - it names what was violated
-    """The events cannot be those of a Raft group."""
+    """The events cannot come from a correct Raft group."""
 
 
-# --- what a node reports ----------------------------------------------------------------------------------------------
+# --- events of a node -------------------------------------------------------------------------------------------------
 
 
 def started(core: RaftCore, *, is_new: bool) -> Event:
-    """Return the event of a `core` that was made from the disk. `is_new`: an earlier node of the same id gave promises
-    that this disk does not hold."""
+    """Return the event of a `core` that was made from the disk. `is_new`: an earlier node with the same id made
+    promises that this disk does not have."""
     log = core.log
     runs: list[list[int]] = []
     for entry in log.entries:
@@ -83,10 +83,10 @@ class Recorder:
             events.append([TERM, ready.hard_state.term, ready.hard_state.vote])
         if ready.entries:
             first = ready.entries[0].index
-            marks = [[entry.term, crc32(entry.data, entry.kind)] for entry in ready.entries]
-            events.append([APPEND, first, core.log.term_at(first - 1), marks])
+            contents = [[entry.term, crc32(entry.data, entry.kind)] for entry in ready.entries]
+            events.append([APPEND, first, core.log.term_at(first - 1), contents])
         if ready.changed:
-            # Behind the entries: some may have come from another leader in the turn in which this node was elected.
+            # After the entries: some may have come from another leader in the turn in which this node was elected.
             events.append([ROLE, ready.term, ready.role, ready.leader])
         if ready.config_changed:
             events.append([CONFIG, core.configs.newest_index(), str(core.configs.current)])
@@ -96,7 +96,7 @@ class Recorder:
         return events
 
     def sent(self, messages: list[Message]) -> list[Event]:
-        """Return the events of messages that leave: those that carry promises."""
+        """Return the events of messages that leave, if they carry promises."""
         events: list[Event] = []
         for message in messages:
             if message.kind == VOTE:
@@ -117,7 +117,7 @@ class Recorder:
 
 
 class _Replica:
-    """What is known about one node from its events."""
+    """The state of one node as derived from its events."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -130,7 +130,7 @@ class _Replica:
         #: Terms of the entries behind `offset`.
         self.terms: list[int] = []
         self.commit = 0
-        #: Term -> whom it voted for, over all its lives.
+        #: Term -> the node that it voted for, over all its processes.
         self.votes: dict[int, int] = {}
         #: (term, index) of the best log it has acknowledged.
         self.promised = (0, 0)
@@ -164,7 +164,7 @@ class _Election:
 
 
 class TraceModel:
-    """What is known about a group from the events of all its nodes."""
+    """The state of a group as derived from the events of all its nodes."""
 
     def __init__(self) -> None:
         #: Name of the event -> how many were taken.
@@ -173,7 +173,7 @@ class TraceModel:
         self._elections: dict[int, tuple[int, _Election]] = {}
         #: (index, term) -> (checksum, term of the entry before)
         self._contents: dict[tuple[int, int], tuple[int, int]] = {}
-        #: Index -> term of the entry that was committed there, on whichever node first.
+        #: Index -> term of the entry that was committed there first, on any node.
         self._committed: dict[int, int] = {}
         #: Term -> highest index that its leader has committed.
         self._commits: dict[int, int] = {}
@@ -187,11 +187,11 @@ class TraceModel:
         return max(self._committed, default=0)
 
     def forget(self, node: int) -> None:
-        """Forget the promises of a node whose disk was taken away. What it was seen to hold stays true."""
+        """Drop the promises of a node whose disk was removed. Entries that it had stay known."""
         self._replicas.pop(node, None)
 
     def take(self, node: int, event: Event) -> None:
-        """Take one event of `node`. Raises TraceViolation; ValueError for a list that is no event."""
+        """Process one event of `node`. Raise TraceViolation; ValueError for a list that is not an event."""
         replica = self._replicas.get(node)
         if replica is None:
             replica = self._replicas[node] = _Replica(f"node {node}")
@@ -219,16 +219,16 @@ class TraceModel:
             if term >= 0:
                 replica.promised = max(replica.promised, (term, event[1]))
         elif name != CONFIG:
-            raise ValueError(f"{replica.name}: {name!r} is no event")
+            raise ValueError(f"{replica.name}: {name!r} is not an event")
 
     def finish(self) -> None:
-        """Check what needs all events: leaders held what was committed before their terms. Raises TraceViolation."""
+        """Check leader completeness, which needs all events. Raise TraceViolation."""
         reached = 0
         reached_in = 0
         for term in sorted({*self._elections, *self._commits}):
             election = self._elections.get(term)
             if election is not None and reached:
-                assert reached_in < term, f"committed in term {reached_in}, looked at for term {term}"
+                assert reached_in < term, f"committed in term {reached_in}, checked for term {term}"
                 held = election[1].term_at(reached)
                 if held not in (-1, self._committed[reached]):
                     raise TraceViolation(
@@ -285,7 +285,7 @@ class TraceModel:
         if before != to:
             raise TraceViolation(f"{replica.name} votes for {before} and for {to} in term {term}")
 
-    def _append(self, replica: _Replica, first: int, previous: int, marks: list[list[int]]) -> None:
+    def _append(self, replica: _Replica, first: int, previous: int, entries: list[list[int]]) -> None:
         if first <= replica.commit:
             raise TraceViolation(f"{replica.name} replaces entry {first}, committed up to {replica.commit}")
         if first > replica.last() + 1:
@@ -293,10 +293,10 @@ class TraceModel:
         del replica.terms[first - replica.offset - 1 :]
         contents = self._contents
         index = first
-        for term, crc in marks:
+        for term, crc in entries:
             known = contents.setdefault((index, term), (crc, previous))
             if known != (crc, previous):
-                raise TraceViolation(f"log matching: {replica.name} holds another {term}/{index} than another node did")
+                raise TraceViolation(f"log matching: {replica.name} has another {term}/{index} than another node")
             replica.terms.append(term)
             previous = term
             index += 1

@@ -364,7 +364,7 @@ class MembershipLeader:
         if lead is None:
             return []
         oldest = lead.now - lead.settings.election_ticks
-        return [core.id, *(p.peer for p in lead.peers if p.last_heard > oldest and self._peers.is_connected(p.peer))]
+        return [core.id, *(p.peer for p in lead.peers if p.last_received > oldest and self._peers.is_connected(p.peer))]
 
     def _counting(self) -> list[int]:
         """Return those of `_alive` whose votes count."""

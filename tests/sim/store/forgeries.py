@@ -124,5 +124,7 @@ class Forger:
 
 def _state(core: RaftCore) -> tuple[object, ...]:
     log = core.log
-    heard = [(p.match, p.next, p.last_heard) for p in core.leadership.peers] if core.leadership is not None else []
-    return core.term, core.vote, core.role, core.leader, core.elapsed, log.last, log.commit, log.stable, heard
+    progress = (
+        [(p.match, p.next, p.last_received) for p in core.leadership.peers] if core.leadership is not None else []
+    )
+    return core.term, core.vote, core.role, core.leader, core.elapsed, log.last, log.commit, log.stable, progress

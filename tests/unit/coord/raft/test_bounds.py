@@ -65,7 +65,7 @@ def follower() -> RaftCore:
 
 def state_of(core: RaftCore) -> tuple[object, ...]:
     """Everything that a message could change."""
-    progress = [(p.match, p.next, p.state, p.last_heard, p.read_round) for p in core.leadership.peers] if (
+    progress = [(p.match, p.next, p.state, p.last_received, p.read_round) for p in core.leadership.peers] if (
         core.leadership is not None
     ) else []  # fmt: skip
     log = core.log

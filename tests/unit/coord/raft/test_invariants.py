@@ -89,7 +89,7 @@ def _idle_with_empty_append(core: RaftCore) -> None:
 
 #: role, what is broken, what the sentence says
 LOG: Final[list[tuple[str, Break, str]]] = [
-    ("leader", lambda c: c.log.entries.pop(1), "is in the place of 2"),
+    ("leader", lambda c: c.log.entries.pop(1), "is at position 2"),
     ("leader", lambda c: _set(c.log.entries[1], term=9), "follows one of term 9"),
     ("leader", lambda c: c.log.entries.pop(), "the entries end at"),
     ("leader", lambda c: _set(c.log, last_term=0), "the last entry has 1"),
@@ -103,9 +103,9 @@ LOG: Final[list[tuple[str, Break, str]]] = [
 CONFIGS: Final[list[tuple[str, Break, str]]] = [
     ("follower", lambda c: c.configs.indexes.append(3), "configurations at"),
     ("follower", lambda c: _set(c.configs, current=Configuration([1])), "the newest is"),
-    ("follower", lambda c: _set(c.configs, indexes=[3]), "behind the snapshot"),
+    ("follower", lambda c: _set(c.configs, indexes=[3]), "after the snapshot"),
     ("follower", _without_config_entry, "not as in the log"),
-    ("follower", _other_config_entry, "is not that of its entry"),
+    ("follower", _other_config_entry, "differs from its entry"),
     ("follower", _two_roles, "two roles"),
 ]
 OUTPUT: Final[list[tuple[str, Break, str]]] = [
@@ -136,10 +136,10 @@ LEADERSHIP: Final[list[tuple[str, Break, str]]] = [
     ("leader", lambda c: _lead(c).peers.pop(), "replicates to [2]"),
     ("leader", lambda c: _lead(c).by_id.pop(2), "by_id has [3]"),
     ("leader", lambda c: _lead(c).by_id.update({2: Progress(2, 1, 0)}), "two Progress objects for 2"),
-    ("leader", lambda c: _set(_peer(c), counts=False), "the answers of 3 count: False"),
+    ("leader", lambda c: _set(_peer(c), counts=False), "the replies of 3 count: False"),
     ("leader", lambda c: _set(_peer(c), commit_sent=99), "was sent the commit index 99"),
-    ("leader", lambda c: _set(_peer(c), read_round=99), "has answered read round 99"),
-    ("leader", lambda c: _set(_peer(c), last_heard=99), "at tick 99"),
+    ("leader", lambda c: _set(_peer(c), read_round=99), "has confirmed read round 99"),
+    ("leader", lambda c: _set(_peer(c), last_received=99), "at tick 99"),
     ("leader", lambda c: _set(_lead(c), counts=False), "the leader counts: False"),
     ("leader", lambda c: _lead(c).catching_up.update({3: CatchUp(1, 1)}), "[3] catch up"),
     ("leader", lambda c: _set(_lead(c), transferee=4), "transfer to 4, not a voter"),
@@ -149,12 +149,12 @@ LEADERSHIP: Final[list[tuple[str, Break, str]]] = [
 ]
 PROGRESS: Final[list[tuple[str, Break, str]]] = [
     ("leader", lambda c: _set(_peer(c), state=7), "the unknown state 7"),
-    ("leader", lambda c: _set(_peer(c), next=1), "it holds"),
-    ("leader", lambda c: _set(_peer(c), match=99, next=100), "holds 99, the leader's log ends"),
+    ("leader", lambda c: _set(_peer(c), next=1), "its match index is"),
+    ("leader", lambda c: _set(_peer(c), match=99, next=100), "match index of 3 is 99, the leader's log ends"),
     ("leader", lambda c: _set(_peer(c), next=99), "next of 3 is 99, the leader's log ends"),
     ("leader", lambda c: _set(_peer(c), waiting=True), "waits for a probe's answer"),
-    ("leader", lambda c: _set(_peer(c), snapshot_index=2), "the snapshot at 2 on its way in state 1"),
-    ("leader", lambda c: _set(_peer(c), state=SNAPSHOT), "the snapshot at 0 on its way in state 2"),
+    ("leader", lambda c: _set(_peer(c), snapshot_index=2), "the snapshot at 2 is in transfer to 3 in state 1"),
+    ("leader", lambda c: _set(_peer(c), state=SNAPSHOT), "the snapshot at 0 is in transfer to 3 in state 2"),
     ("leader", lambda c: _set(_peer(c), state=PROBE), "are in flight in state 0"),
     (
         "leader",

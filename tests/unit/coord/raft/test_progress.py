@@ -72,7 +72,7 @@ EVENTS: Final[dict[str, Callable[[Leadership, Progress], object]]] = {
     "append rejected": lambda lead, peer: lead.on_append_resp(_answer(5, False, prev=7)),
     "heartbeat shows a shorter log": _heartbeat,
     "link broken": lambda lead, peer: lead.peer_down(2),
-    "peer answers from a new memory": lambda lead, peer: lead.on_append_resp(_answer(0, False, memory=5)),
+    "peer replies from a new memory": lambda lead, peer: lead.on_append_resp(_answer(0, False, memory=5)),
     "needed entries are compacted": _compacted,
     "transfer ended": lambda lead, peer: lead.snapshot_status(2, True),
 }
