@@ -297,7 +297,7 @@ def test_backup_comes_back_whole_and_flips_are_found(tmp_path: Path) -> None:
     content = file.read_bytes()
     for offset in range(0, len(content), 3):
         file.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
-        with pytest.raises(Exception, match=r"damaged|format|no backup") as caught, BackupReader(file) as backup:
+        with pytest.raises(Exception, match=r"damaged|format|not a backup") as caught, BackupReader(file) as backup:
             backup.load()
         assert type(caught.value).__name__ in ("CorruptRecord", "StorageError"), offset
     file.write_bytes(content[:-1])
