@@ -5,6 +5,7 @@ RK_CUTS=1000 simulates more cuts than `make test` does; `make power-cuts` does t
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -253,6 +254,7 @@ def finds_harm(check: Callable[[], None]) -> bool:
     if pid == 0:
         code = 1
         try:
+            faulthandler.disable()
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 2)
             check()
