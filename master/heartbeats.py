@@ -85,7 +85,7 @@ class HeartbeatReceiver:
         """Return the servers that send heartbeats to this master, with the age of the last one (HB-12)."""
         now_ms = self._now_ms()
         found = [
-            Contact(one.incarnation, one.record, now_ms - one.heard_ms, one.beats, one.figures)
+            Contact(one.incarnation, one.record, now_ms - one.received_ms, one.beats, one.figures)
             for one in self.roster.members()
         ]
         return Contacts(self._master.uuid, found)
@@ -109,7 +109,7 @@ class HeartbeatReceiver:
     def silent_count(self) -> int:
         """Return the number of servers in the roster without a recent heartbeat."""
         now_ms = self._now_ms()
-        return sum(1 for one in self.roster.members() if now_ms - one.heard_ms > SILENT_MS)
+        return sum(1 for one in self.roster.members() if now_ms - one.received_ms > SILENT_MS)
 
     def _epoch(self, leads: ActiveMaster | None) -> int:
         if leads is not None:

@@ -26,14 +26,14 @@ DROPPED_MS: Final = 3_600_000
 class RosterEntry:
     """One start of one server that has sent heartbeats to this master."""
 
-    __slots__ = ("beats", "figures", "heard_ms", "incarnation", "record", "sequence")
+    __slots__ = ("beats", "figures", "incarnation", "received_ms", "record", "sequence")
 
     def __init__(self, incarnation: Incarnation) -> None:
         self.incarnation = incarnation
         #: The server's registration, None until the server has sent it (HB-05).
         self.record: ServerRecord | None = None
         self.sequence = 0
-        self.heard_ms = 0
+        self.received_ms = 0
         self.figures = ServerFigures()
         #: Number of accepted heartbeats.
         self.beats = 0
@@ -73,7 +73,7 @@ class Roster:
             self.stale += 1
             return None
         member.sequence = beat.sequence
-        member.heard_ms = now_ms
+        member.received_ms = now_ms
         member.figures = beat.figures
         member.beats += 1
         self.beats += 1
@@ -93,7 +93,7 @@ class Roster:
     def is_recent(self, server: Incarnation, now_ms: int) -> bool:
         """Return True if this start of a server has sent a heartbeat within SILENT_MS."""
         member = self._members.get(server.uuid)
-        return member is not None and member.incarnation == server and now_ms - member.heard_ms <= SILENT_MS
+        return member is not None and member.incarnation == server and now_ms - member.received_ms <= SILENT_MS
 
     def silent(self, servers: Iterable[tuple[Incarnation, int]], now_ms: int) -> list[tuple[Incarnation, int]]:
         """Return the live servers without a recent heartbeat, each with the time since its last one in ms.
@@ -103,12 +103,12 @@ class Roster:
         found = []
         for server, since_ms in servers:
             member = self._members.get(server.uuid)
-            heard_ms = member.heard_ms if member is not None and member.incarnation == server else since_ms
-            if now_ms - heard_ms > SILENT_MS:
-                found.append((server, now_ms - heard_ms))
+            received_ms = member.received_ms if member is not None and member.incarnation == server else since_ms
+            if now_ms - received_ms > SILENT_MS:
+                found.append((server, now_ms - received_ms))
         return found
 
     def forget(self, now_ms: int) -> None:
         """Drop servers without a heartbeat for DROPPED_MS."""
-        for uuid in [one for one, member in self._members.items() if now_ms - member.heard_ms > DROPPED_MS]:
+        for uuid in [one for one, member in self._members.items() if now_ms - member.received_ms > DROPPED_MS]:
             del self._members[uuid]

@@ -1,22 +1,21 @@
-"""What masters, region servers and the command line say to each other (carried by `coord.rpc.server`).
+"""RPC messages between masters, region servers and the command line (sent by `coord.rpc.server`).
 
-Each message is a tagged struct; `ServerRequest`, `MasterRequest` and their replies are the unions to decode.
+Each message is a tagged struct. `ServerRequest`, `MasterRequest` and their replies are the unions for decoding.
 
-**Master to server.** Every command carries the envelope: the sender's fencing `epoch`, and the recipient's `uuid` and
-`start_code`, and the `cluster` id. A server remembers the highest epoch it has seen and refuses a lower one, and
-refuses a command meant for another server, another start of itself or another cluster (FN-01, FN-04, FN-08, FW-11):
-`RpcError` with `STALE_EPOCH`, `WRONG_SERVER` or `WRONG_CLUSTER`.
+**Master to server.** Every order carries the sender's fencing `epoch`, the recipient's `uuid` and `start_code`, and the
+`cluster` id. A server keeps the highest epoch that it has received. It rejects an order with a lower epoch, and an
+order for another server, another start of itself or another cluster (FN-01, FN-04, FN-08, FW-11): `RpcError` with
+`STALE_EPOCH`, `WRONG_SERVER` or `WRONG_CLUSTER`.
 
-OPEN and CLOSE are idempotent: asking again for the same order is how a master learns what became of it. The server
-answers a batch as soon as every order of it is decided, or after `answer_within_ms` with STARTED for those that still
-run. An outcome is remembered until the transition has left the server's hands, so nothing is lost with an answer.
+OPEN and CLOSE are idempotent: a master sends an order again to learn its outcome. The server replies to a batch when
+every order in it has an outcome, or after `answer_within_ms` with STARTED for the orders that still run. The server
+keeps an outcome until the transition has left the server's hands, so a lost reply loses nothing. A repeated OPEN
+carries the latest record that the master knows, so its transition may be OPENING.
 
-A master asks again with the latest record that it knows, so the transition in a repeated OPEN may be OPENING.
-
-**To the master.** Reads and changes go to the active master; a standby answers `RpcError(NOT_LEADER)`, whose hint is
-the address of the active one if it is known ("host:port", else empty). A read that carries a `Bound` may be answered by
-a standby that can prove that its picture is no older (`regions/messages/staleness.py`), or refused as `TOO_STALE`,
-with the same hint. `master/api/roles.py` has the table of who answers what.
+**To the master.** Reads and changes go to the active master. A standby rejects them with `RpcError(NOT_LEADER)`, whose
+hint is the address of the active master ("host:port", or "" if unknown). A standby may answer a read with a `Bound` if
+it can prove that its mirror is within the bound (`regions/messages/staleness.py`). Otherwise it rejects the read with
+`TOO_STALE` and the same hint. `master/api/roles.py` has the table of roles and requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests about masters and servers, and the answers: status, lists, drains, fences, recent transitions."""
+"""Requests about masters and servers, and their replies: status, lists, drains, fences, recent transitions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from regions.records.model import (
 
 
 class DrainServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Have a server emptied and kept empty, or let it have regions again (TC-21). The mark outlives the server.
+    """Drain a server, or allow regions on it again (TC-21). The drain survives restarts of the server. Reply: Accepted.
 
-    With `wait_ms` the answer comes when nothing is left there.
+    With `wait_ms` the master replies when the server is empty.
     """
 
     uuid: str
@@ -33,119 +33,121 @@ class DrainServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class FenceServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Take a live server's regions away: its registration is deleted, and they go elsewhere after its lease (X10).
+    """Fence a live server: delete its registration, and open its regions on other servers after its lease (X10).
 
-    For `bar_ms` it gets no regions when it joins again: -1 until UnfenceServer, 0 it gets some at once. With `wait_ms`
-    the answer comes when its replicas are open elsewhere.
+    The server gets no regions for `bar_ms` after it has registered again. -1: until UnfenceServer. 0: no bar. With
+    `wait_ms` the master replies when the server's replicas are open on other servers. Reply: Accepted.
     """
 
     uuid: str
     reason: str = "asked for by an operator"
-    #: The start that the caller has seen; a server that was started again since is not fenced. 0: whichever lives.
+    #: Start code that the caller has seen. A server that has restarted since is not fenced. 0: any start.
     start_code: int = 0
     bar_ms: int = 0
     wait_ms: int = 0
 
 
 class UnfenceServer(msgspec.Struct, frozen=True, tag=True):
-    """Let a server that was fenced have regions again."""
+    """Allow regions on a fenced server again. Reply: Accepted."""
 
     uuid: str
 
 
 class GetMasterStatus(msgspec.Struct, frozen=True, tag=True):
-    """A master's own figures; standbys answer it too."""
+    """Return a master's status. Every master answers. Reply: MasterStatus."""
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):
-    """Ask whether anybody is there (HB-14). Every master answers, with Accepted and its role."""
+    """Check that a master answers (HB-14). Every master answers. Reply: Accepted, with the role."""
 
 
 class ListMasters(msgspec.Struct, frozen=True, tag=True):
-    """All live masters, and which is active, as far as the one that is asked knows (HB-14). Every master answers."""
+    """List all live masters and the active one, as far as the receiver knows (HB-14). Every master answers."""
 
 
 class ListContacts(msgspec.Struct, frozen=True, tag=True):
-    """Which servers' heartbeats reach the master that is asked, active or not. Answer: Contacts."""
+    """List the servers whose heartbeats reach the receiver. Every master answers. Reply: Contacts."""
 
 
 class ListServers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Live servers with their load."""
+    """List live servers with their load. Reply: Servers."""
 
     bound: Bound = NO_BOUND
 
 
 class ListRit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Replicas in transition, oldest first."""
+    """List replicas in transition, oldest first. Reply: Transitions."""
 
     limit: int = 100
     bound: Bound = NO_BOUND
 
 
 class RecentTransitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """The latest transitions that this master saw (kept in memory, bounded), oldest first."""
+    """List the latest steps in the active master's memory, oldest first. Reply: Transitions."""
 
     limit: int = 100
     region_id: str = ""
 
 
 class ShutdownCluster(msgspec.Struct, frozen=True, tag=True):
-    """Announce an orderly end: the clean mark is written, and dead servers are no longer replaced."""
+    """Announce a shutdown: set the clean-shutdown flag and stop assigning the regions of dead servers. Reply:
+    Accepted."""
 
 
 class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A live server as the master sees it."""
+    """A live server with its load."""
 
     server: ServerRecord
     open: int
     bytes: int
-    incoming: int  #: replicas in transition towards it
-    outgoing: int  #: replicas that it is closing
+    incoming: int  #: replicas in transition to the server
+    outgoing: int  #: replicas that the server is closing
     draining: bool = False
-    #: Why it was fenced, while its lease may last; and until when a server that comes and goes gets nothing.
+    #: Why the server was fenced, until its lease must have ended; "" if it was not.
     fenced: str = ""
+    #: Time until which a flapping server gets no regions, 0 for others.
     shunned_until_ms: int = 0
-    #: It was fenced, and gets nothing until this ends.
+    #: Bar of the server: it gets no regions until the bar ends.
     bar: BarRecord | None = None
 
 
 class Servers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Answer to ListServers, by uuid."""
+    """Reply to ListServers, sorted by uuid."""
 
     servers: list[ServerLoad]
     as_of: AsOf | None = None
-    #: Bars of servers that are not alive.
+    #: Bars of servers that are not registered.
     barred: list[BarRecord] = []
 
 
 class Masters(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Answer to ListMasters, by address; `active` is "host:port", "" if unknown."""
+    """Reply to ListMasters, sorted by address. `active` is "host:port", or "" if unknown."""
 
     masters: list[MasterRecord]
     active: str = ""
 
 
 class Contact(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A server as one master hears it (HB-12); `heard_ms` ago its last heartbeat came."""
+    """A server whose heartbeats reach one master (HB-12). `heard_ms` is the time since the last heartbeat."""
 
     server: Incarnation
-    #: None until it has sent its registration.
+    #: None until the server has sent its registration.
     record: ServerRecord | None
     heard_ms: int
-    #: Heartbeats that came from this start of it.
+    #: Accepted heartbeats of this start of the server.
     beats: int
     figures: ServerFigures = ServerFigures()
 
 
 class Contacts(msgspec.Struct, frozen=True, tag=True):
-    """Answer to ListContacts, by uuid of the servers."""
+    """Reply to ListContacts, sorted by server uuid."""
 
     master: str
     contacts: list[Contact]
 
 
 class StartupPhase(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One phase of becoming active or of a bulk assignment; `seconds` so far if not `done`."""
+    """One phase of an activation or a bulk assignment. `seconds` is the time so far if not `done`."""
 
     name: str
     seconds: float
@@ -154,21 +156,22 @@ class StartupPhase(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MirrorStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A standby's mirror of the store: whether it could take over with it, and how old it is."""
+    """State of a standby's mirror."""
 
-    #: It holds everything but `behind`.
+    #: True if the mirror is complete except for `behind` znodes.
     is_warm: bool
     tables: int
     regions: int
-    #: Znodes that have changed and are still to be read.
+    #: Changed znodes that have not been read yet.
     behind: int
-    #: Age that was last proved, -1 if none ever was; and the zxid that it holds at least.
+    #: Age by the last proof, -1 without a proof.
     stale_ms: int = -1
+    #: The mirror includes all changes up to this zxid.
     zxid: int = 0
 
 
 class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Answer to GetMasterStatus. `role`: standby, activating, active. Counts are zero on a standby."""
+    """Reply to GetMasterStatus. `role` is standby, activating or active. Counts are zero on a standby."""
 
     uuid: str
     role: str
@@ -185,19 +188,19 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     parked: int
     phases: list[StartupPhase]
     plan: PlanProgress | None
-    #: Parked replicas and what blocks them, at most 20.
+    #: Problems that need an operator's attention, at most 20.
     problems: list[str]
     uptime_ms: int
-    #: What a standby has ready; None on the active one.
+    #: The standby's mirror, None on the active master.
     mirror: MirrorStatus | None = None
-    #: Its reign began with what it had kept as a standby, and not by loading the store.
+    #: True if the active master took over with its mirror instead of loading the store.
     warm: bool = False
-    #: Id of the cluster that it belongs to, "" before its first session with the store.
+    #: Id of the cluster, "" before the master's first store session.
     cluster: str = ""
 
 
 class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step of a transition as the master saw or made it; `after` "" means deleted."""
+    """A step of a transition that the master has observed or taken. `after` "" means deleted."""
 
     at_ms: int
     region_id: str
@@ -215,16 +218,17 @@ class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Transitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Answer to RecentTransitions and (with the current state as `after`) to ListRit."""
+    """Reply to RecentTransitions, and to ListRit with the current state as `after`."""
 
     transitions: list[TransitionStep]
     as_of: AsOf | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Done, or accepted; `detail` in words. `places`: where the replicas of a fenced server are open, by server.
+    """Reply to a request that is done or accepted, with `detail` for the operator.
 
-    `cause_id`: the id under which the log and the history have what the request began.
+    `places` has the number of a fenced server's replicas that are open on each other server. `cause_id` is the
+    request's cause id in the log and the history.
     """
 
     detail: str = ""

@@ -1,8 +1,8 @@
-"""Which cluster a request is meant for (FN-08).
+"""Check of the cluster id in requests (FN-08).
 
-Addresses are typed by people and reused by machines. So every request to a master carries the id of the cluster that
-its sender means, in the envelope (`coord.rpc.wire.Request`), and a master or region server of another cluster refuses
-it before it reads any more of it.
+People mistype addresses, and machines reuse them. So the envelope of every request (`coord.rpc.wire.Request`) carries
+the id of the cluster that the sender means. A master or region server of another cluster rejects the request before it
+decodes the rest.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from regions.messages import WRONG_CLUSTER
 
 
 def check_cluster(meant: str, mine: str, who: str) -> None:
-    """Refuse a request whose envelope names another cluster than `mine`; `who` is the receiver: "master" or "server".
+    """Reject a request whose envelope names another cluster than `mine`. `who` is the receiver, "master" or "server".
 
-    A caller that knows of no cluster names none; a receiver that has not been in its store yet knows of none.
+    Both ids may be "": a caller may not know the cluster, and a receiver may not have connected to its store yet.
 
     Raises:
-        RpcError: WRONG_CLUSTER, naming both.
+        RpcError: WRONG_CLUSTER, naming both clusters.
     """
     if meant and mine and meant != mine:
         raise RpcError(WRONG_CLUSTER, f"this {who} belongs to cluster {mine}, the request is meant for cluster {meant}")

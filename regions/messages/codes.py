@@ -1,4 +1,4 @@
-"""Codes of `RpcError` that masters and region servers answer with."""
+"""Codes of `RpcError` in replies of masters and region servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regions.messages.ddl import SetTableIntent as SetTableIntent
 from regions.messages.ddl import UndeleteTable as UndeleteTable
 from regions.messages.staleness import Bound
 
-#: Of a caller who allows nothing: the active master answers.
+#: The bound of a caller that allows no staleness: only the active master may answer.
 NO_BOUND: Final = Bound()
 
 
@@ -22,7 +22,7 @@ NOT_LEADER: Final = "not_leader"
 STALE_EPOCH: Final = "stale_epoch"
 
 
-UNKNOWN_EPOCH: Final = "unknown_epoch"  #: the store does not say that the sender's epoch has begun: try again
+UNKNOWN_EPOCH: Final = "unknown_epoch"  #: the sender's epoch is above the store's: retry
 
 
 WRONG_SERVER: Final = "wrong_server"
@@ -34,7 +34,7 @@ WRONG_MASTER: Final = "wrong_master"
 WRONG_CLUSTER: Final = "wrong_cluster"  #: the sender belongs to another cluster; nothing was done (FN-04)
 
 
-NO_LEASE: Final = "no_lease"  #: the server has lost its session and serves nothing until it has rejoined
+NO_LEASE: Final = "no_lease"  #: the server has lost its session and serves nothing until it has registered again
 
 
 BAD_REQUEST: Final = "bad_request"
@@ -46,10 +46,10 @@ NOT_FOUND: Final = "not_found"
 ALREADY_EXISTS: Final = "already_exists"
 
 
-BUSY: Final = "busy"  #: in transition, or the master is still loading: try again
+BUSY: Final = "busy"  #: in transition, or the master is still loading: retry
 
 
-TOO_STALE: Final = "too_stale"  #: a standby that cannot prove the age that the caller allows
+TOO_STALE: Final = "too_stale"  #: the standby cannot prove that its state is within the caller's bound
 
 
-TIMED_OUT: Final = "timed_out"  #: accepted, but not finished within the time given; it goes on
+TIMED_OUT: Final = "timed_out"  #: accepted, but not finished in time; the operation continues

@@ -1,9 +1,8 @@
-"""What clients ask of the masters about tables: create, alter, delete, enable and disable (DD-01 to DD-07).
+"""Requests about tables: create, alter, delete, undelete, enable and disable (DD-01 to DD-07).
 
-Each request may carry a `request_id`, made by the client, a new one for each thing that it wants. The result of an
-operation is recorded in the same write as the operation, so that whoever asks again with the same id, the same master
-or another, gets that result and causes nothing. An id that comes with other contents is refused. Without an id nothing
-is recorded, and a repetition is a request of its own.
+A client may give each request a `request_id`, a new one for each operation. The operation's write also records its
+result. So a retry with the same id, to any master, returns that result and changes nothing. An id with other contents
+is rejected. Without an id no result is recorded, and a retry is a new request.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _REQUEST_ID_MARKS: Final = frozenset("-_.")
 
 
 class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Create a table, cut at `splits` or into exactly `regions` (not both; neither: one region).
+    """Create a table, split at `splits` or into exactly `regions` (not both; neither: one region).
 
-    With `columns` it has a schema of its own, else `schema` is text that means something to its owner only. With
+    With `columns` the table has a schema, otherwise `schema` is a text without meaning to RegionKeeper. With
     `hash_buckets` every range of `splits` exists once in each bucket.
 
-    With `wait_ms` > 0 the answer comes when every region is open, or TIMED_OUT after that time (DD-02).
+    With `wait_ms` > 0 the master replies when every region is open, or with TIMED_OUT after that time (DD-02).
     """
 
     name: str
@@ -41,9 +40,9 @@ class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     request_id: str = ""
     columns: list[ColumnSpec] = []
     hash_buckets: int = 0
-    #: Kind of service that opens its regions, with or without a version; "": the only one that live servers offer.
+    #: Kind of service that opens the regions, with or without a version; "": the only kind of the live servers.
     kind: str = ""
-    #: Where its rows lie (`regions/records/members.py`); "": several replicas of kind kv are tablets, else shared.
+    #: Storage of the rows (`regions/records/members.py`); "": tablets for several replicas of kind kv, else shared.
     storage: str = ""
     #: Of tablets: in how many racks the replicas of each region must lie; and a majority of them is enough to begin.
     racks_min: int = 0
@@ -51,7 +50,7 @@ class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Enable or disable a table. The intent is durable when the answer comes; `wait_ms` as for CreateTable."""
+    """Enable or disable a table. The reply means that the intent is durable. `wait_ms` is as for CreateTable."""
 
     table: str  #: name or id
     intent: TableIntent
@@ -60,7 +59,8 @@ class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class DeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Delete a table: its name is free when the answer comes; with `wait_ms` its regions are closed, too (DD-06)."""
+    """Delete a table. The reply means that its name is free; with `wait_ms`, that its regions are closed, too
+    (DD-06)."""
 
     table: str  #: name or id
     wait_ms: int = 0
@@ -68,7 +68,7 @@ class DeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class UndeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Bring a deleted table back with its rows, under its former name or under `name`; `wait_ms` as for CreateTable."""
+    """Restore a deleted table with its rows, under its former name or `name`. `wait_ms` is as for CreateTable."""
 
     table: str  #: name or id
     name: str = ""
@@ -79,8 +79,8 @@ class UndeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Change a table's name, its schema, or both (DD-07): the schema version goes up by one, the table is ALTERING.
 
-    `steps` change columns; `schema` replaces the text of a table without columns. Durable when the answer comes; with
-    `wait_ms` all open regions have the new version, too. What is not given stays as it is.
+    `steps` change columns; `schema` replaces the text of a table without columns. Fields that are not given do not
+    change. The reply means that the change is durable; with `wait_ms`, that all open regions have the new version.
     """
 
     table: str  #: name or id
@@ -89,7 +89,7 @@ class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     steps: list[SchemaStep] = []
     wait_ms: int = 0
     request_id: str = ""
-    #: Kind of a table that an earlier build made without one; it changes no schema.
+    #: Kind for a table that an earlier build has created without a kind. It does not change the schema version.
     kind: str = ""
 
 
@@ -97,16 +97,17 @@ DdlRequest = CreateTable | SetTableIntent | DeleteTable | UndeleteTable | AlterT
 
 
 def check_request_id(request_id: str) -> None:
-    """Refuse an id that could not be a znode's name. Raises ValueError."""
+    """Raise ValueError for an id that cannot be the name of a znode."""
     if len(request_id) > REQUEST_ID_MAX:
         raise ValueError(f"a request id has at most {REQUEST_ID_MAX} characters, this one {len(request_id)}")
     bad = [char for char in request_id if not (char.isascii() and char.isalnum()) and char not in _REQUEST_ID_MARKS]
     if bad or request_id in (".", ".."):
-        raise ValueError(f"request id {request_id!r} is not made of letters, digits and {''.join(_REQUEST_ID_MARKS)}")
+        marks = "".join(sorted(_REQUEST_ID_MARKS))
+        raise ValueError(f"request id {request_id!r} is invalid: use letters, digits and {marks}")
 
 
 def contents_digest(request: DdlRequest) -> str:
-    """What tells a repetition from another request under the same id: everything but the id and the patience."""
+    """Return a digest of the request without its id and `wait_ms`, to tell a retry from another request."""
     bare = msgspec.structs.replace(request, request_id="", wait_ms=0)
     return hashlib.sha256(msgspec.msgpack.encode(bare)).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""Requests that ask why a region or a table is in its state, and the answers."""
+"""Requests for explanations of a region's or a table's state, and their replies."""
 
 from __future__ import annotations
 
@@ -20,104 +20,109 @@ from regions.records.model import (
 
 
 class ExplainRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Why each replica of a region is where it is, and who must act next. Answer: Explanations."""
+    """Explain the state of each replica of a region, and who must act next. Reply: Explanations."""
 
     region_id: str
     bound: Bound = NO_BOUND
 
 
 class ExplainTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Why a table is not at rest, and who holds it up. Answer: TableExplanation."""
+    """Explain why a table is not at rest, and what it waits for. Reply: TableExplanation."""
 
     table: str
     bound: Bound = NO_BOUND
 
 
 class NextActor(enum.StrEnum):
-    """Who must act for a replica to get where it should be."""
+    """Who must act next on a replica."""
 
-    NOBODY = "nobody"  #: it is where it should be
+    NOBODY = "nobody"  #: the replica is as it should be
     MASTER = "master"
     SERVER = "server"
     OPERATOR = "operator"
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where one replica stands and what it waits for (`regions/diagnose/explain.py`). Times by the active master's
-    clock."""
+    """The state of one replica and what it waits for (`regions/diagnose/explain.py`).
+
+    Times are by the active master's clock.
+    """
 
     region_id: str
     replica: int
     table: str
     #: OPEN, CLOSED, NOT OPEN, PARKED, or the state of the transition.
     standing: str
-    #: One sentence for people.
+    #: One sentence for the operator.
     headline: str
     actor: NextActor
-    #: What that one does next; "" for nobody.
+    #: What the actor does next, "" for NOBODY.
     step: str = ""
-    #: The server that has it, or is at work on it.
+    #: The server that has the replica or works on it.
     server: Incarnation | None = None
     source: Incarnation | None = None
     destination: Incarnation | None = None
-    #: Why the transition was begun, or taken to its latest step.
+    #: Cause of the latest step of the transition.
     reason: str = ""
     since_ms: int = 0
-    #: When the master acts by itself, 0: it does not; and what it does then.
+    #: Time at which the master acts by itself, 0 if it does not.
     deadline_ms: int = 0
+    #: What the master does at the deadline.
     at_deadline: str = ""
-    #: How long ago the deadline passed; 0 if it has not.
+    #: Time since the deadline, 0 before it.
     overdue_ms: int = 0
-    #: Failed opens, or asks for a close, and after how many what `at_deadline` says.
+    #: Number of failed opens, or of CLOSE orders sent.
     attempt: int = 0
+    #: Number of attempts after which `at_deadline` applies.
     attempts_max: int = 0
     last_error: str = ""
     epoch: int = 0
     plan_id: str = ""
-    #: Servers that may not have it: "uuid: why".
+    #: Servers that are not eligible: "uuid: reason".
     ruled_out: list[str] = []
-    #: What an operator can do about it, commands first.
+    #: What an operator can do, commands first.
     way_out: list[str] = []
-    #: Kind of service that its table needs (`regions/records/kinds.py`).
+    #: Kind of service that the table needs (`regions/records/kinds.py`).
     kind: str = ""
 
 
 class Explanations(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Answer to ExplainRegion: one for each replica."""
+    """Reply to ExplainRegion: one explanation per replica."""
 
     replicas: list[Explanation]
     as_of: AsOf | None = None
 
 
 class Holdup(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Replicas of a table that wait for the same thing: how many, for what, who must act, and one of their regions."""
+    """A number of replicas of a table that wait for the same step, who must act, and one of their regions."""
 
     replicas: int
     text: str
     actor: NextActor
-    #: Uuid of the server concerned, "" if there is none.
+    #: Uuid of the server that the replicas wait for, "" if there is none.
     server: str = ""
     region_id: str = ""
 
 
 class TableExplanation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Answer to ExplainTable (`regions/diagnose/explain_table.py`)."""
+    """Reply to ExplainTable (`regions/diagnose/explain_table.py`)."""
 
     table: TableRecord
-    #: Its state, or what it is becoming: ALTERING, PREPARING, CREATING, OPENING, CLOSING, BEING DELETED, ...
+    #: The table's state, or the one it is changing to: ALTERING, PREPARING, CREATING, OPENING, CLOSING, BEING
+    #: DELETED, …
     standing: str
-    #: One sentence for people.
+    #: One sentence for the operator.
     headline: str
     regions: int = 0
     replicas: int = 0
     open: int = 0
-    #: Since when, as far as the active master saw; 0: it is at rest, or nobody knows.
+    #: Since when the table waits, as far as the active master has observed; 0 if it is at rest, or unknown.
     since_ms: int = 0
-    #: Most replicas first.
+    #: What the table waits for, the largest number of replicas first.
     waiting: list[Holdup] = []
-    #: Replicas in the way that were only counted.
+    #: Replicas that were counted but not examined.
     not_looked_at: int = 0
     way_out: list[str] = []
-    #: What an operator should know of the table although nothing is under way.
+    #: Notes for the operator that do not depend on the state.
     notes: list[str] = []
     as_of: AsOf | None = None

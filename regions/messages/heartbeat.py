@@ -1,23 +1,23 @@
-"""What region servers tell every master, once a second, and what they are answered (HB-01 to HB-10).
+"""Heartbeats that region servers send to every master once a second, and the replies (HB-01 to HB-10).
 
-A heartbeat names the cluster, the start of the server that sends it, and the highest fencing epoch that it knows. It
-carries the server's registration when the master does not know it, and a report of replicas to the master that leads:
+A heartbeat has the cluster id, the server's uuid and start code, and the highest fencing epoch that the server knows.
+It
+carries the server's registration if the master does not have it. To the active master it carries a report of replicas:
 
-- a *full* report to a leader that the server sees for the first time, unasked (HB-10), or when it is asked for one;
-- after that what has changed since the last heartbeat that this master has acknowledged, usually nothing (HB-03).
+- a *full* report to an active master that is new to the server (HB-10), or on the master's request;
+- otherwise the changes since the last heartbeat that this master has acknowledged, usually none (HB-03).
 
-A report has at most `REPORT_MAX` replicas. A full one of more than that is several heartbeats, one right after the
-other: the first says `begins`, the last says `ends`; whatever the master knew of the server's replicas before is void
-from the first on, and it knows all of them from the last on. Each replica is described as it is when the heartbeat
-leaves, so telling something twice does no harm, and nothing is lost with an answer.
+A report has at most `REPORT_MAX` replicas. A larger full report takes several heartbeats without a pause: the first has
+`begins`, the last `ends`. From the first on the master drops its former list of the server's replicas. With the last
+its list is complete. A report has the current state of each replica, so sending it again is harmless, and a lost reply
+loses nothing.
 
-Heartbeats of one start of a server are numbered: one that arrives after a later one, over a connection that was given
-up, is not believed.
+Heartbeats of one start of a server are numbered. A master ignores a heartbeat that arrives after a later one.
 
 A replica of a tablet has a report of its own, `TabletReport`. It is a copy of what the Raft group decides; a master
 takes a configuration from a leader alone.
 
-Standby masters learn that the server lives, where it is and how busy it is; a report is for the leader (HB-08, X14).
+Standby masters get the server's address and load, but no reports (HB-08, X14).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from regions.records.members import NO_CONFIG, ConfigId, Member
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.replica_key import replica_key
 
-#: Replicas in one heartbeat: about 400 kB, which neither side takes long over.
+#: Replicas in one heartbeat: about 400 kB, which both sides process quickly.
 REPORT_MAX: Final = 5_000
 HEARTBEAT_PERIOD_S: Final = 1.0
 
@@ -125,18 +125,18 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
-    """One replica as its server has it now. An array on the wire: there may be many."""
+    """The current state of one replica on its server. Encoded as an array, because there may be many."""
 
     region_id: str
     table_id: str
     replica: int
-    #: OPENING, OPEN or CLOSING, the server's own view; one that could not be opened is not there.
+    #: OPENING, OPEN or CLOSING. A replica whose open has failed is not reported.
     state: str
-    #: Version of the table's schema that the replica follows (DD-07, HB-15).
+    #: Version of the table's schema that the replica has (DD-07, HB-15).
     schema_version: int = 0
-    #: Requests per second of late, as far as the region's handler lets them be counted.
+    #: Recent requests per second, if the region's handler counts them.
     load: float = 0.0
-    #: What is wrong with its rows; "" while nobody has read a damaged one.
+    #: Description of damaged rows, "" if none have been read.
     damage: str = ""
 
     @property
@@ -146,7 +146,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Replicas that have changed, and names of those that are no longer on the server; or a part of a full report."""
+    """Changed replicas and the keys of replicas that have left the server, or a part of a full report."""
 
     replicas: list[ReplicaReport] = []
     gone: list[str] = []
@@ -157,7 +157,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ServerFigures(msgspec.Struct, frozen=True, array_like=True):
-    """How busy a server is: replicas by what they are doing, requests per second."""
+    """Load of a server: numbers of replicas by state, and requests per second."""
 
     open: int = 0
     opening: int = 0
@@ -166,17 +166,17 @@ class ServerFigures(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """A region server lives. Every master answers it with HeartbeatReply.
+    """A region server's heartbeat. Every master replies with HeartbeatReply.
 
-    Raises WRONG_CLUSTER for a server of another cluster, and WRONG_MASTER when `recipient`, a master's uuid, is
-    neither empty nor the receiver's (FN-08).
+    A master rejects a heartbeat of another cluster with WRONG_CLUSTER, and one whose `recipient` (a master's uuid, or
+    "") is another master with WRONG_MASTER (FN-08).
     """
 
     cluster_id: str
     server: Incarnation
     #: Counts from 1 in each start of the server, separately for each master.
     sequence: int
-    #: Highest fencing epoch that the server has seen, in orders or answers (FN-05); -1: none.
+    #: Highest fencing epoch that the server has received, in orders or replies (FN-05); -1: none.
     epoch: int = -1
     recipient: str = ""
     figures: ServerFigures = ServerFigures()
@@ -185,18 +185,18 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """What a master says to it: who it is, whether it leads, and what it wants to know (HB-05, HB-09)."""
+    """A master's reply to a heartbeat: its identity and role, and what the server should send (HB-05, HB-09)."""
 
     cluster_id: str
     uuid: str
     start_code: int
     is_leader: bool = False
-    #: The fencing epoch of its reign; of a standby the highest that it knows, -1: none.
+    #: The active master's fencing epoch; on a standby the highest that it knows, -1: none.
     epoch: int = -1
     wants_registration: bool = False
     wants_full: bool = False
-    #: "host:port" of the leader as far as a standby knows it.
+    #: "host:port" of the active master, as far as a standby knows it.
     leader: str = ""
-    #: Not 0: this heartbeat was not believed, for a later one had been heard, with this number: what it told is still
-    #: to be told, under a higher one.
+    #: Not 0: the master has ignored the heartbeat, because it had accepted a later one with this sequence number. The
+    #: server must send its changes again, under a higher number.
     overtaken: int = 0

@@ -1,11 +1,12 @@
-"""Finding the active master by asking: whom next, and what each answer means (MF-15, MF-16). Pure.
+"""Search for the active master: the next address to try, and what each reply means (MF-15, MF-16). Pure.
 
-A caller knows some masters, and perhaps which one led last. It asks one; NOT_LEADER may name the active one, which is
-asked next. When all have been asked in vain it pauses and begins again, until its time is over. It keeps what each of
-them said last, which is what it tells when nobody leads.
+A caller knows some masters, and perhaps the one that answered last. It tries one after the other. A NOT_LEADER reply
+may
+name the active master, which is tried next. After a round without an answer the caller pauses and begins again, until
+its deadline. The search keeps the last error of each master for the message to the user.
 
-A request whose outcome is not known is sent again only if that does no harm: reads, and operations that carry a
-`request_id`, which a master recognises (`regions/messages/ddl.py`).
+A request whose outcome is unknown is sent again only if it is repeatable: a read, or an operation with a `request_id`,
+by which a master recognizes the retry (`regions/messages/ddl.py`).
 """
 
 from __future__ import annotations
@@ -36,47 +37,47 @@ _READS = (
 
 
 class Next(enum.Enum):
-    """What to do after an answer that is none."""
+    """What to do after an error."""
 
-    ASK = "ask the next one"
-    GIVE_UP = "the request itself is refused"
+    ASK = "try the next master"
+    GIVE_UP = "the request itself is rejected"
 
 
 def is_repeatable(message: msgspec.Struct) -> bool:
-    """Whether it may be sent again although the first one may have been carried out."""
+    """Return True if the request may be sent again although it may have been carried out."""
     return isinstance(message, _READS) or bool(getattr(message, "request_id", ""))
 
 
 class Search:
-    """One caller's way to the active master. `masters`: "host:port" of each that is known, in the order to be asked."""
+    """One caller's search. `masters` are the "host:port" of the known masters, in the order in which to try them."""
 
     def __init__(self, masters: Sequence[str] = ()) -> None:
         self._given = list(dict.fromkeys(masters))
         self._masters = self._given
-        #: Who is asked in this round: front first.
+        #: Addresses that have not been tried in this round, in order.
         self._left: list[str] = []
         self._asked: set[str] = set()
         self._leader = ""
-        #: What each master said last.
-        self.said: dict[str, str] = {}
+        #: Last error of each master, by address.
+        self.errors: dict[str, str] = {}
 
     @property
     def leader(self) -> str:
-        """The one that answered last, "" if none did."""
+        """Address of the master that answered last, "" if none has."""
         return self._leader
 
     def know(self, masters: Sequence[str]) -> None:
-        """These are the masters from now on, besides those that were given at the beginning."""
+        """Set the known masters, in addition to those given at the beginning."""
         self._masters = list(dict.fromkeys([*masters, *self._given]))
 
     def begin(self) -> None:
-        """A new round: the one that answered last comes first."""
+        """Begin a new round with the master that answered last."""
         first = [self._leader] if self._leader else []
         self._left = list(dict.fromkeys([*first, *self._masters]))
         self._asked.clear()
 
     def next(self) -> str | None:
-        """Whom to ask; None when the round is over."""
+        """Return the next address to try, or None at the end of the round."""
         if not self._left:
             return None
         address = self._left.pop(0)
@@ -84,34 +85,34 @@ class Search:
         return address
 
     def answered(self, address: str) -> None:
-        """It has answered the request."""
+        """Record that this master has answered the request."""
         self._leader = address
-        self.said.clear()
+        self.errors.clear()
 
     def refused(self, address: str, message: msgspec.Struct, error: RpcError) -> Next:
-        """It has not; where to turn."""
+        """Record an error of this master, and return what to do next."""
         if self._leader == address:
             self._leader = ""
         unknown = error.is_outcome_unknown and error.code != Code.INTERNAL
         if error.code not in _ELSEWHERE and not (unknown and is_repeatable(message)):
             return Next.GIVE_UP
-        self.said[address] = _words(address, error)
+        self.errors[address] = _error_text(address, error)
         hint = error.hint if error.code in (ms.NOT_LEADER, ms.TOO_STALE) else ""
-        if hint and hint not in self._asked:  # two that point at each other are each asked once in a round
+        if hint and hint not in self._asked:  # two masters that name each other are each tried once in a round
             self._left = [hint, *(one for one in self._left if one != hint)]
         return Next.ASK
 
     def story(self) -> str:
-        """Who was asked, and what each said."""
-        if not self.said:
-            return "none is known"
-        return "; ".join(f"{address} {words}" for address, words in self.said.items())
+        """Return the masters that were tried, each with its last error."""
+        if not self.errors:
+            return "no master is known"
+        return "; ".join(f"{address} {text}" for address, text in self.errors.items())
 
 
-def _words(address: str, error: RpcError) -> str:
+def _error_text(address: str, error: RpcError) -> str:
     if error.code == ms.NOT_LEADER:
-        return f"is a standby that takes {error.hint} for the active one" if error.hint else "is a standby"
+        return f"is a standby and names {error.hint} as the active master" if error.hint else "is a standby"
     text = (error.message or error.code).removeprefix(f"{address} ")
     if error.code in (ms.BUSY, ms.TOO_STALE):
-        return f"says that {text}"
+        return f"is not ready: {text}"
     return text

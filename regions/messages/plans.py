@@ -1,4 +1,4 @@
-"""Requests about balancing and bulk plans, and the answers."""
+"""Requests about balancing and plans, and their replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from regions.records.model import (
 
 
 class Balance(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Ask about the balancer, switch it, or have a round made now; `dry_run` only tells what it would move."""
+    """Report the balancer's state, switch it, or run a round now. `dry_run` only reports the moves. Reply:
+    BalanceReport."""
 
     switch: bool | None = None
     run: bool = False
@@ -25,7 +26,7 @@ class Balance(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class PlannedMove(msgspec.Struct, frozen=True):
-    """A replica that a plan wants on the server with uuid `destination`; it was found on `source`."""
+    """A replica that a plan moves from the server with uuid `source` to `destination`."""
 
     region_id: str
     replica: int
@@ -34,10 +35,10 @@ class PlannedMove(msgspec.Struct, frozen=True):
 
 
 class BeginPlan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Announce a plan for regions that are open, to be handed over in `parts`. Answer: PlanReport.
+    """Announce a plan that moves open regions, sent in `parts`. Reply: PlanReport.
 
-    `epoch` is that of the master whose census the plan was checked against: under another it has to be checked anew.
-    A plan of that id that is being applied begins again: what has not begun is withdrawn first.
+    `epoch` is the epoch of the master whose state the plan was checked against. Under another epoch the plan must be
+    checked again. If a plan with this id is being applied, its pending moves are canceled and it begins again.
     """
 
     plan_id: str
@@ -51,7 +52,7 @@ class BeginPlan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class AddPlanMoves(msgspec.Struct, frozen=True, tag=True):
-    """Hand over part number `part`, from 0. They are durable when the answer comes, a PlanReport; may be repeated."""
+    """Send part number `part`, counted from 0. Reply: PlanReport, when the moves are durable. May be repeated."""
 
     plan_id: str
     part: int
@@ -59,13 +60,13 @@ class AddPlanMoves(msgspec.Struct, frozen=True, tag=True):
 
 
 class AbortPlan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Withdraw what has not begun of the plan that is being applied. Answer: PlanReport."""
+    """Cancel the pending moves of the plan that is being applied. Reply: PlanReport."""
 
-    plan_id: str = ""  #: "": whichever it is
+    plan_id: str = ""  #: "": any plan
 
 
 class PlanProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A bulk plan on its way."""
+    """Progress of a bulk plan."""
 
     plan_id: str
     engine: str
@@ -78,7 +79,7 @@ class PlanProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BalanceRound(msgspec.Struct, frozen=True):
-    """What a round of the balancer ordered."""
+    """One round of the balancer."""
 
     at_ms: int
     moves: int
@@ -88,14 +89,17 @@ class BalanceRound(msgspec.Struct, frozen=True):
 
 
 class BalanceReport(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Balance. `next_in_ms` -1: it is off; `moves`, `before` and `after` only for a round just decided."""
+    """Reply to Balance. `next_in_ms` is -1 if the balancer is off. `moves`, `before` and `after` are of a round just
+    run."""
 
     enabled: bool
     period_ms: int
     next_in_ms: int
-    #: Transitions that hold a round up, those stuck, and the servers that take no part because of them (X9).
+    #: Transitions that block a round.
     blocking: list[str]
+    #: Stuck transitions, which do not block a round (X9).
     stuck: list[str]
+    #: Servers that take no part because of stuck transitions.
     excluded: list[str]
     last: BalanceRound | None
     dry_run: bool
@@ -103,12 +107,12 @@ class BalanceReport(msgspec.Struct, frozen=True, tag=True):
     more: bool
     before: list[GroupBalance]
     after: list[GroupBalance]
-    #: The plan of an operator that is being applied: until it is done the balancer holds still.
+    #: Plan of an operator that is being applied. The balancer waits until it is done.
     plan: str = ""
 
 
 class PlanReport(msgspec.Struct, frozen=True, tag=True):
-    """An operator's plan: its record, and moves that wait and that are under way."""
+    """An operator's plan: its record, and the numbers of pending moves and of moves in progress."""
 
     record: PlanRecord
     waiting: int

@@ -1,4 +1,4 @@
-"""Requests to a region server, and its answers: orders to open and close, schema changes, status."""
+"""Requests to a region server, and its replies: orders to open and close, schema changes, status."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class TabletClosing(msgspec.Struct, frozen=True, omit_defaults=True):
 class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     """Open one replica.
 
-    `transition` is the OFFLINE record at `version` of its znode, `region` the region's record at `region_version`:
-    the server needs to read neither before its first compare-and-set.
+    `transition` is the OFFLINE record at `version` of its znode. `region` is the region's record at `region_version`.
+    So the server need not read them before its first compare-and-set.
     """
 
     transition: TransitionRecord
@@ -72,16 +72,16 @@ class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     region: RegionRecord
     region_version: int
     open_timeout_ms: int = 60_000
-    #: Version of the table's schema: what is opened under it need not be altered to it (DD-07).
+    #: Version of the table's schema. A replica opened with it needs no AlterOrder for it (DD-07).
     schema_version: int = 0
-    #: Kind of service that the table needs (`regions/records/kinds.py`); "": a master of an earlier build did not say.
+    #: Kind of service that the table needs (`regions/records/kinds.py`); "" from masters of earlier builds.
     kind: str = ""
     #: Of a tablet's replica: what its server needs beside the region's record.
     tablet: TabletOpening | None = None
 
 
 class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Close one replica: the server creates its transition as CLOSING with these fields, then goes to CLOSED."""
+    """Close one replica. The server creates the transition in CLOSING with these fields, then sets it to CLOSED."""
 
     region_id: str
     table_id: str
@@ -92,23 +92,23 @@ class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int = 0
     reason: str = ""
     close_timeout_ms: int = 60_000
-    #: What began the work; goes into the transition, and from there into the history.
+    #: Origin of the work. It goes into the transition, and from there into the history.
     origin: WorkOrigin | None = None
     #: Of a tablet's replica: what is to become of its files.
     tablet: TabletClosing | None = None
 
 
 class OrderOutcome(enum.StrEnum):
-    """What became of an order."""
+    """Outcome of an order."""
 
     DONE = "done"  #: OPENED or CLOSED is in the store, at `version`
-    STARTED = "started"  #: taken and still running: ask again later
-    FAILED = "failed"  #: could not; `error` says why, nothing of the region is left open here
-    REFUSED = "refused"  #: the store or the server's own state says otherwise; the master should read the znode
+    STARTED = "started"  #: accepted and still running: send the order again later
+    FAILED = "failed"  #: failed with `error`; the server has closed the replica
+    REFUSED = "refused"  #: the order contradicts the store or the server's state; the master should read the znode
 
 
 class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Outcome of one order; `version` is the transition's latest version that the server wrote, -1 if none."""
+    """Outcome of one order. `version` is the latest version of the transition that the server has written, or -1."""
 
     region_id: str
     replica: int
@@ -120,7 +120,7 @@ class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OpenRegions(msgspec.Struct, frozen=True, tag=True):
-    """Open a batch of replicas. Answer: OrderResults, in the orders' order."""
+    """Open a batch of replicas. Reply: OrderResults, in the order of `orders`."""
 
     epoch: int
     recipient: str
@@ -131,7 +131,7 @@ class OpenRegions(msgspec.Struct, frozen=True, tag=True):
 
 
 class CloseRegions(msgspec.Struct, frozen=True, tag=True):
-    """Close a batch of replicas. Answer: OrderResults, in the orders' order."""
+    """Close a batch of replicas. Reply: OrderResults, in the order of `orders`."""
 
     epoch: int
     recipient: str
@@ -142,12 +142,12 @@ class CloseRegions(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReviewReplicas(msgspec.Struct, frozen=True, tag=True):
-    """The server reported replicas as open that the catalogue does not put there: have it ask the store whose they are.
+    """Check in the store the owners of replicas that the server has reported and the catalog does not place there.
 
-    It drops those that the store gives to somebody else or to nobody, and keeps the others, whatever we think: the
-    store's word is the compare-and-set of this order (FN-02, FN-03). `replicas`: (region id, replica). Answer:
-    OrderResults, DONE for those that are not there (any more), STARTED for the others; the server's reports say what
-    becomes of them.
+    The server closes the replicas that belong to another server or to none by the store, and keeps the others. The
+    server trusts only the store, not this order (FN-02, FN-03). `replicas` are (region id, replica). Reply:
+    OrderResults, DONE for replicas that the server does not have, STARTED for the others. Later reports of the server
+    show the result.
     """
 
     epoch: int
@@ -159,7 +159,7 @@ class ReviewReplicas(msgspec.Struct, frozen=True, tag=True):
 
 
 class AlterOrder(msgspec.Struct, frozen=True, array_like=True):
-    """One replica is to know that its table's schema has `schema_version` now, or a later one (DD-07)."""
+    """Bring one replica to `schema_version` of its table's schema, or a later one (DD-07)."""
 
     region_id: str
     replica: int
@@ -168,7 +168,7 @@ class AlterOrder(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AlterRegions(msgspec.Struct, frozen=True, tag=True):
-    """Tell replicas that are open of a new schema version. Answer: AlterResults, in the orders' order. Idempotent."""
+    """Bring open replicas to a new schema version. Reply: AlterResults, in the order of `orders`. Idempotent."""
 
     epoch: int
     recipient: str
@@ -180,7 +180,7 @@ class AlterRegions(msgspec.Struct, frozen=True, tag=True):
 class PurgeTable(msgspec.Struct, frozen=True, tag=True):
     """Remove the rows of a deleted table whose purge has begun. The server reads the table's record itself.
 
-    Answer: Purged. Idempotent: what is gone is gone.
+    Reply: Purged. Idempotent.
     """
 
     epoch: int
@@ -192,26 +192,26 @@ class PurgeTable(msgspec.Struct, frozen=True, tag=True):
 
 
 class Purged(msgspec.Struct, frozen=True, tag=True):
-    """The rows are gone; `regions`: directories that this order removed."""
+    """Reply to PurgeTable: the rows are removed. `regions` is the number of directories that this order removed."""
 
     regions: int = 0
 
 
 class ListDirectories(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Which tables have files in the shared directory. Answer: Directories."""
+    """List the tables that have files in the shared directory. Reply: Directories."""
 
     recipient: str = ""
 
 
 class Directories(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Ids of tables that have files, and of those whose files are about to be removed."""
+    """Reply to ListDirectories: ids of tables that have files, and of tables whose files are being removed."""
 
     tables: list[str] = []
     removing: list[str] = []
 
 
 class AlterResult(msgspec.Struct, frozen=True, array_like=True):
-    """The version that a replica has now; -1: it is not on this server, and must be opened to get one."""
+    """The schema version of a replica, or -1 if the replica is not on this server."""
 
     region_id: str
     replica: int
@@ -219,32 +219,32 @@ class AlterResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AlterResults(msgspec.Struct, frozen=True, tag=True):
-    """Answer to AlterRegions."""
+    """Reply to AlterRegions."""
 
     results: list[AlterResult]
 
 
 class ListOpen(msgspec.Struct, frozen=True, tag=True):
-    """Ask what the server has open. Anybody may ask; `recipient` "" means "whoever answers"."""
+    """List the server's replicas. `recipient` "" means any server. Reply: OpenList."""
 
     recipient: str = ""
     limit: int = 0  #: 0: all
 
 
 class GetServerStatus(msgspec.Struct, frozen=True, tag=True):
-    """Ask for a server's own figures."""
+    """Return a server's status. Reply: ServerStatus."""
 
     recipient: str = ""
 
 
 class OrderResults(msgspec.Struct, frozen=True, tag=True):
-    """Answer to OpenRegions and CloseRegions."""
+    """Reply to OpenRegions, CloseRegions and ReviewReplicas."""
 
     results: list[OrderResult]
 
 
 class HostedReplica(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A replica on a server: `state` is OPENING, OPEN, CLOSING or FAILED, the server's own view."""
+    """A replica on a server. `state` is the server's own: OPENING, OPEN, CLOSING or FAILED."""
 
     region_id: str
     table_id: str
@@ -252,26 +252,29 @@ class HostedReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str
     since_ms: int = 0
     error: str = ""
-    #: Requests per second of late, as far as the region's handler lets them be counted.
+    #: Recent requests per second, if the region's handler counts them.
     load: float = 0.0
-    #: The latest version of its table's schema that it was told of; -1 for a failed open.
+    #: Latest version of the table's schema that the replica has received; -1 for a failed open.
     schema_version: int = 0
     #: Token of this open, as the location in the store has it.
     token: int = 0
 
 
 class OpenList(msgspec.Struct, frozen=True, tag=True):
-    """Answer to ListOpen; ordered by region id and replica."""
+    """Reply to ListOpen, sorted by region id and replica."""
 
     uuid: str
     start_code: int
     replicas: list[HostedReplica]
-    #: Id of the server's shared directory; "" if it uses none, or is of an earlier build.
+    #: Id of the server's shared directory; "" if it uses none, or from an earlier build.
     directory: str = ""
 
 
 class MasterReach(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A master as a server's heartbeats find it; `heard_ms` ago it last answered, -1: never in this start (HB-12)."""
+    """A master to which a server sends heartbeats (HB-12).
+
+    `heard_ms` is the time since the master's last reply, -1 if it has not replied in this start of the server.
+    """
 
     address: str
     uuid: str = ""
@@ -281,7 +284,7 @@ class MasterReach(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):
-    """Answer to GetServerStatus."""
+    """Reply to GetServerStatus."""
 
     server: ServerRecord
     epoch: int  #: highest seen

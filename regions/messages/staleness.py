@@ -1,11 +1,11 @@
-"""How old an answer may be, and how old it is (FW-01, KUDU-500): what callers and masters tell each other about it.
+"""Staleness of replies: the bound that a caller allows, and the age of a reply (FW-01, KUDU-500).
 
-Only the active master may answer without a bound. A caller who can do with less says how much less, and then any
-master may answer that can prove it: by age, by what the caller has seen already, or by both.
+Only the active master answers a read without a bound. A caller that accepts older state gives a bound: an age, a zxid
+that the caller has seen, or both. Then any master may answer that can prove that its state is within the bound.
 
-*Proof.* A master asks the store to `sync`. Once the answer is here, so is word of every change that was committed when
-the question left; and once the master has read what it had word of, its picture is no older than that moment, by its
-own monotonic clock alone. The zxid of the answer is what the picture holds at least.
+*Proof.* A master sends a `sync` to the store. When the reply has arrived, all events of changes committed before the
+`sync` was sent have arrived, too. When the master has read the changed znodes, its state is no older than that time, by
+its own monotonic clock. The state includes all changes up to the zxid of the reply.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import msgspec
 
 
 class Bound(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a caller allows. At least one of the two is given; an empty bound is no bound."""
+    """The staleness that a caller allows. A bound without both fields allows none."""
 
-    #: The answer may lack what was committed during the last so many milliseconds; -1: any age.
+    #: The reply may lack changes committed in the last `max_ms` milliseconds; -1: any age.
     max_ms: int = -1
-    #: The answer must hold everything up to this zxid: the caller has seen that much.
+    #: The reply must include all changes up to this zxid.
     min_zxid: int = 0
 
     @property
     def is_none(self) -> bool:
-        """Nothing is allowed: only the active master may answer."""
+        """True if only the active master may answer."""
         return self.max_ms < 0 and self.min_zxid <= 0
 
     def allows(self, as_of: AsOf) -> bool:
-        """Whether an answer of that age will do."""
+        """Return True if a reply of this age is within the bound."""
         return (self.max_ms < 0 or as_of.stale_ms <= self.max_ms) and as_of.zxid >= self.min_zxid
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Bound(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AsOf(msgspec.Struct, frozen=True):
-    """How old an answer is at most, who gave it, and what it holds at least."""
+    """The greatest possible age of a reply, the zxid up to which it is complete, and the master that sent it."""
 
     stale_ms: int
     zxid: int

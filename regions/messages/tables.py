@@ -1,4 +1,4 @@
-"""Requests about tables and their regions, and the answers: lists, descriptions, moves, intents."""
+"""Requests about tables and their regions, and their replies: lists, descriptions, moves, intents."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from regions.records.model import (
     TransitionRecord,
 )
 
-# --- anybody to master ------------------------------------------------------------------------------------------
+# --- requests to a master ---------------------------------------------------------------------------------------
 
 
 class ListTables(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """All tables with counts."""
+    """List all tables with counts. Reply: Tables."""
 
     bound: Bound = NO_BOUND
 
 
 class DescribeTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """A table's regions and where they are; `limit` 0: all, else that many from `start_key` on."""
+    """List a table's regions with their servers: all (`limit` 0), or `limit` from `start_key` on. Reply: Regions."""
 
     table: str
     start_key: str = ""
@@ -37,14 +37,14 @@ class DescribeTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class DescribeRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """One region, its replicas and their transitions."""
+    """Describe one region, its replicas and their transitions. Reply: Regions."""
 
     region_id: str
     bound: Bound = NO_BOUND
 
 
 class MoveRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Move a replica to the server with uuid `destination`, or to any other one if that is empty."""
+    """Move a replica to the server with uuid `destination`, or to any other server if that is "". Reply: Accepted."""
 
     region_id: str
     replica: int = 0
@@ -53,7 +53,7 @@ class MoveRegion(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class SetRegionIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Have a region closed and left closed (`assigned` False), or opened again; durable when the answer comes."""
+    """Close a region and keep it closed (`assigned` False), or open it again. Reply: Accepted, when this is durable."""
 
     region_id: str
     assigned: bool
@@ -61,14 +61,14 @@ class SetRegionIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True)
 
 
 class RetryRegion(msgspec.Struct, frozen=True, tag=True):
-    """Try a parked replica again (X11)."""
+    """Retry a parked replica (X11). Reply: Accepted."""
 
     region_id: str
     replica: int = 0
 
 
 class TableSummary(msgspec.Struct, frozen=True):
-    """A table and how its replicas fare."""
+    """A table with counts of its replicas by state."""
 
     table: TableRecord
     regions: int
@@ -76,21 +76,21 @@ class TableSummary(msgspec.Struct, frozen=True):
     open: int
     rit: int
     parked: int
-    #: Replicas that follow the latest schema, as far as the master knows; -1: a standby, which is not told.
+    #: Replicas that have the latest schema, as far as the master knows; -1 on a standby, which gets no reports.
     altered: int = -1
 
 
 class Tables(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Answer to ListTables, by name; changes of a table (`regions/messages/ddl.py`) answer with that one."""
+    """Reply to ListTables, sorted by name. Also the reply to a change (`regions/messages/ddl.py`), with that table."""
 
     tables: list[TableSummary]
     as_of: AsOf | None = None
-    #: Of the answer to a change: the id under which the log and the history have what the request began.
+    #: In the reply to a change: the request's cause id in the log and the history.
     cause_id: str = ""
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a replica is, and its transition if it is in one."""
+    """A replica's server, and its transition if it has one."""
 
     replica: int
     server: Incarnation | None = None
@@ -105,7 +105,7 @@ class RegionStatus(msgspec.Struct, frozen=True):
 
 
 class Regions(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Answer to DescribeTable and DescribeRegion, by start key."""
+    """Reply to DescribeTable and DescribeRegion, sorted by start key."""
 
     table: TableRecord
     regions: list[RegionStatus]

@@ -102,7 +102,7 @@ def test_the_roster_believes_the_latest_only() -> None:
     assert roster.accept(beat(9, Incarnation("a", 0)), 2_000) is None
     member = roster.find("a")
     assert member is not None
-    assert (member.figures.open, member.heard_ms, member.record, roster.stale) == (5, 1_000, record, 3)
+    assert (member.figures.open, member.received_ms, member.record, roster.stale) == (5, 1_000, record, 3)
     again = roster.accept(beat(1, Incarnation("a", 2)), 3_000)
     assert again is not None
     assert again.record is None

@@ -86,4 +86,4 @@ def test_a_request_id_makes_an_operation_repeatable() -> None:
 
 def test_nobody_known_is_said() -> None:
     """An error names who was asked; nobody was."""
-    assert Search().story() == "none is known"
+    assert Search().story() == "no master is known"
