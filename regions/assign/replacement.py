@@ -14,15 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from regions.cluster import effects as fx
 from regions.cluster.entities import Region, Replica
 from regions.cluster.state import ClusterState
-from regions.records.model import RegionRecord, RegionState, TabletState
-from regions.transitions.table_states import VISIBLE
+from regions.records.model import RegionState, TabletState
+from regions.transitions.table_states import VISIBLE, successor
 
-_MARK: Final = "r"
 #: Pause between the step that puts a transition down and its deletion, so that auditors can read the transition in
 #: between (`regions/diagnose/invariants.py`).
 REST_MS: Final = 1_000
@@ -120,17 +117,3 @@ def _is_put_down(replica: Replica, now_ms: int) -> bool:
         return True
     is_free = transition.state is RegionState.OFFLINE and transition.destination is None
     return is_free and now_ms - replica.seen_ms >= REST_MS
-
-
-def successor(record: RegionRecord) -> RegionRecord:
-    """Return the region that replaces one that could not be created: the next id, the same range."""
-    generation = record.generation + 1
-    stem = record.region_id[: -len(f"{_MARK}{record.generation}")] if record.generation else record.region_id
-    return msgspec.structs.replace(
-        record,
-        region_id=f"{stem}{_MARK}{generation}",
-        state=TabletState.PREPARING,
-        replicas=(),
-        replaces=record.region_id,
-        generation=generation,
-    )

@@ -408,6 +408,8 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     deaths: int = 0
     #: In CLOSED, and in OFFLINE while it is parked: what the server found wrong with its rows.
     damage: str = ""
+    #: Of a tablet's member: a server has begun to make the replica, so whoever is to open it must have it.
+    begun: bool = False
     #: What began the work that this transition is part of; with words only in CLOSING and CLOSED, which no master has
     #: written into the history yet.
     origin: WorkOrigin | None = None

@@ -1,5 +1,8 @@
 """Tablets, as a master decides about them. Pure; the tables here are the whole of the decisions.
 
+keeper.py           decides about all tablets for one tenure: events in, effects out
+tablet.py           its entities; effects.py: what the master is to carry out
+member_orders.py    orders that are sent until the store shows their outcome
 config.py           how many members a tablet may have, the first configuration, what a later one may change
 creation.py         storage of a new table, what stands against it, its regions' first members
 siting.py           servers for the members of a new tablet

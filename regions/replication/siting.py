@@ -7,8 +7,13 @@ then the lower uuid, so that the choice is a function of the servers alone. With
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
+
+import msgspec
+
+from regions.records.kinds import can_open
+from regions.records.model import ServerRecord, TableRecord
 
 
 class Site(Protocol):
@@ -26,6 +31,31 @@ class Site(Protocol):
     #: Replicas that the server has or is about to have.
     @property
     def load(self) -> int: ...
+
+
+class TabletSite(msgspec.Struct, frozen=True):
+    """A server as the choice of members sees it."""
+
+    uuid: str
+    rack: str
+    weight: float
+    load: int
+
+
+def tablet_sites(
+    servers: Iterable[ServerRecord], table: TableRecord, loads: Mapping[str, int], draining: Container[str]
+) -> list[TabletSite]:
+    """Return the live servers that may get a member of a tablet of the table."""
+    return [
+        TabletSite(one.uuid, one.rack, one.weight, loads.get(one.uuid, 0))
+        for one in servers
+        if one.tablets
+        and one.weight > 0
+        and one.group == table.group
+        and can_open(one.kind, table.kind)
+        and not one.leaving
+        and one.uuid not in draining
+    ]
 
 
 def choose_members(candidates: Iterable[Site], count: int, extra: Mapping[str, int] | None = None) -> list[str]:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import msgspec
+
 from coord import errors
 from regions.records.model import RegionRecord, TableRecord, TableState, TabletState
 
@@ -77,6 +79,9 @@ TABLET_STEPS: Final[tuple[TabletStep, ...]] = (
 )
 # fmt: on
 
+#: In front of the generation in the id of a region that has taken another one's place.
+_MARK: Final = "r"
+
 _TABLE: Final = {(step.before, step.event): step.after for step in TABLE_STEPS}
 #: Tables that exist for everybody: they have a name, and can be read, altered and deleted.
 VISIBLE: Final = (TableState.RUNNING, TableState.ALTERING)
@@ -108,6 +113,20 @@ def tablet_state(region: RegionRecord, table: TableRecord, *, in_transition: boo
             return TabletState.RUNNING  # opened by a server of an older version
         return TabletState.CREATING if in_transition else TabletState.PREPARING
     return region.state
+
+
+def successor(record: RegionRecord) -> RegionRecord:
+    """Return the region that replaces one that could not be created: the next id, the same range."""
+    generation = record.generation + 1
+    stem = record.region_id[: -len(f"{_MARK}{record.generation}")] if record.generation else record.region_id
+    return msgspec.structs.replace(
+        record,
+        region_id=f"{stem}{_MARK}{generation}",
+        state=TabletState.PREPARING,
+        replicas=(),
+        replaces=record.region_id,
+        generation=generation,
+    )
 
 
 def as_markdown() -> str:

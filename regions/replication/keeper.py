@@ -1,0 +1,596 @@
+"""The keeper: decides about all tablets for one tenure of an active master. No I/O, no clock.
+
+Feed it with what the store, the servers and their reports say, call `tick` a few times a second, and carry out what
+`take` returns. Decisions are level-triggered: they depend on what is, so the next master takes the same ones, and
+taking one twice does no harm. The tables that decide are `recovery.py` (a transition), `heartbeat_steps.py` (a
+report) and `regions/transitions/states.py` (what may be written at all).
+
+**Creation.** A region is PREPARING until all servers of its first configuration are there. One multi then makes it
+CREATING and creates the OFFLINE of every member. Each member goes its way to OPENED, which is deleted. The region is
+RUNNING once a leader has reported (DD-05). If none does within `create_timeout_ms`, nobody is asked any more, and when
+no server is at work on a member, another region with other numbers takes its place (DD-03). Clients use RUNNING
+regions only, so a region that is replaced has acknowledged nothing.
+
+**Death of a server.** Nothing is moved. A transition that names the server waits for its next start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from regions.cluster import effects as fx
+from regions.cluster.limits import AssignerConfig
+from regions.messages import OrderOutcome, OrderResult
+from regions.messages.heartbeat import TabletReport
+from regions.messages.server import TabletClosing
+from regions.records.members import Member
+from regions.records.model import (
+    Incarnation,
+    Intent,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TableRecord,
+    TabletState,
+    TransitionRecord,
+)
+from regions.replication.config import first_members
+from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
+from regions.replication.heartbeat_steps import Facts, ReportAction, closing, steps_for, updated
+from regions.replication.member_orders import MemberOrders
+from regions.replication.recovery import Goal, ServerFate, fate_of, goal_of, next_step
+from regions.replication.siting import TabletSite, choose_members, tablet_sites
+from regions.replication.tablet import MemberWork, Tablet, TabletTable
+from regions.transitions.next_action import Action, NextStep
+from regions.transitions.states import RESTS_ON_MEMBERS, Cause
+from regions.transitions.table_states import successor
+
+#: Tablets at which something is to be looked at are looked at so often.
+LOOK_EVERY_MS: Final = 1_000
+#: The name of a leader that nothing else is written with is written so late: clients find leaders without it.
+LEADER_LATE_MS: Final = 10_000
+
+
+class Keeper:
+    """Decides about tablets. See the module docstring."""
+
+    def __init__(self, epoch: int, config: AssignerConfig) -> None:
+        self._epoch = epoch
+        self._config = config
+        self.tables: dict[str, TabletTable] = {}
+        self.tablets: dict[str, Tablet] = {}
+        self.servers: dict[str, ServerRecord] = {}
+        self.draining: frozenset[str] = frozenset()
+        #: Replicas that servers report and the store does not know (FN-04).
+        self.orphans: dict[tuple[str, str], TabletReport] = {}
+        #: Members by server, for the choice of servers.
+        self._loads: Counter[str] = Counter()
+        self._effects: list[KeeperEffect] = []
+        self._orders = MemberOrders(config, self.servers, self._emit)
+        #: Tablets about which something may have to be done.
+        self._open: dict[str, Tablet] = {}
+        self._look_at_ms = 0
+        self._is_deciding = False
+
+    # --- what the store says ----------------------------------------------------------------------------------------
+
+    def table_seen(self, record: TableRecord, version: int) -> None:
+        """A table's record was read or written. Tables of shared regions are not the keeper's."""
+        if not record.is_tablet:
+            return
+        known = self.tables.get(record.table_id)
+        if known is None:
+            self.tables[record.table_id] = TabletTable(record, version)
+            return
+        known.record, known.version = record, version
+        self._open.update((one.region_id, one) for one in self.tablets.values() if one.table is known)
+
+    def region_seen(self, record: RegionRecord, version: int, now_ms: int) -> None:
+        """A region's record was read. An answer that was overtaken changes nothing."""
+        table = self.tables.get(record.table_id)
+        if table is None:
+            return
+        tablet = self.tablets.get(record.region_id)
+        if tablet is None:
+            tablet = self.tablets[record.region_id] = Tablet(table, record, version)
+            self._loads.update(one.uuid for one in record.members)
+        elif version > tablet.version:
+            self._put(tablet, record, version)
+        self._touch(tablet, now_ms)
+
+    def transition_seen(
+        self, region_id: str, number: int, record: TransitionRecord | None, version: int, now_ms: int
+    ) -> None:
+        """A transition was read; None: there is none."""
+        tablet = self.tablets.get(region_id)
+        if tablet is None:
+            return
+        work = tablet.member(number)
+        if work.is_writing:
+            return  # our own write names a version: if this is newer, the write is refused and we read again
+        work.is_unread = False
+        if (record, version) != (work.transition, work.version):
+            self._become(work, record, version, now_ms)
+        self._touch(tablet, now_ms)
+
+    def write_done(self, key: str, version: int, now_ms: int) -> None:
+        """A write of a transition has committed."""
+        tablet, work = self._find(key)
+        if tablet is None or work is None or not work.is_writing:
+            return
+        record, work.write, work.cause = work.write, None, None
+        self._become(work, record, -1 if record is None else version, now_ms)
+        self._touch(tablet, now_ms)
+
+    def write_failed(self, key: str, table_version: int | None = None) -> None:
+        """A write of a transition was refused: something else is there, or the table's record has changed."""
+        tablet, work = self._find(key)
+        if tablet is None or work is None or not work.is_writing:
+            return
+        work.write, work.cause, work.is_unread = None, None, True
+        self._emit(fx.ReadTransition(tablet.region_id, work.number))
+        self._emit(fx.ReadRegion(tablet.record.table_id, tablet.region_id))
+        if table_version is not None:
+            self._emit(fx.ReadTable(tablet.record.table_id))
+
+    def retry(self, key: str, now_ms: int) -> None:
+        """An operator has a parked member tried again."""
+        tablet, work = self._find(key)
+        if tablet is None or work is None or work.transition is None or not work.transition.parked:
+            return
+        server = self.servers.get(tablet.home_of(work))
+        if server is not None:
+            self._offline(tablet, work, server.incarnation, Cause.REPLAN, now_ms, attempt=0)
+
+    def begun(self, effect: BeginTablet, now_ms: int) -> None:
+        """BeginTablet has committed."""
+        tablet = self.tablets.get(effect.record.region_id)
+        if tablet is None:
+            return
+        tablet.is_writing = False
+        self._put(tablet, effect.record, effect.version + 1)
+        for transition in effect.transitions:
+            self._become(tablet.member(transition.replica), transition, 0, now_ms)
+        self._touch(tablet, now_ms)
+
+    def region_written(self, effect: WriteRegion, now_ms: int) -> None:
+        """WriteRegion has committed."""
+        tablet = self.tablets.get(effect.record.region_id)
+        if tablet is not None:
+            tablet.is_writing = False
+            self._put(tablet, effect.record, effect.version + 1)
+            self._touch(tablet, now_ms)
+
+    def region_refused(self, region_id: str) -> None:
+        """BeginTablet, WriteRegion or ReplaceRegion was refused, or nobody knows: everything is read again."""
+        tablet = self.tablets.get(region_id)
+        if tablet is None:
+            return
+        tablet.is_writing = tablet.is_given_up = False
+        tablet.creating_since_ms = 0
+        self._emit(fx.ReadTable(tablet.record.table_id))
+        self._emit(fx.ReadRegion(tablet.record.table_id, region_id))
+        for member in tablet.record.members:
+            work = tablet.member(member.number)
+            work.is_unread = not work.is_writing
+            self._emit(fx.ReadTransition(region_id, member.number))
+
+    def replaced(self, region_id: str, fresh: RegionRecord, version: int, now_ms: int) -> None:
+        """ReplaceRegion has committed. What servers have of the former region is deleted as they report it."""
+        former = self.tablets.get(region_id)
+        if former is not None:
+            former.is_writing = False
+            former.work.clear()
+            gone = msgspec.structs.replace(former.record, members=(), state=TabletState.REPLACED)
+            self._put(former, gone, former.version + 1)
+        self._emit(fx.Note(f"could not be created; {fresh.region_id} takes its place", region_id))
+        self.region_seen(fresh, version, now_ms)
+
+    # --- what servers say -------------------------------------------------------------------------------------------
+
+    def server_up(self, record: ServerRecord, now_ms: int) -> None:
+        """A server has registered, or its record has changed."""
+        known = self.servers.get(record.uuid)
+        self.servers[record.uuid] = record
+        if known is None or known.incarnation != record.incarnation:
+            self._server_changed(record.uuid, now_ms)
+
+    def server_down(self, uuid: str, now_ms: int) -> None:
+        """A server's registration is gone. Nothing moves."""
+        if self.servers.pop(uuid, None) is not None:
+            self._server_changed(uuid, now_ms)
+
+    def reported(self, server: Incarnation, reports: Iterable[TabletReport], gone: Iterable[str], now_ms: int) -> None:
+        """A heartbeat's report, which is not out of date (`regions/liveness/roster.py`)."""
+        for report in reports:
+            tablet = self.tablets.get(report.region_id)
+            if tablet is None:
+                self.orphans[server.uuid, report.key] = report
+                continue
+            tablet.view.fold(server, report)
+            self._touch(tablet, now_ms)
+        for key in gone:
+            self.orphans.pop((server.uuid, key), None)
+            tablet, work = self._find(key)
+            view = None if tablet is None else tablet.view.replicas.get(server.uuid)
+            if tablet is not None and view is not None and view.report.key == key:
+                tablet.view.gone(server.uuid)
+                if work is not None and work.transition is None:
+                    work.order = None
+                self._touch(tablet, now_ms)
+
+    def orders_answered(self, batch: int, results: Iterable[OrderResult], now_ms: int) -> None:
+        """A server's answers: they say where to look, and why it cannot."""
+        waiting: dict[str, MemberWork] = {work.key: work for work in self._orders.take(batch)}
+        for result in results:
+            key = f"{result.region_id}-{result.replica}"
+            tablet, work = self._find(key)
+            if tablet is None or work is None or waiting.get(key) is not work or work.order is None:
+                continue
+            if work.order.batch != batch:
+                continue
+            self._answered(tablet, work, result, now_ms)
+        self._orders.ask_again(waiting.values(), batch, now_ms)
+
+    def orders_lost(self, batch: int, now_ms: int) -> None:
+        """No answer came."""
+        self._orders.ask_again(self._orders.take(batch), batch, now_ms)
+
+    # --- the shell's side -------------------------------------------------------------------------------------------
+
+    def begin(self, now_ms: int) -> None:
+        """Start deciding about everything that was read. A cluster startup is no other case."""
+        self._is_deciding = True
+        self._open.update(self.tablets)
+        self.tick(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Look at deadlines and questions that are due."""
+        if not self._is_deciding or now_ms < self._look_at_ms:
+            return
+        self._look_at_ms = now_ms + LOOK_EVERY_MS
+        for tablet in list(self._open.values()):
+            self._settle(tablet, now_ms)
+
+    def take(self, now_ms: int) -> list[KeeperEffect]:
+        """Return the effects since the last call, orders that are due included."""
+        if self._is_deciding:
+            self._orders.dispatch(self._open.values(), now_ms)
+        taken, self._effects = self._effects, []
+        return taken
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def _touch(self, tablet: Tablet, now_ms: int) -> None:
+        self._open[tablet.region_id] = tablet
+        if self._is_deciding:
+            self._settle(tablet, now_ms)
+
+    def _settle(self, tablet: Tablet, now_ms: int) -> None:
+        """Do what the tablet needs now."""
+        if self.tablets.get(tablet.region_id) is not tablet:
+            self._open.pop(tablet.region_id, None)
+            return
+        if tablet.record.state is TabletState.PREPARING:
+            self._settle_preparing(tablet, now_ms)
+            return
+        needs_look = self._settle_reports(tablet, now_ms)
+        if tablet.is_creating and self._settle_creating(tablet, now_ms):
+            return
+        for work in list(tablet.work.values()):
+            self._settle_member(tablet, work, now_ms)
+        tablet.drop_idle()
+        if not tablet.work and not tablet.is_writing and not tablet.is_creating and not needs_look:
+            self._open.pop(tablet.region_id, None)
+
+    def _settle_preparing(self, tablet: Tablet, now_ms: int) -> None:
+        """Begin to make the first members, once all their servers are there."""
+        if tablet.is_writing or not tablet.wants_open:
+            return
+        record = tablet.record
+        wanted = len(record.members) or tablet.table.record.replication
+        sites = self._sites(tablet.table.record)
+        known = {site.uuid for site in sites}
+        if record.members and all(one.uuid in known for one in record.members):
+            members = record.members
+        else:
+            chosen = choose_members(sites, tablet.table.record.replication)
+            if len(chosen) < wanted:
+                return  # looked at again when a server comes
+            # The numbers were in no configuration yet; higher ones are given all the same, so none is given twice.
+            first = max(record.next_number, 1)
+            members = tuple(Member(first + at, one.uuid) for at, one in enumerate(first_members(chosen)))
+        next_number = max(record.next_number, members[-1].number + 1)
+        written = msgspec.structs.replace(record, state=TabletState.CREATING, members=members, next_number=next_number)
+        transitions = [self._first(record, member, now_ms) for member in members]
+        tablet.is_writing = True
+        check = (record.table_id, tablet.table.version)
+        self._emit(BeginTablet(written, tablet.version, check, transitions))
+
+    def _first(self, record: RegionRecord, member: Member, now_ms: int) -> TransitionRecord:
+        deadline = now_ms + self._config.start_timeout_ms
+        return TransitionRecord(
+            record.region_id, record.table_id, member.number, RegionState.OFFLINE,
+            destination=self.servers[member.uuid].incarnation, epoch=self._epoch, reason=Cause.ASSIGN.value,
+            since_ms=now_ms, deadline_ms=deadline,
+        )  # fmt: skip
+
+    def _settle_creating(self, tablet: Tablet, now_ms: int) -> bool:
+        """DD-03: replace a tablet of which no leader reports in time. Return True while it is given up."""
+        if not tablet.wants_open or tablet.is_writing:
+            tablet.creating_since_ms = 0 if not tablet.wants_open else tablet.creating_since_ms
+            return tablet.is_given_up
+        if not tablet.creating_since_ms:
+            tablet.creating_since_ms = max(1, now_ms)
+        late = now_ms - tablet.creating_since_ms >= self._config.create_timeout_ms
+        if late and tablet.record.generation < self._config.replacements_max:
+            tablet.is_given_up = True
+        if not tablet.is_given_up:
+            return False
+        for work in list(tablet.work.values()):
+            self._put_down(tablet, work, now_ms)
+        if all(work.is_put_down for work in tablet.work.values()):
+            self._replace(tablet)
+        return True
+
+    def _put_down(self, tablet: Tablet, work: MemberWork, now_ms: int) -> None:
+        """Take a member's transition away from its server, unless the server is at work on it."""
+        transition = work.transition
+        if transition is None or work.is_writing or work.is_unread:
+            return
+        fate = self._fate(tablet, work)
+        if transition.state is RegionState.OPENED:
+            self._delete(tablet, work, Cause.DONE)
+        elif transition.state is RegionState.OFFLINE and transition.destination is not None:
+            self._offline(tablet, work, None, Cause.REPLAN, now_ms, intent=Intent.CLOSE)
+        elif transition.state is RegionState.OPENING:
+            is_late = now_ms - work.seen_ms >= self._config.open_timeout_ms
+            if fate is not ServerFate.ALIVE or is_late:
+                cause = Cause.DEADLINE if fate is ServerFate.ALIVE else Cause.SERVER_DEATH
+                self._offline(tablet, work, None, cause, now_ms, intent=Intent.CLOSE)
+
+    def _replace(self, tablet: Tablet) -> None:
+        sites = self._sites(tablet.table.record)
+        fresh = msgspec.structs.replace(successor(tablet.record), members=(), leader=0, leader_term=0, next_number=1)
+        chosen = first_members(choose_members(sites, tablet.table.record.replication))
+        if len(chosen) >= len(tablet.record.members):
+            fresh = msgspec.structs.replace(fresh, members=chosen, next_number=len(chosen) + 1)
+        transitions = [(one.transition, one.version) for one in tablet.work.values() if one.transition is not None]
+        # Without members: what servers have of it is no member of anything any more.
+        former = msgspec.structs.replace(tablet.record, members=())
+        tablet.is_writing = True
+        self._emit(fx.ReplaceRegion(former, tablet.version, tablet.table.version, transitions, fresh))
+
+    def _settle_member(self, tablet: Tablet, work: MemberWork, now_ms: int) -> None:
+        """Do what a member's transition needs (`recovery.py`)."""
+        transition = work.transition
+        if transition is None or work.is_writing or work.is_unread:
+            return
+        if transition.parked and tablet.wants_open:
+            return
+        goal = goal_of(tablet.record, tablet.table.record, work.number)
+        fate = self._fate(tablet, work)
+        step = next_step(transition.state, fate, goal, has_begun=transition.begun)
+        if step.action is Action.ORDER_OPEN:
+            self._orders.open(work, transition.destination, max(now_ms, work.not_before_ms))
+        elif step.action is Action.WAIT:
+            self._wait_for(work, transition, fate, now_ms)
+        elif step.action is Action.KEEP_PLAN:
+            server = self.servers[tablet.home_of(work)]
+            self._offline(tablet, work, server.incarnation, step.cause, now_ms)
+        elif step.action is Action.PUT_DOWN:
+            self._offline(tablet, work, None, step.cause, now_ms)
+        else:
+            self._end(tablet, work, step, goal)
+
+    def _wait_for(self, work: MemberWork, transition: TransitionRecord, fate: ServerFate, now_ms: int) -> None:
+        """A server is at work, and is asked what became of it; or nobody is."""
+        at_work = transition.state in (RegionState.OPENING, RegionState.CLOSING) and fate is ServerFate.ALIVE
+        if not at_work:
+            work.order = None
+        elif transition.state is RegionState.OPENING:
+            self._orders.open(work, transition.destination, now_ms + self._config.reask_ms)
+        elif work.order is None or work.order.closing is None:
+            work.order = None  # the server closes by itself once it has begun; reports show the end
+
+    def _end(self, tablet: Tablet, work: MemberWork, step: NextStep, goal: Goal) -> None:
+        cause = step.cause
+        if goal is Goal.REST and tablet.wants_open:
+            return  # the table's record has just changed; the write would be refused
+        self._delete(tablet, work, cause)
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+
+    def _settle_reports(self, tablet: Tablet, now_ms: int) -> bool:
+        """Do what follows from the latest reports (HB-15). Return True if something has to be looked at again."""
+        record = tablet.record
+        pending = False
+        for uuid, view in list(tablet.view.replicas.items()):
+            number = view.report.number
+            work = tablet.work.get(number)
+            in_transition = work is not None and (work.transition is not None or work.is_writing or work.is_unread)
+            facts = Facts(uuid, view.report, tablet.record, tablet.table.record, in_transition)
+            actions = [step.action for step in steps_for(facts)]
+            order = closing_order(actions, tablet.record)
+            if order is not None:
+                self._orders.close(tablet, number, view.server, order, now_ms)
+                pending = True
+            elif work is not None and work.order is not None and work.order.closing is not None:
+                work.order = None
+            if ReportAction.READ in actions:
+                pending = True
+                self._ask_for(tablet, now_ms)
+            if ReportAction.OPEN in actions:
+                pending = True
+                self._offline(tablet, tablet.member(number), view.server, Cause.ASSIGN, now_ms, begun=True)
+            written = updated(record, facts, actions)
+            record = written if written is not record else record
+            pending = self._leader_due(tablet, actions, now_ms) or pending
+        if record is not tablet.record:
+            self._write_region(tablet, record)
+        elif pending and tablet.leader_due_ms and now_ms >= tablet.leader_due_ms:
+            self._write_leader(tablet)
+        return pending or tablet.is_writing
+
+    def _leader_due(self, tablet: Tablet, actions: list[ReportAction], now_ms: int) -> bool:
+        if ReportAction.LEADER not in actions:
+            return False
+        if not tablet.leader_due_ms:
+            tablet.leader_due_ms = now_ms + LEADER_LATE_MS
+        return True
+
+    def _write_leader(self, tablet: Tablet) -> None:
+        leader = tablet.view.leader_now()
+        if leader is not None and leader.term > tablet.record.leader_term:
+            named = msgspec.structs.replace(tablet.record, leader=leader.number, leader_term=leader.term)
+            self._write_region(tablet, named)
+        else:
+            tablet.leader_due_ms = 0
+
+    def _write_region(self, tablet: Tablet, record: RegionRecord) -> None:
+        if tablet.is_writing:
+            return  # decided again when the answer comes
+        tablet.is_writing = True
+        self._emit(WriteRegion(record, tablet.version))
+
+    def _ask_for(self, tablet: Tablet, now_ms: int) -> None:
+        if now_ms >= tablet.asked_ms + self._config.reask_ms:
+            tablet.asked_ms = now_ms
+            self._emit(fx.ReadRegion(tablet.record.table_id, tablet.region_id))
+
+    def _answered(self, tablet: Tablet, work: MemberWork, result: OrderResult, now_ms: int) -> None:
+        is_open = work.order is not None and work.order.closing is None
+        if result.outcome in (OrderOutcome.DONE, OrderOutcome.STARTED) or not is_open:
+            if result.outcome is not OrderOutcome.STARTED:
+                self._read(tablet, work)
+            if result.outcome is OrderOutcome.REFUSED:
+                self._emit(fx.ReadRegion(tablet.record.table_id, tablet.region_id))
+            return
+        transition = work.transition
+        if result.version > work.version or transition is None or work.is_writing:
+            self._read(tablet, work)  # the server had taken a step before it failed; its order comes again
+            return
+        attempt = transition.attempt + 1
+        pause_ms = min(self._config.retry_base_ms << min(attempt - 1, 10), self._config.retry_max_ms)
+        work.not_before_ms = now_ms + pause_ms
+        may_replace = tablet.is_creating and tablet.record.generation < self._config.replacements_max
+        used_up = attempt >= self._config.attempts_max and not may_replace
+        if transition.state in (RegionState.OFFLINE, RegionState.OPENING):
+            self._offline(
+                tablet, work, None if used_up else transition.destination, Cause.OPEN_FAILED, now_ms,
+                attempt=attempt, error=result.error, parked=used_up,
+            )  # fmt: skip
+
+    # --- writes -----------------------------------------------------------------------------------------------------
+
+    def _offline(
+        self,
+        tablet: Tablet,
+        work: MemberWork,
+        destination: Incarnation | None,
+        cause: Cause,
+        now_ms: int,
+        *,
+        intent: Intent = Intent.OPEN,
+        begun: bool = False,
+        attempt: int | None = None,
+        error: str | None = None,
+        parked: bool = False,
+    ) -> None:
+        """Create or force OFFLINE. It remembers whether a server has ever begun to make the member."""
+        if work.is_writing or work.is_unread:
+            return
+        former = work.transition
+        begun = begun or (former is not None and (former.begun or former.state is not RegionState.OFFLINE))
+        record = TransitionRecord(
+            tablet.region_id, tablet.record.table_id, work.number, RegionState.OFFLINE,
+            destination=destination, intent=intent, epoch=self._epoch,
+            attempt=attempt if attempt is not None else 0 if former is None else former.attempt,
+            reason=cause.value, since_ms=now_ms, deadline_ms=now_ms + self._config.start_timeout_ms,
+            last_error=error if error is not None else "" if former is None else former.last_error,
+            parked=parked, base=0 if former is None else work.version + 1, begun=begun,
+        )  # fmt: skip
+        check = (tablet.record.table_id, tablet.table.version) if former is None or destination is not None else None
+        before = None if former is None else former.state
+        effect = fx.WriteOffline(work.key, record, before, work.version, cause, check, former)
+        if cause in RESTS_ON_MEMBERS:
+            effect.without_member = (tablet.record, tablet.version)
+        work.write, work.cause, work.order = record, cause, None
+        self._emit(effect)
+
+    def _delete(self, tablet: Tablet, work: MemberWork, cause: Cause) -> None:
+        transition = work.transition
+        assert transition is not None, work.key
+        effect = fx.DeleteTransition(
+            work.key, tablet.region_id, work.number, transition.state, work.version, cause, former=transition
+        )
+        if cause is Cause.DO_NOT_REOPEN:
+            effect.table_check = (tablet.record.table_id, tablet.table.version)
+        if cause in RESTS_ON_MEMBERS:
+            effect.without_member = (tablet.record, tablet.version)
+        work.write, work.cause, work.order = None, cause, None
+        self._emit(effect)
+
+    def _read(self, tablet: Tablet, work: MemberWork) -> None:
+        if not work.is_writing:
+            work.is_unread = True
+            self._emit(fx.ReadTransition(tablet.region_id, work.number))
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def _become(self, work: MemberWork, record: TransitionRecord | None, version: int, now_ms: int) -> None:
+        former = work.transition
+        if record is None or former is None or former.state is not record.state:
+            work.order = None
+        work.transition, work.version, work.seen_ms = record, version, now_ms
+
+    def _put(self, tablet: Tablet, record: RegionRecord, version: int) -> None:
+        self._loads.subtract(one.uuid for one in tablet.record.members)
+        self._loads.update(one.uuid for one in record.members)
+        tablet.record, tablet.version = record, version
+        if record.leader_term:
+            tablet.leader_due_ms = 0
+        if record.state is not TabletState.CREATING:
+            tablet.creating_since_ms, tablet.is_given_up = 0, False
+
+    def _server_changed(self, uuid: str, now_ms: int) -> None:
+        """A server has come, gone or started again: what concerns it is decided again; nothing moves."""
+        for tablet in list(self.tablets.values()):
+            view = tablet.view.replicas.get(uuid)
+            server = self.servers.get(uuid)
+            if view is not None and (server is None or server.incarnation != view.server):
+                tablet.view.gone(uuid)
+            concerns = tablet.record.state is TabletState.PREPARING or any(
+                tablet.home_of(work) == uuid for work in tablet.work.values()
+            )
+            if concerns:
+                for work in tablet.work.values():
+                    if work.order is not None and work.order.server.uuid == uuid:
+                        work.order = None
+                self._touch(tablet, now_ms)
+
+    def _sites(self, table: TableRecord) -> list[TabletSite]:
+        return tablet_sites(self.servers.values(), table, self._loads, self.draining)
+
+    def _fate(self, tablet: Tablet, work: MemberWork) -> ServerFate:
+        assert work.transition is not None, work.key
+        uuid = tablet.home_of(work)
+        server = self.servers.get(uuid)
+        return fate_of(work.transition, uuid, [] if server is None else [server.incarnation])
+
+    def _find(self, key: str) -> tuple[Tablet | None, MemberWork | None]:
+        region_id, _, number = key.rpartition("-")
+        tablet = self.tablets.get(region_id)
+        return tablet, None if tablet is None else tablet.work.get(int(number))
+
+    def _emit(self, effect: KeeperEffect) -> None:
+        self._effects.append(effect)
+
+
+def closing_order(actions: list[ReportAction], region: RegionRecord) -> TabletClosing | None:
+    """Return what a CLOSE must say that follows from a report, None if nothing is to be closed."""
+    return next((order for action in actions if (order := closing(action, region)) is not None), None)

@@ -1,0 +1,124 @@
+"""Orders for members of tablets: which are due, in which batches, and when they are sent again. Pure.
+
+An order is sent again and again until the store, or a report, shows the outcome. An answer only says where to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from regions.cluster import effects as fx
+from regions.cluster.limits import AssignerConfig
+from regions.messages import CloseOrder, OpenOrder
+from regions.messages.server import MemberEndpoint, TabletClosing, TabletOpening
+from regions.records.kinds import KV
+from regions.records.members import Member
+from regions.records.model import Incarnation, Intent, ServerRecord
+from regions.replication.tablet import MemberOrder, MemberWork, Tablet
+
+#: Orders in one batch.
+BATCH_MAX: Final = 200
+
+
+class MemberOrders:
+    """The batches that await an answer. The orders themselves are the members' work."""
+
+    def __init__(
+        self,
+        config: AssignerConfig,
+        servers: dict[str, ServerRecord],
+        emit: Callable[[fx.SendOpen | fx.SendClose], None],
+    ) -> None:
+        self._config = config
+        self._servers = servers
+        self._emit = emit
+        self._batches: dict[int, list[MemberWork]] = {}
+        self._next_batch = 1
+
+    def open(self, work: MemberWork, server: Incarnation | None, next_ms: int) -> None:
+        """Have the server asked to open the member."""
+        assert server is not None, f"{work.key} names no server"
+        order = work.order
+        if order is None or order.server != server or order.closing is not None:
+            work.order = MemberOrder(server, next_ms)
+
+    def close(self, tablet: Tablet, number: int, server: Incarnation, wanted: TabletClosing, now_ms: int) -> None:
+        """Have the server asked to close a replica that it reports."""
+        work = tablet.member(number)
+        order = work.order
+        if work.transition is not None or work.is_writing:
+            return
+        if order is None or order.server != server or order.closing != wanted:
+            work.order = MemberOrder(server, now_ms, wanted)
+
+    def dispatch(self, tablets: Iterable[Tablet], now_ms: int) -> None:
+        """Send the orders that are due, in batches by server."""
+        due: dict[tuple[Incarnation, bool], list[tuple[Tablet, MemberWork]]] = {}
+        for tablet in tablets:
+            for work in tablet.work.values():
+                order = work.order
+                if order is not None and not order.batch and order.next_ms <= now_ms and not work.is_writing:
+                    due.setdefault((order.server, order.closing is None), []).append((tablet, work))
+        for (server, opens), found in due.items():
+            record = self._servers.get(server.uuid)
+            if record is None or record.incarnation != server:
+                for _, work in found:
+                    work.order = None
+                continue
+            for at in range(0, len(found), BATCH_MAX):
+                self._send(record, found[at : at + BATCH_MAX], opens=opens)
+
+    def _send(self, server: ServerRecord, found: list[tuple[Tablet, MemberWork]], *, opens: bool) -> None:
+        batch = self._next_batch
+        self._next_batch += 1
+        self._batches[batch] = [work for _, work in found]
+        for _, work in found:
+            assert work.order is not None, work.key
+            work.order.batch = batch
+            work.order.asks += 1
+        if opens:
+            self._emit(fx.SendOpen(batch, server, [self._open_order(*one) for one in found]))
+        else:
+            self._emit(fx.SendClose(batch, server, [_close_order(*one) for one in found]))
+
+    def _open_order(self, tablet: Tablet, work: MemberWork) -> OpenOrder:
+        transition = work.transition
+        assert transition is not None, work.key
+        table = tablet.table.record
+        endpoints = [self._endpoint(member) for member in tablet.record.members]
+        return OpenOrder(
+            transition, work.version, tablet.record, tablet.version,
+            open_timeout_ms=self._config.open_timeout_ms, schema_version=table.schema_version, kind=table.kind or KV,
+            tablet=TabletOpening(tuple(endpoints), must_exist=transition.begun),
+        )  # fmt: skip
+
+    def _endpoint(self, member: Member) -> MemberEndpoint:
+        """Return where a member listens; without an address if its server is away: it says so when it is back."""
+        server = self._servers.get(member.uuid)
+        host, port = ("", 0) if server is None else (server.host, server.peer_port)
+        return MemberEndpoint(member.number, member.uuid, host, port)
+
+    def take(self, batch: int) -> list[MemberWork]:
+        """Return the members whose orders were in a batch; it awaits no answer any more."""
+        return self._batches.pop(batch, [])
+
+    def ask_again(self, works: Iterable[MemberWork], batch: int, now_ms: int) -> None:
+        """Ask about the orders again whose outcome is not in the store, after a pause that grows."""
+        for work in works:
+            order = work.order
+            if order is not None and order.batch == batch:
+                order.batch = 0
+                pause = self._config.reask_ms << min(order.asks - 1, 10)
+                order.next_ms = now_ms + min(pause, self._config.reask_max_ms)
+
+
+def _close_order(tablet: Tablet, work: MemberWork) -> CloseOrder:
+    assert work.order is not None, work.key
+    assert work.order.closing is not None, work.key
+    purpose = work.order.closing.purpose
+    record = tablet.record
+    return CloseOrder(
+        record.region_id, record.table_id, work.number, intent=Intent.CLOSE, reason=purpose.value,
+        tablet=work.order.closing,
+    )  # fmt: skip

@@ -1,0 +1,170 @@
+"""The entities of the keeper: tablets, and the work on each of their members.
+
+They hold data and answer questions about themselves. `regions/replication/keeper.py` alone changes them.
+"""
+
+from __future__ import annotations
+
+from regions.messages.server import TabletClosing
+from regions.records.model import (
+    Incarnation,
+    RegionRecord,
+    TableIntent,
+    TableRecord,
+    TableState,
+    TabletState,
+    TransitionRecord,
+)
+from regions.records.replica_key import replica_key
+from regions.replication.reports import TabletView
+from regions.transitions.states import Cause
+
+
+class TabletTable:
+    """A table of tablets at its znode's version."""
+
+    __slots__ = ("record", "version")
+
+    def __init__(self, record: TableRecord, version: int) -> None:
+        self.record = record
+        self.version = version
+
+    @property
+    def wants_open(self) -> bool:
+        """Whether its tablets are to take part, by the persisted intent."""
+        exists = self.record.state in (TableState.RUNNING, TableState.ALTERING)
+        return exists and self.record.intent is TableIntent.ENABLED
+
+
+class MemberOrder:
+    """An OPEN or CLOSE that is sent again and again until the store, or a report, shows the outcome."""
+
+    __slots__ = ("asks", "batch", "closing", "next_ms", "server")
+
+    def __init__(self, server: Incarnation, next_ms: int, closing: TabletClosing | None = None) -> None:
+        self.server = server
+        #: When to send (again).
+        self.next_ms = next_ms
+        #: How often it was sent; and the batch in which it awaits an answer, 0: in none.
+        self.asks = 0
+        self.batch = 0
+        #: What a CLOSE says; None: an OPEN.
+        self.closing = closing
+
+
+class MemberWork:
+    """What a master knows of one number's transition, and is doing about it. Members at rest have none."""
+
+    __slots__ = (
+        "cause",
+        "is_unread",
+        "key",
+        "not_before_ms",
+        "number",
+        "order",
+        "seen_ms",
+        "transition",
+        "version",
+        "write",
+    )
+
+    def __init__(self, region_id: str, number: int) -> None:
+        self.number = number
+        self.key = replica_key(region_id, number)
+        self.transition: TransitionRecord | None = None
+        self.version = -1
+        #: When the transition last changed, as far as this master saw.
+        self.seen_ms = 0
+        #: The cause of the write that is on its way, and the record as it will be: None for a deletion.
+        self.cause: Cause | None = None
+        self.write: TransitionRecord | None = None
+        #: The transition may have changed, and is being read: no decision before the answer.
+        self.is_unread = False
+        self.order: MemberOrder | None = None
+        self.not_before_ms = 0
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write of the transition is on its way."""
+        return self.cause is not None
+
+    @property
+    def is_put_down(self) -> bool:
+        """Whether nobody has, or may take, any step of the transition."""
+        if self.is_writing or self.is_unread:
+            return False
+        return self.transition is None or self.transition.destination is None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be remembered of the number."""
+        return self.transition is None and not self.is_writing and not self.is_unread and self.order is None
+
+
+class Tablet:
+    """One tablet: its record, its members' work, and what servers report."""
+
+    __slots__ = (
+        "asked_ms",
+        "creating_since_ms",
+        "is_given_up",
+        "is_writing",
+        "leader_due_ms",
+        "record",
+        "table",
+        "version",
+        "view",
+        "work",
+    )
+
+    def __init__(self, table: TabletTable, record: RegionRecord, version: int) -> None:
+        self.table = table
+        self.record = record
+        self.version = version
+        self.work: dict[int, MemberWork] = {}
+        self.view = TabletView()
+        #: Since when it has been CREATING, as far as this master saw; 0: it is not (DD-03).
+        self.creating_since_ms = 0
+        #: No leader has reported in time: another region is to take its place.
+        self.is_given_up = False
+        #: A write of the region's record is on its way.
+        self.is_writing = False
+        #: When the leader's name is written at the earliest, and when the record was last asked for.
+        self.leader_due_ms = 0
+        self.asked_ms = 0
+
+    @property
+    def region_id(self) -> str:
+        """The tablet's id."""
+        return self.record.region_id
+
+    @property
+    def wants_open(self) -> bool:
+        """Whether its members are to take part: the persisted intents of its table and of itself."""
+        return self.table.wants_open and not self.record.unassigned
+
+    @property
+    def is_creating(self) -> bool:
+        """Whether its first members are being made, and no leader has been written down."""
+        return self.record.state is TabletState.CREATING
+
+    def member(self, number: int) -> MemberWork:
+        """Return the work of a number, made if there is none."""
+        found = self.work.get(number)
+        if found is None:
+            found = self.work[number] = MemberWork(self.region_id, number)
+        return found
+
+    def drop_idle(self) -> None:
+        """Forget the numbers of which nothing is to be remembered."""
+        for number in [number for number, work in self.work.items() if work.is_idle]:
+            del self.work[number]
+
+    def home_of(self, work: MemberWork) -> str:
+        """Return the uuid of the server on which a number lies, "" if nobody has said."""
+        member = self.record.member(work.number)
+        if member is not None:
+            return member.uuid
+        transition = work.transition
+        named = None if transition is None else transition.destination or transition.source
+        return "" if named is None else named.uuid

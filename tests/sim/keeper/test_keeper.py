@@ -1,0 +1,54 @@
+"""The keeper under faults: seeds without a violation, every rare state met, and every planted bug found."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Final
+
+import pytest
+
+from regions.replication.keeper import Keeper
+from tests.sim.keeper.planted import PLANTED, play
+from tests.sim.keeper.world import BrokenInvariantError, World
+
+#: RK_SEEDS plays more of them: `RK_SEEDS=2000 pytest tests/sim/keeper`.
+SEEDS: Final = int(os.environ.get("RK_SEEDS", "40"))
+#: A planted bug is found within so many.
+SEEDS_PLANTED: Final = 60
+#: What a run must have met; a simulation that never meets it proves nothing about it.
+RARE: Final = (
+    "open: MAKE", "open: WAKE", "open: AMNESIA", "close rest: CLOSE", "close tombstone: CLOSE", "close delete: CLOSE",
+    "master server death", "master abandoned", "master not a member", "master replaced", "master replan",
+    "master move continues", "master do not reopen", "master open failed", "server open done", "server close done",
+    "replaced", "voter removed", "leader cut off", "power cut", "disk lost", "master died", "server died",
+)  # fmt: skip
+
+
+def test_no_seed_breaks_an_invariant() -> None:
+    """Numbers, configurations, RUNNING, legal steps; and everything comes to rest when the faults have stopped."""
+    met: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        met.update(World(seed).run().counts)
+    assert [name for name in RARE if not met[name]] == []
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_bugs_are_found(name: str) -> None:
+    """Each breaks the invariant that it should break."""
+    plant, expected = PLANTED[name]
+    with plant() as found, pytest.raises(BrokenInvariantError, match=expected):
+        play(found, SEEDS_PLANTED)
+
+
+def test_five_replicas_of_seven_servers() -> None:
+    """The same with other sizes."""
+    for seed in range(5):
+        World(seed, machines=7, regions=3, replicas=5).run()
+
+
+def test_a_seed_is_one_history() -> None:
+    """What a failure prints is found again."""
+    first, second = World(7).run(), World(7).run()
+    assert (first.counts, first.regions, first.transitions) == (second.counts, second.regions, second.transitions)
+    assert World.keeper_type is Keeper
