@@ -6,6 +6,7 @@ Read in this order:
     transitions/  the table of legal steps (states.py), table states, the next action of a transition
     messages/     RPC messages between masters, servers and tools
     cluster/      the cluster state that decisions are based on; events in, effects out; history; the standby's mirror
+    replication/  tablets: reports, recovery, creation; the keeper decides about them beside the assigner
     assign/       the assigner: observe, decide, select a server, throttle, dispatch
     liveness/     heartbeats: which servers send them, and what they report
     balance/      the balancer
