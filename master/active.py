@@ -81,7 +81,7 @@ from regions.records.model import (
 )
 from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_region
-from regions.transitions.next_action import is_cluster_startup
+from regions.replication.recovery import is_startup, to_wipe
 from regions.transitions.states import Cause
 
 log = Logger()
@@ -199,7 +199,7 @@ class ActiveMaster:
         alive = [one.incarnation for one in self.registry.servers]
         # A fenced server may serve until its lease ends, so the cluster is not starting up.
         alive += [fence.server.incarnation for fence in self.registry.fences]
-        startup = is_cluster_startup(loaded.region_records(), [one for one, _ in loaded.transitions], alive)
+        startup = is_startup(loaded.region_records(), [one for one, _ in loaded.transitions], alive)
         self.is_warm = warm is not None and not startup
         if startup and warm is not None:  # a startup has time to load and needs no mirror
             loaded = await store.load(self._client, self._layout, cluster_id=known)
@@ -269,12 +269,12 @@ class ActiveMaster:
 
     async def _wipe(self, loaded: store.Loaded) -> None:
         """Delete every transition by version: no region is open anywhere (RT-04). May be repeated (X8)."""
-        if not loaded.transitions:
+        if not (wiped := to_wipe(loaded.region_records(), loaded.transitions)):
             return
         self.phases.begin("wipe")
         at = 0
-        for batch in in_batches(wipe_ops(self._layout, loaded.transitions)):
-            ends = loaded.transitions[at : at + len(batch)]
+        for batch in in_batches(wipe_ops(self._layout, wiped)):
+            ends = wiped[at : at + len(batch)]
             at += len(batch)
             page = self.history_writer.page_of_ends(ends, Cause.STARTUP_WIPE, self.assigner.causes.current())
             await self.history_writer.write(page, batch)

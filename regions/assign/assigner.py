@@ -362,7 +362,9 @@ class Assigner:
     def _seen(self, event: ev.TransitionRead, now_ms: int) -> None:
         replica = self.world.replicas.get(replica_key(event.region_id, event.replica))
         if replica is None:
-            if event.record is not None:
+            region = self.world.regions.get(event.region_id)
+            is_tablet = region is not None and region.record.is_tablet
+            if event.record is not None and not is_tablet:
                 self._outbox.note(f"transition of an unknown region, state {event.record.state.value}", event.region_id)
             return
         if replica.is_writing:

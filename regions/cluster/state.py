@@ -151,7 +151,8 @@ class ClusterState:
         region = Region(table, record, version)
         self.regions[record.region_id] = region
         table.regions[record.region_id] = region
-        for number in range(table.record.replication):
+        # Members of tablets belong to their servers for good and are never assigned: `regions/replication/keeper.py`.
+        for number in () if table.record.is_tablet else range(table.record.replication):
             replica = Replica(region, number)
             region.replicas.append(replica)
             self.replicas[replica.key] = replica

@@ -245,8 +245,8 @@ def _owners(view: ClusterView) -> Iterable[Finding]:
             yield _finding(Problem.NOT_CLOSED, key, text)
     for region in known.values():
         table = tables.get(region.table_id)
-        if table is None or not _wants_open(table, region):
-            continue
+        if table is None or table.is_tablet or not _wants_open(table, region):
+            continue  # members of a tablet are open wherever their servers are
         for number in range(table.replication):
             key = replica_key(region.region_id, number)
             if key not in moving:

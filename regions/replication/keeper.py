@@ -234,11 +234,11 @@ class Keeper:
             if work.order.batch != batch:
                 continue
             self._answered(tablet, work, result, now_ms)
-        self._orders.ask_again(waiting.values(), batch, now_ms)
+        self._orders.send_again(waiting.values(), batch, now_ms)
 
     def orders_lost(self, batch: int, now_ms: int) -> None:
         """No answer came."""
-        self._orders.ask_again(self._orders.take(batch), batch, now_ms)
+        self._orders.send_again(self._orders.take(batch), batch, now_ms)
 
     # --- the shell's side -------------------------------------------------------------------------------------------
 
@@ -393,7 +393,7 @@ class Keeper:
         if not at_work:
             work.order = None
         elif transition.state is RegionState.OPENING:
-            self._orders.open(work, transition.destination, now_ms + self._config.reask_ms)
+            self._orders.open(work, transition.destination, now_ms + self._config.resend_ms)
         elif work.order is None or work.order.closing is None:
             work.order = None  # the server closes by itself once it has begun; reports show the end
 
@@ -458,7 +458,7 @@ class Keeper:
         self._emit(WriteRegion(record, tablet.version))
 
     def _ask_for(self, tablet: Tablet, now_ms: int) -> None:
-        if now_ms >= tablet.asked_ms + self._config.reask_ms:
+        if now_ms >= tablet.asked_ms + self._config.resend_ms:
             tablet.asked_ms = now_ms
             self._emit(fx.ReadRegion(tablet.record.table_id, tablet.region_id))
 

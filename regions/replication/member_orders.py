@@ -103,14 +103,14 @@ class MemberOrders:
         """Return the members whose orders were in a batch; it awaits no answer any more."""
         return self._batches.pop(batch, [])
 
-    def ask_again(self, works: Iterable[MemberWork], batch: int, now_ms: int) -> None:
-        """Ask about the orders again whose outcome is not in the store, after a pause that grows."""
+    def send_again(self, works: Iterable[MemberWork], batch: int, now_ms: int) -> None:
+        """Have the orders sent again whose outcome is not in the store, after a pause that grows."""
         for work in works:
             order = work.order
             if order is not None and order.batch == batch:
                 order.batch = 0
-                pause = self._config.reask_ms << min(order.asks - 1, 10)
-                order.next_ms = now_ms + min(pause, self._config.reask_max_ms)
+                pause = self._config.resend_ms << min(order.asks - 1, 10)
+                order.next_ms = now_ms + min(pause, self._config.resend_max_ms)
 
 
 def _close_order(tablet: Tablet, work: MemberWork) -> CloseOrder:

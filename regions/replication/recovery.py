@@ -32,7 +32,7 @@ from regions.records.model import (
     TableState,
     TransitionRecord,
 )
-from regions.transitions.next_action import Action, NextStep
+from regions.transitions.next_action import Action, NextStep, is_cluster_startup
 from regions.transitions.states import Cause
 
 
@@ -179,10 +179,28 @@ def fate_of(transition: TransitionRecord, uuid: str, alive: Iterable[Incarnation
     return ServerFate.ALIVE if server_of(transition) == start else ServerFate.RESTARTED
 
 
-def counts_for_startup(regions: Iterable[RegionRecord]) -> list[RegionRecord]:
-    """Return the regions whose records can tell a cluster startup from a failover: the shared ones.
+def is_startup(
+    regions: Iterable[RegionRecord], transitions: Iterable[TransitionRecord], alive: Iterable[Incarnation]
+) -> bool:
+    """Return True for a cluster startup, False for a failover, from the store alone (X7, RT-02).
 
-    A tablet's record names no start of a server, so after a full restart it would make every failover of the masters
-    look like a startup. Tablets need neither the wipe nor a plan.
+    Shared regions decide. A tablet's record names no start of a server, so in a cluster of tablets alone every failover
+    of the masters would look like a startup. Such a cluster has nothing that a startup would wipe or plan.
     """
-    return [region for region in regions if not region.is_tablet]
+    found = list(regions)
+    shared = [region for region in found if not region.is_tablet]
+    if found and not shared:
+        return False
+    tablets = {region.region_id for region in found if region.is_tablet}
+    return is_cluster_startup(shared, [one for one in transitions if one.region_id not in tablets], alive)
+
+
+def to_wipe(
+    regions: Iterable[RegionRecord], transitions: Iterable[tuple[TransitionRecord, int]]
+) -> list[tuple[TransitionRecord, int]]:
+    """Return the transitions that a cluster startup deletes: those of shared regions.
+
+    A tablet's transition says whether a replica has been made. Without that a voter could be made twice.
+    """
+    tablets = {region.region_id for region in regions if region.is_tablet}
+    return [one for one in transitions if one[0].region_id not in tablets]

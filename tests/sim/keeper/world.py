@@ -58,7 +58,7 @@ from tests.sim.keeper.model import BrokenInvariantError, Group, Machine, check_a
 
 TABLE: Final = "t"
 #: Short times, so that every deadline passes within a run.
-CONFIG: Final = AssignerConfig(create_timeout_ms=6_000, open_timeout_ms=4_000, reask_ms=500, reask_max_ms=2_000)
+CONFIG: Final = AssignerConfig(create_timeout_ms=6_000, open_timeout_ms=4_000, resend_ms=500, resend_max_ms=2_000)
 #: A leader is elected so long after the former one is gone.
 ELECTION_MS: Final = 300
 

@@ -11,6 +11,7 @@ from regions.records.model import (
     Incarnation,
     RegionRecord,
     RegionState,
+    ReplicaLocation,
     TableIntent,
     TableRecord,
     TableState,
@@ -20,12 +21,13 @@ from regions.replication.recovery import (
     TABLES,
     Goal,
     ServerFate,
-    counts_for_startup,
     fate_of,
     goal_of,
+    is_startup,
     next_step,
+    to_wipe,
 )
-from regions.transitions.next_action import Action, is_cluster_startup
+from regions.transitions.next_action import Action
 from regions.transitions.states import Actor, is_legal
 
 ALL = list(itertools.product(Goal, RegionState, ServerFate, (False, True)))
@@ -103,9 +105,23 @@ def test_fates(state: RegionState) -> None:
     assert fate_of(record, "a", [Incarnation("b", 1)]) is ServerFate.AWAY
 
 
-def test_tablets_do_not_make_a_failover_look_like_a_startup() -> None:
-    """Their records name no start of a server; a cluster of tablets alone has nothing to tell the two apart by."""
+def test_a_startup_is_recognized_by_shared_regions_alone() -> None:
+    """Tablets' records name no start of a server, so a failover would look like a startup."""
     tablet = RegionRecord("t", "r", members=(Member(1, "a"),), next_number=2)
-    assert counts_for_startup([tablet]) == []
+    shared = RegionRecord("u", "q", replicas=(ReplicaLocation(0, "a", 1),))
     alive = [Incarnation("a", 1)]
-    assert is_cluster_startup([], [], alive)
+    moving = TransitionRecord("r", "t", 1, RegionState.OFFLINE, destination=Incarnation("b", 1))
+    assert not is_startup([tablet], [], alive)
+    assert not is_startup([tablet], [moving], [])
+    assert not is_startup([tablet, shared], [], alive)
+    assert is_startup([tablet, shared], [], [Incarnation("a", 2)])
+    assert is_startup([shared, tablet], [moving], [Incarnation("b", 1)])
+    assert is_startup([], [], alive)
+
+
+def test_a_startup_deletes_no_transition_of_a_tablet() -> None:
+    """CREATING without a transition would mean that the member has been made."""
+    tablet = RegionRecord("t", "r", members=(Member(1, "a"),), next_number=2)
+    first = (TransitionRecord("r", "t", 1, RegionState.OFFLINE), 3)
+    other = (TransitionRecord("q", "u", 0, RegionState.OFFLINE), 4)
+    assert to_wipe([tablet, RegionRecord("u", "q")], [first, other]) == [other]

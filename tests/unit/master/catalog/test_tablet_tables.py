@@ -1,0 +1,128 @@
+"""Tables of tablets in a master: created with their members, refused with the count, and left alone by the assigner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regions import messages as ms
+from regions.messages.ddl import CreateTable
+from regions.records.formats import TABLETS
+from regions.records.members import Member, Storage
+from regions.records.model import (
+    ClusterRecord,
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TableRecord,
+    TabletState,
+    TransitionRecord,
+)
+from regions.records.znodes import decode_region, decode_table, encode
+from tests.unit.master.active_fixture import LAYOUT, Bench, LossyStore, lay_ground
+
+
+def bench_of(folder: Path, *, tablets: int, in_force: int = TABLETS, servers: int = 4) -> Bench:
+    """A master, and servers s1 and so on of which the first `tablets` take tablets."""
+    store = LossyStore()
+    lay_ground(store, servers=servers)
+    store.put(LAYOUT.cluster, encode(ClusterRecord("c", in_force)))
+    for number in range(1, servers + 1):
+        record = ServerRecord(
+            f"s{number}", "h", number + 1, 7, f"r{number % 2}", tablets=number <= tablets, peer_port=9
+        )
+        store.put(LAYOUT.server(record.uuid), encode(record))
+    return Bench(folder, store=store, servers=servers)
+
+
+def regions_of(bench: Bench, name: str) -> list[RegionRecord]:
+    """The regions of a table in the store."""
+    table_id = bench.store.nodes[LAYOUT.name(name)][0].decode()
+    prefix = f"{LAYOUT.table_regions(table_id)}/"
+    return [decode_region(node[0]) for path, node in bench.store.nodes.items() if path.startswith(prefix)]
+
+
+def transitions(bench: Bench) -> list[str]:
+    """The paths of all transitions."""
+    return [path for path in bench.store.nodes if LAYOUT.parse_transition(path) is not None]
+
+
+def test_members_are_chosen_with_the_table(tmp_path: Path) -> None:
+    """Evenly over the servers that take tablets, in both racks; and no shared region is opened for it."""
+    bench = bench_of(tmp_path, tablets=4)
+    made = bench.ask(CreateTable("x", ["g", "p", "t"], replication=3))
+    assert made.tables[0].table.storage is Storage.TABLET
+    found = regions_of(bench, "x")
+    assert {tuple(one.number for one in region.members) for region in found} == {(1, 2, 3)}
+    assert {(region.next_number, region.state) for region in found} == {(4, TabletState.PREPARING)}
+    assert all({int(one.uuid[1]) % 2 for one in region.members} == {0, 1} for region in found)
+    counts = [sum(one.uuid == uuid for region in found for one in region.members) for uuid in ("s1", "s2", "s3", "s4")]
+    assert counts == [3, 3, 3, 3]
+    for _ in range(5):
+        bench.go_on(1.0)
+    assert transitions(bench) == []
+
+
+def test_a_repeated_request_gets_the_first_members(tmp_path: Path) -> None:
+    """The choice is in the store before anybody is told of it."""
+    bench = bench_of(tmp_path, tablets=4)
+    request = CreateTable("x", replication=3, request_id="r-1")
+    bench.ask(request)
+    first = regions_of(bench, "x")
+    assert bench.ask(request).tables[0].table.name == "x"
+    assert regions_of(bench, "x") == first
+
+
+@pytest.mark.parametrize(
+    ("tablets", "in_force", "request_"),
+    [
+        (0, TABLETS, CreateTable("x", replication=3)),
+        (2, TABLETS, CreateTable("x", replication=3)),
+        (1, TABLETS, CreateTable("x", replication=3, allow_under_replicated=True)),
+        (4, TABLETS, CreateTable("x", replication=5)),
+        (4, TABLETS, CreateTable("x", replication=3, racks_min=3)),
+        (4, TABLETS - 1, CreateTable("x", replication=3)),
+        (4, TABLETS, CreateTable("x", replication=3, group="other")),
+    ],
+)
+def test_what_is_missing_refuses_the_table(tmp_path: Path, tablets: int, in_force: int, request_: CreateTable) -> None:
+    """Nothing is written."""
+    bench = bench_of(tmp_path, tablets=tablets, in_force=in_force)
+    assert bench.ask(request_) == ms.BAD_REQUEST
+    assert LAYOUT.name("x") not in bench.store.nodes
+
+
+def test_a_majority_is_enough_if_the_operator_says_so(tmp_path: Path) -> None:
+    """Two of three."""
+    bench = bench_of(tmp_path, tablets=2)
+    bench.ask(CreateTable("x", replication=3, allow_under_replicated=True))
+    (region,) = regions_of(bench, "x")
+    assert ([one.number for one in region.members], region.next_number) == ([1, 2], 3)
+    table_id = bench.store.nodes[LAYOUT.name("x")][0].decode()
+    assert decode_table(bench.store.nodes[LAYOUT.table(table_id)][0]).replication == 3
+
+
+def test_a_startup_leaves_tablets_alone(tmp_path: Path) -> None:
+    """Their transitions are not deleted, nothing is planned for them, and shared regions are as ever."""
+    store = LossyStore()
+    lay_ground(store, servers=1)
+    tablet = RegionRecord("u", "u.0", state=TabletState.CREATING, members=(Member(1, "s1"),), next_number=2)
+    store.put(LAYOUT.table("u"), encode(TableRecord("u", "copies", replication=1, storage=Storage.TABLET)))
+    store.put(LAYOUT.name("copies"), b"u")
+    store.put(LAYOUT.table_regions("u"))
+    store.put(LAYOUT.region("u", "u.0"), encode(tablet))
+    kept, dead = LAYOUT.transition("u.0", 1), Incarnation("s1", 6)
+    shared = LAYOUT.transition("t.0", 0)
+    store.put(kept, encode(TransitionRecord("u.0", "u", 1, RegionState.OPENING, destination=dead)), 2)
+    store.put(shared, encode(TransitionRecord("t.0", "t", 0, RegionState.OPENING, destination=dead)), 2)
+    store.put(LAYOUT.region("t", "t.0"), encode(RegionRecord("t", "t.0")))
+    before = dict(store.nodes)
+    bench = Bench(tmp_path, store=store)
+    active_master = bench.active_master
+    assert active_master is not None
+    assert active_master.path == "startup"
+    assert store.nodes[kept] == before[kept]
+    assert store.nodes[LAYOUT.region("u", "u.0")] == before[LAYOUT.region("u", "u.0")]
+    assert store.nodes.get(shared) != before[shared]
