@@ -60,9 +60,17 @@ def test_members_are_chosen_with_the_table(tmp_path: Path) -> None:
     assert all({int(one.uuid[1]) % 2 for one in region.members} == {0, 1} for region in found)
     counts = [sum(one.uuid == uuid for region in found for one in region.members) for uuid in ("s1", "s2", "s3", "s4")]
     assert counts == [3, 3, 3, 3]
+
+
+def test_the_assigner_of_shared_regions_leaves_members_alone(tmp_path: Path) -> None:
+    """It would open them on any server, under numbers of its own."""
+    bench = bench_of(tmp_path, tablets=4)
+    bench.ask(CreateTable("x", replication=3))
     for _ in range(5):
         bench.go_on(1.0)
     assert transitions(bench) == []
+    bench.ask(CreateTable("y"))
+    assert transitions(bench) != []
 
 
 def test_a_repeated_request_gets_the_first_members(tmp_path: Path) -> None:
