@@ -147,7 +147,7 @@ def test_what_the_cluster_made_is_for_its_credential_alone(cluster: Secured) -> 
         ({"store_tls_ca": "/nowhere.pem"}, "there is no file /nowhere.pem"),
         ({"store_auth": "cluster:wrong"}, "access lists are for somebody else"),
         ({"store_auth": "cluster"}, "is not USER:PASSWORD"),
-        ({"store_tls_ca": ""}, "means TLS"),
+        ({"store_tls_ca": ""}, "needs TLS"),
         ({"store_tls_host_check": "perhaps"}, "is yes or no"),
     ],
 )
@@ -209,7 +209,7 @@ def test_refused_daemons_say_why(cluster: Secured, tmp_path: Path) -> None:
     wrong = [word for name, value in settings.items() for word in (f"--{name}", value)]
     log = tmp_path / "log"
     with daemon(rk(*common, "--data-dir", str(tmp_path / "a"), *wrong), log=log):
-        eventually(lambda: "--store-auth names the credential" in log.read_text(), what="the complaint")
+        eventually(lambda: "check the credential of --store-auth" in log.read_text(), what="the complaint")
     by_sasl = {**cluster.settings(), "store-auth": "", "store-sasl": "ops:sasl-secret"}
     right = [word for name, value in by_sasl.items() if value for word in (f"--{name}", value)]
     log = tmp_path / "sasl.log"

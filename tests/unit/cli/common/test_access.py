@@ -79,8 +79,8 @@ def test_daemons_get_what_was_given_without_a_secret_on_their_command_lines(
         ({"store-sasl": ":x"}, "RK_STORE_SASL"),
         ({"store-auth": "@/nowhere"}, "cannot read /nowhere"),
         ({"store-tls-ca": "/nowhere"}, "there is no file /nowhere"),
-        ({"store-tls-cert": __file__}, "means TLS"),
-        ({"store-tls-ca": __file__, "store-tls-key": __file__}, "no certificate"),
+        ({"store-tls-cert": __file__}, "needs TLS"),
+        ({"store-tls-ca": __file__, "store-tls-key": __file__}, "without its certificate"),
         ({"store-tls-host-check": "maybe"}, "yes or no"),
     ],
 )
