@@ -13,6 +13,7 @@ from cli.common.errors import CliError
 from cli.main import rk
 from regions import messages as ms
 from regions.records import schema as sc
+from regions.records.members import Storage
 from regions.records.model import TableRecord, TableState
 from regions.records.schema import AddColumn, DropColumn, RenameColumn
 
@@ -61,6 +62,34 @@ def test_a_table_with_columns_in_buckets(asked: list[Any]) -> None:
     assert (first.wait_ms, second.wait_ms) == (60_000, 0)
     assert len(first.request_id) == 36
     assert second.request_id == "mine"
+
+
+@pytest.mark.parametrize("option", ["--replicas", "--replication"])
+def test_copies_of_a_table(asked: list[Any], option: str) -> None:
+    """The former name of the option stays; storage is the master's choice unless it is named."""
+    assert run("create", "orders", option, "3") is None
+    assert (
+        run("create", "orders", option, "5", "--storage", "tablet", "--racks-min", "2", "--allow-under-replicated")
+        is None
+    )
+    first, second = asked
+    assert (first.replication, first.storage, first.racks_min, first.allow_under_replicated) == (3, "", 0, False)
+    assert (second.replication, second.storage, second.racks_min, second.allow_under_replicated) == (
+        5,
+        "tablet",
+        2,
+        True,
+    )
+    assert run("create", "orders", "--storage", "tape") is not None
+
+
+def test_where_the_rows_lie_is_said() -> None:
+    """After the creation, and by `rk table show`, which warns of one copy only where there is one."""
+    tablet = TableRecord("1a2b3c4d", "orders", replication=3, storage=Storage.TABLET)
+    assert tables.storage_words(tablet) == "tablets, 3 replicas each"
+    assert tables.storage_words(TableRecord("1a2b3c4d", "orders")) == "rows in the shared directory"
+    assert "tablets, 3 replicas each" in tables.table_lines(tablet, None)[0]
+    assert not [line for line in tables.table_lines(tablet, None) if line.startswith("copies:")]
 
 
 def test_an_alteration_is_one_request(asked: list[Any]) -> None:
