@@ -337,3 +337,113 @@ def test_the_model_of_losers() -> None:
         for change in changes:
             apply(model, change)
     assert shapes(model) == shapes(history.model)
+
+
+def test_a_flip_in_a_header_that_states_slots_costs_nobody_anything() -> None:
+    """Older segments are gone: the header is all that says where the slots stand. It is there twice."""
+    disk = MemoryDisk()
+    log, _ = open_shared_log(disk, segment_bytes=600)
+    log.write([log.batch([OpenSlot(slot, 1, f"t{slot}", slot + 1) for slot in range(3)])])
+    log.write([log.batch([items(slot, (2, 1, b"data"), state=(2, 1)) for slot in range(3)])])
+    log.write([log.batch([Floor(slot, 1, 1, 2) for slot in range(3)])])
+    while log.prune(0) == 0:
+        log.write([log.batch([items(0, (2, log._index.slots[0].last_index + 1, b"x" * 50))])])
+        log.write([log.batch([Floor(0, 1, log._index.slots[0].last_index, 2)])])
+    truth = found(recover(disk))
+    [name] = segment_names(disk, FOLDER)
+    headers = list(SharedReader(disk, f"{FOLDER}/{name}").records(0, is_first=True, is_last=True))[:2]
+    for record in headers:
+        for at in range(record.offset, record.offset + record.size):
+            recovered = recover(flipped(disk, f"{FOLDER}/{name}", at))
+            assert damaged(recovered) == set(), f"byte {at}"
+            assert found(recovered) == truth, f"byte {at}"
+
+
+def test_consecutive_records_in_the_newest_segment_are_named_by_a_long_trail() -> None:
+    """No header comes behind them. Whatever windows they lie in, one long trail goes back far enough."""
+    disk = MemoryDisk()
+    log, _ = open_shared_log(disk, window_bytes=500)
+    log.write([log.batch([OpenSlot(slot, 1, f"t{slot}", 1) for slot in range(40)])])
+    writers: dict[int, int] = {}
+    for turn in range(60):
+        log.write([log.batch([items(turn % 40, (1, 1 + turn // 40, b"data"))])])
+        writers[log._sequence] = turn % 40
+    [name] = segment_names(disk, FOLDER)
+    path = f"{FOLDER}/{name}"
+    records = list(SharedReader(disk, path).records(0, is_first=True, is_last=True))
+    # The slots 20 to 39 write once, in the first 43 records. Behind those there are three windows.
+    for first in range(25, 37):
+        lost = records[first : first + 3]
+        after = disk.copy()
+        size = lost[-1].offset + lost[-1].size - lost[0].offset
+        assert size < 500
+        after.files[path].content[lost[0].offset : lost[0].offset + size] = bytes(size)
+        recovered = recover(after)
+        assert damaged(recovered) == {writers[record.sequence] for record in lost}
+        assert len(recovered.damage) == 1
+
+
+def test_a_lost_drop_is_named_after_a_restart_as_well() -> None:
+    """The first trail of a process states all slots, also those that have ended."""
+    disk = MemoryDisk()
+    log, _ = open_shared_log(disk)
+    log.write([log.batch([OpenSlot(0, 1, "t0", 1), OpenSlot(1, 1, "t1", 1)])])
+    start = log._position
+    log.write([log.batch([Drop(0, 1)])])
+    log.write([log.batch([items(1, (1, 1, b"data"))])])
+    end = log._position
+    log.close()
+    log, _ = open_shared_log(disk)
+    log.write([log.batch([items(1, (1, 2, b"data"))])])
+    [name] = segment_names(disk, FOLDER)
+    disk.files[f"{FOLDER}/{name}"].content[start:end] = bytes(end - start)
+    assert damaged(recover(disk)) == {0, 1}
+
+
+def test_a_segment_that_comes_back_changes_nothing() -> None:
+    """Somebody moved the newest segment away and puts it back after the log has gone on without it."""
+    history = History(5, 60)
+    names = segment_names(history.disk, FOLDER)
+    newest = f"{FOLDER}/{names[-1]}"
+    disk = history.disk.copy()
+    away = disk.files.pop(newest)
+    log, recovered = open_shared_log(disk, segment_bytes=SEGMENT_BYTES, window_bytes=WINDOW_BYTES)
+    lost = damaged(recovered)
+    fresh = log.next_slot() + 100
+    log.write([log.batch([OpenSlot(fresh, 1, "new", 1)])])
+    log.close()
+    assert newest not in disk.files
+    disk.files[newest] = away
+    again = recover(disk)
+    assert damaged(again) == lost
+    assert set(again.slots) == {*lost, fresh}
+
+
+def test_the_last_record_is_durable_before_the_log_goes_on_elsewhere() -> None:
+    """It was read, so its slot counts on it; but the sync of an earlier process may have failed."""
+    disk = MemoryDisk()
+    log, _ = open_shared_log(disk)
+    log.write([log.batch([OpenSlot(0, 1, "t0", 1), OpenSlot(1, 1, "t1", 1)])])
+    log.write([log.batch([items(0, (1, 1, b"damaged"))])])
+    start = log._position
+    log.write([log.batch([items(1, (1, 1, b"never synced"))])])
+    end = log._position
+    [name] = segment_names(disk, FOLDER)
+    disk = flipped(disk, f"{FOLDER}/{name}", start - 1)
+    file = disk.files[f"{FOLDER}/{name}"]
+    file.synced = bytes(file.content[:start]) + bytes(end - start) + bytes(file.content[end:])
+    _, recovered = open_shared_log(disk)
+    assert damaged(recovered) == {0}
+    assert [entry.data for entry in recovered.slots[1].entries] == [b"never synced"]
+    assert [entry.data for entry in recover(disk.power_cut()).slots[1].entries] == [b"never synced"]
+    assert damaged(recover(disk.power_cut())) == {0}
+
+
+def test_damage_under_a_running_log_is_found_when_entries_are_read() -> None:
+    disk = MemoryDisk()
+    log, _ = open_shared_log(disk)
+    log.write([log.batch([OpenSlot(0, 1, "t0", 1), items(0, (1, 1, b"whole"), (1, 2, b"spoiled"))])])
+    [name] = segment_names(disk, FOLDER)
+    disk.files[f"{FOLDER}/{name}"].content[log._position - 2] ^= 1
+    with pytest.raises(CorruptRecord, match="a block with a matching checksum"):
+        log.entries(0)

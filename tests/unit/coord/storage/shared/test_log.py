@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import select
 from random import Random
 
 import pytest
@@ -29,8 +30,9 @@ from coord.storage.shared.items import (
 from coord.storage.shared.log import SharedLog, open_shared_log
 from coord.storage.shared.recovery import FOLDER, recover
 from coord.storage.wal import open_wal
-from coord.storage.writer import InlineWriter
+from coord.storage.writer import InlineWriter, ThreadWriter
 from tests.support.disks import MemoryDisk
+from tests.support.helpers import eventually
 from tests.unit.coord.storage.shared.model import Model, apply, found, items, shapes, some_changes
 
 
@@ -370,3 +372,62 @@ def test_the_model_itself() -> None:
     apply(model, SlotItems(0, 1, HardStateItem(2, 1), []))
     apply(model, Floor(0, 1, 5, 2))
     assert model[0].shape() == ("t", 1, 1, (2, 1), Position(5, 2), Position(5, 2), [])
+
+
+def test_the_number_of_a_dropped_slot_is_remembered_without_a_trace_of_it() -> None:
+    """The highest slot was dropped, and the segments that told of it are gone."""
+    disk = MemoryDisk()
+    log = opened(disk, 2, segment_bytes=500)
+    write(log, Drop(1, 1))
+    first = 1
+    while log._segments[0].number < 4:
+        fill(log, [0], first, first + 5)
+        write(log, Floor(0, 1, first + 5, 1))
+        log.prune(first)
+        first += 6
+    log.close()
+    log, recovered = open_shared_log(disk.power_cut(), segment_bytes=500)
+    assert (log.next_slot(), recovered.next_slot, list(recovered.slots)) == (2, 2, [0])
+
+
+@pytest.mark.parametrize("content", [b"", b"RKW1 and half a header", bytes(100)])
+def test_a_segment_without_a_header_is_removed(content: bytes) -> None:
+    """A rotation was cut short: nothing was acknowledged in the new segment."""
+    disk = MemoryDisk()
+    log = opened(disk, 1)
+    fill(log, [0], 1, 3)
+    torn = f"{FOLDER}/{2:016x}.log"
+    disk.open(torn, create=True).write_at(0, content)
+    log, recovered = open_shared_log(disk)
+    assert torn not in disk.files
+    assert "removed a segment without a header" in recovered.cut
+    assert (indexes(recovered, 0), recovered.damage) == ([1, 2, 3], [])
+    fill(log, [0], 4, 4)
+    assert indexes(recover(disk.power_cut()), 0) == [1, 2, 3, 4]
+
+
+def test_the_writers_thread_writes_and_prunes() -> None:
+    """The store's writer takes this log as it is: turns that wait share a record, pruning follows the floors."""
+    disk = MemoryDisk()
+    log = opened(disk, 2, segment_bytes=600)
+    writer, told = ThreadWriter(log), Told()
+    writer.start(told)
+    number = 0
+    for index in range(1, 31):
+        number = writer.submit(log.batch([items(slot, (1, index, b"data")) for slot in (0, 1)]))
+        writer.flush()
+
+    def is_told(wanted: int) -> bool:
+        if select.select([writer.done_fd], [], [], 0.01)[0]:
+            writer.collect()
+        return told.persisted == wanted
+
+    eventually(lambda: is_told(number))
+    number = writer.submit(log.batch([Floor(slot, 1, 30, 1) for slot in (0, 1)]))
+    writer.flush()
+    eventually(lambda: is_told(number))
+    writer.prune(number)
+    eventually(lambda: log.segment_count() == 1, what="pruning")
+    writer.close()
+    recovered = recover(disk.power_cut())
+    assert {slot.last for slot in recovered.slots.values()} == {Position(30, 1)}
