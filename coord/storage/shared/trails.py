@@ -25,7 +25,7 @@ class Trails:
         self._window_bytes = window_bytes
         #: Pieces of the window before this one, of this one, and of the last record; since which records.
         self._older = pieces
-        self._older_since = 0
+        self._older_since = 1
         self._recent: dict[int, bytes] = {}
         self._recent_since = sequence + 1
         self._last: list[bytes] = []
