@@ -38,6 +38,7 @@ from regions.records.model import (
     TabletState,
     TransitionRecord,
 )
+from regions.records.replica_key import parse_replica_key, replica_key
 from regions.replication.config import first_members
 from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
 from regions.replication.heartbeat_steps import Facts, ReportAction, closing, steps_for, updated
@@ -227,7 +228,7 @@ class Keeper:
         """A server's answers: they say where to look, and why it cannot."""
         waiting: dict[str, MemberWork] = {work.key: work for work in self._orders.take(batch)}
         for result in results:
-            key = f"{result.region_id}-{result.replica}"
+            key = replica_key(result.region_id, result.replica)
             tablet, work = self._find(key)
             if tablet is None or work is None or waiting.get(key) is not work or work.order is None:
                 continue
@@ -583,9 +584,9 @@ class Keeper:
         return fate_of(work.transition, uuid, [] if server is None else [server.incarnation])
 
     def _find(self, key: str) -> tuple[Tablet | None, MemberWork | None]:
-        region_id, _, number = key.rpartition("-")
+        region_id, number = parse_replica_key(key)
         tablet = self.tablets.get(region_id)
-        return tablet, None if tablet is None else tablet.work.get(int(number))
+        return tablet, None if tablet is None else tablet.work.get(number)
 
     def _emit(self, effect: KeeperEffect) -> None:
         self._effects.append(effect)

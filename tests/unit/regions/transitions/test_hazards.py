@@ -157,7 +157,7 @@ def test_a_damaged_region_is_closed_and_parked() -> None:
     replica = cluster.assigner.world.replicas["r1-0"]
     said = explain(replica, cluster.assigner.world, cluster.config, cluster.now)
     assert said.actor is NextActor.OPERATOR
-    assert "because it is damaged: row 'b' is damaged" in said.headline
+    assert "because its rows are damaged: row 'b' is damaged" in said.headline
     cluster.successor()
     cluster.pass_time(30_000, 5_000)
     assert found(cluster).parked
