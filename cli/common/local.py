@@ -265,7 +265,7 @@ def environment() -> dict[str, str]:
 def local_cluster_id(cluster: LocalCluster) -> str:
     """Return the cluster's id as its region servers have noted it; "" if none of them has joined it yet."""
     for daemon in cluster.servers:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, ValueError):
             noted = msgspec.json.decode((Path(daemon.data_dir) / "instance.json").read_bytes(), type=_Noted)
             if noted.cluster_id:
                 return noted.cluster_id
@@ -303,7 +303,7 @@ def read_cluster(data_dir: Path) -> LocalCluster | None:
         return None
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # not JSON, not UTF-8, or other fields
         raise CliError(
             f"{path} is not a cluster description: {error}", "Give another --data-dir, or name the store with --store."
         ) from error

@@ -136,7 +136,7 @@ def _read(directory: Path) -> InstanceRecord | None:
         return None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # not JSON, not UTF-8, or other fields
         raise ConfigError(
             f"{path} is not the identity of a region server ({error}); remove it to make a new one"
         ) from error

@@ -107,9 +107,10 @@ def test_directory_without_cluster_says_how_to_get_one(tmp_path: Path) -> None:
     assert "rk up" in caught.value.hint
 
 
-def test_unreadable_description_is_one_clear_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b'{"format_version": "\xff"}', b"[]"])
+def test_unreadable_description_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     """A file that is something else is named."""
-    (tmp_path / "cluster.json").write_text("{")
+    (tmp_path / "cluster.json").write_bytes(content)
     with pytest.raises(CliError, match="cluster description"):
         read_cluster(tmp_path)
 

@@ -60,6 +60,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"not json", "not the identity"),
+        (b'{"format":1,"uuid":"\xff","start_code":1}', "not the identity"),
         (b'{"uuid":"x","kind":"master"}', "not the identity"),
         (msgspec.json.encode({"format": 2, "uuid": "x", "start_code": 0}), "format 2"),
     ],
