@@ -7,6 +7,10 @@
 The lock allows a server to remove the registration of its own former start at once: while it holds the lock, no other
 process with this identity runs on this machine. The cluster id prevents a server that was started with the wrong store
 or root from joining a cluster that does not know its regions (FN-04).
+
+Format 2 is that of a directory with tablets (docs/tablets.md): its identity is worth more, because it votes. The record
+then has a checksum, and the inode of the lock file, by which a copy of the directory is recognized. A build that knows
+format 1 only does not start on such a directory.
 """
 
 from __future__ import annotations
@@ -18,22 +22,30 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from crc32c import crc32c
 
 from coord.errors import ConfigError
 from regions.records.model import Incarnation
 
 FORMAT: Final = 1
+#: Of a directory that holds tablets, or has held some.
+FORMAT_TABLETS: Final = 2
 _LOCK: Final = "lock"
+#: An operator creates this file to accept a directory that was moved.
+MOVED: Final = "moved-here"
 _RECORD: Final = "instance.json"
 
 
-class InstanceRecord(msgspec.Struct):
+class InstanceRecord(msgspec.Struct, omit_defaults=True):
     """Content of instance.json. `start_code` is the highest one used so far."""
 
     format: int
     uuid: str
     start_code: int
     cluster_id: str = ""
+    #: In format 2: the inode of the lock file, and crc32c over the record with 0 in place of the checksum.
+    lock_inode: int | None = None
+    crc: int | None = None
 
 
 class Instance:
@@ -107,13 +119,47 @@ class Instance:
         self._write()
         return Incarnation(self._record.uuid, self._record.start_code)
 
+    # --- tablets ---
+
+    @property
+    def directory(self) -> Path:
+        """The data directory."""
+        return self._directory
+
+    @property
+    def noted_inode(self) -> int | None:
+        """The inode that the lock file had when the directory got its tablets; None if it never had any."""
+        return self._record.lock_inode
+
+    def inode(self) -> int:
+        """Return the inode of the lock file."""
+        return os.fstat(self._lock_fd).st_ino
+
+    def is_accepted_here(self) -> bool:
+        """Return True if an operator has declared that the directory was moved here."""
+        return (self._directory / MOVED).exists()
+
+    def hold_tablets(self) -> None:
+        """Record durably that the directory holds tablets, and holds them here. Call this before the first tablet.
+
+        Raises:
+            ConfigError: the record cannot be written.
+        """
+        inode = self.inode()
+        if self._record.lock_inode != inode:
+            self._record.format = FORMAT_TABLETS
+            self._record.lock_inode = inode
+            self._write()
+        # Last: a copy of the directory must not have the operator's word with it.
+        (self._directory / MOVED).unlink(missing_ok=True)
+
     def close(self) -> None:
         """Release the lock."""
         os.close(self._lock_fd)
 
     def _write(self) -> None:
         try:
-            write_durably(self._directory / _RECORD, msgspec.json.encode(self._record))
+            write_durably(self._directory / _RECORD, encode_record(self._record))
         except OSError as error:
             raise ConfigError(f"{self._directory / _RECORD} cannot be written: {error.strerror}") from error
 
@@ -128,6 +174,17 @@ def _lock(fd: int, directory: Path) -> None:
     os.pwrite(fd, str(os.getpid()).encode(), 0)
 
 
+def encode_record(record: InstanceRecord) -> bytes:
+    """Return the content of instance.json."""
+    if record.format == FORMAT_TABLETS:
+        record.crc = _checksum(record)
+    return msgspec.json.encode(record)
+
+
+def _checksum(record: InstanceRecord) -> int:
+    return int(crc32c(msgspec.json.encode(msgspec.structs.replace(record, crc=0))))
+
+
 def _read(directory: Path) -> InstanceRecord | None:
     path = directory / _RECORD
     try:
@@ -137,12 +194,24 @@ def _read(directory: Path) -> InstanceRecord | None:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:  # not JSON, not UTF-8, or other fields
+        raise ConfigError(f"{path} is not the identity of a region server ({error}); {_advice(directory)}") from error
+    if record.format not in (FORMAT, FORMAT_TABLETS):
         raise ConfigError(
-            f"{path} is not the identity of a region server ({error}); remove it to make a new one"
-        ) from error
-    if record.format != FORMAT:
-        raise ConfigError(f"{path} has format {record.format}; this program supports format {FORMAT}")
+            f"{path} has format {record.format}; this program supports formats {FORMAT} and {FORMAT_TABLETS}"
+        )
+    if record.crc != (_checksum(record) if record.format == FORMAT_TABLETS else None):
+        raise ConfigError(f"{path} is damaged: its checksum is wrong; {_advice(directory)}")
     return record
+
+
+def _advice(directory: Path) -> str:
+    """Return what to do about an unreadable identity."""
+    if (directory / "tablet-meta").is_dir():
+        return (
+            f"nothing was changed. The tablets in {directory} belong to that identity: restore the file, or move the"
+            " directory away and start this server with an empty one"
+        )
+    return "remove it to make a new one"
 
 
 def write_durably(path: Path, data: bytes) -> None:

@@ -7,6 +7,7 @@ superblock.py       what the disk holds of a tablet; the next superblock of each
 consensus_meta.py   configuration, term and vote
 steps.py            creation, deletion and burning as lists of effects
 startup.py          what a start finds, and what it does: the table that decides
+instance.py         whether a data directory may be used at all
 exported_log.py     the log of a former replica as a file of its own
 files.py            the shell: reads what is there, carries the effects out
 

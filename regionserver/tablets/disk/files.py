@@ -19,12 +19,15 @@ from twisted.logger import Logger
 from coord.env import Disk
 from coord.errors import ConfigError
 from coord.storage.shared.items import Change, Drop, OpenSlot, RecoveredSlot
+from regionserver.session.instance import MOVED, Instance
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta, decode_meta, encode_meta
 from regionserver.tablets.disk.exported_log import encode_log
+from regionserver.tablets.disk.instance import DirectorySeen, check_directory, check_tablets
 from regionserver.tablets.disk.layout import (
     BLOCKS,
     DATABASE,
     FOLDERS,
+    LOG,
     METAS,
     QUARANTINE,
     ROWS,
@@ -97,6 +100,20 @@ class TabletFiles:
         for folder in FOLDERS:
             self._disk.make_folder(folder)
 
+    def admit(self, instance: Instance) -> None:
+        """Raise ConfigError unless the directory is where, and what, its identity says. Call this before `prepare`."""
+        missing = [folder for folder in (BLOCKS, METAS, LOG, ROWS) if self._is_missing(folder)]
+        seen = DirectorySeen(
+            str(instance.directory),
+            instance.inode(),
+            instance.noted_inode,
+            instance.is_accepted_here(),
+            missing,
+            len(self._tablets_in(BLOCKS)),
+            len([name for name in self._names(LOG) if name.endswith(".log")]),
+        )
+        check_directory(seen, MOVED)
+
     def survey(self, slots: dict[int, RecoveredSlot], judge: RowsJudge) -> Survey:
         """Return what there is of each tablet. Nothing is changed.
 
@@ -147,11 +164,12 @@ class TabletFiles:
 
         Raises:
             NewerFormat: A newer build has written a file; nothing was changed.
-            ConfigError: A file cannot be read; nothing was changed.
+            ConfigError: A file cannot be read, or the files belong to another server; nothing was changed.
             StorageError: The shared log cannot be written.
             OSError: A file cannot be written.
         """
         found = self.survey(slots, judge)
+        check_tablets(self._disk.where("").rstrip("/"), server, found.tablets)
         self._remove_temporaries()
         decisions = [decide(one, server, at_ms) for one in found.tablets]
         for decision in decisions:
@@ -196,6 +214,13 @@ class TabletFiles:
 
     def _tablets_in(self, folder: str) -> list[str]:
         return [name for name in self._names(folder) if is_tablet(name)]
+
+    def _is_missing(self, folder: str) -> bool:
+        try:
+            self._disk.names(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        return False
 
     def _names(self, folder: str) -> list[str]:
         try:

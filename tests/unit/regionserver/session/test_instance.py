@@ -62,7 +62,8 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         (b"not json", "not the identity"),
         (b'{"format":1,"uuid":"\xff","start_code":1}', "not the identity"),
         (b'{"uuid":"x","kind":"master"}', "not the identity"),
-        (msgspec.json.encode({"format": 2, "uuid": "x", "start_code": 0}), "format 2"),
+        (msgspec.json.encode({"format": 3, "uuid": "x", "start_code": 0}), "format 3"),
+        (msgspec.json.encode({"format": 2, "uuid": "x", "start_code": 0}), "damaged"),
     ],
 )
 def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path, content: bytes, message: str) -> None:

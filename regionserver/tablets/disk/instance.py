@@ -1,0 +1,103 @@
+"""Whether a data directory may be used: its own identity, its own tablets, its own log. Pure.
+
+A replica's files are worth a vote, so they must never be used twice or by another server. A server therefore refuses,
+and changes nothing, when it finds
+
+- a copy of a directory: the lock file has another inode than the one noted when the directory got its first tablet;
+- tablets without the identity to which they belong, or an identity whose tablets are gone;
+- tablets of another server;
+- READY tablets none of which the shared log knows, or no shared log at all (TC-18).
+
+A single damaged file is none of this: it costs its tablet (startup.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from coord.errors import ConfigError
+from regionserver.tablets.disk.layout import BLOCKS, LOG
+from regionserver.tablets.disk.life import DataState
+from regionserver.tablets.disk.startup import Found
+from regionserver.tablets.disk.superblock import Superblock
+
+#: Names of tablets in a message; more are counted.
+_NAMED_MAX: Final = 3
+_NEW_SERVER: Final = (
+    "to give up this server's replicas, move the directory away and start with an empty one: the server gets a new"
+    " identity, and its replicas are replaced"
+)
+
+
+class DirectorySeen(NamedTuple):
+    """What there is of a data directory before anything in it is read."""
+
+    #: The directory, for messages.
+    path: str
+    #: Inode of the lock file, and the one noted in instance.json, None if the directory never had tablets.
+    inode: int
+    noted_inode: int | None
+    #: An operator has declared that the directory was moved here.
+    is_accepted: bool
+    #: Folders of tablets that are missing.
+    missing: Sequence[str]
+    #: Superblocks, and files of the shared log.
+    blocks: int
+    segments: int
+
+
+def check_directory(seen: DirectorySeen, moved_file: str) -> None:
+    """Raise ConfigError unless the directory is where, and what, its identity says.
+
+    `moved_file` is the name of the file by which an operator accepts a moved directory.
+    """
+    if seen.noted_inode is None:
+        if seen.blocks:
+            raise ConfigError(
+                f"{seen.path} holds {seen.blocks} tablets, and its instance.json is not theirs: nothing was changed;"
+                f" restore instance.json; {_NEW_SERVER}"
+            )
+        return
+    if seen.missing:
+        raise ConfigError(
+            f"{seen.path}/{seen.missing[0]} is gone, and this server has had tablets: nothing was changed; put the"
+            f" folder back; {_NEW_SERVER}"
+        )
+    if not seen.segments:
+        raise ConfigError(
+            f"{seen.path}/{LOG} has no log, and this server has promised votes in it: nothing was changed; put the log"
+            f" back; {_NEW_SERVER}"
+        )
+    if seen.inode != seen.noted_inode and not seen.is_accepted:
+        raise ConfigError(
+            f"{seen.path} is a copy: the original's lock file had inode {seen.noted_inode}, this one has {seen.inode}."
+            " Nothing was changed. Two servers with one identity vote twice and lose acknowledged rows: start the"
+            f" server on the original. If the directory was moved, and nothing will ever start on the original again,"
+            f" create {seen.path}/{moved_file} and start once more"
+        )
+
+
+def check_tablets(path: str, server: str, found: Sequence[Found]) -> None:
+    """Raise ConfigError if the superblocks belong to another server, or the log is not that of the tablets."""
+    blocks = [one.block for one in found if isinstance(one.block, Superblock)]
+    foreign = [block for block in blocks if block.server != server]
+    if foreign:
+        raise ConfigError(
+            f"{path}/{BLOCKS} has superblocks of server {foreign[0].server}"
+            f" ({_names(block.tablet for block in foreign)}), and this is server {server}: nothing was changed; put"
+            f" each server's files back into its own directory; {_NEW_SERVER}"
+        )
+    ready = [one for one in found if isinstance(one.block, Superblock) and one.block.data_state is DataState.READY]
+    if ready and not any(one.own_slot() for one in ready):
+        raise ConfigError(
+            f"{path}/{LOG} knows none of the {len(ready)} replicas of this server"
+            f" ({_names(one.tablet for one in ready)}): it is another log; nothing was changed; put the right one back;"
+            f" {_NEW_SERVER}"
+        )
+
+
+def _names(tablets: Iterable[str]) -> str:
+    names = sorted(tablets)
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
