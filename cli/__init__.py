@@ -7,5 +7,6 @@ up/        a whole cluster on this machine
 store/     `rk coord`
 plan/      `rk plan`
 drill/     `rk drill`
+debug/     `rk debug`: files of stopped daemons
 tables.py, regions.py, server.py, master.py, balance.py, data.py, simulate.py: one command group each
 """

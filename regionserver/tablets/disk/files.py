@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from twisted.logger import Logger
 
 from coord.env import Disk
-from coord.errors import ConfigError
+from coord.errors import ConfigError, StorageError
 from coord.storage.shared.items import Change, Drop, OpenSlot, RecoveredSlot
 from regionserver.session.instance import MOVED, Instance
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta, decode_meta, encode_meta
@@ -31,6 +31,7 @@ from regionserver.tablets.disk.layout import (
     METAS,
     QUARANTINE,
     ROWS,
+    STEADY,
     block_path,
     is_tablet,
     meta_path,
@@ -128,10 +129,10 @@ class TabletFiles:
         blocks = {name: self.read_block(name) for name in self._tablets_in(BLOCKS)}
         metas = {name: self.read_meta(name) for name in self._tablets_in(METAS)}
         rows: dict[str, list[RowsFound]] = {}
-        for name in self._names(ROWS):
-            parsed = parse_rows_name(name)
-            if parsed is not None and parsed.suffix == DATABASE:
-                rows.setdefault(parsed.tablet, []).append(judge(parsed.tablet, parsed.generation))
+        parsed = [one for one in map(parse_rows_name, self._names(ROWS)) if one is not None]
+        # A steady point without rows shows that the rows are lost.
+        for tablet, generation in sorted({one[:2] for one in parsed if one.suffix in (DATABASE, STEADY)}):
+            rows.setdefault(tablet, []).append(judge(tablet, generation))
         quarantined: dict[str, list[int]] = {}
         for name in self._names(QUARANTINE):
             former = parse_quarantine_name(name)
@@ -348,8 +349,14 @@ class TabletFiles:
         contents = self._slots.contents(slot)
         if contents is None:
             return
+        try:
+            entries = contents.entries
+        except (StorageError, OSError) as error:
+            # A slot with damage must not stop the server. Its segments stay as long as another slot needs them.
+            log.error("slot {slot} cannot be exported, its entries are lost: {error}", slot=slot, error=error)
+            entries = []
         folder, _, name = target.rpartition("/")
-        parts = encode_log(contents.hard_state, contents.floor, contents.last, contents.entries)
+        parts = encode_log(contents.hard_state, contents.floor, contents.last, entries)
         self._write_temporary(folder, name, parts)
         self._disk.rename(f"{folder}/{TEMPORARY}{name}", target)
         self._disk.sync_folder(folder)

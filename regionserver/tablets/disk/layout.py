@@ -3,9 +3,9 @@
     tablet-meta/<tablet>                         superblock
     consensus-meta/<tablet>                      consensus metadata
     wals/                                        the shared log
-    data/<tablet>.<generation>.mdb               rows; beside them .mdb-lock (LMDB's), .steady (last durable state)
-    quarantine/<tablet>.<generation>/            superblock, consensus-meta, log/, rows.mdb, rows.steady
-    quarantine/.slot-<slot>/                     log/ of a slot that no tablet claims
+    data/<tablet>.<generation>.mdb               rows; beside them .mdb.steady, .mdb.used, .mdb-lock
+    quarantine/<tablet>.<generation>/            superblock, consensus-meta, log, rows.mdb, rows.mdb.steady
+    quarantine/.slot-<slot>/                     log of a slot that no tablet claims
 
 A tablet's name never begins with a dot and may contain dots, so a generation is read from the right, and the names of
 temporary files begin with a dot. All paths are relative to the data directory, with `/`.
@@ -35,12 +35,13 @@ SAVED_ROWS: Final = "rows"
 TABLET: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 GENERATION_MAX: Final = (1 << 32) - 1
 
-#: Suffixes of the files of rows, in the order in which they move to quarantine: while the file itself is there, the
-#: move is not finished. LMDB's lock file does not move: it means nothing without its process.
-STEADY: Final = ".steady"
+#: Suffixes of the files of rows: the steady point, the rows, LMDB's lock file, the count of deaths with the file open.
+#: The last two mean nothing without the process that they are of; they do not move to quarantine.
+STEADY: Final = ".mdb.steady"
 DATABASE: Final = ".mdb"
 DATABASE_LOCK: Final = ".mdb-lock"
-_ROWS_FILE: Final = re.compile(rf"({TABLET.pattern})\.([1-9][0-9]{{0,9}})(\.mdb|\.mdb-lock|\.steady)")
+DATABASE_USED: Final = ".mdb.used"
+_ROWS_FILE: Final = re.compile(rf"({TABLET.pattern})\.([1-9][0-9]{{0,9}})(\.mdb|\.mdb-lock|\.mdb\.steady|\.mdb\.used)")
 _FORMER: Final = re.compile(rf"({TABLET.pattern})\.([1-9][0-9]{{0,9}})")
 
 

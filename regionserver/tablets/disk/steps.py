@@ -23,6 +23,7 @@ from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.layout import (
     DATABASE,
     DATABASE_LOCK,
+    DATABASE_USED,
     SAVED_BLOCK,
     SAVED_LOG,
     SAVED_META,
@@ -159,7 +160,8 @@ def set_aside(tablet: str, slots: Sequence[SlotName], rows: Sequence[int]) -> li
     for generation in rows:
         folder = quarantine_path(tablet, generation)
         effects.append(MakeFolder(folder))
-        effects.append(RemoveFile(rows_path(tablet, generation, DATABASE_LOCK)))
+        for suffix in (DATABASE_LOCK, DATABASE_USED):
+            effects.append(RemoveFile(rows_path(tablet, generation, suffix)))
         for suffix in (STEADY, DATABASE):
             effects.append(MoveFile(rows_path(tablet, generation, suffix), f"{folder}/{SAVED_ROWS}{suffix}"))
     return effects
@@ -183,7 +185,7 @@ def giving_up(
             effects.append(DropSlot(*name))
     if block.generation in rows:
         # The database last: its name shows that there is something to remove.
-        for suffix in (DATABASE_LOCK, STEADY, DATABASE):
+        for suffix in (DATABASE_LOCK, DATABASE_USED, STEADY, DATABASE):
             effects.append(RemoveFile(rows_path(block.tablet, block.generation, suffix)))
     effects += set_aside(
         block.tablet,

@@ -11,7 +11,10 @@ from typing import Final
 
 from coord.storage.records import HardStateItem, LogItem
 from coord.storage.shared.items import BEGINNING, Change, Drop, OpenSlot, Position, RecoveredSlot, SlotError, SlotItems
+from coord.storage.shared.log import open_shared_log
+from coord.storage.shared.recovery import recover
 from regionserver.tablets.disk.files import TabletFiles
+from regionserver.tablets.disk.joined import StartingSlots
 from regionserver.tablets.disk.layout import DATABASE, STEADY, rows_path
 from regionserver.tablets.disk.startup import Decision, RowsFound
 from regionserver.tablets.disk.steps import creation
@@ -77,9 +80,13 @@ class Server:
 
     def __init__(self, seed: int) -> None:
         self.disk = SimDisk("data", SeededRandom(seed), lambda: 0)
-        self.slots = SlotStore()
+        self.slots = self.open_slots()
         self.files = TabletFiles(self.disk, self.slots)
         self.files.prepare()
+
+    def open_slots(self) -> SlotStore | StartingSlots:
+        """Return the shared log of a new server."""
+        return SlotStore()
 
     def lives(self) -> None:
         """Make member 2 of the tablet, let it write entries and rows."""
@@ -103,7 +110,12 @@ class Server:
 
     def start(self) -> list[Decision]:
         """Start a server on what is there."""
-        return TabletFiles(self.disk, self.slots).start(self.slots.slots, self.judge, SERVER, 9000)
+        return TabletFiles(self.disk, self.slots).start(self.live(), self.judge, SERVER, 9000)
+
+    def live(self) -> dict[int, RecoveredSlot]:
+        """Return the slots that live."""
+        assert isinstance(self.slots, SlotStore)
+        return dict(self.slots.slots)
 
     def judge(self, tablet: str, generation: int) -> RowsFound:
         """Rows that are not what was written are damaged."""
@@ -124,21 +136,44 @@ class Server:
                 raise PowerCut
             left -= 1
 
-        self.disk.step = self.slots.step = step
+        self.disk.step = step
+        if isinstance(self.slots, SlotStore):
+            self.slots.step = step
 
     def power_is_back(self) -> None:
+        self.disk.step = lambda: None
+        if isinstance(self.slots, SlotStore):
+            self.slots.step = lambda: None
         self.disk.power_cut()
-        self.disk.step = self.slots.step = lambda: None
+
+
+class LogServer(Server):
+    """A server with the real shared log."""
+
+    def open_slots(self) -> StartingSlots:
+        self._log, found = open_shared_log(self.disk)
+        self._live = found.slots
+        return StartingSlots(self._log)
+
+    def start(self) -> list[Decision]:
+        self.slots = self.open_slots()
+        self.files = TabletFiles(self.disk, self.slots)
+        return self.files.start(self._live, self.judge, SERVER, 9000)
+
+    def live(self) -> dict[int, RecoveredSlot]:
+        found = recover(self.disk).slots
+        assert not [slot.damage for slot in found.values() if slot.damage]
+        return found
 
 
 def cut_everywhere(
-    prepare: Callable[[Server], None], work: Callable[[Server], None], *, seeds: int = 6
+    prepare: Callable[[Server], None], work: Callable[[Server], None], *, seeds: int = 6, kind: type[Server] = Server
 ) -> Iterator[tuple[Server, str, bool]]:
     """Yield the server behind a power cut at each step of `work`, where it was, and whether the work had ended."""
     for seed in range(seeds):
         steps = 0
         while True:
-            server = Server(seed * 1000 + steps)
+            server = kind(seed * 1000 + steps)
             prepare(server)
             server.cut_power_after(steps)
             try:

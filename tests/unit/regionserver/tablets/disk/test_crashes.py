@@ -7,6 +7,9 @@ from typing import Final
 
 import pytest
 
+from coord.errors import CorruptRecord
+from coord.storage.records import LogItem
+from coord.storage.shared.items import RecoveredSlot
 from regionserver.tablets.disk import superblock
 from regionserver.tablets.disk.exported_log import read_log
 from regionserver.tablets.disk.files import TEMPORARY
@@ -15,7 +18,15 @@ from regionserver.tablets.disk.life import DataState, RunState
 from regionserver.tablets.disk.startup import Decision
 from regionserver.tablets.disk.steps import creation, deletion, forgetting, giving_up
 from regionserver.tablets.disk.superblock import Memory, Superblock, encode_block
-from tests.unit.regionserver.tablets.disk.crashes import ROWS, STEADY_POINT, PowerCut, Server, cut_everywhere
+from tests.unit.regionserver.tablets.disk.crashes import (
+    ROWS,
+    STEADY_POINT,
+    LogServer,
+    PowerCut,
+    Server,
+    SlotStore,
+    cut_everywhere,
+)
 from tests.unit.regionserver.tablets.disk.examples import TABLET, meta, ready
 
 #: What the slot of `Server.lives` holds.
@@ -112,9 +123,9 @@ def at_rest(server: Server, where: str) -> tuple[RunState | None, Superblock | N
     generations = {parsed.generation for parsed in map(parse_rows_name, server.disk.names("data")) if parsed}
     if block is not None and block.data_state is DataState.READY:
         assert generations <= {block.generation}, where
-        assert list(server.slots.slots) == [block.slot], where
+        assert list(server.live()) == [block.slot], where
     else:
-        assert (generations, server.slots.slots) == (set(), {}), where
+        assert (generations, server.live()) == (set(), {}), where
     return run, block
 
 
@@ -123,7 +134,7 @@ def all_bytes(server: Server, where: str) -> None:
     contents = server.contents()
     assert ROWS in contents.values(), where
     assert STEADY_POINT in contents.values(), where
-    if not server.slots.slots:
+    if not server.live():
         logs = [path for path in contents if path.startswith("quarantine/") and path.endswith("/log")]
         assert [len(read_log(server.disk, path).entries) for path in logs] == [30], where
         found = read_log(server.disk, logs[0])
@@ -242,3 +253,70 @@ def test_damaged_rows_cost_no_memory_and_stay_where_they_are() -> None:
     run, block = at_rest(server, "damaged rows")
     assert (run, block) == (RunState.FAILED, ready())
     assert server.contents() == before
+
+
+# --- with the real shared log -----------------------------------------------------------------------------------------
+
+
+def test_a_creation_over_the_real_log() -> None:
+    seen = set()
+    for server, where, done in cut_everywhere(nothing, create, seeds=3, kind=LogServer):
+        run, block = at_rest(server, where)
+        seen.add(run)
+        assert (run, block) == ((None, None) if run is None else (RunState.ASLEEP, ready())), where
+        assert run or not done, where
+    assert seen == {None, RunState.ASLEEP}
+
+
+def test_a_deletion_over_the_real_log() -> None:
+    seen = set()
+    for server, where, done in cut_everywhere(lives, delete, seeds=3, kind=LogServer):
+        run, block = at_rest(server, where)
+        assert block is not None
+        seen.add(run)
+        assert block.memory == (PROMISED if run is RunState.TOMBSTONE else None), where
+        assert run is RunState.TOMBSTONE or (run is RunState.ASLEEP and not done), where
+        all_bytes(server, where)
+    assert seen == {RunState.ASLEEP, RunState.TOMBSTONE}
+
+
+def test_burning_over_the_real_log() -> None:
+    for server, where, _ in cut_everywhere(flip(block_path(TABLET)), start, seeds=3, kind=LogServer):
+        run, block = at_rest(server, where)
+        assert run is RunState.LOST, where
+        assert block is not None
+        assert (block.is_lost, block.number) == (True, 2), where
+        assert block.generation > 3, where
+        all_bytes(server, where)
+
+
+def test_a_damaged_log_costs_the_tablet_its_number() -> None:
+    """The damage is in the entries of the slot; the log names the slot, and lets go of it."""
+    server = LogServer(1)
+    server.lives()
+    server.disk.power_cut()
+    log = next(path for path in server.disk.files if path.startswith("wals/"))
+    server.disk.flip(log, server.contents()[log].index(b"entry 17"), 1)
+    run, block = at_rest(server, "damaged log")
+    assert run is RunState.LOST
+    assert block is not None
+    assert "damage" in block.reason or "lost" in block.reason, block.reason
+    assert ROWS in server.contents().values()
+    assert server.live() == {}
+
+
+def test_a_slot_that_cannot_be_read_does_not_stop_the_server() -> None:
+    def unreadable() -> list[LogItem]:
+        raise CorruptRecord("wals/1.log", 100, "a record", "damage")
+
+    server = Server(1)
+    server.lives()
+    assert isinstance(server.slots, SlotStore)
+    former = server.slots.slots[9]
+    server.slots.slots[9] = RecoveredSlot(
+        TABLET, 2, 3, former.hard_state, former.floor, former.last, "bytes 1 to 9 are damaged", unreadable
+    )
+    run, block = at_rest(server, "unreadable slot")
+    assert run is RunState.LOST
+    assert block is not None
+    assert block.reason == "bytes 1 to 9 are damaged"

@@ -11,7 +11,7 @@ from regionserver.tablets.disk import layout
 @pytest.mark.parametrize("generation", [1, 12, layout.GENERATION_MAX])
 def test_a_name_says_whose_it_is(tablet: str, generation: int) -> None:
     assert layout.is_tablet(tablet)
-    for suffix in (layout.DATABASE, layout.DATABASE_LOCK, layout.STEADY):
+    for suffix in (layout.DATABASE, layout.DATABASE_LOCK, layout.STEADY, layout.DATABASE_USED):
         path = layout.rows_path(tablet, generation, suffix)
         folder, _, name = path.partition("/")
         assert folder == layout.ROWS

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from coord.errors import ConfigError
 from regionserver.tablets.disk import startup, steps
 from regionserver.tablets.disk.layout import BLOCKS
 from regionserver.tablets.disk.startup import BlockSeen, Unreadable
@@ -131,5 +132,6 @@ _PLANTED: Final[dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, find = _PLANTED[name]
     plant(monkeypatch)
-    with pytest.raises((AssertionError, LookupError)):
+    # ConfigError: the only tablet of a server without its slot looks like a server with another log.
+    with pytest.raises((AssertionError, LookupError, ConfigError)):
         find()

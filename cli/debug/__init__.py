@@ -1,0 +1,1 @@
+"""`rk debug`: the files of stopped daemons, in words."""

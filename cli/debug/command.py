@@ -1,0 +1,47 @@
+"""`rk debug`: where its commands are. They are imported when they run."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+#: Name of a command of `rk debug tablet`, its attribute in `cli.debug.tablet`, and one line of help.
+_TABLET: Final = {
+    "meta": ("meta", "The superblock of a tablet."),
+    "cmeta": ("cmeta", "The consensus metadata: number, members, term and vote."),
+    "log": ("log", "The tablet's entries in the shared log, or in its exported log."),
+    "verify": ("verify", "Check every file; say what a start would do."),
+}
+
+
+class _TabletGroup(click.Group):
+    """The commands of `_TABLET`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        """Return the names in the order of the table."""
+        return list(_TABLET)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one command; None for an unknown name."""
+        if cmd_name not in _TABLET:
+            return None
+        command = getattr(importlib.import_module("cli.debug.tablet"), _TABLET[cmd_name][0])
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[1]) for name, entry in _TABLET.items()])
+
+
+@click.group()
+def debug() -> None:
+    """The files of stopped daemons, in words. Nothing is written."""
+
+
+@debug.group(cls=_TabletGroup)
+def tablet() -> None:
+    """The tablets in the directory of a stopped region server (--data-dir). Nothing is written."""
