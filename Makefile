@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster power-cuts torture fuzz bench bench-plan bench-store clean docs
+.PHONY: help up install lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets power-cuts torture fuzz bench bench-plan bench-store clean docs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -84,6 +84,9 @@ soak-cluster: $(VENV)/installed-dev  ## simulate whole clusters from fresh seeds
 CUTS ?= 1000
 power-cuts: $(VENV)/installed-dev  ## simulate CUTS (1000) power cuts on the files of a tablet's rows; make test does 100
 	RK_PURE=1 RK_CUTS=$(CUTS) $(BIN)/python -m pytest -q tests/unit/regionserver/tablets/rows/test_power_cut.py
+
+soak-tablets: $(VENV)/installed-dev  ## simulate hosts of tablets from fresh seeds for SOAK_MINUTES (60)
+	$(BIN)/python -m tests.sim.tablets.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
 
 TORTURE_MINUTES ?= 10
 torture: $(VENV)/installed-dev $(VENV)/compiled  ## real ensembles under real faults for TORTURE_MINUTES (10); TORTURE="--seed 17" for options

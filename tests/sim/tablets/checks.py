@@ -1,0 +1,161 @@
+"""Invariants of one tablet over all servers, checked when something of them can have changed.
+
+Elections, log matching, commits and the history of applied entries are those of bare Raft groups
+(`tests.sim.raft.checks`). On top of them: rows and results are equal at equal indexes, a write happens once, what was
+acknowledged is there, promises are durable when they leave, and a number that lost its memory serves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from coord.raft.core import RaftCore
+from coord.raft.messages import APPEND_RESP, NORMAL, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, Message, Ready
+from regionserver.tablets.commands import CONDITION_FAILED, DONE, WriteOutcome, decode
+from regionserver.tablets.host.group import Group
+from simulation.checks.linearizable import KeyOperation, objection
+from tests.sim.history import Violation
+from tests.sim.raft.checks import Checker
+
+if TYPE_CHECKING:
+    from tests.sim.tablets.rows import RowsImage
+    from tests.sim.tablets.server import SimServer
+
+
+class Member:
+    """One replica, as the checks of Raft groups want to see it."""
+
+    def __init__(self, tablet: str, number: int, server: SimServer) -> None:
+        self.id = number
+        self.tablet = tablet
+        self.server = server
+        self.commit = 0
+        self.applied = 0
+        self.state = 0
+        #: This number has lost its memory: it must not promise or serve anything any more.
+        self.is_burned = False
+
+    def core_now(self) -> RaftCore:
+        """Return the core of a replica that runs."""
+        assert self.server.turn is not None, f"{self.server.name} is down"
+        return self.server.turn.groups[self.tablet].core
+
+    def holds(self, index: int, term: int, memory: int) -> bool:
+        """Return True if the entry is durable here, or was until it was lost."""
+        slot = self.server.slot_of(self.tablet)
+        return slot is not None and slot.holds(index, term)
+
+
+class TabletCheck:
+    """Everything that is known about the history of one tablet. Also the tracer of its groups."""
+
+    def __init__(self, tablet: str, members: dict[int, Member]) -> None:
+        self.tablet = tablet
+        self.members = members
+        self.raft = Checker()
+        #: Index -> digests of the rows after it.
+        self.fingerprints: dict[int, tuple[int, int, int]] = {}
+        #: (writer, number) -> index of the entry that was carried out.
+        self.executed: dict[tuple[str, int], int] = {}
+        #: Acknowledged writes: (writer, number, index).
+        self.acknowledged: list[tuple[str, int, int]] = []
+        #: Key -> what clients saw.
+        self.history: dict[str, list[KeyOperation]] = {}
+        self.reads = 0
+
+    # --- what replicas do
+
+    def ready(self, group: Group, ready: Ready) -> None:
+        """See `GroupTracer`."""
+        self.raft.on_ready(self.members[group.replica.number], ready, self.members)  # type: ignore[arg-type]
+
+    def on_start(self, number: int, index: int) -> None:
+        """A replica starts with rows at `index`."""
+        member = self.members[number]
+        if index >= len(self.raft.states):
+            raise Violation(f"{number} of {self.tablet} starts at {index}, which nobody has applied")
+        member.commit = member.applied = index
+        member.state = self.raft.states[index]
+
+    def on_round(
+        self, number: int, entries: Sequence[Entry], outcomes: Sequence[WriteOutcome], rows: RowsImage
+    ) -> None:
+        """A replica has applied entries to its rows."""
+        member = self.members[number]
+        self._must_count(member, "applies entries")
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            is_first = entry.index == len(self.raft.states)
+            self.raft.on_apply(member, entry)  # type: ignore[arg-type]
+            if is_first and entry.kind == NORMAL and outcome.index == entry.index:
+                self._executed(entry, outcome)
+        fingerprint = rows.fingerprint()
+        if self.fingerprints.setdefault(rows.index, fingerprint) != fingerprint:
+            raise Violation(f"rows of {number} of {self.tablet} differ from another replica's at {rows.index}")
+
+    def _executed(self, entry: Entry, outcome: WriteOutcome) -> None:
+        if outcome.code not in (DONE, CONDITION_FAILED):
+            return
+        command = decode(entry.data)
+        name = (command.writer, command.number)
+        before = self.executed.setdefault(name, entry.index)
+        if before != entry.index:
+            raise Violation(f"write {name} of {self.tablet} happened at {before} and again at {entry.index}")
+
+    def on_sent(self, m: Message) -> None:
+        """A message of a replica leaves its server."""
+        member = self.members[m.src]
+        if m.kind in (VOTE, VOTE_RESP, PRE_VOTE_RESP, APPEND_RESP) and (m.granted or m.kind == VOTE):
+            self._must_count(member, f"sends a message of kind {m.kind}")
+        if m.kind == PRE_VOTE_RESP or not (m.granted or m.kind == VOTE):
+            return
+        slot = member.server.slot_of(self.tablet)
+        assert slot is not None, f"{m.src} of {self.tablet} promises something and has no slot"
+        durable = slot.hard_state
+        if m.kind == APPEND_RESP:
+            if slot.last().index < m.match_index and durable.term <= m.term:
+                raise Violation(
+                    f"{m.src} of {self.tablet} acknowledges {m.match_index}, its disk holds {slot.last().index}"
+                )
+            return
+        voted = m.dst if m.kind == VOTE_RESP else m.src
+        if durable.term < m.term or (durable.term == m.term and durable.vote != voted):
+            raise Violation(
+                f"{m.src} of {self.tablet} votes for {voted} in term {m.term}; durable is term {durable.term},"
+                f" vote {durable.vote}"
+            )
+        if m.kind == VOTE_RESP:
+            self.raft.on_vote(m)
+
+    def _must_count(self, member: Member, what: str) -> None:
+        if member.is_burned:
+            raise Violation(f"{member.id} of {self.tablet} {what} although it has lost its memory")
+
+    # --- what clients are told
+
+    def on_write_done(self, number: int, writer: str, write: int, index: int) -> None:
+        """A server tells a client that its write is done."""
+        self._must_count(self.members[number], "answers a write")
+        self.acknowledged.append((writer, write, index))
+
+    def on_read_served(self, number: int, applied: int, floor: int) -> None:
+        """A server answers a read from rows at `applied`; `floor` is the lowest index that the read may see."""
+        self._must_count(self.members[number], "answers a read")
+        self.reads += 1
+        if applied < floor:
+            raise Violation(f"{number} of {self.tablet} answers a read at {applied} that must see {floor}")
+
+    def on_operation(self, key: str, operation: KeyOperation) -> None:
+        """A client's operation has come to its end, or was given up."""
+        self.history.setdefault(key, []).append(operation)
+
+    def at_the_end(self) -> None:
+        """Check what only the whole history shows."""
+        self.raft.at_the_end()
+        for writer, number, index in self.acknowledged:
+            if self.executed.get((writer, number)) != index:
+                raise Violation(f"acknowledged write {number} of {writer} at {index} of {self.tablet} is missing")
+        for key, operations in self.history.items():
+            why = objection(operations)
+            if why:
+                raise Violation(f"key {key} of {self.tablet}: {why}")

@@ -1,0 +1,270 @@
+"""Clients of a tablet: they put, delete, compare and set, and read; they retry, change the server, and give up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from regionserver.tablets.commands import (
+    CONDITION_FAILED,
+    DONE,
+    CompareAndSet,
+    DeleteRow,
+    KvCommand,
+    Operation,
+    PutRow,
+    WriteOutcome,
+    encode,
+)
+from regionserver.tablets.host.requests import Fate, TabletAnswer
+from simulation.checks.linearizable import Access, KeyOperation
+from tests.sim.history import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.tablets.server import SimServer
+    from tests.sim.tablets.world import World
+
+#: Keys of one tablet. Few, so that clients meet.
+KEYS: Final = ("a", "b")
+#: An attempt without an answer is repeated elsewhere after so long.
+TIMEOUTS_US: Final = (120_000, 300_000, 800_000)
+#: The tablet's time when a write began, as clients send it. Results are kept for ten minutes; no history is so long.
+BEGAN_MS: Final = 1
+
+
+@dataclass(slots=True, eq=False)
+class SimRequest:
+    """One attempt of one operation at one server."""
+
+    client: SimClient
+    number: int
+    attempt: int
+    key: str
+    #: The lowest index that a read may see.
+    floor: int = 0
+
+    def answered(self, server: SimServer, answer: TabletAnswer) -> None:
+        """The server answers."""
+        self.client.on_answer(server, self, answer)
+
+    def read(self, server: SimServer, value: bytes | None, index: int) -> None:
+        """The server answers a read from its rows."""
+        self.client.on_read(server, self, value, index)
+
+
+class SimClient:
+    """One client: one operation after the other, under rising numbers."""
+
+    def __init__(self, world: World, name: str, tablet: str) -> None:
+        self.world = world
+        self.name = name
+        self.tablet = tablet
+        self.check = world.checks[tablet]
+        self.members = list(world.places[tablet].values())
+        self.target = world.chance.pick(self.members)
+        self.pause_us = world.chance.pick([20_000, 80_000, 200_000])
+        self.number = 0
+        self.attempts = 0
+        self.is_stopped = False
+        #: What is under way; None between operations.
+        self.access: Access | None = None
+        self.is_at_least = False
+        self.key = ""
+        self.value: bytes | None = None
+        self.expected: bytes | None = None
+        self.invoked = 0
+        #: Value of each key as this client saw it last, and the index of its last write.
+        self.seen: dict[str, bytes | None] = {}
+        self.wrote_index = 0
+        #: Every write by its number, for late copies.
+        self._writes: dict[int, Operation] = {}
+        world.at(world.now + world.chance.below(400_000), self.begin)
+
+    # --- operations
+
+    def begin(self) -> None:
+        """Begin the next operation."""
+        if self.is_stopped:
+            return
+        chance = self.world.chance
+        self.number += 1
+        self.attempts = 0
+        self.key = chance.pick(KEYS)
+        self.value = b"%s.%d" % (self.name.encode(), self.number)
+        self.expected = None
+        self.is_at_least = False
+        unit = chance.unit()
+        if unit < 0.4:
+            self.access = Access.WRITE
+            if unit < 0.05:
+                self.value = None
+        elif unit < 0.6:
+            self.access = Access.CAS
+            self.expected = self.seen.get(self.key)
+        else:
+            self.access = Access.READ
+            self.is_at_least = unit > 0.9 and self.wrote_index > 0
+        self.invoked = self.world.now
+        self.send()
+
+    def send(self) -> None:
+        """Send the operation to the server that probably leads."""
+        world = self.world
+        chance = world.chance
+        self.attempts += 1
+        if self.is_at_least:
+            self.target = chance.pick(self.members)
+        request = SimRequest(self, self.number, self.attempts, self.key)
+        world.at(world.now + 100 + chance.below(2000), self._arrive, self.target, request)
+        world.at(world.now + chance.pick(TIMEOUTS_US), self._timed_out, request)
+        if world.is_faulty and chance.happens(0.01):
+            world.counts["late_copy"] += 1
+            world.at(world.now + chance.below(3_000_000), self._arrive, chance.pick(self.members), request)
+
+    def _arrive(self, name: str, request: SimRequest) -> None:
+        world = self.world
+        server = world.servers[name]
+        if server.turn is None:
+            return
+        if server.paused_until > world.now:
+            world.at(server.paused_until, self._arrive, name, request)
+            return
+        self._submit(server, request)
+        world.soon(server)
+
+    def _submit(self, server: SimServer, request: SimRequest) -> None:
+        world = self.world
+        turn = server.turn_now()
+        number = world.next_request()
+        server.requests[number] = request
+        payload = self._payload(request)
+        if payload is not None:
+            turn.propose(self.tablet, number, payload)
+        elif self._is_present(request):
+            if self.is_at_least:
+                request.floor = self.wrote_index
+                turn.read_at_least(self.tablet, number, self.wrote_index)
+            else:
+                request.floor = self.check.raft.commit
+                turn.read(self.tablet, number)
+        else:
+            del server.requests[number]
+
+    def _payload(self, request: SimRequest) -> bytes | None:
+        """Return the write of a request, None for a read. All copies of one write carry the same operations."""
+        if self._is_present(request) and self.access is not Access.READ:
+            self._writes.setdefault(self.number, self._operation())
+        operation = self._writes.get(request.number)
+        if operation is None:
+            return None
+        number = request.number
+        return encode(KvCommand(self.name, number, number, BEGAN_MS, 1 + self.world.now // 1000, [operation]))
+
+    def _operation(self) -> Operation:
+        if self.access is Access.CAS:
+            return CompareAndSet(self.key, self.value, self.expected)
+        return DeleteRow(self.key) if self.value is None else PutRow(self.key, self.value)
+
+    # --- answers
+
+    def _is_present(self, request: SimRequest) -> bool:
+        return request.number == self.number and self.access is not None
+
+    def on_answer(self, server: SimServer, request: SimRequest, answer: TabletAnswer) -> None:
+        """A server has answered an attempt; the answer takes its time."""
+        if answer.fate is Fate.DONE:
+            outcome = answer.value
+            assert isinstance(outcome, WriteOutcome)
+            if outcome.code in (DONE, CONDITION_FAILED):
+                self.check.on_write_done(server.holdings[self.tablet].number, self.name, request.number, outcome.index)
+        self._later(self._take_answer, request, answer)
+
+    def on_read(self, server: SimServer, request: SimRequest, value: bytes | None, index: int) -> None:
+        """A server has read."""
+        self._later(self._take_read, request, value)
+
+    def _later(self, what: object, *arguments: object) -> None:
+        world = self.world
+        if world.is_faulty and world.chance.happens(0.01):
+            world.counts["answer_lost"] += 1
+            return
+        world.at(world.now + 100 + world.chance.below(2000), what, *arguments)  # type: ignore[arg-type]
+
+    def _take_answer(self, request: SimRequest, answer: TabletAnswer) -> None:
+        if not self._is_present(request):
+            return
+        if answer.fate is Fate.DONE:
+            outcome = answer.value
+            if outcome.code not in (DONE, CONDITION_FAILED):
+                raise Violation(f"write {self.number} of {self.name} is under way and was answered {outcome}")
+            self.wrote_index = max(self.wrote_index, outcome.index)
+            if outcome.index != answer.index:
+                self.world.counts["repeated_result"] += 1
+            self._finish(outcome.code == DONE)
+            return
+        if request.attempt != self.attempts:
+            return
+        self.target = answer.leader_server or self.world.chance.pick(self.members)
+        self._retry(request)
+
+    def _take_read(self, request: SimRequest, value: bytes | None) -> None:
+        if self._is_present(request) and self.access is Access.READ and request.key == self.key:
+            self.value = value
+            self._finish(True)
+
+    def on_reset(self, request: SimRequest) -> None:
+        """The connection to the server broke."""
+        if self._is_present(request) and request.attempt == self.attempts:
+            self.target = self.world.chance.pick(self.members)
+            self._retry(request)
+
+    def _timed_out(self, request: SimRequest) -> None:
+        if self._is_present(request) and request.attempt == self.attempts:
+            self.target = self.world.chance.pick(self.members)
+            self._retry(request)
+
+    def _retry(self, request: SimRequest) -> None:
+        world = self.world
+        if self.attempts > 3 and world.chance.happens(0.1):
+            world.counts["client_gave_up"] += 1
+            self._finish(None)
+            return
+        world.at(world.now + 10_000 + world.chance.below(40_000), self._send_again, request)
+
+    def _send_again(self, request: SimRequest) -> None:
+        if self._is_present(request) and request.attempt == self.attempts:
+            self.send()
+
+    def _finish(self, succeeded: bool | None) -> None:
+        """End the operation; None: nobody knows what became of it."""
+        access, self.access = self.access, None
+        assert access is not None, f"{self.name} has nothing under way"
+        if not (access is Access.READ and self.is_at_least):
+            answered = None if succeeded is None else self.world.now
+            self.check.on_operation(
+                self.key,
+                KeyOperation(
+                    self.name, access, self.invoked, answered, self.value, self.expected, succeeded is not False
+                ),
+            )
+        if succeeded:
+            self.seen[self.key] = self.value
+            self.world.counts[access.name.lower()] += 1
+        elif succeeded is False:
+            # Another value than expected is there; a read will tell.
+            self.world.counts["cas_refused"] += 1
+            self.seen.pop(self.key, None)
+        self.world.at(self.world.now + 1 + self.world.chance.below(2 * self.pause_us), self.begin)
+
+    def stop(self) -> None:
+        """Begin nothing more. What is under way goes on until it is answered."""
+        self.is_stopped = True
+
+    def is_done(self) -> bool:
+        """Return True if nothing is under way."""
+        return self.access is None
+
+    def give_up(self) -> None:
+        """The history is over: what is under way stays open."""
+        if self.access is not None:
+            self._finish(None)

@@ -1,0 +1,149 @@
+"""A server's shared log. Writes are safe only after the sync behind them.
+
+A kill leaves what the operating system had: some beginning of the unsynced records, which the next start finds and
+syncs. A power cut leaves any subset of the unsynced records. A later record that survives behind a lost one is no part
+of the log: recovery stops at the first that is missing, because each record carries the seal of the one before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from coord.raft.messages import HardState
+from coord.storage.records import HardStateItem, LogItem
+from coord.storage.shared.items import Change, Floor, OpenSlot, Position, RecoveredSlot, SlotItems
+from simulation.engine.chance import SeededRandom
+from tests.sim.history import Violation
+
+
+class SimSlot:
+    """What is durable of one replica."""
+
+    def __init__(self, opened: OpenSlot) -> None:
+        self.tablet = opened.tablet
+        self.number = opened.number
+        self.generation = opened.generation
+        self.hard_state = HardState(opened.term, opened.vote)
+        self.floor = opened.floor
+        self.entries: list[LogItem] = []
+        self.damage: str | None = None
+        #: The entries before the damage: what was durable once was acknowledged rightly.
+        self.before_damage: list[LogItem] | None = None
+
+    def last(self) -> Position:
+        """Return the position of the last entry, or the floor."""
+        return Position(self.entries[-1].index, self.entries[-1].term) if self.entries else self.floor
+
+    def holds(self, index: int, term: int) -> bool:
+        """Return True if the entry (index, term) is here, or behind the floor, or was until it was damaged."""
+        if index <= self.floor.index:
+            return True
+        entries = self.entries if self.before_damage is None else self.before_damage
+        place = index - self.floor.index - 1
+        return place < len(entries) and entries[place].term == term
+
+    def perform(self, items: SlotItems) -> None:
+        """Make the items part of the slot. Raises Violation if they do not fit, or take a promise back."""
+        if items.hard_state is not None:
+            old, new = self.hard_state, items.hard_state
+            if new.term < old.term or (new.term == old.term and old.vote not in (0, new.vote)):
+                raise Violation(
+                    f"{self.number} of {self.tablet} goes from term {old.term}, vote {old.vote} to term {new.term},"
+                    f" vote {new.vote}"
+                )
+            self.hard_state = HardState(new.term, new.vote)
+        if items.entries:
+            first = items.entries[0].index
+            if not self.floor.index < first <= self.last().index + 1:
+                raise Violation(f"entry {first} of {self.tablet} does not follow {self.last()} behind {self.floor}")
+            kept = self.entries[: first - self.floor.index - 1]
+            self.entries = [*kept, *(LogItem(e.term, e.index, e.kind, e.data) for e in items.entries)]
+
+    def move_floor(self, floor: Floor) -> None:
+        """Drop the entries up to the floor."""
+        if floor.index > self.floor.index:
+            self.entries = self.entries[floor.index - self.floor.index :]
+            self.floor = Position(floor.index, floor.term)
+
+    def recovered(self) -> RecoveredSlot:
+        """Return what a start finds."""
+        return RecoveredSlot(
+            self.tablet,
+            self.number,
+            self.generation,
+            HardStateItem(self.hard_state.term, self.hard_state.vote),
+            self.floor,
+            self.last(),
+            self.damage,
+            lambda: list(self.entries),
+        )
+
+
+class SimLog:
+    """The shared log of one server: durable slots, and records that no sync has reached."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, SimSlot] = {}
+        #: (number of the turn's write, changes), oldest first.
+        self.queue: list[tuple[int, Sequence[Change]]] = []
+        self._next_slot = 1
+
+    def open(self, tablet: str, number: int) -> int:
+        """Begin a slot durably, as the creation of a replica does, and return it."""
+        slot, self._next_slot = self._next_slot, self._next_slot + 1
+        self.slots[slot] = SimSlot(OpenSlot(slot, 1, tablet, number))
+        return slot
+
+    def write(self, number: int, changes: Sequence[Change]) -> None:
+        """Hand a record to the operating system."""
+        self.queue.append((number, changes))
+
+    def begin(self, span_us: int) -> int:
+        """Begin to write and sync the queue. Return how long that takes."""
+        return span_us
+
+    def sync(self, count: int) -> int:
+        """The first `count` records are durable. Return the number of the last write in them, 0 for floors alone."""
+        done, self.queue = self.queue[:count], self.queue[count:]
+        for _, changes in done:
+            self._perform(changes)
+        return max((number for number, _ in done), default=0)
+
+    def lose(self) -> None:
+        """The disk is replaced by an empty one."""
+        self.slots = {}
+        self.queue = []
+
+    def kill(self, chance: SeededRandom) -> None:
+        """The process is killed."""
+        self.sync(chance.below(len(self.queue) + 1))
+        self.queue = []
+
+    def power_cut(self, chance: SeededRandom, counts: Counter[str]) -> None:
+        """The machine loses power."""
+        survived = [chance.happens(0.5) for _ in self.queue]
+        whole = survived.index(False) if False in survived else len(survived)
+        if any(survived[whole:]):
+            counts["hole_in_log"] += 1
+        if whole < len(survived):
+            counts["unsynced_lost"] += 1
+        self.sync(whole)
+        self.queue = []
+
+    def damage(self, slot: int) -> None:
+        """A part of what the slot held durably is unreadable: everything from some entry on."""
+        it = self.slots[slot]
+        it.damage = "a record of the log is damaged"
+        it.before_damage = it.entries
+        it.entries = it.entries[: len(it.entries) // 2]
+        it.hard_state = HardState(it.last().term, 0)
+
+    def _perform(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            slot = self.slots.get(change.slot)
+            assert slot is not None, f"slot {change.slot} was never opened"
+            if isinstance(change, SlotItems):
+                slot.perform(change)
+            elif isinstance(change, Floor):
+                slot.move_floor(change)

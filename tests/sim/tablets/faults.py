@@ -1,0 +1,388 @@
+"""What is done to servers with tablets; and afterwards the demand that they recover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from coord.raft.messages import FOLLOWER
+from simulation.engine.timeline import SECOND
+from tests.sim.history import Violation
+from tests.sim.tablets.server import SimServer
+from tests.sim.tablets.world import TICK_US, Bug, World
+
+#: All servers are up and reachable: every tablet has a leader, new commits, and replicas that are equal, within this
+#: many seconds. Two lost elections of at most 1.2 s each, and the time to catch up.
+RECOVERY_S: Final = 15
+#: Clients finish what they have begun within this many seconds of peace.
+FINISH_S: Final = 10
+#: A quick restart is seen: in the tablets that the server led somebody stands for election within so many ticks. Two go
+#: by until the new process's first BEAT, and four at most after it. An election after silence takes at least ten.
+QUICK_TICKS: Final = 8
+#: Simulated seconds of faults in one history.
+TROUBLE_S: Final = 4
+
+
+class Story:
+    """One simulated history: trouble for a while, then peace."""
+
+    def __init__(self, world: World, trouble_s: float) -> None:
+        self.world = world
+        self.trouble_us = int(trouble_s * SECOND)
+        self.fault_gap_us = world.chance.pick([150_000, 400_000, 1_000_000])
+        kinds = [
+            self._kill,
+            self._kill_leader,
+            self._power_cut,
+            self._power_cut_all,
+            self._quick_restart,
+            self._freeze,
+            self._freeze_leader,
+            self._isolate_leader,
+            self._partition,
+            self._one_way,
+            self._bridge,
+            self._flap,
+            self._echo,
+            self._hand_over,
+            self._lose_disk,
+            self._damage_slot,
+            self._damage_rows,
+            self._break_code,
+        ]
+        chosen = world.chance.some(kinds) or kinds
+        if world.bug.favours:
+            chosen = [kind for kind in kinds if kind.__name__ in world.bug.favours]
+            self.fault_gap_us = 200_000
+        self.faults: list[Callable[[], None]] = [*chosen, *world.chance.some(chosen), self._heal, self._heal]
+
+    def run(self) -> None:
+        """Trouble, peace, and the checks that only make sense at the end.
+
+        Raises: Violation.
+        """
+        world = self.world
+        with world.bug().planted():
+            world.at(world.now + SECOND, self._next_fault)
+            world.play_until(world.now + self.trouble_us)
+            self._make_peace()
+            before = {tablet: check.raft.commit for tablet, check in world.checks.items()}
+            if not world.play_until(world.now + RECOVERY_S * SECOND, lambda: self._recovered(before)):
+                raise world.failure(Violation(f"no recovery within {RECOVERY_S} s: {self._state()}"))
+            self._see_quick_restart()
+            for client in world.clients:
+                client.stop()
+            if not world.play_until(world.now + FINISH_S * SECOND, self._clients_done):
+                raise world.failure(Violation(f"clients wait for answers after {FINISH_S} s of peace: {self._state()}"))
+            try:
+                for check in world.checks.values():
+                    check.at_the_end()
+            except Violation as violation:
+                raise world.failure(violation) from violation
+
+    def _clients_done(self) -> bool:
+        return all(client.is_done() for client in self.world.clients)
+
+    def _state(self) -> str:
+        lines = []
+        for tablet, places in self.world.places.items():
+            for number, name in places.items():
+                turn = self.world.servers[name].turn
+                group = turn.groups.get(tablet) if turn is not None else None
+                if group is None:
+                    lines.append(f"{tablet} {number}@{name}: nothing")
+                else:
+                    core = group.core
+                    lines.append(
+                        f"{tablet} {number}@{name}: role {core.role} term {core.term} leader {core.leader} commit"
+                        f" {core.log.commit} last {core.log.last} applied {group.applied_index} {group.failure}"
+                    )
+        return "\n  ".join(["", *lines])
+
+    # --- faults of processes and machines
+
+    def _next_fault(self) -> None:
+        world = self.world
+        if world.is_faulty:
+            world.at(world.now + 1 + world.chance.below(2 * self.fault_gap_us), self._next_fault)
+            world.chance.pick(self.faults)()
+
+    def _some_server(self) -> SimServer:
+        return self.world.chance.pick(list(self.world.servers.values()))
+
+    def _some_leader(self) -> SimServer:
+        """Return a server that leads some tablet, or any."""
+        world = self.world
+        leaders = [server for tablet in world.places for server in world.leaders(tablet) if world.is_awake(server)]
+        return world.chance.pick(leaders) if leaders else self._some_server()
+
+    def _back(self, server: SimServer) -> None:
+        world = self.world
+        world.at(world.now + world.chance.pick([1, 100_000, SECOND, 3 * SECOND]), world.restart, server)
+
+    def _kill(self) -> None:
+        server = self._some_server()
+        self.world.kill(server, power=False)
+        self._back(server)
+
+    def _kill_leader(self) -> None:
+        server = self._some_leader()
+        self.world.kill(server, power=False)
+        self._back(server)
+
+    def _power_cut(self) -> None:
+        server = self._some_server()
+        self.world.kill(server, power=True)
+        self._back(server)
+
+    def _power_cut_all(self) -> None:
+        self.world.counts["power_cut_all"] += 1
+        for server in self.world.servers.values():
+            self.world.kill(server, power=True)
+            self._back(server)
+
+    def _quick_restart(self) -> None:
+        """A process is replaced before anybody notices: no connection seems to break."""
+        server = self._some_leader()
+        if server.turn is not None:
+            self.world.counts["quick_restart"] += 1
+            self.world.kill(server, power=True)
+            self.world.start(server)
+
+    def _sleep(self, server: SimServer) -> None:
+        world = self.world
+        if world.is_awake(server):
+            server.paused_until = world.now + int(world.chance.between(0.05, 3) * SECOND)
+            world.counts["freeze"] += 1
+            world.note(f"{server.name} stands still until {server.paused_until / SECOND:.3f}")
+
+    def _freeze(self) -> None:
+        self._sleep(self._some_server())
+
+    def _freeze_leader(self) -> None:
+        self._sleep(self._some_leader())
+
+    # --- faults of the network
+
+    def _cut(self, sources: list[str], targets: list[str]) -> None:
+        self.world.cut.update((source, target) for source in sources for target in targets if source != target)
+
+    def _isolate_leader(self) -> None:
+        world = self.world
+        leader = [self._some_leader().name]
+        everybody = list(world.servers)
+        direction = world.chance.below(4)
+        if direction != 1:
+            self._cut(leader, everybody)
+        if direction != 2:
+            self._cut(everybody, leader)
+        world.counts["isolation"] += 1
+        world.note(f"cut off: {leader}")
+
+    def _partition(self) -> None:
+        world = self.world
+        everybody = list(world.servers)
+        one = world.chance.some(everybody)
+        other = [name for name in everybody if name not in one]
+        self._cut(one, other)
+        self._cut(other, one)
+        world.counts["partition"] += 1
+        world.note(f"partition: {one} {other}")
+
+    def _one_way(self) -> None:
+        world = self.world
+        source, target = self._some_server().name, self._some_server().name
+        self._cut([source], [target])
+        world.counts["one_way_cut"] += 1
+        world.note(f"cut: {source} -> {target}")
+
+    def _bridge(self) -> None:
+        """Two sides that do not see each other, and one server that sees both."""
+        world = self.world
+        bridge = self._some_server().name
+        one = [name for name in world.chance.some(list(world.servers)) if name != bridge]
+        other = [name for name in world.servers if name not in one and name != bridge]
+        self._cut(one, other)
+        self._cut(other, one)
+        world.counts["bridge"] += 1
+        world.note(f"bridge: {one} {bridge} {other}")
+
+    def _heal(self) -> None:
+        """All links work again; connections are new, so servers learn that the old ones broke."""
+        world = self.world
+        cut = sorted(world.cut)
+        world.cut.clear()
+        for source, target in cut:
+            if world.chance.happens(0.5):
+                life = world.servers[source].life
+                world.at(world.now + world.chance.below(20_000), world._link_broke, world.servers[target], source, life)
+        world.note("healed")
+
+    def _flap(self) -> None:
+        world = self.world
+        server, peer = self._some_server(), self._some_server()
+        if server is not peer:
+            world._link_broke(server, peer.name, peer.life)
+            world.counts["flap"] += 1
+
+    def _echo(self) -> None:
+        """An old connection turns up again, with what was on it."""
+        world = self.world
+        for frame in world.chance.some(list(world.wire)):
+            world.at(world.now + world.chance.below(SECOND), world.deliver, *frame)
+        world.counts["echo"] += 1
+
+    def _hand_over(self) -> None:
+        server = self._some_leader()
+        if self.world.is_awake(server):
+            self.world.counts["hand_over"] += len(server.turn_now().hand_over())
+            self.world.pump(server)
+
+    # --- damage: never more than a minority of a tablet's members
+
+    def _may_lose(self, server: SimServer, tablet: str) -> bool:
+        world = self.world
+        places = world.places[tablet]
+        if server.name not in places.values():
+            return True
+        holding = server.holdings.get(tablet)
+        if holding is None or holding.trouble or server.log.slots[holding.slot].damage:
+            return True
+        return len(world.sound_members(tablet)) - 1 > len(places) // 2
+
+    def _lose_disk(self) -> None:
+        """A server comes back with an empty disk: its numbers are burned."""
+        world = self.world
+        server = self._some_server()
+        if not server.holdings or not all(self._may_lose(server, tablet) for tablet in world.places):
+            return
+        world.kill(server, power=True)
+        for tablet, holding in server.holdings.items():
+            server.lost[tablet] = server.log.slots[holding.slot]
+            world.checks[tablet].members[holding.number].is_burned = True
+        server.holdings = {}
+        server.rows = {tablet: rows for tablet, rows in server.rows.items() if tablet not in server.lost}
+        server.log.lose()
+        world.counts["disk_lost"] += 1
+        world.note(f"{server.name} loses its disk")
+        self._back(server)
+
+    def _pick_replica(self) -> tuple[SimServer, str] | None:
+        """Return a replica that runs and that its tablet can do without."""
+        world = self.world
+        server = self._some_server()
+        able = [
+            tablet
+            for tablet, holding in server.holdings.items()
+            if not holding.trouble and tablet not in server.broken and self._may_lose(server, tablet)
+        ]
+        return (server, world.chance.pick(able)) if able else None
+
+    def _damage_slot(self) -> None:
+        """A stretch of the log is unreadable at the next start: the number of that tablet alone is burned."""
+        found = self._pick_replica()
+        if found is None:
+            return
+        server, tablet = found
+        world = self.world
+        holding = server.holdings[tablet]
+        world.kill(server, power=False)
+        server.log.damage(holding.slot)
+        world.checks[tablet].members[holding.number].is_burned = True
+        world.counts["slot_damaged"] += 1
+        self._back(server)
+
+    def _damage_rows(self) -> None:
+        """The rows of a tablet turn out to be damaged: it is parked."""
+        found = self._pick_replica()
+        if found is None or not self.world.is_awake(found[0]):
+            return
+        server, tablet = found
+        server.holdings[tablet].trouble = "FAILED"
+        server.turn_now().park(tablet, "RuntimeError: injected: rows are damaged")
+        self.world.counts["rows_damaged"] += 1
+        self.world.pump(server)
+
+    def _break_code(self) -> None:
+        """Something inside a group raises. A restart of the process mends it."""
+        found = self._pick_replica()
+        if found is None or not self.world.is_awake(found[0]):
+            return
+        server, tablet = found
+        group = server.turn_now().groups[tablet]
+
+        def explode(*_: object) -> None:
+            raise RuntimeError("injected")
+
+        name = self.world.chance.pick(["tick", "ready", "step", "propose"])
+        setattr(group.core, name, explode)
+        server.broken.add(tablet)
+        self.world.counts["code_broken"] += 1
+
+    # --- peace
+
+    def _make_peace(self) -> None:
+        world = self.world
+        world.is_faulty = False
+        world.cut.clear()
+        world.note("peace")
+        for server in world.servers.values():
+            server.paused_until = min(server.paused_until, world.now)
+            world.restart(server)
+
+    def _recovered(self, before: dict[str, int]) -> bool:
+        """Every tablet has one leader and new commits, and all its sound replicas have caught up."""
+        world = self.world
+        for tablet, check in world.checks.items():
+            if len(world.leaders(tablet)) != 1 or check.raft.commit <= before[tablet] + 2:
+                return False
+            for server in world.sound_members(tablet):
+                if server.turn is None or tablet not in server.turn.groups:
+                    return False
+                if server.turn.groups[tablet].applied_index <= before[tablet]:
+                    return False
+        return True
+
+    def _terms(self, tablet: str) -> list[int]:
+        sound = self.world.sound_members(tablet)
+        return [server.turn_now().groups[tablet].core.term for server in sound]
+
+    def _stands(self, tablet: str, term: int) -> bool:
+        """Return True if some member stands for election, or has since `term`. Two may split the vote."""
+        sound = self.world.sound_members(tablet)
+        roles = [server.turn_now().groups[tablet].core.role for server in sound]
+        return max(self._terms(tablet)) > term or any(role != FOLLOWER for role in roles)
+
+    def _see_quick_restart(self) -> None:
+        """In peace a leader's process is replaced at once: its tablets must not wait for an election timeout."""
+        world = self.world
+        server = self._some_leader()
+        led = [tablet for tablet in world.places if world.leaders(tablet) == [server]]
+        led = [tablet for tablet in led if len(world.sound_members(tablet)) > len(world.places[tablet]) // 2 + 1]
+        if not led:
+            return
+        terms = {tablet: max(self._terms(tablet)) for tablet in led}
+        world.kill(server, power=True)
+        world.start(server)
+        world.counts["quick_restart_seen"] += 1
+        deadline = world.now + int(QUICK_TICKS * 1.2 * TICK_US)
+        while led and world.now < deadline:
+            world.play_until(world.now + 10_000)
+            led = [tablet for tablet in led if not self._stands(tablet, terms[tablet])]
+        if led:
+            raise world.failure(
+                Violation(f"{server.name} restarted, and nobody stands for election in {led}: {self._state()}")
+            )
+        world.play_until(world.now + SECOND)
+
+
+def run_one(seed: int, size: int, trouble_s: float = TROUBLE_S, bug: type[Bug] = Bug, trace: bool = False) -> World:
+    """Simulate one seed to its end.
+
+    Raises: Violation.
+    """
+    planted = bug()
+    with planted.planted():
+        world = World(seed, size, bug, trace)
+    Story(world, trouble_s).run()
+    return world

@@ -1,0 +1,120 @@
+"""The shared log itself (`coord.storage.shared`), on a simulated disk that loses any set of unsynced sectors.
+
+The model beside it says what must be there after each start: everything that was synced, and of the record that was
+being written all or nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from coord.storage.shared.batch import SlotBatch
+from coord.storage.shared.items import Change, OpenSlot, RecoveredLog
+from coord.storage.shared.log import open_shared_log
+from simulation.engine.chance import SeededRandom
+from tests.sim.history import Violation
+from tests.sim.store.disk import SimDisk
+from tests.sim.tablets.disk import SimLog, SimSlot
+
+#: Small, so that histories have several segments.
+SEGMENT_BYTES: Final = 16 << 10
+
+
+class RealLog(SimLog):
+    """The shared log of one server, and its model."""
+
+    def __init__(self, name: str, now: Callable[[], int]) -> None:
+        super().__init__()
+        self._name = name
+        self._now = now
+        self._disks = 0
+        self._prunes = 0
+        self.lose()
+
+    def lose(self) -> None:
+        """See `SimLog.lose`."""
+        super().lose()
+        self._disks += 1
+        self._disk = SimDisk(self._name, SeededRandom(f"{self._name} disk {self._disks}"), self._now)
+        self._log, _ = open_shared_log(self._disk, segment_bytes=SEGMENT_BYTES)
+        #: Batches of the records in the queue, and how many of them the disk has been given.
+        self._batches: list[SlotBatch] = []
+        self._begun = 0
+
+    def open(self, tablet: str, number: int) -> int:
+        """See `SimLog.open`."""
+        change = OpenSlot(self._log.next_slot(), 1, tablet, number)
+        self._log.write([self._log.batch([change])])
+        self.slots[change.slot] = SimSlot(change)
+        return change.slot
+
+    def write(self, number: int, changes: Sequence[Change]) -> None:
+        """See `SimLog.write`."""
+        super().write(number, changes)
+        self._batches.append(self._log.batch(list(changes)))
+
+    def begin(self, span_us: int) -> int:
+        """See `SimLog.begin`."""
+        self._begun = len(self._batches)
+        self._disk.begin_work(lambda: span_us)
+        self._log.write(self._batches)
+        return self._disk.end_work() - self._now()
+
+    def sync(self, count: int) -> int:
+        """See `SimLog.sync`."""
+        assert count == self._begun, f"{count} records are durable, {self._begun} were written"
+        self._begun = 0
+        del self._batches[:count]
+        self._prunes += 1
+        self._log.prune(self._prunes)
+        return super().sync(count)
+
+    def kill(self, chance: SeededRandom) -> None:
+        """See `SimLog.kill`."""
+        self._disk.killed()
+        self._reopen()
+
+    def power_cut(self, chance: SeededRandom, counts: Counter[str]) -> None:
+        """See `SimLog.power_cut`."""
+        if self._disk.power_cut():
+            counts["torn_sectors"] += 1
+        self._reopen()
+        counts["real_log_recovered"] += 1
+
+    def _reopen(self) -> None:
+        """Open the log anew, and let the model follow what is found there."""
+        self._log, found = open_shared_log(self._disk, segment_bytes=SEGMENT_BYTES)
+        begun, self._begun = self._begun, 0
+        why = self._difference(found)
+        if why and begun:
+            # The record that was being written has survived.
+            super().sync(begun)
+            why = self._difference(found)
+        if why:
+            raise Violation(f"the log of {self._name} does not hold what it held: {why}")
+        self.queue = []
+        self._batches = []
+
+    def _difference(self, found: RecoveredLog) -> str:
+        """Return how the log that was found differs from the model, "" if it does not."""
+        if set(found.slots) != set(self.slots):
+            return f"slots {sorted(found.slots)}, expected {sorted(self.slots)}"
+        for number, expected in self.slots.items():
+            if expected.damage:
+                continue
+            slot = found.slots[number]
+            if slot.damage:
+                return f"slot {number} is damaged: {slot.damage}"
+            state = (slot.hard_state.term, slot.hard_state.vote)
+            if state != (expected.hard_state.term, expected.hard_state.vote):
+                return f"slot {number} has term and vote {state}"
+            if (slot.floor, slot.last) != (expected.floor, expected.last()):
+                return (
+                    f"slot {number} holds {slot.floor} to {slot.last}, expected {expected.floor} to {expected.last()}"
+                )
+            entries = [(each.term, each.index, each.kind, each.data) for each in slot.entries]
+            if entries != [(each.term, each.index, each.kind, each.data) for each in expected.entries]:
+                return f"the entries of slot {number} differ"
+        return ""

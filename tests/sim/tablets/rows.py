@@ -1,0 +1,126 @@
+"""Rows of one replica, as a dictionary: entries change it one after the other, and writers' results are kept with it.
+
+Two states: what the page cache holds, which a kill leaves, and the last steady point, which a power cut leaves.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from coord.raft.messages import NORMAL, Entry
+from regionserver.tablets.commands import (
+    CONDITION_FAILED,
+    DONE,
+    NO_COMMAND,
+    CompareAndSet,
+    DeleteRow,
+    KvCommand,
+    WriteOutcome,
+    decode,
+)
+from regionserver.tablets.writers import Totals, WriterResults
+
+_MASK = (1 << 64) - 1
+
+
+class DictStore:
+    """Ordered keys and values: the writers' results."""
+
+    def __init__(self, content: dict[bytes, bytes]) -> None:
+        self.content = content
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `writers.ResultStore`."""
+        return self.content.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """See `writers.ResultStore`."""
+        self.content[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """See `writers.ResultStore`."""
+        del self.content[key]
+
+    def first(self, prefix: bytes) -> bytes | None:
+        """See `writers.ResultStore`."""
+        return min((key for key in self.content if key.startswith(prefix)), default=None)
+
+
+class RowsImage:
+    """Rows, writers' results and the position of the last entry in them."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.term = 0
+        self.rows: dict[bytes, bytes] = {}
+        self.results: dict[bytes, bytes] = {}
+        self.totals = Totals()
+        self.digest = 0
+
+    def copy(self) -> RowsImage:
+        """Return an image that shares nothing with this one."""
+        other = RowsImage()
+        other.index, other.term, other.digest = self.index, self.term, self.digest
+        other.rows = dict(self.rows)
+        other.results = dict(self.results)
+        totals = self.totals
+        other.totals = Totals(totals.clock_ms, totals.horizon_ms, totals.kept)
+        return other
+
+    def apply(self, entries: Sequence[Entry]) -> list[WriteOutcome]:
+        """Apply entries in one commit; one outcome for each."""
+        writers = WriterResults(DictStore(self.results), self.totals)
+        outcomes = []
+        for entry in entries:
+            assert entry.index == self.index + 1, f"entry {entry.index} behind {self.index}"
+            self.index, self.term = entry.index, entry.term
+            if entry.kind != NORMAL:
+                outcomes.append(WriteOutcome(NO_COMMAND, entry.term, entry.index))
+                continue
+            command = decode(entry.data)
+            outcome = writers.check(command, entry.term, entry.index)
+            if outcome is None:
+                outcome = self._execute(command, entry)
+                writers.keep(command, outcome)
+            outcomes.append(outcome)
+        writers.flush()
+        return outcomes
+
+    def _execute(self, command: KvCommand, entry: Entry) -> WriteOutcome:
+        rows = self.rows
+        for place, one in enumerate(command.operations):
+            if isinstance(one, CompareAndSet) and rows.get(one.key.encode()) != one.expected:
+                return WriteOutcome(CONDITION_FAILED, entry.term, entry.index, place)
+        for one in command.operations:
+            key = one.key.encode()
+            value = None if isinstance(one, DeleteRow) else one.value
+            self.digest = (self.digest - _hash(key, rows.get(key)) + _hash(key, value)) & _MASK
+            if value is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = value
+        return WriteOutcome(DONE, entry.term, entry.index)
+
+    def fingerprint(self) -> tuple[int, int, int]:
+        """Return what is equal in all replicas at one index: digests of rows and results."""
+        results = 0
+        for key, value in self.results.items():
+            results = (results + _hash(key, value)) & _MASK
+        return self.digest, results, self.totals.kept
+
+
+class SimRows:
+    """The rows of one replica on its disk."""
+
+    def __init__(self) -> None:
+        self.now = RowsImage()
+        self.steady = RowsImage()
+
+    def power_cut(self) -> None:
+        """What no steady point holds is gone."""
+        self.now = self.steady.copy()
+
+
+def _hash(key: bytes, value: bytes | None) -> int:
+    return 0 if value is None else zlib.crc32(value, zlib.crc32(key)) * 0x9E3779B97F4A7C15 & _MASK

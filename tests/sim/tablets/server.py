@@ -1,0 +1,58 @@
+"""One simulated server: its disk, which outlives it, and the shell around its Turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from regionserver.tablets.host.turn import Turn
+from tests.sim.tablets.disk import SimLog, SimSlot
+from tests.sim.tablets.rows import SimRows
+
+if TYPE_CHECKING:
+    from tests.sim.tablets.clients import SimRequest
+
+
+@dataclass(slots=True)
+class Holding:
+    """What this server's superblock says of a tablet."""
+
+    slot: int
+    number: int
+    #: "": READY; else the state that does not run: LOST (the number is burned) or FAILED (the rows are damaged).
+    trouble: str = ""
+
+
+class SimServer:
+    """A server. `turn` is None while its process is down."""
+
+    def __init__(self, name: str, log: SimLog) -> None:
+        self.name = name
+        self.log = log
+        self.rows: dict[str, SimRows] = {}
+        self.holdings: dict[str, Holding] = {}
+        #: Slots that the disk has lost, for the check of what was durable once.
+        self.lost: dict[str, SimSlot] = {}
+        self.turn: Turn | None = None
+        #: Counts starts: events of an earlier life are void. It is the start code, too.
+        self.life = 0
+        self.tick_us = 50_000
+        self.sync_us = 1000.0
+        self.apply_us = 300.0
+        self.paused_until = 0
+        #: Tablets whose code is broken until the process is started again.
+        self.broken: set[str] = set()
+        self.is_pump_planned = False
+        self.is_syncing = False
+        #: Requests of clients that wait for an answer of this process: request -> who is told.
+        self.requests: dict[int, SimRequest] = {}
+
+    def slot_of(self, tablet: str) -> SimSlot | None:
+        """Return what is, or was until it was lost, durable of a tablet here."""
+        holding = self.holdings.get(tablet)
+        return self.log.slots.get(holding.slot) if holding is not None else self.lost.get(tablet)
+
+    def turn_now(self) -> Turn:
+        """Return the turn of a server that is up."""
+        assert self.turn is not None, f"{self.name} is down"
+        return self.turn

@@ -1,0 +1,516 @@
+"""Servers with tablets, the links between them, and what their shells do with the output of a turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import Any, ClassVar, Final
+
+from coord.raft.core import RaftCore
+from coord.raft.messages import LEADER, Entry, RaftConfig, bootstrap
+from coord.storage.shared.items import Floor, Position
+from regionserver.tablets.host.beats import BEAT_TICKS
+from regionserver.tablets.host.delivery import ReplicaStanding, State
+from regionserver.tablets.host.envelope import Envelope, Item, TurnFrame, decode_frame, encode_beat, encode_turn
+from regionserver.tablets.host.group import ReplicaIdentity
+from regionserver.tablets.host.recovery import reopen
+from regionserver.tablets.host.turn import BeatOutput, Turn, TurnOutput
+from simulation.engine.timeline import SECOND
+from tests.sim.history import History, Violation
+from tests.sim.tablets.checks import Member, TabletCheck
+from tests.sim.tablets.clients import SimClient
+from tests.sim.tablets.disk import SimLog
+from tests.sim.tablets.real_log import RealLog
+from tests.sim.tablets.rows import SimRows
+from tests.sim.tablets.server import Holding, SimServer
+from tests.support.planted import PlantedBug
+
+CLUSTER: Final = "cluster"
+TICK_US: Final = 50_000
+#: A log write that takes longer counts as a disk that does not answer.
+STALL_US: Final = SECOND
+
+
+class Crashed(Exception):  # noqa: N818 - it is no error
+    """Unwinds the shell of a server that has just died."""
+
+
+class Bug(PlantedBug):
+    """Faults planted in hosts and shells, for the tests of the simulation itself; this one plants none."""
+
+    core_class: type[RaftCore] = RaftCore
+    #: The shell's faults; see `planted`.
+    reopens_lost_numbers = False
+    makes_voters_from_nothing = False
+    ignores_damage = False
+    floor_before_steady = False
+    steady_mixes_states = False
+    results_not_steady = False
+    #: Numbers of servers to try.
+    sizes: tuple[int, ...] = (3, 5)
+
+
+class World(History):
+    """Servers s1 .. sN and a few tablets, one seed."""
+
+    #: Nothing that goes wrong inside a tablet or its link may leave the host as an exception.
+    FAILURES: ClassVar[tuple[type[Exception], ...]] = (Exception,)
+    LOOK_US = SECOND // 2
+
+    def __init__(self, seed: int, size: int, bug: type[Bug] = Bug, trace: bool = False) -> None:
+        super().__init__(seed, size, trace=trace)
+        self.bug = bug
+        chance = self.chance
+        self.settings = RaftConfig(
+            election_ticks=10,
+            heartbeat_ticks=BEAT_TICKS,
+            max_inflight=chance.pick([2, 64]),
+            max_append_bytes=chance.pick([60, 1 << 20]),
+            max_apply_entries=chance.pick([1, 3, 256]),
+        )
+        self.loss = chance.pick([0.0, 0.0, 0.01])
+        self.repeat = chance.pick([0.0, 0.01])
+        self.heavy = chance.pick([0.0, 0.01, 0.03])
+        self.lazy = chance.pick([0.0, 0.3, 0.9])
+        self.crash_in_step = chance.pick([0.0, 0.0, 0.001])
+        self.is_faulty = True
+        #: Frames that were on the wire lately, for connections that turn up again with old data.
+        self.wire: deque[tuple[str, str, bytes]] = deque(maxlen=200)
+        self.cut: set[tuple[str, str]] = set()
+        self._link_free: dict[tuple[str, str], int] = {}
+        self._requests = 0
+        names = [f"s{n}" for n in range(1, size + 1)]
+        self.servers = {name: SimServer(name, self._make_log(name)) for name in names}
+        self.places: dict[str, dict[int, str]] = {}
+        self.checks: dict[str, TabletCheck] = {}
+        for server in self.servers.values():
+            server.tick_us = int(TICK_US * chance.between(0.85, 1.2))
+            server.sync_us = chance.pick([200.0, 1000.0, 1000.0, 10_000.0])
+            server.apply_us = chance.pick([100.0, 1000.0, 20_000.0])
+        for number in range(chance.pick([2, 2, 3])):
+            self._create(f"t{number}", list(self.servers))
+        self.clients = [
+            SimClient(self, f"{tablet}-c{number}", tablet)
+            for tablet in self.places
+            for number in range(1, 4 if len(self.places) < 3 else 3)
+        ]
+        for server in self.servers.values():
+            self.start(server)
+
+    def replay(self) -> str:
+        """See History."""
+        return f"python -m tests.sim.tablets --seed {self.seed} --servers {self.size} --trace"
+
+    def _make_log(self, name: str) -> SimLog:
+        """Every fourth seed has the shared log itself, on a disk that loses sectors; the others have a model of it."""
+        if self.seed % 4:
+            return SimLog()
+        return RealLog(f"{self.seed}-{name}", lambda: self.now)
+
+    def _create(self, tablet: str, names: list[str]) -> None:
+        """Make the first replicas of a tablet, with numbers 1 .. N on some of the servers."""
+        chance = self.chance
+        count = chance.pick([3, len(names)])
+        first = chance.below(len(names))
+        members = [names[(first + n) % len(names)] for n in range(count)]
+        self.places[tablet] = dict(enumerate(members, 1))
+        self.checks[tablet] = TabletCheck(
+            tablet, {number: Member(tablet, number, self.servers[name]) for number, name in self.places[tablet].items()}
+        )
+        for number, name in self.places[tablet].items():
+            self.make_replica(self.servers[name], tablet, number)
+
+    def make_replica(self, server: SimServer, tablet: str, number: int) -> None:
+        """Carry out the order OPEN for a first replica."""
+        server.holdings[tablet] = Holding(server.log.open(tablet, number), number)
+        server.rows[tablet] = SimRows()
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def start(self, server: SimServer) -> None:
+        """Start the process from what its disk holds."""
+        server.life += 1
+        server.turn = Turn(CLUSTER, server.name, server.life)
+        server.is_pump_planned = server.is_syncing = False
+        server.paused_until = 0
+        server.requests = {}
+        server.broken = set()
+        self.note(f"{server.name} starts")
+        for tablet in self.places:
+            self._open(server, tablet)
+        self.at(self.now + 1 + self.chance.below(server.tick_us), self._tick, server, server.life)
+        self.at(self.now + self.chance.below(SECOND), self._next_steady, server, server.life)
+
+    def _open(self, server: SimServer, tablet: str) -> None:
+        """Do what the start-up table says of one tablet."""
+        turn = server.turn_now()
+        number = next((number for number, name in self.places[tablet].items() if name == server.name), 0)
+        if tablet not in server.holdings and self.bug.reopens_lost_numbers and number:
+            self.make_replica(server, tablet, number)
+        holding = server.holdings.get(tablet)
+        if holding is None:
+            return
+        slot = server.log.slots[holding.slot]
+        if slot.damage and self.bug.ignores_damage:
+            slot.damage = None
+        if slot.damage and not holding.trouble:
+            holding.trouble = "LOST"
+        if holding.trouble == "LOST":
+            turn.resting[tablet] = ReplicaStanding(State.DELETED, holding.number)
+        elif holding.trouble:
+            last = slot.last()
+            turn.resting[tablet] = ReplicaStanding(
+                State.FAILED, holding.number, slot.hard_state.term, last.index, last.term
+            )
+        else:
+            rows = server.rows[tablet].now
+            group = reopen(
+                ReplicaIdentity(tablet, holding.slot, slot.generation, holding.number),
+                slot.recovered(),
+                Position(rows.index, rows.term),
+                bootstrap(list(self.places[tablet])).config,
+                self.places[tablet],
+                self.chance,
+                settings=self.settings,
+                in_flight=turn.in_flight,
+                tracer=self.checks[tablet],
+                core_class=self.bug.core_class,
+            )
+            self.checks[tablet].on_start(holding.number, rows.index)
+            turn.add(group)
+
+    def kill(self, server: SimServer, *, power: bool) -> None:
+        """End the process, or cut the power of its machine. Connections of a killed process break at once."""
+        if server.turn is None:
+            return
+        server.turn = None
+        if power:
+            server.log.power_cut(self.chance, self.counts)
+            for rows in server.rows.values():
+                rows.power_cut()
+        else:
+            server.log.kill(self.chance)
+        self.counts["power_cut" if power else "kill"] += 1
+        self.note(f"{server.name} dies")
+        if not power:
+            self.break_links(server)
+        requests, server.requests = server.requests, {}
+        for request in requests.values():
+            if not power:
+                self.later(1000, request.client.on_reset, request)
+
+    def break_links(self, server: SimServer) -> None:
+        """The connections to and from a server break, and the other ends notice; some a little later."""
+        for other in self.servers.values():
+            if other is not server:
+                self.at(self.now + 100 + self.chance.below(3000), self._link_broke, other, server.name, server.life)
+
+    def _link_broke(self, server: SimServer, peer: str, start_code: int) -> None:
+        if server.turn is None:
+            return
+        if server.paused_until > self.now:
+            self.at(server.paused_until, self._link_broke, server, peer, start_code)
+            return
+        server.turn.peer_gone(peer, start_code)
+        self.pump(server)
+
+    def _tick(self, server: SimServer, life: int) -> None:
+        if server.life != life or server.turn is None:
+            return
+        if server.paused_until > self.now:
+            self.at(min(server.paused_until, self.now + server.tick_us), self._tick, server, life)
+            return
+        self.at(self.now + server.tick_us, self._tick, server, life)
+        server.turn.tick()
+        self.pump(server)
+
+    # --- the shell of one server --------------------------------------------------------------------------------------
+
+    def soon(self, server: SimServer) -> None:
+        """End the turn now, or let it take further inputs first."""
+        if server.is_pump_planned:
+            return
+        if self.lazy and self.chance.unit() < self.lazy:
+            server.is_pump_planned = True
+            self.at(self.now + 500, self._planned_pump, server, server.life)
+        else:
+            self.pump(server)
+
+    def _planned_pump(self, server: SimServer, life: int) -> None:
+        if server.life == life and server.turn is not None:
+            server.is_pump_planned = False
+            self.pump(server)
+
+    def pump(self, server: SimServer) -> None:
+        """End a turn and carry its output out."""
+        out = server.turn_now().take()
+        with suppress(Crashed):
+            self._carry_out(server, out)
+
+    def _step(self, server: SimServer) -> None:
+        """Between any two things that a shell does, its process may die."""
+        if self.is_faulty and self.crash_in_step and self.chance.happens(self.crash_in_step):
+            self.counts["crash_in_step"] += 1
+            self.kill(server, power=self.chance.happens(0.5))
+            self.at(self.now + self.chance.below(2 * SECOND), self.restart, server)
+            raise Crashed
+
+    def restart(self, server: SimServer) -> None:
+        """Start a server that is down."""
+        if server.turn is None:
+            self.start(server)
+
+    def _carry_out(self, server: SimServer, out: TurnOutput) -> None:
+        for tablet, why in out.failed:
+            if not why.startswith("RuntimeError: injected"):
+                raise Violation(f"{tablet} was parked on {server.name}: {why}")
+        for tablet, sender, why in out.rejected:
+            raise Violation(f"{tablet} on {server.name} rejected a message of {sender}: {why}")
+        for _, event in out.events:
+            self.counts[event.name] += 1
+        self.counts["needs_copy"] += len(out.needs_copy)
+        self._step(server)
+        for to, items in out.frames.items():
+            self._send_items(server, to, items)
+        for to, beat in out.beats.items():
+            self._send_beat(server, to, beat)
+        self._step(server)
+        if out.log:
+            self.counts["writes"] += 1
+            self.counts["slots_in_writes"] += len(out.log)
+            server.log.write(out.log_number, out.log)
+            self._begin_sync(server)
+        self._step(server)
+        for tablet, entries in out.rounds.items():
+            span = server.apply_us * (0.5 + self.chance.unit())
+            self.at(self.now + 1 + int(span), self._apply, server, server.life, tablet, entries)
+        for ready in out.reads:
+            self._serve_read(server, ready.tablet, ready.request, ready.index)
+        for answer in out.answers:
+            request = server.requests.pop(answer.request, None)
+            self.counts[answer.fate.name.lower()] += 1
+            if request is not None:
+                request.answered(server, answer)
+        for tablet, why in out.failed:
+            waiting = [number for number, each in server.requests.items() if each.client.tablet == tablet]
+            if waiting or server.turn_now().in_flight.bytes < 0:
+                raise Violation(f"{tablet} was parked on {server.name} ({why}), requests {waiting} wait for it")
+
+    def _begin_sync(self, server: SimServer) -> None:
+        if server.is_syncing:
+            return
+        server.is_syncing = True
+        span = server.sync_us * (0.5 + self.chance.unit())
+        if self.is_faulty and self.chance.happens(0.003):
+            span = self.chance.between(0.2, 2.5) * SECOND
+            self.counts["slow_sync"] += 1
+        if span > STALL_US:
+            self.counts["stalled_disk"] += 1
+            self.at(self.now + STALL_US, self._disk_stalls, server, server.life)
+        span = server.log.begin(int(span))
+        self.at(self.now + 1 + int(span), self._synced, server, server.life, len(server.log.queue))
+
+    def _disk_stalls(self, server: SimServer, life: int) -> None:
+        if server.life == life and server.turn is not None and server.is_syncing:
+            server.turn.disk(answers=False)
+            self.soon(server)
+
+    def _synced(self, server: SimServer, life: int, count: int) -> None:
+        if server.life != life or server.turn is None:
+            return
+        if server.paused_until > self.now:
+            self.at(server.paused_until, self._synced, server, life, count)
+            return
+        server.is_syncing = False
+        number = server.log.sync(count)
+        server.turn.disk(answers=True)
+        if number:
+            server.turn.persisted(number)
+        if server.log.queue:
+            self._begin_sync(server)
+        self.pump(server)
+
+    def _apply(self, server: SimServer, life: int, tablet: str, entries: list[Entry]) -> None:
+        if server.life != life or server.turn is None:
+            return
+        if server.paused_until > self.now:
+            self.at(server.paused_until, self._apply, server, life, tablet, entries)
+            return
+        holding = server.holdings[tablet]
+        rows = server.rows[tablet].now
+        if holding.trouble:
+            return
+        outcomes = rows.apply(entries)
+        self.checks[tablet].on_round(holding.number, entries, outcomes, rows)
+        try:
+            self._step(server)
+        except Crashed:
+            return
+        server.turn.applied(tablet, entries[-1].index, outcomes)
+        self.soon(server)
+
+    def _next_steady(self, server: SimServer, life: int) -> None:
+        """Make a steady point of some tablet, and move its floor."""
+        if server.life != life or server.turn is None:
+            return
+        self.at(self.now + int(self.chance.between(0.1, 1) * SECOND), self._next_steady, server, life)
+        able = [tablet for tablet, holding in server.holdings.items() if not holding.trouble]
+        if able:
+            tablet = self.chance.pick(able)
+            rows = server.rows[tablet]
+            image = rows.now.copy()
+            if self.bug.results_not_steady:
+                image.results = dict(rows.steady.results)
+            if self.bug.floor_before_steady:
+                self._move_floor(server, tablet, image.index)
+            delay = self.chance.pick([1000, 50_000, 400_000])
+            self.at(self.now + delay, self._steady, server, life, tablet, image)
+
+    def _steady(self, server: SimServer, life: int, tablet: str, image: Any) -> None:
+        if server.life != life or server.turn is None or server.holdings[tablet].trouble:
+            return
+        rows = server.rows[tablet]
+        if self.bug.steady_mixes_states and rows.now.index > image.index:
+            image.index, image.term = rows.now.index, rows.now.term
+        if image.index > rows.steady.index:
+            rows.steady = image
+            self.counts["steady"] += 1
+            self._move_floor(server, tablet, image.index)
+
+    def _move_floor(self, server: SimServer, tablet: str, index: int) -> None:
+        """Let the log drop what the rows hold durably, and what no member needs: there are no copies yet."""
+        others = [self.servers[name] for name in self.places[tablet].values()]
+        needed = min(
+            (
+                each.rows[tablet].now.index
+                for each in others
+                if not each.holdings.get(tablet, Holding(0, 0, "x")).trouble
+            ),
+            default=index,
+        )
+        floor = server.turn_now().steady(tablet, min(index, needed))
+        if isinstance(floor, Floor):
+            self.counts["floor_moved"] += 1
+            server.log.write(0, [floor])
+            self._begin_sync(server)
+
+    # --- network ------------------------------------------------------------------------------------------------------
+
+    def _send_items(self, server: SimServer, to: str, items: list[Item]) -> None:
+        for item in items:
+            if isinstance(item, Envelope):
+                self.checks[item.tablet].on_sent(item.message)
+            else:
+                self.counts[f"refused_{item.word.name.lower()}"] += 1
+            if self.trace is not None:
+                self.note(f"{server.name} -> {to}: {describe(item)}")
+        for data in encode_turn(server.turn_now().header(to), items):
+            self._transmit(server.name, to, data)
+
+    def _send_beat(self, server: SimServer, to: str, beat: BeatOutput) -> None:
+        self.counts["beats"] += 1
+        self.counts["heartbeats_in_beats"] += len(beat.heartbeats)
+        header = server.turn_now().header(to)
+        frames = encode_beat(header, beat.number, disk_answers=beat.disk_answers, heartbeats=beat.heartbeats)
+        for data in frames:
+            self._transmit(server.name, to, data)
+
+    def _transmit(self, source: str, to: str, data: bytes) -> None:
+        link = (source, to)
+        chance = self.chance
+        self.wire.append((source, to, data))
+        if self.cut and link in self.cut:
+            return
+        unit = chance.unit
+        delay = 100 + int(1000 * unit())
+        if self.is_faulty:
+            if self.loss and unit() < self.loss:
+                self.counts["lost"] += 1
+                return
+            if self.heavy and unit() < self.heavy:
+                delay = int(delay * 10 / (0.03 + unit()))
+            if self.repeat and unit() < self.repeat:
+                self.counts["repeated"] += 1
+                self.at(self.now + delay + int(unit() * 500_000), self.deliver, source, to, data)
+        arrival = max(self.now + delay, self._link_free.get(link, 0))
+        self._link_free[link] = arrival
+        self.at(arrival, self.deliver, source, to, data)
+
+    def deliver(self, source: str, to: str, data: bytes) -> None:
+        """Let a frame arrive."""
+        server = self.servers[to]
+        if server.turn is None:
+            return
+        if server.paused_until > self.now:
+            self.at(server.paused_until, self.deliver, source, to, data)
+            return
+        frame = decode_frame(data)
+        if self.bug.makes_voters_from_nothing and isinstance(frame, TurnFrame):
+            self._vivify(server, frame)
+        peer = server.turn.beats.peers.get(source)
+        if peer is not None and frame.header.start_code != peer.start_code:
+            self.counts["replaced_process" if frame.header.start_code > peer.start_code else "former_process"] += 1
+        server.turn.frame(source, frame)
+        self.soon(server)
+
+    def _vivify(self, server: SimServer, frame: TurnFrame) -> None:
+        for item in frame.items:
+            if isinstance(item, Envelope) and item.tablet not in server.holdings:
+                self.make_replica(server, item.tablet, item.message.dst)
+                self._open(server, item.tablet)
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def next_request(self) -> int:
+        """Return a number for a request that no other has."""
+        self._requests += 1
+        return self._requests
+
+    def _serve_read(self, server: SimServer, tablet: str, number: int, index: int) -> None:
+        request = server.requests.pop(number, None)
+        if request is None:
+            return
+        rows = server.rows[tablet].now
+        self.checks[tablet].on_read_served(server.holdings[tablet].number, rows.index, max(index, request.floor))
+        request.read(server, rows.rows.get(request.key.encode()), rows.index)
+
+    # --- views --------------------------------------------------------------------------------------------------------
+
+    def leaders(self, tablet: str) -> list[SimServer]:
+        """Return the servers whose replica of a tablet believes to lead."""
+        return [
+            server
+            for server in self.servers.values()
+            if server.turn is not None
+            and tablet in server.turn.groups
+            and not server.turn.groups[tablet].failure
+            and server.turn.groups[tablet].core.role == LEADER
+        ]
+
+    def is_awake(self, server: SimServer) -> bool:
+        """Return True if the server is up and not frozen."""
+        return server.turn is not None and server.paused_until <= self.now
+
+    def sound_members(self, tablet: str) -> list[SimServer]:
+        """Return the servers whose replica of a tablet runs, or will when its server is started."""
+        sound = []
+        for name in self.places[tablet].values():
+            server = self.servers[name]
+            holding = server.holdings.get(tablet)
+            if holding is None or holding.trouble or server.log.slots[holding.slot].damage:
+                continue
+            if server.turn is None or tablet not in server.broken:
+                sound.append(server)
+        return sound
+
+
+def describe(item: Item) -> str:
+    """Return an item as a line of the trace."""
+    if isinstance(item, Envelope):
+        m = item.message
+        entries = f" entries {m.entries[0].index}..{m.entries[-1].index}" if m.entries else ""
+        return (
+            f"{item.tablet} kind {m.kind} {m.src}->{m.dst} term {m.term} prev {m.prev_term}/{m.prev_index} commit"
+            f" {m.commit} match {m.match_index} granted {m.granted} context {m.context}{entries}"
+        )
+    return f"{item.tablet} refused: {item.word.name} by {item.src} to {item.dst}"
