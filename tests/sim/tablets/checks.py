@@ -7,7 +7,8 @@ acknowledged is there, promises are durable when they leave, and a number that l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coord.raft.core import RaftCore
@@ -50,18 +51,20 @@ class Member:
 class TabletCheck:
     """Everything that is known about the history of one tablet. Also the tracer of its groups."""
 
-    def __init__(self, tablet: str, members: dict[int, Member]) -> None:
+    def __init__(self, tablet: str, members: dict[int, Member], now: Callable[[], int]) -> None:
         self.tablet = tablet
+        self.now = now
         self.members = members
         self.raft = Checker()
         #: Index -> digests of the rows after it.
         self.fingerprints: dict[int, tuple[int, int, int]] = {}
-        #: (writer, number) -> index of the entry that was carried out.
+        #: (writer, number) -> index of the entry that was carried out; and when a replica first did so, with the code.
         self.executed: dict[tuple[str, int], int] = {}
+        self.fates: dict[tuple[str, int], tuple[int, int]] = {}
         #: Acknowledged writes: (writer, number, index).
         self.acknowledged: list[tuple[str, int, int]] = []
-        #: Key -> what clients saw.
-        self.history: dict[str, list[KeyOperation]] = {}
+        #: Key -> (number of the write or 0, what its client saw).
+        self.history: dict[str, list[tuple[int, KeyOperation]]] = {}
         self.reads = 0
 
     # --- what replicas do
@@ -99,6 +102,7 @@ class TabletCheck:
         command = decode(entry.data)
         name = (command.writer, command.number)
         before = self.executed.setdefault(name, entry.index)
+        self.fates.setdefault(name, (self.now(), outcome.code))
         if before != entry.index:
             raise Violation(f"write {name} of {self.tablet} happened at {before} and again at {entry.index}")
 
@@ -145,9 +149,24 @@ class TabletCheck:
         if applied < floor:
             raise Violation(f"{number} of {self.tablet} answers a read at {applied} that must see {floor}")
 
-    def on_operation(self, key: str, operation: KeyOperation) -> None:
+    def on_operation(self, key: str, number: int, operation: KeyOperation) -> None:
         """A client's operation has come to its end, or was given up."""
-        self.history.setdefault(key, []).append(operation)
+        self.history.setdefault(key, []).append((number, operation))
+
+    def _operations(self, key: str) -> list[KeyOperation]:
+        """Return what happened to a key. The log says what became of writes whose clients gave up.
+
+        A write is visible from the moment at which some replica applied its entry. A write without an entry never
+        happened: a read that sees its value is a violation.
+        """
+        operations = []
+        for number, each in self.history[key]:
+            fate = self.fates.get((each.client, number))
+            if each.answered is not None:
+                operations.append(each)
+            elif fate is not None:
+                operations.append(replace(each, answered=max(fate[0], each.invoked), succeeded=fate[1] == DONE))
+        return operations
 
     def at_the_end(self) -> None:
         """Check what only the whole history shows."""
@@ -155,7 +174,7 @@ class TabletCheck:
         for writer, number, index in self.acknowledged:
             if self.executed.get((writer, number)) != index:
                 raise Violation(f"acknowledged write {number} of {writer} at {index} of {self.tablet} is missing")
-        for key, operations in self.history.items():
-            why = objection(operations)
+        for key in self.history:
+            why = objection(self._operations(key))
             if why:
                 raise Violation(f"key {key} of {self.tablet}: {why}")

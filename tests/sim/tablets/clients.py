@@ -243,6 +243,7 @@ class SimClient:
             answered = None if succeeded is None else self.world.now
             self.check.on_operation(
                 self.key,
+                0 if access is Access.READ else self.number,
                 KeyOperation(
                     self.name, access, self.invoked, answered, self.value, self.expected, succeeded is not False
                 ),

@@ -135,7 +135,8 @@ class SimLog:
         """A part of what the slot held durably is unreadable: everything from some entry on."""
         it = self.slots[slot]
         it.damage = "a record of the log is damaged"
-        it.before_damage = it.entries
+        if it.before_damage is None:
+            it.before_damage = it.entries
         it.entries = it.entries[: len(it.entries) // 2]
         it.hard_state = HardState(it.last().term, 0)
 

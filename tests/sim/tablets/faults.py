@@ -273,8 +273,8 @@ class Story:
         server = self._some_server()
         able = [
             tablet
-            for tablet, holding in server.holdings.items()
-            if not holding.trouble and tablet not in server.broken and self._may_lose(server, tablet)
+            for tablet in server.holdings
+            if server in world.sound_members(tablet) and self._may_lose(server, tablet)
         ]
         return (server, world.chance.pick(able)) if able else None
 

@@ -115,7 +115,9 @@ class World(History):
         members = [names[(first + n) % len(names)] for n in range(count)]
         self.places[tablet] = dict(enumerate(members, 1))
         self.checks[tablet] = TabletCheck(
-            tablet, {number: Member(tablet, number, self.servers[name]) for number, name in self.places[tablet].items()}
+            tablet,
+            {number: Member(tablet, number, self.servers[name]) for number, name in self.places[tablet].items()},
+            lambda: self.now,
         )
         for number, name in self.places[tablet].items():
             self.make_replica(self.servers[name], tablet, number)
