@@ -1,4 +1,4 @@
-"""Bugs that Raft implementations have had, planted on purpose: what the simulation must find to be believed.
+"""Bugs that Raft implementations have had, planted on purpose: the simulation must find each of them.
 
 Numbers in the docstrings are those of well-known failures: LogCabin's figure 8, PySyncObj's forgotten votes, CCF's
 old acknowledgements, Ongaro's membership bug of 2015, and others of their kind.
@@ -16,7 +16,7 @@ from tests.sim.raft.group import Bug
 
 
 class AckBeforeSync(Bug):
-    """Votes and acknowledgements leave before the disk has what they promise."""
+    """Votes and acknowledgments are sent before the state that they promise is durable."""
 
     number = 3
     known = "etcd #14370, dragonboat #201"
@@ -64,7 +64,7 @@ class _UnverifiedCore(RaftCore):
 
 
 class UnverifiedCommitted(Bug):
-    """A follower commits up to the leader's commit index what it holds, verified by the append or not."""
+    """A follower commits up to the leader's commit index, including entries that no append has verified."""
 
     number = 6
     known = "followers that commit their own stale entries"
@@ -86,7 +86,7 @@ class _ShorterCore(RaftCore):
 
 
 class ShorterAppendTruncates(Bug):
-    """A late, shorter append cuts the log behind its end although it does not conflict."""
+    """A late, shorter append truncates the log after its last entry although nothing conflicts."""
 
     number = 5
     known = "delayed, shorter appends"
@@ -101,7 +101,7 @@ class _OldAnswerCore(RaftCore):
 
 
 class OldAnswerCounted(Bug):
-    """An acknowledgement of an earlier term counts in this one."""
+    """An acknowledgment of an earlier term counts in the current term."""
 
     number = 7
     known = "CCF #5674"
@@ -122,7 +122,7 @@ class _EarlyChangeCore(RaftCore):
 
 
 class EarlyConfigChange(Bug):
-    """A new leader changes the membership before it knows what is committed."""
+    """A new leader changes the membership before an entry of its term is committed."""
 
     number = 9
     known = "Ongaro, raft-dev 2015"
@@ -142,7 +142,7 @@ class _TwoChangesCore(RaftCore):
 
 
 class TwoConfigChanges(Bug):
-    """A change begins while another one is not committed."""
+    """A configuration change begins while another one is uncommitted."""
 
     number = 9
     known = "Raft dissertation §4.1"
@@ -163,7 +163,7 @@ class _UnconfirmedCore(RaftCore):
 
 
 class ReadWithoutQuorum(Bug):
-    """A leader answers reads without asking whether it still leads."""
+    """A leader answers reads without confirming its leadership."""
 
     number = 12
     known = "leases and clocks; reads of a deposed leader"
@@ -186,7 +186,7 @@ class _EarlyReadCore(RaftCore):
 
 
 class ReadBeforeOwnCommit(Bug):
-    """A new leader answers reads before an entry of its term has shown it what is committed."""
+    """A new leader answers reads before an entry of its term is committed."""
 
     number = 12
     known = "read index before the term's first commit"
@@ -200,7 +200,7 @@ class _StaleLogCore(RaftCore):
 
 
 class AnyLogElected(Bug):
-    """Votes are given without comparing the logs."""
+    """Votes are granted without comparing the logs."""
 
     number = 1
     known = "votes without comparing logs"
@@ -215,7 +215,7 @@ class _SecondVoteCore(RaftCore):
 
 
 class SecondVote(Bug):
-    """The first vote of a term does not keep a node from giving another."""
+    """A node grants several votes in one term."""
 
     number = 2
     known = "two votes in one term"
@@ -252,7 +252,7 @@ class _NoRevertCore(RaftCore):
 
 
 class ConfigNotReverted(Bug):
-    """A configuration stays in force although its entry was truncated."""
+    """A configuration stays in effect although its entry was truncated."""
 
     number = 10
     known = "configurations that outlive their entry"
@@ -293,7 +293,7 @@ class _ForgottenCountsLeadership(Leadership):
 
 
 class ForgottenCounted(Bug):
-    """A voter that lost its disk acknowledges entries as if it had kept it; it only gives no votes."""
+    """A voter that lost its disk withholds its votes, but its acknowledgments still count."""
 
     number = 17
     known = "this store, found by a scripted schedule"
@@ -323,7 +323,7 @@ class _HeartbeatCommitLeadership(Leadership):
 
 
 class CommitTakenAsTold(Bug):
-    """Heartbeats carry the commit index whatever the follower is known to hold, and it commits whatever it holds."""
+    """Heartbeats carry the leader's whole commit index, and a follower commits entries that were never verified."""
 
     number = 6
     known = "commit index of a heartbeat taken as it is"
@@ -346,7 +346,7 @@ class _BlindSnapshotCore(RaftCore):
 
 
 class SnapshotWithoutConfig(Bug):
-    """A snapshot replaces the log, but not the membership."""
+    """Installing a snapshot replaces the log, but not the membership."""
 
     number = 10
     known = "snapshots that forget the configuration"
@@ -382,7 +382,7 @@ class _BelowSnapshotLeadership(Leadership):
 
 
 class NextBelowSnapshot(Bug):
-    """Whoever is behind the leader's snapshot is sent what comes after it, again and again."""
+    """A peer that needs a snapshot is sent the entries after the snapshot, again and again."""
 
     number = 8
     known = "next index below the snapshot: loops and panics in many"
@@ -398,7 +398,7 @@ class _RestlessCore(RaftCore):
 
 
 class RemovedDisturb(Bug):
-    """Nobody asks first, and everybody listens: a node that was removed or cut off unseats sound leaders."""
+    """No pre-vote, and followers of a live leader vote: a removed or partitioned node deposes healthy leaders."""
 
     number = 10
     known = "Raft dissertation §4.2.3"
@@ -413,7 +413,7 @@ class _HeldTimerCore(RaftCore):
 
 
 class TimerHeldByAnything(Bug):
-    """Every message restarts the election timer, whoever sends it."""
+    """Every message resets the election timer, whatever its sender."""
 
     number = 15
     known = "timers reset on any call"

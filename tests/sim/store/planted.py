@@ -1,4 +1,4 @@
-"""Bugs that stores like this one have had, planted on purpose: what the simulation must find to be believed.
+"""Bugs that stores like this one have had, planted on purpose: the simulation must find each of them.
 
 Each is a set of patches of the real classes for the time of one run. `number` is that of the list of famous bugs that
 the simulation was designed against (docs/simulation.md repeats it in words).
@@ -48,7 +48,7 @@ LEADERS = ("_power_cut_leader", "_isolate_leader", "_transfer", "_pause_leader")
 
 
 class TermForgotten(Bug):
-    """Term and vote are not stored."""
+    """Term and vote are not made durable."""
 
     number = 2
     known = "PySyncObj #202"
@@ -63,7 +63,7 @@ class TermForgotten(Bug):
 
 
 class ClaimsBelieved(Bug):
-    """A node checks nothing of what a message claims."""
+    """A node does not validate the fields of a message."""
 
     number = 2
     known = "this store: one forged frame stopped the leader, another ruined every disk"
@@ -73,7 +73,7 @@ class ClaimsBelieved(Bug):
 
 
 class AckBeforeSync(Bug):
-    """The log reports as durable what it has not synced yet."""
+    """The log reports batches as durable before the sync."""
 
     number = 3
     known = "etcd #14370, dragonboat #201"
@@ -102,7 +102,7 @@ class AckBeforeSync(Bug):
 
 
 class ResentAtOnce(Bug):
-    """After a leader change commands are sent again before an entry of the new term says that they are dead."""
+    """Commands are resent after a change of leader before an entry of the new term proves them uncommitted."""
 
     number = 14
     known = "retries inside of the store; ZooKeeper has none for this reason"
@@ -119,7 +119,7 @@ class ResentAtOnce(Bug):
 
 
 class ForwardedTwice(Bug):
-    """The leader takes what comes again over a new connection as new."""
+    """The leader proposes a command again when it is resent over a new connection."""
 
     number = 16
     known = "data of an older connection behind that of a newer one"
@@ -133,7 +133,7 @@ class ForwardedTwice(Bug):
 
 
 class AttachedLocally(Bug):
-    """A server lets a client re-attach without asking the log."""
+    """A server re-attaches a client to its session without a log entry."""
 
     number = 20
     known = "ZooKeeper's session moves"
@@ -154,7 +154,7 @@ class AttachedLocally(Bug):
 
 
 class ExpiryNotRestarted(Bug):
-    """A node that leads again goes on with the timers of its former reign."""
+    """A node that leads again continues with the session timers of its earlier term."""
 
     number = 20
     known = "sessions ended by a new leader too early"
@@ -174,7 +174,7 @@ class ExpiryNotRestarted(Bug):
 
 
 class EventBehindData(Bug):
-    """Answers of a group leave before its events."""
+    """Replies of a batch are sent before its watch events."""
 
     number = 24
     known = "etcd #15271, #20221"
@@ -194,7 +194,7 @@ class EventBehindData(Bug):
 
 
 class WatchesOutliveConnection(Bug):
-    """A connection's watches stay behind, and fire for the next one of the session."""
+    """A closed connection's watches remain, and fire for the session's next connection."""
 
     number = 24
     known = "watches fired twice on reconnect"
@@ -209,7 +209,7 @@ class WatchesOutliveConnection(Bug):
 
 
 class WatchBeforeRead(Bug):
-    """A watch is left when the request arrives, not when the read is answered."""
+    """A watch is set when the request arrives, not when the read is answered."""
 
     number = 24
     known = "watches lost between read and registration"
@@ -244,7 +244,7 @@ class ReadDoesNotWait(Bug):
 
 
 class EphemeralsLeft(Bug):
-    """A session ends and its ephemerals stay."""
+    """A session ends, and its ephemerals remain."""
 
     number = 19
     known = "ZOOKEEPER-5010, -2184"
@@ -257,7 +257,7 @@ class EphemeralsLeft(Bug):
 
 
 class SessionlessSnapshot(Bug):
-    """Snapshots leave the session table out."""
+    """Snapshots omit the session table."""
 
     number = 13
     known = "ZooKeeper's fuzzy snapshots"
@@ -273,7 +273,7 @@ class SessionlessSnapshot(Bug):
 
 
 class CounterlessSnapshot(Bug):
-    """Snapshots leave the sequence counters out."""
+    """Snapshots omit the sequence counters."""
 
     number = 13
     known = "counters missing from snapshots"
@@ -291,7 +291,7 @@ class CounterlessSnapshot(Bug):
 
 
 class PartialSnapshot(Bug):
-    """Snapshots are written under their final name, and what can be read of one is taken for all of it."""
+    """Snapshots are written under their final name, and the readable part of one is used as the whole."""
 
     number = 13
     known = "half a snapshot taken for a whole one"
@@ -335,7 +335,7 @@ class PartialSnapshot(Bug):
 
 
 class AppliedTwice(Bug):
-    """After a restart the first entry behind the snapshot is applied twice."""
+    """After a restart the first entry after the snapshot is applied twice."""
 
     number = 3
     known = "etcd #13766, #14685"
@@ -352,7 +352,7 @@ class AppliedTwice(Bug):
 
 
 class MultiNotRolledBack(Bug):
-    """A multi that is refused keeps what its first parts did."""
+    """A rejected multi keeps the changes of its first operations."""
 
     number = 21
     known = "ZooKeeper's multi"
@@ -375,7 +375,7 @@ class MultiNotRolledBack(Bug):
 
 
 class SyncWithoutQuorum(Bug):
-    """A server answers a sync from what it knows itself."""
+    """A server answers a sync from its own state, without the leader."""
 
     number = 12
     known = "ZOOKEEPER-1675, -2136, -3991"
@@ -422,7 +422,7 @@ class NothingSynced(Bug):
 
 
 class CleanPagesTrusted(Bug):
-    """After a failed sync and a restart, what the page cache shows is taken to be on the disk."""
+    """After a failed sync and a restart, the contents of the page cache count as durable."""
 
     number = 17
     known = "PostgreSQL's fsync of 2018"
@@ -437,7 +437,7 @@ class CleanPagesTrusted(Bug):
 
 
 class WipedNodeVotes(Bug):
-    """A node that lost its disk, or set a damaged log aside, votes as if it had promised nothing."""
+    """A node that lost its disk, or set a damaged log aside, votes as if it had made no promises."""
 
     number = 17
     known = "Raft users of every kind"
@@ -445,7 +445,7 @@ class WipedNodeVotes(Bug):
     members_move = False
 
     def patches(self) -> list[Patch]:
-        return [instead(module, "forget", lambda *_: FIRST_MEMORY) for module in (joining, repair, world)]
+        return [instead(module, "renew_memory", lambda *_: FIRST_MEMORY) for module in (joining, repair, world)]
 
 
 class VoteForgotten(Bug):
@@ -464,7 +464,7 @@ class VoteForgotten(Bug):
 
 
 class TermLagsEntries(Bug):
-    """Term and vote are written with the next batch: a crash leaves entries of a term that the node has forgotten."""
+    """Term and vote are written with the next batch: after a crash the log has entries of an unrecorded term."""
 
     number = 4
     known = "raft-rs users, hard state and entries in two writes"
@@ -482,7 +482,7 @@ class TermLagsEntries(Bug):
 
 
 class TornTailKept(Bug):
-    """What a torn write left behind the log's end stays there, and nothing is written over it ahead of time."""
+    """The remains of a torn write stay after the end of the log, and no zeros overwrite them."""
 
     number = 13
     known = "write-ahead logs that overwrite in place"
@@ -498,7 +498,7 @@ class TornTailKept(Bug):
 
 
 class ForwardOfAnotherTerm(Bug):
-    """A node keeps commands that were sent to it while it did not lead, and takes them when it leads another term."""
+    """A node keeps commands received while it did not lead, and proposes them when it leads in a later term."""
 
     number = 16
     known = "commands that outlive a connection or a leader"
@@ -520,7 +520,7 @@ class ForwardOfAnotherTerm(Bug):
 
 
 class ProposalsOutliveState(Bug):
-    """Commands whose fate a snapshot hides are kept and sent again."""
+    """Commands whose outcome is unknown after an installed snapshot are kept and resent."""
 
     number = 14
     known = "retries without deduplication"
@@ -531,7 +531,7 @@ class ProposalsOutliveState(Bug):
 
 
 class FailedWriteIgnored(Bug):
-    """A write or sync that fails is taken for done: the node goes on from memory."""
+    """A failed write or sync counts as done, and the node continues."""
 
     number = 17
     known = "stores that go on with a full disk"
@@ -546,7 +546,7 @@ class FailedWriteIgnored(Bug):
 
 
 class UncommittedApplied(Bug):
-    """A follower performs what it holds, committed or not."""
+    """A follower applies its entries, committed or not."""
 
     number = 18
     known = "ZOOKEEPER-1154, -2832, -3911"
@@ -578,7 +578,7 @@ class OwnClock(Bug):
 
 
 class RightsNotReplicated(Bug):
-    """Who a session is counts on the node that it told, and on no other."""
+    """A session's identities are known only on the node that authenticated it."""
 
     number = 25
     known = "etcd #14571 (rights checked differently at apply)"
@@ -593,7 +593,7 @@ class RightsNotReplicated(Bug):
 
 
 class RightlessSnapshot(Bug):
-    """Snapshots leave the access lists out."""
+    """Snapshots omit the access lists."""
 
     number = 13
     known = "ZOOKEEPER-4689 (cache of access lists)"
@@ -611,7 +611,7 @@ class RightlessSnapshot(Bug):
 
 
 class OldOwnerHeard(Bug):
-    """Requests of a connection that its session has left are performed."""
+    """Requests of a connection that its session has left are executed."""
 
     number = 20
     known = "ZooKeeper's SessionMoved"
@@ -626,7 +626,7 @@ class OldOwnerHeard(Bug):
 
 
 class MissedNotTold(Bug):
-    """A client that comes back with its watches is not told what it has missed."""
+    """A client that reconnects with its watches gets no events for the changes that it missed."""
 
     number = 24
     known = "ZooKeeper's lost watches, etcd #17529"
@@ -640,7 +640,7 @@ class MissedNotTold(Bug):
 
 
 class WatchBlindToRights(Bug):
-    """Watchers hear of znodes that they may not read."""
+    """Watchers get events of znodes that they may not read."""
 
     number = 24
     known = "CVE-2024-23944"
@@ -650,7 +650,7 @@ class WatchBlindToRights(Bug):
 
 
 class RemoverDeaf(Bug):
-    """A node shuts out whoever its newest configuration removes, committed or not."""
+    """A node rejects a peer that its newest configuration removes, even if that is uncommitted."""
 
     number = 10
     known = "this store, found by simulated operators"
@@ -662,7 +662,7 @@ class RemoverDeaf(Bug):
 
 
 class JoinerNotAwaited(Bug):
-    """reconfig says "done" of a participant that does not vote yet."""
+    """reconfig completes before the new participant votes."""
 
     number = 10
     known = "this store, found by simulated operators"
@@ -673,7 +673,7 @@ class JoinerNotAwaited(Bug):
 
 
 class StaleNodeBuries(Bug):
-    """A node without a leader tells a client that a session it has not heard of is gone."""
+    """A node without a leader reports a session that it does not know as expired."""
 
     number = 20
     known = "this store, found by the simulation"
@@ -692,7 +692,7 @@ class StaleNodeBuries(Bug):
 
 
 class ReapedUnchecked(Bug):
-    """A container goes although somebody has put something into it since the leader looked."""
+    """A container is deleted although a child was created after the leader's check."""
 
     number = 22
     known = "deletes replayed on newer state"
