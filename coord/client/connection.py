@@ -6,9 +6,8 @@ Requests are written once per reactor turn. A server replies in order, so each r
 request. A connection is never reused: the session (session.py) opens a new one.
 
 Liveness. The client sends a ping after a third of the session timeout without a send. After two thirds without a
-receive
-it drops the connection, which leaves a third of the timeout to find another server. A reactor that was blocked for that
-long first reads the bytes that arrived in the meantime.
+receive it drops the connection, which leaves a third of the timeout to find another server. A reactor that was blocked
+for that long first reads the bytes that arrived in the meantime.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A restored ensemble has every persistent znode, with data, access list, versions and times. It does not have the
 sessions of the old ensemble and their ephemerals: they end as if they had expired, so a client that reconnects with
-such
-a session gets SESSION_EXPIRED and opens a new one. All nodes have the same state, because all are made from one file.
+such a session gets SESSION_EXPIRED and opens a new one. All nodes have the same state, because all are made from one
+file.
 
 The zxids of the new ensemble begin far above those of the backup (`ZXID_STEP`), because a client that has seen a higher
 zxid on the old ensemble would reject every new server as stale. The new ensemble has another cluster id, so no node of

@@ -365,8 +365,7 @@ class RaftCore:
         if m.term > self.term:
             if kind in (PRE_VOTE, VOTE) and not m.granted and self._has_active_leader():
                 # A follower of a live leader does not help to replace it, so a removed or partitioned node cannot
-                # disturb
-                # the group (Dissertation §4.2.3). `granted` marks an election that the leader requested.
+                # disturb the group (Dissertation §4.2.3). `granted` marks an election that the leader requested.
                 self._report("vote_ignored", f"of {m.src} for term {m.term}")
                 return False
             if kind == PRE_VOTE or (kind == PRE_VOTE_RESP and m.granted):

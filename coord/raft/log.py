@@ -5,8 +5,7 @@
                                stable: anywhere up to `persisting`
 
 Entries stay until the shell compacts them. A group of one keeps no applied entry, because no peer needs it. When
-another
-member is added, the shell takes a new snapshot first.
+another member is added, the shell takes a new snapshot first.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class RaftLog:
         #: log is truncated below it.
         self.persisting: int = self.last
         #: Highest index that is durable here. Moves when the shell confirms a Ready. Decreases when the log is
-        #: truncated
-        #: below it. Only entries up to here may be acknowledged, or counted for this node.
+        #: truncated below it. Only entries up to here may be acknowledged, or counted for this node.
         self.stable: int = self.last
         assert self.offset <= snapshot.index, f"log begins after {self.offset}, the snapshot is at {snapshot.index}"
         assert snapshot.index <= self.last, f"log ends at {self.last}, before the snapshot at {snapshot.index}"

@@ -54,8 +54,7 @@ APPEND: Final = 5
 #: the append, and (match_index, prev_term) is the highest position at which the logs may match.
 APPEND_RESP: Final = 6
 #: commit (at most the receiver's match index) and in prev_term the term of that entry. context: the newest round of
-#: read
-#: confirmation, 0 for none.
+#: read confirmation, 0 for none.
 HEARTBEAT: Final = 7
 #: context, as in the heartbeat. match_index: the end of the sender's log, durable or not.
 HEARTBEAT_RESP: Final = 8
@@ -248,8 +247,7 @@ class RaftConfig:
         assert max_append_bytes >= 1, max_append_bytes
         assert max_apply_entries >= 1, max_apply_entries
         #: A follower campaigns after election_ticks .. 2*election_ticks-1 ticks without a message of the leader. A
-        #: leader
-        #: steps down after election_ticks without replies from a majority.
+        #: leader steps down after election_ticks without replies from a majority.
         self.election_ticks: int = election_ticks
         #: Interval between a leader's heartbeats.
         self.heartbeat_ticks: int = heartbeat_ticks

@@ -223,8 +223,7 @@ class Service:
         """Write META in the format that builds without feature levels reject.
 
         Such a build would read the log and ignore the entry. If META cannot be written, the node continues, and the
-        next
-        start tries again: the mark matters only if an operator downgrades by two builds.
+        next start tries again: the mark matters only if an operator downgrades by two builds.
         """
         try:
             meta = json.loads(read_file(disk, META))

@@ -1,8 +1,7 @@
 """Access lists: who may do what with a znode.
 
 An access list is a list of entries `permissions scheme:id`. A session has identities `(scheme, id)`, replicated with
-the
-session, so that every replica decides alike. Schemes: world (anyone), ip (address, with or without /bits), digest
+the session, so that every replica decides alike. Schemes: world (anyone), ip (address, with or without /bits), digest
 (user:base64 of SHA-1), x509 and sasl (compared literally). `auth` is not stored: planning a command replaces it by the
 identities of the session. An identity of scheme `super` has all permissions.
 

@@ -21,11 +21,10 @@ Every command takes the next zxid, rejected or not. So zxids are dense and count
 batches.
 
 `owner` identifies the connection that owns the session. It is the zxid of the session's latest CREATE_SESSION or
-ATTACH.
-A command with an older owner comes from a connection that the client has left, and is rejected. EXPIRE names the owner
-that the leader saw, so a session that has re-attached meanwhile survives. CREATE_SESSION and ATTACH have no owner yet;
-they carry a token by which the proposing node finds the waiting connection. Session 0 with owner 0 is the leader itself
-(reaping of containers and TTL znodes).
+ATTACH. A command with an older owner comes from a connection that the client has left, and is rejected. EXPIRE names
+the owner that the leader saw, so a session that has re-attached meanwhile survives. CREATE_SESSION and ATTACH have no
+owner yet; they carry a token by which the proposing node finds the waiting connection. Session 0 with owner 0 is the
+leader itself (reaping of containers and TTL znodes).
 """
 
 from __future__ import annotations
@@ -103,6 +102,7 @@ def encode_command(session_id: int, owner: int, cxid: int, opcode: int, body: by
 
 def encode_batch(time_ms: int, commands: list[bytes], *, enforce_quotas: bool = False, is_full: bool = False) -> bytes:
     """Encode a batch of commands made by encode_command, in the order in which they will be applied."""
+    assert len(commands) <= COUNT_MASK, f"a batch of {len(commands)} commands"
     flags = (ENFORCE_QUOTAS if enforce_quotas else 0) | (IS_FULL if is_full else 0)
     return BATCH_HEADER.pack(time_ms, len(commands) | flags) + b"".join(commands)
 

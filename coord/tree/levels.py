@@ -8,8 +8,7 @@ level that its own build supports.
     body of a LEVEL entry := format:u8 (1)  level:u32
 
 `coord.server.membership.levels` decides when the level rises and which nodes are rejected; docs/compatibility.md has
-the
-operator's side.
+the operator's side.
 
 To change a rule: add a level to LEVELS with one line that describes the change, check `StateMachine.has` where the
 command is planned, and keep the older branch as long as a log of an older level may have to be read.

@@ -251,6 +251,7 @@ class StateMachine:
             raise UnsupportedLevel("the log raises the store to", level, self.supported)
         self.last_zxid += 1
         self.level = max(self.level, level)
+        assert level <= self.level <= self.supported, f"level {self.level}, this build supports {self.supported}"
         return CommandOutcome(self.last_zxid, INTERNAL_SESSION, 0, 0, OP_ERROR)
 
     def has(self, level: int) -> bool:

@@ -403,8 +403,7 @@ class Znode:
         out.write(data)
         self._write_stat(out)
         # Continuing a CRC that was XORed with the stamp equals continuing the plain CRC over data whose next four bytes
-        # are
-        # XORed with the stamp.
+        # are XORed with the stamp.
         at: i64 = len(path)
         stamp: i64 = self.acl.stamp
         for _ in range(4):

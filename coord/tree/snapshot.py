@@ -119,6 +119,7 @@ def _nodes(tree: DataTree, numbers: dict[int, int]) -> Iterator[bytes]:
 
 
 def _chunk(kind: int, payload: bytes) -> bytes:
+    assert len(payload) <= CHUNK_BYTES_MAX, f"no reader accepts a chunk of {len(payload)} bytes"
     crc = crc32c(payload, crc32c(_CHECKED.pack(kind, len(payload))))
     return _CHUNK.pack(kind, len(payload), crc) + payload
 
@@ -162,6 +163,7 @@ class SnapshotDecoder:
 
     def __init__(self, name: str = "snapshot", supported: int = SUPPORTED) -> None:
         """`supported` is the highest feature level that the snapshot may have."""
+        assert supported >= 0, f"feature level {supported}"
         self.tree = DataTree(empty=True)
         self.sessions = SessionTable()
         self.supported = supported
@@ -210,6 +212,7 @@ class SnapshotDecoder:
 
     def check_digest(self, digest: int) -> None:
         """Raise CorruptRecord unless the restored state has the digest of the written state."""
+        assert self._digest >= 0, "the trailer was not read"
         if digest != self._digest:
             raise self._corrupt(f"digest {self._digest:#x}", f"{digest:#x}")
 

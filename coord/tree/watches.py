@@ -57,6 +57,7 @@ class WatchTable:
 
     def __init__(self, per_session_max: int = 0) -> None:
         """`per_session_max` is the limit of watches per session, 0 for none."""
+        assert per_session_max >= 0, f"at most {per_session_max} watches per session"
         self._per_session_max = per_session_max
         self._data: Table = {}
         self._child: Table = {}

@@ -44,8 +44,7 @@ class Limits:
         #: Bytes of unsent replies to one client beyond which the node answers no more of its requests.
         self.output_bytes_max = output_bytes_max
         #: Bytes of unsent replies at which a connection is closed: reads that wait for a write are answered together,
-        #: and
-        #: a thousand reads may ask for a megabyte each.
+        #: and a thousand reads may ask for a megabyte each.
         self.backlog_bytes_max = backlog_bytes_max
         #: Watches of one session; 0: no limit.
         self.watches_max = watches_max

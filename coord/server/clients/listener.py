@@ -62,8 +62,7 @@ class ClientLimits:
         #: While more output than this is unsent, the client's requests are not read.
         self.pause_bytes = pause_bytes
         #: Connections that a turn sends to, plus the same number of those that earlier turns left over. A change
-        #: watched
-        #: by thousands of clients costs a system call for each; other clients must not wait for all of them.
+        #: watched by thousands of clients costs a system call for each; other clients must not wait for all of them.
         self.sends_per_turn = sends_per_turn
 
 

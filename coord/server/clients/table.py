@@ -21,8 +21,7 @@ class ClientTable:
         #: Connections that sent bytes since the last `take_active`, closed ones included.
         self.active: set[Connection] = set()
         #: Reads that wait for an earlier request of their session. While there are any, the node applies commands one
-        #: by
-        #: one, so that a read between two writes of its session sees the first and not the second.
+        #: by one, so that a read between two writes of its session sees the first and not the second.
         self.waiting_reads = 0
         #: Requests received and events sent since the start or the last reset.
         self.received = 0

@@ -40,6 +40,7 @@ VOTERS_MIN: Final = 3
 def renew_memory(disk: Disk, rng: Rng) -> int:
     """Mark this directory as one that lost its promises, and return its new memory. Raise OSError."""
     memory = FIRST_MEMORY + 1 + rng.below(MEMORY_MAX - FIRST_MEMORY)
+    assert FIRST_MEMORY < memory <= MEMORY_MAX, f"memory {memory:#x}"
     replace_file(disk, "", MEMORY_FILE, f"{memory:016x}\n".encode())
     if JOINING_FILE not in disk.names(""):
         replace_file(disk, "", JOINING_FILE, b"")
@@ -74,6 +75,7 @@ class Joining:
         if self.is_joining and self.memory == FIRST_MEMORY:
             # An older build found this directory empty.
             self.memory = renew_memory(disk, rng)
+        assert not self.is_joining or self.memory != FIRST_MEMORY, "a joining node has the first memory"
 
     def peer_introduced(self, peer: int, *, peer_has_log: bool, has_log: bool) -> None:
         """Handle the hello of `peer`, which announces whether it has a log. Raise OSError if the disk fails."""

@@ -144,7 +144,7 @@ class MembershipLeader:
 
     def take_own(self, token: int, request: MembershipRequest) -> None:
         """Queue a request of a client of this node, which leads. The number of connections limits these requests."""
-        assert self._context.core.leadership is not None
+        assert self._context.core.leadership is not None, "a request was queued at a node that does not lead"
         self._queue.append(_Queued(self._context.core.id, token, request))
 
     def announced(self, node_id: int, client: str) -> None:
@@ -268,7 +268,7 @@ class MembershipLeader:
     def _next_leader(self, target: changes.Target, config: Configuration) -> int:
         """Return the remaining voter with the highest match index. Raise RefusedError if none is alive."""
         lead = self._context.core.leadership
-        assert lead is not None
+        assert lead is not None, "only a leader chooses the next one"
         alive = self._counting()
         candidates = [
             (lead.by_id[i].match, i)
@@ -307,6 +307,7 @@ class MembershipLeader:
         step = change.steps[0]
         try:
             if step.kind == changes.TRANSFER:
+                assert step.node_id, "a transfer of leadership without a target"
                 core.transfer_leadership(step.node_id)
                 change.is_handing_over = True
                 return False
@@ -333,6 +334,7 @@ class MembershipLeader:
         core = self._context.core
         config = core.configs.current
         joiner = change.joiner
+        assert joiner, "no node is joining"
         if config.is_voter(joiner):
             change.index = core.configs.newest_index()
             change.joiner = 0
@@ -350,6 +352,7 @@ class MembershipLeader:
         return False
 
     def _finish(self, change: _Change, error: RefusedError | None) -> None:
+        assert self._change is change, "a change ended that is not in progress"
         self._change = None
         if error is None:
             self._answer(change.origin, change.token, done_at(change.index))

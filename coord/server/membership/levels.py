@@ -155,10 +155,12 @@ class Levels:
         level = self.attainable()
         if level <= self.required():
             return
+        assert level <= self.supported, f"level {level}, this build supports {self.supported}"
         try:
             index = self._context.core.propose(encode_level(level), LEVEL)
         except (NotLeader, ProposalDropped):
             return
+        assert not self._in_log or self._in_log[-1][0] < index, f"LEVEL entry {index} after {self._in_log[-1]}"
         self._in_log.append((index, level))
         log.info("raising the feature level to {to}: {what}", to=level, what=describe(level))
         self.on_required()

@@ -103,6 +103,7 @@ class Reconfiguration:
         self._keep(_ClientRequest(connection, pending, request))
 
     def _keep(self, mine: _ClientRequest) -> _ClientRequest:
+        assert self._next_token not in self._requests, f"token {self._next_token} is in use"
         self._requests[self._next_token] = mine
         self._next_token += 1
         return mine
@@ -129,6 +130,8 @@ class Reconfiguration:
 
     def _send(self, token: int, mine: _ClientRequest, request: MembershipRequest) -> None:
         """Send a request to the leader, which may be this node."""
+        assert mine.leader == 0, f"request {token} was sent to node {mine.leader}"
+        assert mine.answer is None, f"request {token} has an answer"
         core = self._context.core
         request = replace(request, applied=self._context.applied_index)
         if core.leadership is not None:
@@ -259,8 +262,7 @@ class Reconfiguration:
 
         Ignore the frame, too, while this node has a leader. A leader closes its link to a node that it has removed, and
         any process at the address of a dead node could send the frame. A removed node dials again and receives the
-        frame
-        again.
+        frame again.
         """
         core = self._context.core
         if core.leader:

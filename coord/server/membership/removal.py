@@ -57,6 +57,7 @@ class Removal:
         self._later(LEAVE_S, self._decide)
 
     def _decide(self) -> None:
+        assert self._has_begun, "the removal has not begun"
         context = self._context
         self._has_begun = False
         if context.core.leader and context.core.configs.current.is_member(context.settings.node_id):

@@ -77,6 +77,7 @@ class MembershipRequest:
 
     def encode(self) -> bytes:
         """Return the body of an ASK frame."""
+        assert self.kind in (RECONFIG, ADD, REMOVE, TRANSFER, LIST), f"a request of kind {self.kind!r}"
         fields: dict[str, Any] = {"do": self.kind}
         if self.kind == RECONFIG:
             fields |= {
@@ -162,6 +163,7 @@ class MembershipAnswer:
 
 def done_at(index: int) -> MembershipAnswer:
     """Return the answer to a request that is complete when `index` is applied."""
+    assert index >= 0, f"a request is complete at index {index}"
     return MembershipAnswer(OK, index=index)
 
 

@@ -52,6 +52,7 @@ class MembershipStep:
     def apply(self, config: Configuration) -> Configuration:
         """Return `config` after this step."""
         assert self.kind != TRANSFER, "a transfer changes no configuration"
+        assert self.member is not None or self.kind in (REMOVE, RENEW), f"no address for {self}"
         members = decode_members(config.attachment)
         if self.member is not None:
             members[self.node_id] = self.member
@@ -162,6 +163,7 @@ def steps_to(
             steps.append(MembershipStep(REMOVE, i))
     if not steps and renews:
         steps.append(MembershipStep(RENEW, 0))
+    assert steps or not renews, "a reconfig without a step keeps its version"
     return steps
 
 
