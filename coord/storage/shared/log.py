@@ -16,6 +16,7 @@ because of its size: the floors that shorten it are written to it as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from twisted.logger import Logger
@@ -88,7 +89,7 @@ class SharedLog(SegmentLog):
 
     # --- on the groups' thread --------------------------------------------------------------------------------------
 
-    def batch(self, changes: list[Change]) -> SlotBatch:
+    def batch(self, changes: Iterable[Change]) -> SlotBatch:
         """Return the changes of one turn as a batch, to be submitted before the next one is made.
 
         Raises SlotError for the first change that does not fit its slot; then none of them is taken.
