@@ -90,8 +90,7 @@ class RecentTransitions(msgspec.Struct, frozen=True, tag=True, omit_defaults=Tru
 
 
 class ShutdownCluster(msgspec.Struct, frozen=True, tag=True):
-    """Announce a shutdown: set the clean-shutdown flag and stop assigning the regions of dead servers. Reply:
-    Accepted."""
+    """Announce a shutdown: set the clean-shutdown flag, and assign no regions of dead servers. Reply: Accepted."""
 
 
 class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -59,8 +59,7 @@ class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class DeleteTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Delete a table. The reply means that its name is free; with `wait_ms`, that its regions are closed, too
-    (DD-06)."""
+    """Delete a table (DD-06). The reply means that its name is free; with `wait_ms`, that its regions are closed."""
 
     table: str  #: name or id
     wait_ms: int = 0

@@ -1,8 +1,8 @@
 """Heartbeats that region servers send to every master once a second, and the replies (HB-01 to HB-10).
 
 A heartbeat has the cluster id, the server's uuid and start code, and the highest fencing epoch that the server knows.
-It
-carries the server's registration if the master does not have it. To the active master it carries a report of replicas:
+It carries the server's registration if the master does not have it. To the active master it carries a report of
+replicas:
 
 - a *full* report to an active master that is new to the server (HB-10), or on the master's request;
 - otherwise the changes since the last heartbeat that this master has acknowledged, usually none (HB-03).

@@ -1,9 +1,8 @@
 """Search for the active master: the next address to try, and what each reply means (MF-15, MF-16). Pure.
 
 A caller knows some masters, and perhaps the one that answered last. It tries one after the other. A NOT_LEADER reply
-may
-name the active master, which is tried next. After a round without an answer the caller pauses and begins again, until
-its deadline. The search keeps the last error of each master for the message to the user.
+may name the active master, which is tried next. After a round without an answer the caller pauses and begins again,
+until its deadline. The search keeps the last error of each master for the message to the user.
 
 A request whose outcome is unknown is sent again only if it is repeatable: a read, or an operation with a `request_id`,
 by which a master recognizes the retry (`regions/messages/ddl.py`).

@@ -89,8 +89,10 @@ class BalanceRound(msgspec.Struct, frozen=True):
 
 
 class BalanceReport(msgspec.Struct, frozen=True, tag=True):
-    """Reply to Balance. `next_in_ms` is -1 if the balancer is off. `moves`, `before` and `after` are of a round just
-    run."""
+    """Reply to Balance. `next_in_ms` is -1 if the balancer is off.
+
+    `moves`, `before` and `after` are set after a round or a dry run.
+    """
 
     enabled: bool
     period_ms: int

@@ -1,13 +1,19 @@
 """Bulk assignment plans: one model, several engines, one verifier.
 
-`plan(snapshot, params, deadline) -> Plan(rows, digest, stats)` is pure: no clock, no files, no chance. A snapshot is
-checked and numbered (`problem`), quotas follow from weights (`quota`), an engine takes the places of highest benefit
-(`greedy`, whole or by `shards`), the rest is spread as classes (`leftover`), what clashes is cured by chains of moves
-(`repair`), and `verify` judges any plan by the rules alone. `files` reads and writes snapshots and plans; `spark_job`,
-the only module that knows Spark, does the same over partitioned data.
+`plan(snapshot, params, deadline) -> Plan(rows, digest, stats)` is pure: no clock, no files, no randomness. Its steps:
 
-Hard rules, the strongest first: every replica exactly once; distinct servers; the region's group, live, not draining;
-distinct racks; server between floor and ceiling; (table, server) below its ceiling plus slack; then benefit.
+1. Check the snapshot and number it (`problem`).
+2. Derive quotas from weights (`quota`).
+3. An engine chooses the placements of highest benefit (`greedy`, for the whole problem or by `shards`).
+4. Spread the remaining replicas as classes (`leftover`).
+5. Repair violations by chains of moves (`repair`).
+
+`verify` checks any plan against the rules. `files` reads and writes snapshots and plans. `spark_job`, the only module
+that imports Spark, plans over partitioned data.
+
+Hard rules, the strongest first: every replica exactly once; distinct servers; a live server of the region's group that
+is not draining; distinct racks; each server between floor and ceiling; each (table, server) below its ceiling plus
+slack. Benefit comes after all of them.
 """
 
 from regions.plan.artifact.digest import plan_digest

@@ -1,6 +1,6 @@
-"""`python -m regions.plan`: a plan from files to files, without any cluster.
+"""`python -m regions.plan`: compute a plan from files to files, without a cluster.
 
-The engines `greedy`, `flow` and `sharded` run here; `spark` is handed to `regions.plan.spark_job` with the same
+The engines `greedy`, `flow` and `sharded` run in this process. For `spark`, `regions.plan.spark_job` gets the same
 arguments.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 from regions.plan.artifact.files import (
@@ -26,10 +27,10 @@ from regions.plan.spark.locate import read_paths
 
 
 def main(arguments: list[str]) -> int:
-    """Parse, plan, verify, write; returns the exit status (docs/planning.md)."""
+    """Parse, plan, verify and write. Return the exit status (docs/planning.md)."""
     parser = argparse.ArgumentParser(prog="python -m regions.plan", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--input", required=True, type=Path, help="directory of regions, servers, blocks, last, params")
-    parser.add_argument("--output", required=True, type=Path, help="directory for the plan; it must hold none yet")
+    parser.add_argument("--output", required=True, type=Path, help="directory for the plan; it must not hold one yet")
     parser.add_argument("--engine", choices=("greedy", "flow", "sharded", "spark"), default="greedy")
     parser.add_argument("--plan-id", default="", help="name of the plan in its manifest; by default from its digest")
     parser.add_argument("--shards", type=int, default=None, help="for the engine sharded; by default from the size")
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     if options.die_with_parent:
         die_with_parent()
-    progress = progress_on_stdout(total=4)
+    progress = progress_on_stdout(4, time.monotonic)
     try:
         return _run(options, progress)
     except PlanError as error:
@@ -53,11 +54,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace, progress: ProgressWriter) -> int:
-    """The four stages."""
+    """Run the four stages."""
     prepare_output(options.output)
     params = read_params(options.input)
     if read_paths(options.input):
-        raise BadInput("the table 'paths' takes Java to look at: plan this input with `rk plan create --input`")
+        raise BadInput("reading the table 'paths' needs Java: plan this input with `rk plan create --input`")
     snapshot = read_snapshot(options.input)
     progress.stage("read")
     made, problem = plan_encoded(snapshot, params, engine=options.engine, shards=options.shards)

@@ -1,8 +1,8 @@
-"""A plan taken over to another input: for a cluster that has changed since.
+"""Adapts a plan to a cluster that has changed since.
 
-What the plan says is kept wherever its server still takes regions; the greedy engine places the rest, under the rules
-that hold now. The plan's places take the part of the former places, and nothing else counts, so it leaves them only
-where a rule demands it.
+The plan's placements are kept where the server still takes regions. The greedy engine places the other replicas by the
+current rules. The plan's placements count as the former places, and no other benefit counts, so the engine changes them
+only where a rule requires it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from regions.plan.problem.numbered import EligibleServers
 
 
 def rebased(snapshot: Snapshot, params: Params, rows: PlanRows) -> tuple[Plan, int]:
-    """A plan for `snapshot` as near to `rows` as the rules allow, and how many of its places are those of `rows`.
+    """Return a plan for `snapshot` that is as near to `rows` as the rules allow, and how many placements it keeps.
 
     Raises: NoServers, ConflictingRegion, BadInput.
     """

@@ -1,8 +1,8 @@
-"""The planner's own modules in one archive, for Spark's executors: they have NumPy, pyarrow and OR-tools, not us.
+"""Packs the planner's modules into one archive for Spark's executors, which have NumPy, pyarrow and OR-tools only.
 
-`python -m regions.plan.ship FILE.zip` writes it, for `spark-submit --py-files`; a job whose executors are elsewhere
-sends it along by itself. The archive is the package `regions.plan` and the little that it stands on, and nothing of
-the store, the masters or the servers. The same sources give the same bytes.
+`python -m regions.plan.ship FILE.zip` writes the archive for `spark-submit --py-files`. A job with remote executors
+sends it by itself. The archive has the package `regions.plan` and its few dependencies, and nothing of the store, the
+masters or the servers. The same sources give the same bytes.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Final
 
 NAME: Final = "regionkeeper-plan.zip"
-#: The least date that an archive can say: when it was made is no part of its content.
+#: Earliest date of a zip entry. The time of packing is not part of the content.
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def source_root() -> Path | None:
-    """The directory with the packages' sources; None when this very module comes out of an archive."""
+    """Return the directory with the sources, or None if this module was loaded from an archive."""
     root = Path(__file__).resolve().parents[2]
     return root if root.is_dir() else None
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Names in the archive and what they hold."""
-    # The store's own beginning chooses between compiled and plain modules; of it only the exceptions are needed.
+    """Return the files of the archive by name."""
+    # The real coord/__init__.py chooses between compiled and plain modules. The planner needs only the exceptions.
     found = {"coord/__init__.py": b"", "coord/errors.py": (root / "coord" / "errors.py").read_bytes()}
     found["regions/__init__.py"] = (root / "regions" / "__init__.py").read_bytes()
     for path in sorted((root / "regions" / "plan").rglob("*.py")):
@@ -34,10 +34,10 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def write_archive(path: Path) -> None:
-    """Put the archive there. Raises OSError; RuntimeError where the sources are in an archive themselves."""
+    """Write the archive. Raise OSError, or RuntimeError if the sources are in an archive themselves."""
     root = source_root()
     if root is None:
-        raise RuntimeError("RegionKeeper itself runs out of an archive: that one can be sent")
+        raise RuntimeError("RegionKeeper itself runs from an archive: send that archive")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in contents(root).items():
             archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), data, zipfile.ZIP_DEFLATED)

@@ -1,14 +1,13 @@
 """Plans by Spark, from files to files: `python -m regions.plan.spark_job --input DIR --output DIR`.
 
-The master URL (`spark_target`) says where: in this process, on a standalone cluster, on YARN or Kubernetes, or behind
-a Spark Connect server; or `spark-submit` has said so before (`submit`). Executors elsewhere get the planner's modules
-from here (`ship`).
+The master URL (`spark.target`) names the Spark: this process, a standalone cluster, YARN, Kubernetes, or a Spark
+Connect server. With `spark-submit` (`submit`) its own master is used. Remote executors get the planner's modules from
+this process (`ship`).
 
-Spark reads, checks and groups what may be too much for one process: region rows, block rows, former places. Each shard
-is solved where its rows are (`spark_rows`, `kernel`); leftovers, repair, numbering and the manifest are the driver's,
-by the code that the engine `sharded` uses, so both give the same plan, bit for bit. The command line, the progress
-lines and the exit status are in docs/planning.md. This is the only module that imports Spark, and only when a job
-starts.
+Spark reads, checks and groups the large tables: region rows, block rows, former places. Each shard is solved where its
+rows are (`spark.rows`, `spark.kernel`). The driver does leftovers, repair, numbering and the manifest with the code of
+the engine `sharded`, so both compute the same plan, bit for bit. docs/planning.md has the command line, the progress
+lines and the exit status. Only this module imports Spark, and only when a job starts.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import contextlib
 import io
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,6 +64,7 @@ from regions.plan.spark.locate import LocalBytes, locate, read_paths
 from regions.plan.spark.rows import Solved, Sources, solve_on_spark
 from regions.plan.spark.target import (
     DEFAULT,
+    REACH_S,
     SUBMITTED,
     BadTarget,
     SparkTarget,
@@ -84,25 +85,25 @@ EXIT_NO_SPARK: Final = 5
 EXIT_SPARK_FAILED: Final = 6
 #: Spark 4 runs on this Java or a later one.
 JAVA_MIN: Final = 17
-#: Up to this many bytes of input a job has no use for more than one partition, generated Java and a large heap.
+#: Up to this many bytes of input, a job needs one partition, no generated Java and no large heap.
 SMALL_INPUT_BYTES: Final = 2 * 2**20
 #: Up to this many, it is over before the JVM's optimising compiler and concurrent collector have paid for themselves: a
 #: million regions took Java half the processor time without them. Java only reads rows and carries packed ones.
 PLAIN_JAVA_BYTES: Final = 256 * 2**20
 STAGES: Final = ("check", "session", "tables", "shards", "leftovers", "verify", "write")
-#: How often a job that waits for its first executor looks, and says so.
+#: Period of checking for the first executor, and of reporting the wait.
 _LOOK_S: Final = 0.1
 _SAY_S: Final = 10.0
-#: Below the output, while the job runs: rows of the table `blocks` that it has found itself.
+#: Directory below the output, while the job runs, for the rows of the table `blocks` that the job has found.
 LOCATED: Final = ".located"
 
 
 def main(arguments: list[str]) -> int:
-    """Parse, check what can be checked without Spark, run; returns the exit status."""
+    """Parse the arguments, do the checks that need no Spark, and run. Return the exit status."""
     options = parse(arguments)
     if options.die_with_parent:
         die_with_parent()
-    progress = progress_on_stdout(total=len(STAGES))
+    progress = progress_on_stdout(len(STAGES), time.monotonic)
     try:
         (_locate_only if options.locate else _run)(options, progress)
         return 0
@@ -119,7 +120,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m regions.plan.spark_job", description="A bulk plan by Spark.")
     parser.add_argument("--input", required=True, type=Path, help="directory of regions, servers, blocks, last, params")
     parser.add_argument("--output", required=True, type=Path, help="directory for the plan; it must hold none yet")
@@ -146,14 +147,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace, progress: ProgressWriter) -> None:
-    """The stages of a job. With --warm-up, or --wait-input and no input yet, a tiny plan warms Spark up."""
+    """Run the stages of a job. With --warm-up, or while --wait-input waits, a tiny plan warms Spark up."""
     target = check_target(options)
     prepare_output(options.output)
     early = options.wait_input > 0 and not (options.input / PARAMS).exists()
     given = None if early else read_input(options.input)
     progress.stage("check")
     if target.has_executors:
-        progress.note(f"waits for a session of {target.url}")
+        progress.note(f"waiting for a session of {target.url}")
     with session(options, given) as spark:
         progress.stage("session")
         if target.has_executors and target.kind is not TargetKind.CONNECT:
@@ -176,7 +177,7 @@ def _run(options: argparse.Namespace, progress: ProgressWriter) -> None:
 
 
 def _locate_only(options: argparse.Namespace, progress: ProgressWriter) -> None:
-    """Find where blocks lie, and nothing else: the table `paths` of the input becomes a table `blocks`."""
+    """Only locate blocks: write a table `blocks` from the table `paths` of the input."""
     progress.total = 2
     paths = read_paths(options.input)
     with hadoop(options) as java:
@@ -218,7 +219,7 @@ def _blocks_of(
 def hadoop(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
     """A Java machine with Hadoop's classes for this alone, and their configuration. Raises: NoSpark."""
     if lack := missing(parse_target(DEFAULT)) or _unfit_java():
-        raise NoSpark(f"a Java on this machine, {JAVA_MIN} or later, asks where the blocks lie: {lack}")
+        raise NoSpark(f"locating blocks needs Java {JAVA_MIN} or later on this machine: {lack}")
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
@@ -244,7 +245,7 @@ def hadoop(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
 
 
 def find_blocks(jvm: Any, configuration: Any, paths: list[tuple[str, str]], progress: ProgressWriter) -> Blocks:
-    """Where the blocks of these tables lie. Raises: BadInput naming the path."""
+    """Return the hosts of the blocks of these tables. Raises: BadInput with the path."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     found = LocalBytes()
@@ -258,7 +259,7 @@ def find_blocks(jvm: Any, configuration: Any, paths: list[tuple[str, str]], prog
 
 
 def _await_input(options: argparse.Namespace) -> None:
-    """Look for `params.json`, which is written last, until it is there. Raises: BadInput after --wait-input seconds."""
+    """Wait for `params.json`, the last file of an input. Raises: BadInput after --wait-input seconds."""
     end = time.monotonic() + options.wait_input
     while not (options.input / PARAMS).exists():
         if time.monotonic() > end:
@@ -267,7 +268,7 @@ def _await_input(options: argparse.Namespace) -> None:
 
 
 def _set(spark: Any, options: argparse.Namespace, size: int) -> None:
-    """Settings for an input of that size; what somebody asked for by name stands."""
+    """Set the settings for an input of this size, except those that the user has given."""
     asked = parse_conf(options.conf)
     for key, value in sql_settings(options, size).items():
         if key not in asked:
@@ -275,7 +276,7 @@ def _set(spark: Any, options: argparse.Namespace, size: int) -> None:
 
 
 def _await_executor(spark: Any, target: SparkTarget, progress: ProgressWriter) -> None:
-    """Until the cluster has given the job something to run on: Spark itself would wait without a word.
+    """Wait until the cluster has started an executor, and report the wait, which Spark does not.
 
     Raises: SparkFailed when the cluster has refused the job.
     """
@@ -283,7 +284,7 @@ def _await_executor(spark: Any, target: SparkTarget, progress: ProgressWriter) -
     since = said = time.monotonic()
     while context.isStopped() or context.getExecutorMemoryStatus().size() <= 1:
         if context.isStopped():
-            raise SparkFailed(f"{target.url} has ended the job before it began: its own log says why")
+            raise SparkFailed(f"{target.url} has ended the job before it began: see its log")
         if time.monotonic() - said > _SAY_S:
             said = time.monotonic()
             progress.note(f"has waited {said - since:.0f} s for an executor of {target.url}")
@@ -306,17 +307,17 @@ def _warm_up(spark: Any, options: argparse.Namespace, wanted: Input | None) -> N
         write_snapshot(Path(scratch), tiny, Params(), kind="parquet")
         given = read_input(Path(scratch))
         _set(spark, options, (wanted or given).size)
-        solve(spark, given, ProgressWriter(io.StringIO(), 0), shards=1)
+        solve(spark, given, ProgressWriter(io.StringIO(), 0, time.monotonic), shards=1)
         spark.catalog.clearCache()
 
 
 def solve(spark: Any, given: Input, progress: ProgressWriter, shards: int = 0) -> Solved:
-    """Spark's half of the work; `shards` 0: by the size."""
+    """Do Spark's part of the work. `shards` 0: by the size."""
     return solve_on_spark(spark, given.sources, given.params, given.fleet, given.ignored, progress, shards=shards)
 
 
 def _deliver(options: argparse.Namespace, given: Input, solved: Solved, progress: ProgressWriter) -> None:
-    """The driver's half: leftovers, repair, verdict, files."""
+    """Do the driver's part: leftovers, repair, verdict, files."""
     plan = finished(given, solved)
     progress.stage("leftovers")
     verdict = judge(solved.problem, plan.rows)
@@ -330,7 +331,7 @@ def _deliver(options: argparse.Namespace, given: Input, solved: Solved, progress
 
 
 def finished(given: Input, solved: Solved) -> Plan:
-    """The complete plan."""
+    """Return the complete plan."""
     stats = first_stats(solved.problem, given.ignored, blocks=solved.block_rows)
     stats.engine, stats.shards = "spark", solved.shards
     return finish(solved.problem, solved.taken, None, stats)
@@ -340,7 +341,7 @@ def finished(given: Input, solved: Solved) -> Plan:
 
 
 def check_target(options: argparse.Namespace) -> SparkTarget:
-    """What the job is to run on, as far as that can be told without starting anything. Raises: BadTarget, NoSpark."""
+    """Return the job's target after the checks that need no Spark. Raises: BadTarget, NoSpark."""
     parse_conf(options.conf)
     target = target_of(options)
     lack = missing(target)
@@ -352,14 +353,19 @@ def check_target(options: argparse.Namespace) -> SparkTarget:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise NoSpark("pyarrow is not installed: install RegionKeeper with its extra 'spark'") from error
-    silence = unreachable(target)
+    silence = unreachable(target, _connect)
     if silence:
         raise NoSpark(silence)
     return target
 
 
+def _connect(host: str, port: int) -> None:
+    """Open and close a connection. Raise OSError if that fails within REACH_S."""
+    socket.create_connection((host, port), REACH_S).close()
+
+
 def target_of(options: argparse.Namespace) -> SparkTarget:
-    """The master that is meant; `spark-submit` has settled it already if it was given none. Raises: BadTarget."""
+    """Return the target of the options, by default that of `spark-submit`. Raises: BadTarget."""
     if options.master or SUBMITTED not in os.environ:
         return parse_target(options.master or DEFAULT)
     from pyspark import SparkConf
@@ -368,7 +374,7 @@ def target_of(options: argparse.Namespace) -> SparkTarget:
 
 
 def _unfit_java() -> str:
-    """Why the Java of this machine is not the one that Spark needs; empty if it is."""
+    """Return why this machine's Java does not fit Spark, or ""."""
     home = os.environ.get("JAVA_HOME", "")
     java = str(Path(home, "bin", "java")) if home else str(shutil.which("java"))
     try:
@@ -383,7 +389,7 @@ def _unfit_java() -> str:
 
 
 class Input:
-    """An input directory: parameters, the servers (few, read here), and where the large tables lie."""
+    """An input directory: parameters, servers (few, read here), and the files of the large tables."""
 
     def __init__(self, params: Params, fleet: EligibleServers, sources: Sources, ignored: dict[str, int]) -> None:
         self.params = params
@@ -393,7 +399,7 @@ class Input:
         self.size = sum(path.stat().st_size for _, paths in sources.values() for path in paths)
 
     def add_blocks(self, blocks: Blocks, directory: Path) -> None:
-        """More rows for the table `blocks`, put into `directory` for the executors to read."""
+        """Add rows to the table `blocks`, written to `directory` for the executors."""
         kind, paths = self.sources["blocks"]
         kind = kind if paths else "parquet"
         write_snapshot(directory, Snapshot.of((), ()).with_blocks(blocks), kind=kind)
@@ -402,7 +408,7 @@ class Input:
 
 
 def read_input(directory: Path) -> Input:
-    """What the driver itself reads of the input. Raises: BadInput, NoServers."""
+    """Return the part of the input that the driver reads. Raises: BadInput, NoServers."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is no directory")
     params = read_params(directory)
@@ -431,7 +437,7 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 
 @contextlib.contextmanager
 def session(options: argparse.Namespace, given: Input | None) -> Iterator[Any]:
-    """A Spark session with the settings that planning needs, ended on leaving. Raises: SparkFailed, BadInput."""
+    """Yield a Spark session with the settings for planning, and stop it afterwards. Raises: SparkFailed, BadInput."""
     from py4j.protocol import Py4JError
     from pyarrow import ArrowException
     from pyspark.errors import PySparkException
@@ -471,7 +477,7 @@ _PYTHONS: Final = ("spark.pyspark.python",)
 
 
 def _choose_python(asked: dict[str, str]) -> None:
-    """Which interpreter the executors run: the one asked for, else this one and not whatever the PATH has."""
+    """Set the executors' interpreter: the user's, else this one, not the one on the PATH."""
     chosen = asked.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = chosen, sys.executable
     root = source_root()
@@ -488,7 +494,7 @@ def _ship(spark: Any, scratch: Path) -> None:
 
 
 def _joined(ours: dict[str, str], asked: dict[str, str]) -> dict[str, str]:
-    """Our settings under those that were asked for; Java's own options add up."""
+    """Return our settings overridden by the user's. Java options are concatenated."""
     both = {**ours, **asked}
     java = "spark.driver.extraJavaOptions"
     if java in ours and java in asked:
@@ -497,7 +503,7 @@ def _joined(ours: dict[str, str], asked: dict[str, str]) -> dict[str, str]:
 
 
 def _settings(options: argparse.Namespace, target: SparkTarget, given: Input | None, scratch: str) -> dict[str, str]:
-    """Spark's configuration that is fixed when it starts; without an input yet, for one of any size."""
+    """Return Spark's configuration that is fixed at its start, for any input size without an input yet."""
     small = given is not None and given.size <= SMALL_INPUT_BYTES
     log = Path(scratch, "log4j2.properties")
     log.write_text(QUIET_LOG)
@@ -527,7 +533,7 @@ def _settings(options: argparse.Namespace, target: SparkTarget, given: Input | N
 
 
 def sql_settings(options: argparse.Namespace, size: int) -> dict[str, str]:
-    """Configuration for `size` bytes of input, which may change while Spark runs."""
+    """Return the configuration for `size` bytes of input, which may change while Spark runs."""
     small = size <= SMALL_INPUT_BYTES
     partitions = options.shuffle_partitions or (1 if small else 3 * (os.cpu_count() or 1))
     return {

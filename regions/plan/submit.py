@@ -1,8 +1,8 @@
-"""The Spark job as a file for `spark-submit`, which runs files and knows no packages.
+"""The Spark job as a file for `spark-submit`, which cannot run packages.
 
     spark-submit --master spark://HOST:7077 regions/plan/submit.py --input DIR --output DIR
 
-Where the driver itself runs in the cluster (`--deploy-mode cluster`) this file is alone; the rest comes with
+If the driver runs in the cluster (`--deploy-mode cluster`), only this file is sent; the packages come with
 `--py-files regionkeeper-plan.zip` (regions/plan/ship.py).
 """
 
@@ -13,7 +13,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def _find_packages() -> None:
-    """Let `regions` be found beside this file, and the modules beside this file not be taken for others."""
+    """Put the directory of `regions` on the path, and remove this file's directory from it."""
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != _HERE]
     root = _HERE.parent.parent
     if (root / "regions" / "plan" / "spark_job.py").is_file():

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,9 @@ def _planned(spark: object, directory: Path, shards: int) -> Plan:
     from regions.plan import spark_job
 
     given = spark_job.read_input(directory)
-    return spark_job.finished(given, spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1), shards))
+    return spark_job.finished(
+        given, spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1, time.monotonic), shards)
+    )
 
 
 def _run(module: str, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, list[dict[str, object]], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_every_case_from_both_kinds_of_files(tmp_path: Path) -> None:
 def _planned(spark: object, directory: Path) -> Plan:
     """The plan of one input directory, with what the job adds from the verdict."""
     given = spark_job.read_input(directory)
-    solved = spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1))
+    solved = spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1, time.monotonic))
     made = spark_job.finished(given, solved)
     made.stats.racks_shared = judge(solved.problem, made.rows).racks_shared
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -77,7 +78,7 @@ def _by_spark(spark: object, directory: Path) -> object:
 
     try:
         given = spark_job.read_input(directory)
-        solved = spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1))
+        solved = spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1, time.monotonic))
         made = spark_job.finished(given, solved)
     except PlanError as error:
         return type(error).__name__

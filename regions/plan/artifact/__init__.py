@@ -1,8 +1,10 @@
-"""A plan as an artifact: written, read, verified, compared, explained.
+"""Plans as artifacts: writing, reading, verifying, comparing and explaining them.
 
 files.py        snapshots and plans as files
-digest.py       the digest of a plan; fingerprint.py that of its input
-verify.py       judge any plan by the rules alone
-compare.py      two plans; figures.py the figures of one
+digest.py       digest of a plan
+fingerprint.py  digest of a plan's input
+verify.py       checks any plan against the rules
+compare.py      compares two plans
+figures.py      figures of one plan
 binding.py      which rule kept a replica from a better server
 """

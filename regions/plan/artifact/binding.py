@@ -1,8 +1,8 @@
-"""Which rule kept a replica from a server that would have been better for it, and why it is where it is.
+"""Explains a replica's placement: which rule kept it from a better server.
 
-A plan is taken as it is, with all its rows; then each alternative of one replica is tried alone: what would break if
-this replica, and nothing else, stood there instead? The first rule that would, in the order of the rules, is the one
-that *bound*. If none would, the place was left for the sake of others: the plan as a whole is worth more so.
+Each alternative server of one replica is tried alone, with all other rows of the plan unchanged. The first rule, in the
+order of the rules, that the replica would break there is the one that *bound*. If it would break none, another replica
+has the place because the plan as a whole is worth more that way.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from regions.plan.problem.numbered import UNIT, NumberedProblem
 
 
 class PlanRule(enum.StrEnum):
-    """What stands against an alternative."""
+    """Why an alternative server was not chosen."""
 
-    HERE = "here"  #: it is the place that the plan chose
+    HERE = "here"  #: the plan has chosen this server
     GROUP = "group"  #: the server takes no regions of that group: another group, draining, or without weight
-    SERVER = "same server"  #: it holds another replica of the region
-    RACK = "same rack"  #: its rack holds another replica of the region
-    CEILING = "server full"  #: it is at the ceiling of its quota
-    TABLE = "table full"  #: it is at the limit of its share of the table
-    FLOOR = "floor of the chosen"  #: the chosen server would have less than the floor of its quota
-    WORSE = "worth less"  #: it is allowed and has less benefit
+    SERVER = "same server"  #: the server has another replica of the region
+    RACK = "same rack"  #: the server's rack has another replica of the region
+    CEILING = "server full"  #: the server is at the ceiling of its quota
+    TABLE = "table full"  #: the server is at the limit of its share of the table
+    FLOOR = "floor of the chosen"  #: the chosen server would fall below the floor of its quota
+    WORSE = "worth less"  #: allowed, with less benefit
     EQUAL = "worth the same"
-    OTHERS = "for others"  #: it is allowed and worth more alone, but not with what others would lose
+    OTHERS = "for others"  #: allowed and worth more alone, but other replicas would lose more
 
 
-#: The same in sentences.
+#: The rules as sentences.
 WORDS: Final[Mapping[PlanRule, str]] = {
     PlanRule.HERE: "it has the place of its greatest benefit",
     PlanRule.GROUP: "the better server takes no regions of this group",
@@ -76,33 +76,33 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why one replica is where it is."""
+    """The reason for one replica's placement."""
 
     replica: int
     server_id: str
     local_bytes: int
     held: bool
     benefit: float
-    #: The rule that kept it from the best place that no other replica of the region has; HERE if it has that.
+    #: The rule that kept the replica from the best server without a replica of the region; HERE if it has that server.
     bound: PlanRule
-    #: All other servers of its group, the best first.
+    #: All other servers of the group, the best first.
     alternatives: list[Alternative]
 
 
 class RegionReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a region is where it is."""
+    """The reasons for a region's placement."""
 
     region_id: str
     table_id: str
     group: str
     size_bytes: int
     replicas: list[ReplicaReason]
-    #: Whether the racks force its table to exceed its share of a server (`quota.Quotas.raised`).
+    #: True if the racks force the table to exceed its share on a server (`quota.Quotas.raised`).
     table_raised: bool = False
 
 
 class Occupancy:
-    """A plan's rows counted against the bounds of its problem. Rows that the problem does not know are left out."""
+    """Counts of a plan's rows and the limits of its problem. Rows that the problem does not have are ignored."""
 
     def __init__(self, problem: NumberedProblem, rows: PlanRows) -> None:
         self.problem = problem
@@ -125,7 +125,7 @@ class Occupancy:
             self._peers.setdefault(r, []).append(s)
 
     def worth(self, region: int, server: int) -> tuple[int, bool, int]:
-        """Local bytes, whether it held a replica, and benefit in thousandths, of a region on a server."""
+        """Return local bytes, whether the server had a replica, and the benefit in thousandths, of a region there."""
         problem = self.problem
         start, end = int(problem.cand_start[region]), int(problem.cand_start[region + 1])
         at = start + int(np.searchsorted(problem.cand_server[start:end], server))
@@ -134,7 +134,7 @@ class Occupancy:
         return 0, False, 0
 
     def against(self, region: int, chosen: int, other: int) -> PlanRule | None:
-        """The first hard rule that would break if the replica on `chosen` stood on `other`; None if none would."""
+        """Return the first hard rule that the replica on `chosen` would break on `other`, or None."""
         problem, quotas = self.problem, self.problem.quotas
         rack = problem.fleet.rack
         table = int(problem.table[region])
@@ -154,7 +154,7 @@ class Occupancy:
         return None
 
     def rule(self, region: int, chosen: int, other: int, benefit: int) -> PlanRule:
-        """What stands against `other`, given the benefit that the replica has where it is."""
+        """Return why `other` was not chosen, given the replica's benefit on `chosen`."""
         broken = self.against(region, chosen, other)
         theirs = self.worth(region, other)[2]
         if broken is not None:
@@ -165,7 +165,7 @@ class Occupancy:
 
 
 def explain_region(standing: Occupancy, region_id: str, *, limit: int = 0) -> RegionReason:
-    """Why each replica of a region is where it is; `limit` alternatives at most, 0: all.
+    """Return the reasons for a region's placement, with at most `limit` alternatives each (0: all).
 
     Raises: BadInput for a region that the input does not have.
     """
@@ -225,7 +225,7 @@ def _alternative(standing: Occupancy, region: int, chosen: int, other: int, bene
 
 
 def count_bound(standing: Occupancy) -> dict[str, int]:
-    """Replicas that are not on their region's best free place, by the rule that kept them from it."""
+    """Return the number of replicas that are not on their region's best free server, by the rule that bound."""
     problem = standing.problem
     taken = set(zip(standing.region.tolist(), standing.server.tolist(), strict=True))
     counts: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""Two placements compared: which replicas have to move to get from one to the other.
+"""Compares two placements: which replicas must move to get from one to the other.
 
-What counts is which servers hold a region, not how its replicas are numbered: a server that is in both placements
-keeps whatever it has. The others are paired, first those on the same rack, then by number. So no move ever leads to a
-server that still has another replica of the region, nor to a rack that another replica is about to leave.
+Only the servers of a region count, not the numbers of its replicas: a server in both placements keeps its replica. The
+others are paired, first within a rack, then by number. So no move leads to a server that still has another replica of
+the region, nor to a rack that another replica is about to leave.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Places = Mapping[str, Mapping[int, str]]
 
 
 class Shift(msgspec.Struct, frozen=True):
-    """One replica that is on `source` and is wanted on `destination`; "" where it is, or is wanted, nowhere."""
+    """One replica that moves from `source` to `destination`; "" for no server."""
 
     region_id: str
     replica: int
@@ -27,18 +27,19 @@ class Shift(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, kw_only=True):
-    """What separates two placements."""
+    """The difference of two placements."""
 
     #: Replicas on the same server in both.
     same: int = 0
     moves: list[Shift] = msgspec.field(default_factory=list)
-    #: Replicas that only the second placement has, and only the first.
+    #: Replicas that only the second placement has.
     added: list[Shift] = msgspec.field(default_factory=list)
+    #: Replicas that only the first placement has.
     removed: list[Shift] = msgspec.field(default_factory=list)
 
 
 def places_of(rows: PlanRows | Iterable[LastRow]) -> dict[str, dict[int, str]]:
-    """Placements by region."""
+    """Return the placements by region."""
     places: dict[str, dict[int, str]] = {}
     if isinstance(rows, PlanRows):
         for region_id, replica, server_id in rows:
@@ -50,7 +51,7 @@ def places_of(rows: PlanRows | Iterable[LastRow]) -> dict[str, dict[int, str]]:
 
 
 def former_places(snapshot: Snapshot) -> dict[str, dict[int, str]]:
-    """Where the snapshot's replicas are; of two rows for one replica the least server id counts."""
+    """Return the snapshot's former places by region. Of two rows for one replica the lower server id counts."""
     last = snapshot.last
     places: dict[str, dict[int, str]] = {}
     rows = zip(last.region_id.tolist(), last.replica.tolist(), last.server_id.tolist(), strict=True)
@@ -61,7 +62,7 @@ def former_places(snapshot: Snapshot) -> dict[str, dict[int, str]]:
 
 
 def compare(before: Places, after: Places, racks: Mapping[str, str] | None = None) -> Difference:
-    """The moves from one placement to another, by region and replica. `racks`: of each server, where known."""
+    """Return the moves from one placement to another, by region and replica. `racks` has the known racks of servers."""
     found = Difference()
     for region_id in sorted(before.keys() | after.keys()):
         _compare_region(found, region_id, before.get(region_id, {}), after.get(region_id, {}), racks or {})
@@ -91,13 +92,13 @@ def _compare_region(
             found.moves.append(Shift(region_id, number, source, wanted.pop(mate)))
             del leaving[number]
     found.removed += [Shift(region_id, number, source, "") for number, source in leaving.items()]
-    # A number that is taken by a replica that stays goes to the next free one.
+    # A number of a replica that stays cannot be used for a new one.
     free = (number for number in range(len(old) + len(new) + 1) if number not in old)
     found.added += [Shift(region_id, next(free), "", server) for server in wanted.values()]
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[str]:
-    """In words, what makes the fingerprints of two snapshots differ; empty if nothing does."""
+    """Return texts for the differences that change the fingerprint between two snapshots."""
     found: list[str] = []
     for noun, (old, new) in {
         "server": (_server_rows(before), _server_rows(after)),

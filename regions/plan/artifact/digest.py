@@ -3,7 +3,7 @@
     digest := SHA-256 (row*)         rows sorted by (region_id, replica), ids as UTF-8
     row    := region_id TAB replica TAB server_id LF
 
-The same placements have the same digest whatever engine, row order or number of partitions they came from.
+The digest depends only on the placements, not on the engine, the row order or the number of partitions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHUNK = 65536
 
 
 def plan_digest(rows: PlanRows) -> str:
-    """SHA-256 of sorted rows, in hex. `rows` are in order already (`PlanRows` is)."""
+    """Return the SHA-256 of the rows in hex. `PlanRows` are sorted."""
     digest = hashlib.sha256()
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)

@@ -1,4 +1,4 @@
-"""The figures of a plan: every server before and after, what is read locally, what moves between racks, what bound."""
+"""Figures of a plan: servers before and after, locally read bytes, moves between racks, and rules that bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regions.plan.problem.numbered import NumberedProblem
 
 
 class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. Its quota is `floor` to `ceil` replicas; both 0 where it may take none."""
+    """One server with its quota, from `floor` to `ceil` replicas. Both are 0 for a server that takes none."""
 
     server_id: str
     host: str
@@ -27,7 +27,7 @@ class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RackMoves(msgspec.Struct, frozen=True, kw_only=True):
-    """Replicas that go from one rack to another, or within one. "" as source: a server that is gone."""
+    """Number of replicas that move between two racks or within one. The source is "" for a server that is gone."""
 
     source: str
     destination: str
@@ -36,30 +36,30 @@ class RackMoves(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a picture of a plan shows."""
+    """The figures of one plan."""
 
     regions: int
     replicas: int
-    #: Replicas that stay, move from a place that they have, and get their first one.
+    #: Numbers of replicas that stay, that move, and that get their first server.
     stay: int
     move: int
     first: int
     moved_bytes: int
-    #: Bytes of all replicas with a place, and those of them that are read locally, before and after.
+    #: Bytes of all placed replicas, and the locally read bytes among them, before and after.
     bytes_before: int
     bytes_after: int
     local_before: int
     local_after: int
-    #: Whether the input says anything about blocks.
+    #: True if the input has block rows.
     knows_blocks: bool
     servers: list[PlannedServer]
     racks: list[RackMoves]
-    #: Replicas not at their best place, by the rule that kept them from it (`binding.Rule`).
+    #: Numbers of replicas that are not on their best server, by the rule that bound (`binding.PlanRule`).
     bound: dict[str, int]
 
 
 def figures(snapshot: Snapshot, problem: NumberedProblem, rows: PlanRows) -> Figures:
-    """Count everything; `problem` is the snapshot, encoded."""
+    """Return the figures. `problem` is the encoded snapshot."""
     standing = Occupancy(problem, rows)
     before, after = former_places(snapshot), places_of(rows)
     size = dict(zip(problem.region_ids.tolist(), problem.size.tolist(), strict=True))
@@ -106,7 +106,7 @@ def figures(snapshot: Snapshot, problem: NumberedProblem, rows: PlanRows) -> Fig
 
 
 def _per_server(places: dict[str, dict[int, str]], size: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """Replicas and their bytes by server."""
+    """Return the replicas and their bytes by server."""
     counts: dict[str, tuple[int, int]] = {}
     for region_id, of_region in places.items():
         for server_id in of_region.values():
@@ -116,7 +116,7 @@ def _per_server(places: dict[str, dict[int, str]], size: dict[str, int]) -> dict
 
 
 def _local(standing: Occupancy, places: dict[str, dict[int, str]]) -> int:
-    """Bytes that are read locally. Places on servers that take no regions are not known to be, and count for none."""
+    """Return the locally read bytes. Placements on servers that take no regions count as remote."""
     fleet = standing.problem.fleet.number
     return sum(
         standing.worth(standing.number[region_id], fleet[server_id])[0]

@@ -1,4 +1,4 @@
-"""Snapshots and plans as files, and the progress lines of a planning process: the shell around pure planning.
+"""Reads and writes snapshots and plans as files, and writes the progress lines of a planning process.
 
     input DIR    regions, servers, blocks, last: each NAME.parquet, NAME.csv (with a header) or NAME/ with such parts;
                  (NAME.parquet and NAME.csv may be such directories, too); blocks and last may be absent, and
@@ -18,7 +18,6 @@ import hashlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -48,13 +47,13 @@ from regions.plan.problem.model import (
 )
 
 MANIFEST: Final = "manifest.json"
-#: Rows that one reader takes at a time: a file of one group could be read by one core only.
+#: Rows of one Parquet row group. A file with a single group could be read by one core only.
 ROW_GROUP: Final = 131_072
 #: The copy of its input inside a plan directory.
 INPUT: Final = "input"
 #: Linux: the signal that a process gets when its parent dies.
 _PR_SET_PDEATHSIG: Final = 1
-#: Written last into an input directory: when it is there, the input is complete.
+#: Written last into an input directory: the input is complete when this file exists.
 PARAMS: Final = "params.json"
 
 #: Columns of each input table with their kinds, in the order of the classes of `model`.
@@ -79,7 +78,7 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
     "blocks": {"region_id": "text", "host": "text", "bytes": "int"},
     "last": {"region_id": "text", "replica": "int", "server_id": "text"},
 }
-#: Columns that an input may leave out, with what stands for them.
+#: Optional columns of an input, with their defaults.
 DEFAULTS: Final[dict[str, Any]] = {
     "start_key": "",
     "load": 0.0,
@@ -90,7 +89,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "draining": False,
 }
 OPTIONAL_TABLES: Final = ("blocks", "last", "paths")
-#: Whole numbers are below this, and not below its negative.
+#: Integers are below this, and not below its negative.
 INT_END: Final = 2**63
 PLAN_COLUMNS: Final = {"region_id": "text", "replica": "int", "server_id": "text"}
 MAKERS: Final[dict[str, Callable[[Any], Any]]] = {"text": texts, "int": ints, "float": floats, "bool": bools}
@@ -105,11 +104,11 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class PlanManifest(msgspec.Struct, kw_only=True):
-    """What a plan directory holds; `manifest.json`."""
+    """The manifest of a plan directory, `manifest.json`."""
 
     plan_id: str
     engine: str
-    #: Name of the snapshot and fencing epoch of the master that asked, as `params.json` gave them.
+    #: Name of the snapshot and fencing epoch of the requesting master, from `params.json`.
     snapshot_id: str = ""
     master_epoch: int = 0
     rows: int = 0
@@ -120,21 +119,21 @@ class PlanManifest(msgspec.Struct, kw_only=True):
     stats: Stats = msgspec.field(default_factory=Stats)
     #: Seconds of each stage.
     seconds: dict[str, float] = msgspec.field(default_factory=dict)
-    #: Of the input (`fingerprint.fingerprint`), and the files of the copy that lies beside the plan, below `INPUT`;
-    #: both empty where a planning process has kept none.
+    #: Fingerprint of the input (`fingerprint.fingerprint`), "" if no copy of the input was kept.
     fingerprint: str = ""
+    #: Files of the copy of the input, below `INPUT`.
     inputs: list[Part] = msgspec.field(default_factory=list)
-    #: "cluster": taken from a running one; "files": from a directory.
+    #: Source of the input: "cluster" (a running cluster) or "files" (a directory).
     origin: str = ""
-    #: Why another engine made the plan than the one asked for.
+    #: Why another engine than the requested one has computed the plan.
     note: str = ""
     created_ms: int = 0
-    #: What people call servers and tables, by id, where they are called otherwise.
+    #: Display names of servers and tables, by id, where they differ from the id.
     names: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a plan comes from: what its manifest says beyond the plan itself."""
+    """The origin of a plan: fields of the manifest that are not derived from the plan."""
 
     fingerprint: str = ""
     inputs: tuple[Part, ...] = ()
@@ -145,30 +144,32 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressWriter:
-    """One JSON object per line for whoever started the process."""
+    """Writes the progress of a planning process as one JSON object per line, for its parent process."""
 
-    def __init__(self, out: TextIO, total: int) -> None:
+    def __init__(self, out: TextIO, total: int, clock: Callable[[], float]) -> None:
+        """`clock` returns monotonic seconds."""
         self.out = out
         self.total = total
         self.done = 0
-        self.start = time.monotonic()
-        self.mark = self.start
+        self.clock = clock
+        self.start = clock()
+        self.stage_start = self.start
         self.seconds: dict[str, float] = {}
 
     def stage(self, name: str) -> None:
-        """A stage is finished; `seconds` in its line is the time since the start of the process's work."""
-        now = time.monotonic()
-        self.seconds[name] = round(now - self.mark, 3)
-        self.mark = now
+        """Write the end of a stage. `seconds` in the line is the time since the start of the process's work."""
+        now = self.clock()
+        self.seconds[name] = round(now - self.stage_start, 3)
+        self.stage_start = now
         self.done += 1
         self._line({"stage": name, "done": self.done, "total": self.total})
 
     def note(self, text: str) -> None:
-        """The stage under way takes its time, for this reason."""
+        """Write why the current stage takes long."""
         self._line({"stage": text, "done": self.done, "total": self.total})
 
     def finished(self, manifest: PlanManifest) -> None:
-        """The manifest is in place."""
+        """Write the end of the job, after the manifest was written."""
         self._line(
             {
                 "stage": "done",
@@ -181,11 +182,11 @@ class ProgressWriter:
         )
 
     def failed(self, error: str, message: str) -> None:
-        """Nothing was planned."""
+        """Write the failure of the job."""
         self._line({"stage": "failed", "error": error, "message": message})
 
     def _line(self, fields: dict[str, object]) -> None:
-        fields["seconds"] = round(time.monotonic() - self.start, 3)
+        fields["seconds"] = round(self.clock() - self.start, 3)
         self.out.write(msgspec.json.encode(fields).decode() + "\n")
         self.out.flush()
 
@@ -194,7 +195,7 @@ class ProgressWriter:
 
 
 def find_table(directory: Path, name: str) -> tuple[str, list[Path]]:
-    """Format ("parquet" or "csv") and files of an input table; no files when an optional table is absent.
+    """Return format ("parquet" or "csv") and files of an input table; no files for an absent optional table.
 
     Raises: BadInput.
     """
@@ -209,16 +210,16 @@ def find_table(directory: Path, name: str) -> tuple[str, list[Path]]:
                 found.append((kind, parts))
     if len(found) > 1:
         one, two = (paths[0].relative_to(directory) for _, paths in found[:2])
-        raise BadInput(f"{directory} has the table {name} twice, as {one} and as {two}: remove what is not meant")
+        raise BadInput(f"{directory} has the table {name} twice, as {one} and as {two}: remove one of them")
     if found:
         return found[0]
     if name in OPTIONAL_TABLES:
         return "csv", []
-    raise BadInput(f"{directory} has no {name}.parquet, {name}.csv or {name}/ with *.parquet or *.csv in it")
+    raise BadInput(f"{directory} has no {name}.parquet, {name}.csv or {name}/ with *.parquet or *.csv files")
 
 
 def read_params(directory: Path) -> Params:
-    """`params.json`, or the defaults. Raises: BadInput."""
+    """Return the content of `params.json`, or the defaults. Raises: BadInput."""
     path = directory / PARAMS
     try:
         return params_from_json(path.read_bytes()) if path.exists() else Params()
@@ -227,7 +228,7 @@ def read_params(directory: Path) -> Params:
 
 
 def read_snapshot(directory: Path) -> Snapshot:
-    """The four input tables. Raises: BadInput."""
+    """Return the four input tables. Raises: BadInput."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is no directory")
     tables = {name: _read_table(directory, name) for name in COLUMNS}
@@ -240,7 +241,7 @@ def read_snapshot(directory: Path) -> Snapshot:
 
 
 def _read_table(directory: Path, name: str) -> list[Any]:
-    """The columns of one table, in the order of COLUMNS."""
+    """Return the columns of one table, in the order of COLUMNS."""
     kind, paths = find_table(directory, name)
     parts = [read_file(path, kind, COLUMNS[name]) for path in paths]
     if not parts:
@@ -249,7 +250,7 @@ def _read_table(directory: Path, name: str) -> list[Any]:
 
 
 def read_file(path: Path, kind: str, columns: dict[str, str]) -> list[Any]:
-    """The named columns of one Parquet or CSV file. Raises: BadInput naming file and column or line."""
+    """Return the named columns of one Parquet or CSV file. Raises: BadInput with file and column or line."""
     try:
         return _read_parquet(path, columns) if kind == "parquet" else _read_csv(path, columns)
     except OSError as error:
@@ -257,7 +258,7 @@ def read_file(path: Path, kind: str, columns: dict[str, str]) -> list[Any]:
 
 
 def _read_csv(path: Path, columns: dict[str, str]) -> list[Any]:
-    """Columns of a CSV file; an empty cell is a missing value."""
+    """Return columns of a CSV file. An empty cell is a missing value."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         try:
@@ -275,17 +276,17 @@ def _read_csv(path: Path, columns: dict[str, str]) -> list[Any]:
 
 
 def check_columns(path: Path, found: Sequence[str], columns: dict[str, str]) -> None:
-    """BadInput when a column of the input is missing or there twice."""
+    """Raise BadInput if a column of the input is missing or occurs twice."""
     missing = [name for name in columns if name not in found and name not in DEFAULTS]
     if missing:
         raise BadInput(f"{path}: no column {', '.join(missing)}")
     twice = [name for name in columns if list(found).count(name) > 1]
     if twice:
-        raise BadInput(f"{path}: column {', '.join(twice)} is there twice")
+        raise BadInput(f"{path}: column {', '.join(twice)} occurs twice")
 
 
 def check_types(path: Path, schema: Any, columns: dict[str, str]) -> None:
-    """BadInput when a column of a Parquet file is of a type that has no single text or number in each row."""
+    """Raise BadInput if a column of a Parquet file is of a nested or temporal type."""
     pa, _ = _arrow()
     for field in schema:
         if field.name in columns and (pa.types.is_nested(field.type) or pa.types.is_temporal(field.type)):
@@ -293,7 +294,7 @@ def check_types(path: Path, schema: Any, columns: dict[str, str]) -> None:
 
 
 def _csv_column(path: Path, rows: list[list[str]], name: str, kind: str, header: list[str]) -> Any:
-    """One column of a CSV file. Raises: BadInput."""
+    """Return one column of a CSV file. Raises: BadInput."""
     if name not in header:
         return MAKERS[kind]([DEFAULTS[name]] * len(rows))
     at = header.index(name)
@@ -307,7 +308,7 @@ def _csv_column(path: Path, rows: list[list[str]], name: str, kind: str, header:
 
 
 def _place(path: Path, row: int) -> str:
-    """File and line where a row of a CSV file ends; a cell may hold line ends."""
+    """Return file and line where a row of a CSV file ends. A cell may contain line ends."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         next(reader)
@@ -316,13 +317,13 @@ def _place(path: Path, row: int) -> str:
 
 
 def _cell(text: str, kind: str) -> Any:
-    """The value of one CSV cell, None for an empty one."""
+    """Return the value of one CSV cell, None for an empty one."""
     if kind == "text":
         return text
     if not text:
         return None
     if "_" in text or (kind == "int" and text != text.strip()):
-        raise ValueError(f"{text!r} is no number")  # Python would read it, Spark does not
+        raise ValueError(f"{text!r} is no number")  # Python would accept the text, Spark does not
     if kind == "int":
         if not -INT_END <= int(text) < INT_END:
             raise ValueError(f"{text} is beyond 64 bits")
@@ -335,7 +336,7 @@ def _cell(text: str, kind: str) -> Any:
 
 
 def _read_parquet(path: Path, columns: dict[str, str]) -> list[Any]:
-    """Columns of a Parquet file."""
+    """Return columns of a Parquet file."""
     pa, pq = _arrow()
     types = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     fill = {"text": "", "int": MISSING, "float": float("nan"), "bool": False}
@@ -361,13 +362,13 @@ def _read_parquet(path: Path, columns: dict[str, str]) -> list[Any]:
 
 
 def _texts_of(column: Any) -> Any:
-    """A text column; equal texts are one object, which spares memory, and time wherever they are looked up."""
+    """Return a text column in which equal texts are one object, which saves memory and look-up time."""
     coded = column.combine_chunks().dictionary_encode()
     return coded.dictionary.to_numpy(zero_copy_only=False).astype(object)[coded.indices.to_numpy()]
 
 
 def _arrow() -> tuple[Any, Any]:
-    """pyarrow and its Parquet module. Raises: BadInput when it is not installed."""
+    """Return pyarrow and its Parquet module. Raises: BadInput if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -377,7 +378,7 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot, params: Params | None = None, *, kind: str = "csv") -> None:
-    """The input directory of a planning process; `kind` is "csv" or "parquet"."""
+    """Write the input directory of a planning process. `kind` is "csv" or "parquet"."""
     directory.mkdir(parents=True, exist_ok=True)
     tables = {
         "regions": snapshot.regions,
@@ -395,7 +396,7 @@ def write_snapshot(directory: Path, snapshot: Snapshot, params: Params | None = 
 
 
 def _write_table(path: Path, columns: dict[str, str], values: Sequence[Any], kind: str) -> None:
-    """One table as a CSV or Parquet file."""
+    """Write one table as a CSV or Parquet file."""
     if kind == "csv":
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -413,7 +414,7 @@ def _write_table(path: Path, columns: dict[str, str], values: Sequence[Any], kin
 
 
 def _text(value: object) -> object:
-    """A CSV cell of a column's value."""
+    """Return the CSV cell of a value."""
     if value == MISSING or value != value:
         return ""
     if isinstance(value, bool):
@@ -425,13 +426,13 @@ def _text(value: object) -> object:
 
 
 def prepare_output(directory: Path) -> None:
-    """Make an output directory without a plan in it. Raises: BadInput when it holds one already."""
+    """Create an output directory. Raises: BadInput if it holds a plan already."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"{directory}: {error.strerror or error}") from error
     if (directory / MANIFEST).exists():
-        raise BadInput(f"{directory} holds a plan already")
+        raise BadInput(f"{directory} holds a plan already: choose another directory")
 
 
 def write_plan(
@@ -444,7 +445,7 @@ def write_plan(
     rows_per_part: int = 500_000,
     origin: Origin | None = None,
 ) -> PlanManifest:
-    """Parts, then the manifest; everything on disk when it returns. Raises: BadInput."""
+    """Write the parts, then the manifest, and sync them to disk. Raises: BadInput."""
     prepare_output(directory)
     origin = origin or Origin()
     parts = []
@@ -482,7 +483,7 @@ def write_plan(
 
 
 def _sync(path: Path) -> None:
-    """Force a file or directory to disk."""
+    """Sync a file or directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -491,7 +492,7 @@ def _sync(path: Path) -> None:
 
 
 def read_manifest(directory: Path) -> PlanManifest:
-    """The manifest of a plan directory. Raises: BadPlan."""
+    """Return the manifest of a plan directory. Raises: BadPlan."""
     try:
         return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=PlanManifest)
     except OSError as error:
@@ -501,7 +502,7 @@ def read_manifest(directory: Path) -> PlanManifest:
 
 
 def read_plan(directory: Path) -> tuple[Plan, PlanManifest]:
-    """A complete plan whose parts and digest are what the manifest says. Raises: BadPlan, BadInput (no pyarrow)."""
+    """Return a plan whose parts and digest match its manifest. Raises: BadPlan, or BadInput without pyarrow."""
     manifest = read_manifest(directory)
     columns: list[list[Any]] = []
     for part in manifest.parts:
@@ -511,7 +512,7 @@ def read_plan(directory: Path) -> tuple[Plan, PlanManifest]:
         except OSError as error:
             raise BadPlan(f"{path}: {error}") from error
         if hashlib.sha256(data).hexdigest() != part.sha256:
-            raise BadPlan(f"{path} is not the file that the manifest names: its SHA-256 differs")
+            raise BadPlan(f"{path} has changed since the plan was written: its SHA-256 differs from the manifest's")
         columns.append(read_file(path, "parquet", PLAN_COLUMNS))
     region_id, replica, server_id = (
         (np.concatenate(c) for c in zip(*columns, strict=True)) if columns else (texts([]), ints([]), texts([]))
@@ -519,12 +520,12 @@ def read_plan(directory: Path) -> tuple[Plan, PlanManifest]:
     order = np.lexsort((replica, region_id))
     rows = PlanRows(region_id[order], replica[order], server_id[order])
     if len(rows) != manifest.rows or plan_digest(rows) != manifest.digest:
-        raise BadPlan(f"{directory}: the rows are not those of digest {manifest.digest}")
+        raise BadPlan(f"{directory}: the rows do not match the manifest's digest {manifest.digest}")
     return Plan(rows, manifest.digest, manifest.stats), manifest
 
 
 def keep_input(directory: Path, snapshot: Snapshot, params: Params) -> list[Part]:
-    """Put a copy of its input into a plan directory, before the plan; returns its files. Raises: BadInput."""
+    """Write a copy of the input into a plan directory, before the plan. Return its files. Raises: BadInput."""
     prepare_output(directory)
     try:
         write_snapshot(directory / INPUT, snapshot, params, kind="parquet")
@@ -539,9 +540,9 @@ def keep_input(directory: Path, snapshot: Snapshot, params: Params) -> list[Part
 
 
 def read_input(directory: Path, manifest: PlanManifest) -> tuple[Snapshot, Params]:
-    """The input that a plan was made from. Raises: BadPlan when its copy is not there, or not what it was."""
+    """Return the input of a plan. Raises: BadPlan if its copy is missing or has changed."""
     if not manifest.inputs:
-        raise BadPlan(f"{directory} keeps no copy of its input: `rk plan create` makes plans that do")
+        raise BadPlan(f"{directory} has no copy of its input: plans of `rk plan create` have one")
     for part in manifest.inputs:
         path = directory / part.file
         try:
@@ -549,7 +550,7 @@ def read_input(directory: Path, manifest: PlanManifest) -> tuple[Snapshot, Param
         except OSError as error:
             raise BadPlan(f"{path}: {error}") from error
         if found != part.sha256:
-            raise BadPlan(f"{path} is not the file that the manifest names: its SHA-256 differs")
+            raise BadPlan(f"{path} has changed since the plan was written: its SHA-256 differs from the manifest's")
     return read_snapshot(directory / INPUT), read_params(directory / INPUT)
 
 
@@ -558,19 +559,19 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# --- the command line's common half ---------------------------------------------------------------------------------
+# --- shared by the command lines ------------------------------------------------------------------------------------
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when its parent dies: a plan that nobody waits for is only load."""
+    """Make the kernel kill this process when its parent dies, because nothing would use the plan."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         raise SystemExit(1)
 
 
-def progress_on_stdout(total: int) -> ProgressWriter:
-    """Progress lines on standard output; whatever else prints there goes to standard error from now on."""
+def progress_on_stdout(total: int, clock: Callable[[], float]) -> ProgressWriter:
+    """Return a writer of progress lines to standard output. Other output is redirected to standard error."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return ProgressWriter(out, total)
+    return ProgressWriter(out, total, clock)

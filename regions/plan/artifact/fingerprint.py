@@ -16,7 +16,7 @@ from regions.plan.problem.model import Snapshot
 
 
 def fingerprint(snapshot: Snapshot) -> str:
-    """SHA-256 of a snapshot in hex; the same for every order of its rows."""
+    """Return the SHA-256 of a snapshot in hex, independent of the order of its rows."""
     regions, servers, last = snapshot.regions, snapshot.servers, snapshot.last
     tables: tuple[tuple[str, Iterable[tuple[object, ...]]], ...] = (
         (

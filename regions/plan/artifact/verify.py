@@ -1,4 +1,4 @@
-"""Judges a plan by the rules alone, whoever made it.
+"""Checks a plan against the rules, independently of its engine.
 
 The bounds come from the snapshot (`quota`), the counts from the plan's rows; nothing that an engine believed is used.
 Unavoidable sharing of racks (fewer racks than replicas) is no violation; it is counted in `racks_shared`.
@@ -14,12 +14,12 @@ import numpy as np
 from regions.plan.problem.model import Bools, Ints, Params, PlanRows, Snapshot
 from regions.plan.problem.numbered import NumberedProblem, encode
 
-#: Examples of broken rules that a verdict names.
+#: Examples of broken rules in a verdict.
 NOTES_MAX: Final = 20
 
 
 class PlanVerdict(msgspec.Struct, kw_only=True):
-    """Replicas or cells that break each hard rule, in the order of the rules; then measures of balance."""
+    """Numbers of replicas or cells that break each hard rule, in the order of the rules; then measures of balance."""
 
     #: Replicas without a row; rows of unknown regions, repeated rows, wrong replica numbers.
     missing: int = 0
@@ -43,7 +43,7 @@ class PlanVerdict(msgspec.Struct, kw_only=True):
 
     @property
     def violations(self) -> int:
-        """Broken hard rules in all."""
+        """Total number of violations of hard rules."""
         return (
             self.missing
             + self.surplus
@@ -57,17 +57,17 @@ class PlanVerdict(msgspec.Struct, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """No hard rule is broken."""
+        """True if no hard rule is broken."""
         return self.violations == 0
 
 
 def verify(snapshot: Snapshot, params: Params, rows: PlanRows) -> PlanVerdict:
-    """Every hard rule on any rows, in any order. Raises as `encode` does."""
+    """Check every hard rule on rows in any order. Raise as `encode` does."""
     return judge(encode(snapshot, params, {}), rows)
 
 
 def judge(problem: NumberedProblem, rows: PlanRows) -> PlanVerdict:
-    """`verify` on a snapshot that is encoded already."""
+    """Do `verify` on an encoded snapshot."""
     verdict = PlanVerdict()
     region, server = _known_rows(problem, rows, verdict)
     _count_racks(problem, region, server, verdict)
@@ -76,7 +76,7 @@ def judge(problem: NumberedProblem, rows: PlanRows) -> PlanVerdict:
 
 
 def _known_rows(problem: NumberedProblem, rows: PlanRows, verdict: PlanVerdict) -> tuple[Ints, Ints]:
-    """Count rows that cannot stand; returns (region, server) of the others, servers distinct per region."""
+    """Count invalid rows. Return (region, server) of the valid rows, with distinct servers per region."""
     number = {rid: i for i, rid in enumerate(problem.region_ids.tolist())}
     region = np.array([number.get(rid, -1) for rid in rows.region_id.tolist()], dtype=np.int64)
     server = np.array([problem.fleet.number.get(sid, -1) for sid in rows.server_id.tolist()], dtype=np.int64)
@@ -99,7 +99,7 @@ def _known_rows(problem: NumberedProblem, rows: PlanRows, verdict: PlanVerdict) 
 
 
 def _first_of_each(keys: Ints, rows: Bools) -> Bools:
-    """Of `rows`, those that are the first with their key."""
+    """Return the rows that are the first ones with their key."""
     at = np.flatnonzero(rows)
     _, first = np.unique(keys[at], return_index=True)
     chosen: Bools = np.zeros(len(keys), dtype=np.bool_)
@@ -108,7 +108,7 @@ def _first_of_each(keys: Ints, rows: Bools) -> Bools:
 
 
 def _count_racks(problem: NumberedProblem, region: Ints, server: Ints, verdict: PlanVerdict) -> None:
-    """Racks used twice by a region, and how many of these could have been avoided."""
+    """Return the number of racks used twice by a region, and how many of these were avoidable."""
     racks = int(problem.fleet.rack.max(initial=0)) + 1
     distinct = np.bincount(np.unique(region * racks + problem.fleet.rack[server]) // racks, minlength=len(problem))
     placed = np.bincount(region, minlength=len(problem))
@@ -119,7 +119,7 @@ def _count_racks(problem: NumberedProblem, region: Ints, server: Ints, verdict: 
 
 
 def _count_bounds(problem: NumberedProblem, region: Ints, server: Ints, verdict: PlanVerdict) -> None:
-    """Servers outside their bounds, cells above theirs, and how even it is."""
+    """Count servers and cells outside their limits, and measure the balance."""
     quotas, servers = problem.quotas, len(problem.fleet)
     held = np.bincount(server, minlength=servers)
     verdict.over_ceiling = int(np.maximum(held - quotas.ceil, 0).sum())
@@ -143,6 +143,6 @@ def _count_bounds(problem: NumberedProblem, region: Ints, server: Ints, verdict:
 
 
 def _note(verdict: PlanVerdict, text: str) -> None:
-    """Keep the first few examples."""
+    """Keep the first NOTES_MAX examples."""
     if len(verdict.notes) < NOTES_MAX:
         verdict.notes.append(text)

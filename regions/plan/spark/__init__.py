@@ -1,5 +1,4 @@
-"""The planner on Spark: what runs in its Python workers, and how it is reached. Only `regions.plan.spark_job` imports
-pyspark.
+"""The planner on Spark. Only `regions.plan.spark_job` imports pyspark.
 
 kernel.py     candidates of a bucket, choices of a shard
 rows.py       rows in and out of the kernel; packed.py: thousands of rows as one Arrow stream

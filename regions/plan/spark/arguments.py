@@ -1,7 +1,7 @@
-"""What Spark says when it fails, in one sentence that tells somebody what to do.
+"""Translates Spark's exceptions into one sentence that says what to do.
 
-Spark's exceptions are pages of Java and Python; the cause is somewhere inside. The rows below are looked for in order;
-what none of them knows is told by its first line that says anything.
+Spark's exceptions are pages of Java and Python, with the cause somewhere inside. The patterns below are tried in order.
+If none matches, the first line with content is used.
 """
 
 # ruff: noqa: N818
@@ -14,16 +14,16 @@ from typing import Final
 
 from regions.plan.problem.model import BadInput, PlanError
 
-#: Longest piece of Spark's own words that is repeated.
+#: Longest quotation of Spark's own text.
 SAID_MAX: Final = 500
 
 
 class NoSpark(PlanError):
-    """Java, PySpark or the Spark cluster is not there; `greedy` and `sharded` need none of them."""
+    """Raised when Java, PySpark or the Spark cluster is missing. `greedy` and `sharded` need none of them."""
 
 
 class SparkFailed(PlanError):
-    """Spark gave up."""
+    """Raised when Spark has failed."""
 
 
 def _unseen(found: re.Match[str]) -> PlanError:
@@ -75,7 +75,7 @@ CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str]], PlanError]], ...]] = (
 
 
 def told(error: Exception) -> PlanError:
-    """The error to raise for what Spark raised."""
+    """Return the error to raise for an exception of Spark."""
     text = str(error)
     for pattern, make in CAUSES:
         if found := re.search(pattern, text):
@@ -84,7 +84,7 @@ def told(error: Exception) -> PlanError:
 
 
 def first_words(text: str) -> str:
-    """The first line that says anything, without the class that it comes from."""
+    """Return the first line with content, without the name of the exception's class."""
     for line in text.splitlines():
         words = re.sub(r"^:?\s*((\w+\.){2,}\w+(Exception|Error): )?", "", line.strip())
         if words and not words.startswith("An error occurred while calling"):

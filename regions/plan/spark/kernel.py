@@ -1,4 +1,4 @@
-"""What Spark's Python workers run: input rows to candidates, and a shard's candidates to choices.
+"""Functions for Spark's Python workers: input rows to candidates, and a shard's candidates to choices.
 
 Arrow tables in and out, numpy between, no pandas: a worker then starts faster. Rows find their region by a 64-bit hash
 of its id (`rkey`), which is all that block rows and former places carry of it; hosts and servers become numbers where
@@ -91,7 +91,7 @@ Batches = Iterable[Any]
 
 
 def packer(kind: int, buckets: int, names: list[str]) -> Callable[[Batches], Iterator[Any]]:
-    """The function for `mapInArrow` over an input table; `names`: hosts or servers in the order of their numbers."""
+    """Return the function for `mapInArrow` over an input table. `names` are hosts or servers by number."""
 
     def run(batches: Batches) -> Iterator[Any]:
         for batch in batches:
@@ -101,7 +101,7 @@ def packer(kind: int, buckets: int, names: list[str]) -> Callable[[Batches], Ite
 
 
 def gatherer(params: Params, fleet: EligibleServers) -> Callable[[Any], Any]:
-    """The function for `applyInArrow` over buckets."""
+    """Return the function for `applyInArrow` over buckets."""
 
     def run(rows: Any) -> Any:
         return gather(rows, params, fleet)
@@ -110,7 +110,7 @@ def gatherer(params: Params, fleet: EligibleServers) -> Callable[[Any], Any]:
 
 
 def dealer(tables: TableGroups, cut: Shards) -> Callable[[Batches], Iterator[Any]]:
-    """The function for `mapInArrow` over gathered buckets."""
+    """Return the function for `mapInArrow` over gathered buckets."""
 
     def run(batches: Batches) -> Iterator[Any]:
         for batch in batches:
@@ -123,7 +123,7 @@ def dealer(tables: TableGroups, cut: Shards) -> Callable[[Batches], Iterator[Any
 def chooser(
     params: Params, fleet: EligibleServers, tables: TableGroups, cut: Shards, after: Shards | None, held: Held | None
 ) -> Any:
-    """The function for `applyInArrow` over shards; `after` is the next round's cut."""
+    """Return the function for `applyInArrow` over shards. `after` is the next round's cut."""
 
     def run(key: tuple[Any, ...], rows: Any) -> Any:
         return choose(int(key[0].as_py()), rows, params, fleet, tables, cut, after, held)
@@ -135,7 +135,7 @@ def chooser(
 
 
 def pack_input(kind: int, buckets: int, names: list[str], batch: Any) -> Any:
-    """One batch of an input table, packed by bucket."""
+    """Return one batch of an input table, packed by bucket."""
     rows, bad = pa.Table.from_batches([batch]), 0
     if kind == BLOCK:
         rows, bad = _sum_blocks(rows, names)
@@ -153,7 +153,7 @@ def pack_input(kind: int, buckets: int, names: list[str], batch: Any) -> Any:
 
 
 def _sum_blocks(rows: Any, hosts: list[str]) -> tuple[Any, int]:
-    """Bytes per region and host of the batch, with how many rows they stand for; and rows without usable bytes."""
+    """Return bytes and row counts per region and host of the batch, and the number of rows without usable bytes."""
     size = np.minimum(numbers(rows, "bytes"), SIZE_MAX)
     good = size > 0
     rkey, host = numbers(rows, "rkey")[good], index(rows.column("host"), hosts)[good]
@@ -168,7 +168,7 @@ def _sum_blocks(rows: Any, hosts: list[str]) -> tuple[Any, int]:
 
 
 def _number_servers(rows: Any, servers: list[str]) -> Any:
-    """Former places with numbers for servers that still may take regions."""
+    """Return the former places, with numbers for servers that still take regions."""
     names = rows.column("server_id")
     number = index(names, servers)
     gone = pc.if_else(pa.array(number < 0), names, pa.scalar(None, pa.string()))
@@ -179,7 +179,7 @@ def _number_servers(rows: Any, servers: list[str]) -> Any:
 
 
 def gather(pieces: Any, params: Params, fleet: EligibleServers) -> Any:
-    """The regions of a bucket with their candidates, and its counts: one row of `BUCKET`."""
+    """Return the regions of a bucket with their candidates and the bucket's counts, as one row of `BUCKET`."""
     kind = numbers(pieces, "kind")
     rows = {
         wanted: unpack(blobs_of(pieces.column("data").filter(pa.array(kind == wanted))), schema)
@@ -216,7 +216,7 @@ def gather(pieces: Any, params: Params, fleet: EligibleServers) -> Any:
 
 
 def _bucket_row(**values: Any) -> Any:
-    """One row with the types of `BUCKET`."""
+    """Return one row with the types of `BUCKET`."""
     texts, longs = pa.list_(pa.string()), pa.list_(pa.int64())
     kinds = {
         "data": pa.binary(),
@@ -271,7 +271,7 @@ class _Regions:
         self.code: Ints = code.astype(np.int64)
 
     def find(self, rkey: Ints) -> Ints:
-        """Number of the region with each hash; -1 for none."""
+        """Return the number of the region with each hash, -1 for none."""
         if not len(self.keys):
             return np.full(len(rkey), -1)
         at = np.minimum(np.searchsorted(self.keys, rkey), len(self.keys) - 1)
@@ -279,7 +279,7 @@ class _Regions:
 
 
 def _local(rows: Any, regions: _Regions, fleet: EligibleServers, tally: dict[str, int]) -> tuple[Ints, Ints, Ints]:
-    """(region, server, bytes) of the usable block rows."""
+    """Return (region, server, bytes) of the usable block rows."""
     region, host, times = regions.find(numbers(rows, "rkey")), numbers(rows, "host"), numbers(rows, "rows")
     known = region >= 0
     count(tally, "block_region", int(times[~known].sum()))
@@ -289,7 +289,7 @@ def _local(rows: Any, regions: _Regions, fleet: EligibleServers, tally: dict[str
 
 
 def _held(rows: Any, regions: _Regions, fleet: EligibleServers, tally: dict[str, int]) -> tuple[Ints, Ints, Ints]:
-    """(region, server, replica) of former places that still may take regions."""
+    """Return (region, server, replica) of former places on servers that still take regions."""
     region, replica = regions.find(numbers(rows, "rkey")), numbers(rows, "replica", MISSING)
     server = numbers(rows, "server")
     count(tally, "last_region", int((region < 0).sum()))
@@ -314,11 +314,11 @@ def _held(rows: Any, regions: _Regions, fleet: EligibleServers, tally: dict[str,
 
 
 def _candidate_lists(found: Candidates) -> dict[str, Any]:
-    """Candidates as parallel lists per region."""
+    """Return the candidates as parallel lists per region."""
     return {
         "server": lists(found.start, found.server, pa.int32()),
         "local": lists(found.start, found.local, pa.int64()),
-        # A number beyond all replicas is as good as any other such: the replica stays, and is numbered anew.
+        # All numbers beyond the region's replicas are equivalent: the replica stays and gets a new number.
         "held": lists(found.start, np.minimum(found.held, 2**31 - 1), pa.int32()),
     }
 
@@ -327,7 +327,7 @@ def _candidate_lists(found: Candidates) -> dict[str, Any]:
 
 
 def deal_out(bucket: dict[str, Any], tables: TableGroups, cut: Shards) -> Iterator[Any]:
-    """The regions of a bucket by their shard, tables numbered as in the plan."""
+    """Return the regions of a bucket by shard, with the plan's numbers of tables."""
     cards = unpack([bucket["data"]], CARDS)
     number = {pair: i for i, pair in enumerate(tables.pairs)}
     of_code = [number[pair] for pair in zip(bucket["grps"], bucket["tables"], strict=True)]
@@ -338,12 +338,12 @@ def deal_out(bucket: dict[str, Any], tables: TableGroups, cut: Shards) -> Iterat
 
 
 def _shards_of(cut: Shards, cards: Any, table: Ints) -> Ints:
-    """The shard of each region."""
+    """Return the shard of each region."""
     return cut.of_regions(lambda rows: cards.column("region_id").take(pa.array(rows)).to_pylist(), table)
 
 
 def _shard_rows(dealt: list[tuple[int, bytes]], cell: Ints | None = None, own: Ints | None = None) -> Any:
-    """Rows of `SHARD`: one per shard, and one with what the shards begin with."""
+    """Return rows of `SHARD`: one per shard, and one with the replicas that the shards begin with."""
     more = [] if cell is None else [None]
     longs = pa.list_(pa.int64())
     return pa.table(
@@ -366,7 +366,7 @@ def choose(
     after: Shards | None,
     held: Held | None,
 ) -> Any:
-    """The shard's regions with what they take; see the module."""
+    """Return the shard's regions with their chosen candidates; see the module docstring."""
     cards = in_order(unpack(blobs_of(rows.column("data")), CARDS))
     table = numbers(cards, "table")
     want = np.minimum(numbers(cards, "replicas"), np.append(fleet.group_servers, 0)[tables.group][table])
@@ -398,12 +398,12 @@ DONE: Final = CARDS.append(pa.field("taken", pa.list_(pa.bool_())))
 
 
 def in_order(cards: Any) -> Any:
-    """Cards in the order of their region ids."""
+    """Return the cards in the order of their region ids."""
     return cards.take(pc.sort_indices(cards, sort_keys=[("region_id", "ascending")])).combine_chunks()
 
 
 def candidates_of(cards: Any, params: Params) -> Candidates:
-    """The candidates of cards, regions numbered as these are."""
+    """Return the candidates of the cards. Regions have the numbers of their cards."""
     region = pc.list_parent_indices(cards.column("server")).to_numpy().astype(np.int64)
     server, local, held = (flat(cards.column(name)) for name in ("server", "local", "held"))
     return Candidates(params, numbers(cards, "size"), region, server, local, held)

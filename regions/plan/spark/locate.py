@@ -1,14 +1,14 @@
-"""Where the bytes of regions lie, asked of Hadoop's file systems: for tables that name a path instead of block rows.
+"""Finds the hosts of regions' bytes in Hadoop's file systems, for tables with a path instead of block rows.
 
     paths     table_id str, path str         an input table; the data of the table's region R is the file PATH/R, or
                                              everything below that directory
 
-A file system says of each block on which hosts it lies (`getFileBlockLocations`; HDFS tells it along with the listing).
-Names that begin with `_` or `.` are nobody's data. What is found becomes rows of the table `blocks`, and is judged as
-they are: files of regions that nobody knows, and hosts without a server, are counted and set aside.
+A file system returns the hosts of each block (`getFileBlockLocations`; HDFS returns them with the listing). Names that
+begin with `_` or `.` are ignored. The result becomes rows of the table `blocks` and is checked like them: files of
+unknown regions and hosts without a server are counted and ignored.
 
-`jvm` is py4j's view of a Java machine with Hadoop's classes: the Spark driver's, or one that was started for this
-alone. Nothing of Spark is imported here.
+`jvm` is py4j's view of a Java machine with Hadoop's classes: the Spark driver's, or one started for this purpose. This
+module imports nothing of Spark.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from regions.plan.problem.model import BadInput, Blocks, ints, texts
 
 PATHS: Final = "paths"
 COLUMNS: Final = {"table_id": "text", "path": "text"}
-#: So many files are asked about, and told of, at once.
+#: Number of files per request and per progress report.
 CHUNK_FILES: Final = 5000
 _FILE: Final = re.compile(r"\[([^\[\]]*)\]|null")
 _BLOCK: Final = re.compile(r"\d+,(\d+)(?:\(corrupt\))?((?:,[^,\s]+)*)")
 
 
 class LocalBytes:
-    """Bytes per (region, host), and the files that they are in."""
+    """Bytes per (region, host), and the number of files."""
 
     def __init__(self) -> None:
         self.bytes: dict[tuple[str, str], int] = {}
         self.files = 0
 
     def blocks(self) -> Blocks:
-        """As an input table."""
+        """Return the rows of the input table `blocks`."""
         pairs = sorted(self.bytes)
         return Blocks(
             texts(region for region, _ in pairs), texts(host for _, host in pairs), ints(self.bytes[p] for p in pairs)
@@ -47,7 +47,7 @@ class LocalBytes:
 
 
 def read_paths(directory: Path) -> list[tuple[str, str]]:
-    """The table `paths` of an input directory, sorted; empty where there is none. Raises: BadInput."""
+    """Return the table `paths` of an input directory, sorted; empty if it is absent. Raises: BadInput."""
     kind, files = find_table(directory, PATHS)
     parts = [read_file(path, kind, COLUMNS) for path in files]
     rows = {(table, path) for part in parts for table, path in zip(*(column.tolist() for column in part), strict=True)}
@@ -58,7 +58,7 @@ def read_paths(directory: Path) -> list[tuple[str, str]]:
 
 
 def locate(jvm: Any, configuration: Any, path: str, found: LocalBytes, heard: Callable[[int], None]) -> None:
-    """Add what lies below `path`; `heard` is told of the files so far. Raises: BadInput; whatever Java raises."""
+    """Add the files below `path`. `heard` is called with the number of files so far. Raises: BadInput, Java errors."""
     root = jvm.org.apache.hadoop.fs.Path(path)
     system = root.getFileSystem(configuration)
     if not system.exists(root):
@@ -80,19 +80,19 @@ def locate(jvm: Any, configuration: Any, path: str, found: LocalBytes, heard: Ca
 
 
 def _bare(path: str) -> str:
-    """A path without scheme and authority."""
+    """Return a path without scheme and authority."""
     return re.sub(r"^[A-Za-z][\w+.-]*:(//[^/]*)?", "", path)
 
 
 def _each(jvm: Any, files: Any, getter: str) -> Any:
-    """What a getter of each file returns, as a Java collection: one call for all instead of one for each."""
+    """Return the results of a getter of all files as a Java collection, by one call instead of one per file."""
     collections = jvm.org.apache.commons.collections4
     call = collections.functors.InvokerTransformer.invokerTransformer(getter)
     return collections.CollectionUtils.collect(files, call)
 
 
 def _paths(jvm: Any, files: Any) -> list[str]:
-    """The path of each file."""
+    """Return the path of each file."""
     return list(jvm.org.apache.commons.lang3.StringUtils.join(_each(jvm, files, "getPath"), "\0").split("\0"))
 
 
@@ -109,7 +109,7 @@ def _blocks(jvm: Any, files: Any) -> list[list[tuple[int, str]]]:
 
 
 def with_blocks(known: Blocks, more: Blocks) -> Blocks:
-    """Rows of both; they add up where they name the same region and host."""
+    """Return the rows of both. Bytes of the same region and host are added."""
     return Blocks(
         np.concatenate((known.region_id, more.region_id)),
         np.concatenate((known.host, more.host)),

@@ -1,10 +1,10 @@
-"""Rows in bulk on their way through Spark: one row of Spark's holds thousands of ours, as the bytes of an Arrow stream.
+"""Packs rows for their way through Spark: one Spark row holds thousands of ours, as the bytes of an Arrow stream.
 
-Spark turns each of its rows from Arrow to its own form and back at every Python function and every shuffle. At
-millions of rows that costs more than solving; so a Python worker gives back one row per destination, with an Arrow
-table inside it, and no row of ours is touched by Java again after it was read.
+Spark converts each of its rows between Arrow and its own format at every Python function and every shuffle. For
+millions of rows that costs more than solving. So a Python worker returns one row per destination, with an Arrow table
+inside, and Java does not touch our rows again after they were read.
 
-`deal` makes such rows: it sorts a table by destination and packs each part. `unpack` joins the parts that arrived.
+`deal` sorts a table by destination and packs each part. `unpack` joins the parts that have arrived.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from regions.plan.problem.model import Ints
 
 
 def pack(table: Any) -> bytes:
-    """The table as an Arrow stream."""
+    """Return the table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -28,18 +28,18 @@ def pack(table: Any) -> bytes:
 
 
 def unpack(blobs: Iterable[Any], schema: Any) -> Any:
-    """One table of all parts, in one chunk per column; without parts an empty one of `schema`."""
+    """Return one table of all parts, with one chunk per column; without parts an empty table of `schema`."""
     parts = [pa.ipc.open_stream(blob).read_all() for blob in blobs]
     return (pa.concat_tables(parts) if parts else schema.empty_table()).combine_chunks()
 
 
 def blobs_of(column: Any) -> Iterator[Any]:
-    """The bytes of a binary column, nulls left out, not copied."""
+    """Return the values of a binary column without nulls, not copied."""
     return (value.as_buffer() for value in column if value.is_valid)
 
 
 def deal(table: Any, destination: Ints) -> list[tuple[int, bytes]]:
-    """(destination, packed rows) for each destination that occurs, ascending; rows keep their order."""
+    """Return (destination, packed rows) for each destination, ascending. Rows keep their order."""
     order = np.argsort(destination, kind="stable")
     sorted_table = table.take(pa.array(order)).combine_chunks()
     names, starts = np.unique(destination[order], return_index=True)
@@ -54,24 +54,24 @@ def deal(table: Any, destination: Ints) -> list[tuple[int, bytes]]:
 
 
 def numbers(rows: Any, name: str, null: int = 0) -> Ints:
-    """A column of whole numbers."""
+    """Return a column of integers."""
     values: Ints = pc.fill_null(rows.column(name), null).to_numpy().astype(np.int64)
     return values
 
 
 def flat(column: Any) -> Ints:
-    """All list elements of a column, one after the other."""
+    """Return all list elements of a column, concatenated."""
     values: Ints = pc.list_flatten(column).to_numpy().astype(np.int64)
     return values
 
 
 def index(column: Any, names: Any) -> Ints:
-    """Place of each text in `names`; -1 when absent."""
+    """Return the position of each text in `names`, -1 if absent."""
     found = pc.index_in(column, value_set=pa.array(names, pa.string()))
     places: Ints = pc.fill_null(found, -1).to_numpy().astype(np.int64)
     return places
 
 
 def lists(starts: Ints, values: Any, kind: Any) -> Any:
-    """A column of lists: list i is `values[starts[i] : starts[i + 1]]`."""
+    """Return a column of lists: list i is `values[starts[i] : starts[i + 1]]`."""
     return pa.ListArray.from_arrays(pa.array(starts, type=pa.int32()), pa.array(values, type=kind))

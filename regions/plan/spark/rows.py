@@ -9,8 +9,8 @@
     -> other shards, solved again, keeping what they have; `shards.ROUNDS` times      (one shuffle each)
     -> candidates with their fate                                                     to the driver
 
-All that Spark itself does is read, hash, and carry packed rows (`packed`); nothing of Spark is imported here. Nothing
-depends on arrival order, partitions or chance: kernels sort, ids alone decide the shard.
+Spark itself only reads, hashes and transports packed rows (`packed`). This module imports nothing of Spark. The result
+does not depend on arrival order, partitions or randomness: kernels sort, and only ids decide the shard.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from regions.plan.engines.shards import ROUNDS, Held, Shards, shard_count
 from regions.plan.problem.model import MISSING, BadInput, ConflictingRegion, Ints, Params, PlanError
 from regions.plan.problem.numbered import REASONS, EligibleServers, NumberedProblem, TableGroups, count, make_quotas
 
-#: Bytes of input that a bucket should hold; its rows are in one worker's memory at once, several times over.
+#: Bytes of input per bucket. A worker holds several times this amount in memory.
 BUCKET_BYTES: Final = 8 * 2**20
 BUCKETS_MAX: Final = 4096
-#: Partitions for each bucket or shard: those that share one are solved one after the other.
+#: Partitions per bucket or shard. Buckets or shards that share a partition are solved one after the other.
 SPREAD: Final = 4
 #: Salts to try when two region ids share a 64-bit hash: at a million ids a chance of 1 in 37 million each time.
 SALTS: Final = 3
@@ -37,11 +37,11 @@ Sources = dict[str, tuple[str, list[Path]]]
 
 
 class HashClash(PlanError):  # noqa: N818 - an answer about the input
-    """Different region ids have the same hash under every salt: the input is not what it seems."""
+    """Raised when different region ids have the same hash under every salt."""
 
 
 class Solved:
-    """What Spark found: the problem with all candidates, the numbers of those taken, and the input's block rows."""
+    """The result of Spark: the problem with all candidates, the numbers of the chosen ones, and the block rows."""
 
     def __init__(self, problem: NumberedProblem, taken: Ints, block_rows: int, shards: int) -> None:
         self.problem = problem
@@ -80,7 +80,7 @@ def solve_on_spark(
 
 
 def _gather(spark: Any, sources: Sources, params: Params, fleet: EligibleServers) -> tuple[Any, list[Any]]:
-    """The gathered buckets, kept, and their counts; under another salt if hashes clash."""
+    """Return the gathered buckets, cached, and their counts. Use another salt if hashes clash."""
     from regions.plan.spark.kernel import BUCKET, TALLY, gatherer
 
     size = sum(path.stat().st_size for _, paths in sources.values() for path in paths)
@@ -98,13 +98,13 @@ def _gather(spark: Any, sources: Sources, params: Params, fleet: EligibleServers
 
 
 def _dealt(rows: Any, key: str, values: int) -> Any:
-    """Rows of one key in one partition; so many partitions that few get more keys than others."""
+    """Return the rows with each key in one partition, with enough partitions to spread the keys evenly."""
     partitions = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions"))
     return rows.repartition(max(partitions, SPREAD * values if values > 1 else 1), key)
 
 
 def _all_rows(spark: Any, sources: Sources, fleet: EligibleServers, salt: int, buckets: int) -> Any:
-    """Region, block and last rows, packed by bucket."""
+    """Return region, block and last rows, packed by bucket."""
     from regions.plan.spark.kernel import BLOCK, PIECE, PLACE, REGION, packer
 
     key = f"xxhash64(coalesce(region_id, ''), {salt}) AS rkey"
@@ -129,7 +129,7 @@ def _all_rows(spark: Any, sources: Sources, fleet: EligibleServers, salt: int, b
 
 
 def _frame(spark: Any, sources: Sources, name: str) -> Any:
-    """One input table with the columns of COLUMNS, typed; missing optional columns have their defaults."""
+    """Return one input table with the columns and types of COLUMNS, and defaults for missing optional columns."""
     columns = COLUMNS[name]
     kind, paths = sources[name]
     frames = [_parts(spark, name, kind, found, files) for found, files in _alike(paths, kind, columns)]
@@ -140,7 +140,7 @@ def _frame(spark: Any, sources: Sources, name: str) -> Any:
 
 
 def _alike(paths: list[Path], kind: str, columns: dict[str, str]) -> list[tuple[tuple[str, ...], list[Path]]]:
-    """Files by their columns: parts of one table may have other ones, in another order. Raises: BadInput."""
+    """Return the files by their columns: parts of one table may have different columns. Raises: BadInput."""
     groups: dict[tuple[str, ...], list[Path]] = {}
     for path in paths:
         found = tuple(_columns_of(path, kind, columns))
@@ -150,14 +150,14 @@ def _alike(paths: list[Path], kind: str, columns: dict[str, str]) -> list[tuple[
 
 
 def _parts(spark: Any, name: str, kind: str, found: tuple[str, ...], paths: list[Path]) -> Any:
-    """Files of equal columns, typed and in the order of COLUMNS."""
+    """Return files with equal columns, with the types and order of COLUMNS."""
     kinds = {"text": "string", "int": "bigint", "float": "double", "bool": "boolean"}
     columns = COLUMNS[name]
     if kind == "csv":
         quoted = [column.replace("`", "``") for column in found]
         schema = ", ".join(f"`{c}` {kinds[columns[c]] if c in columns else 'string'}" for c in quoted)
         reader = spark.read.schema(schema).options(header=True, mode="FAILFAST", escape='"', multiLine=True)
-        # As Python writes them; Java's own spellings are read anyway.
+        # Python's spellings. Spark accepts Java's spellings as well.
         reader = reader.options(nanValue="nan", positiveInf="inf", negativeInf="-inf")
         frame = reader.csv(_places(paths))
     else:
@@ -173,24 +173,24 @@ def _parts(spark: Any, name: str, kind: str, found: tuple[str, ...], paths: list
 
 
 def _cell(column: str, kind: str, type_name: str) -> str:
-    """A column in SQL; Spark would cut off the fraction of what has to be a whole number."""
+    """Return a column in SQL. Without the check Spark would truncate fractions in integer columns."""
     if kind != "int" or not type_name.startswith(("float", "double", "decimal")):
         return f"`{column}`"
     return f"IF(`{column}` <> floor(`{column}`), raise_error('a fraction in column {column}'), `{column}`)"
 
 
 def _places(paths: list[Path]) -> list[str]:
-    """Files as Spark is to look for them: on what this machine sees, whatever its cluster takes a bare path for."""
+    """Return files as URLs of this machine's file system, whatever file system the cluster uses for bare paths."""
     return [f"file://{path.resolve()}" for path in paths]
 
 
 def _literal(value: object) -> str:
-    """A default in SQL."""
+    """Return a default in SQL."""
     return f"'{value}'" if isinstance(value, str) else str(value).lower()
 
 
 def _columns_of(path: Path, kind: str, columns: dict[str, str]) -> list[str]:
-    """Column names of a file, from its header or footer. Raises: BadInput."""
+    """Return the column names of a file, from its header or footer. Raises: BadInput."""
     try:
         if kind == "csv":
             with path.open(newline="", encoding="utf-8-sig") as file:
@@ -214,7 +214,7 @@ def _columns_of(path: Path, kind: str, columns: dict[str, str]) -> list[str]:
 def _count(
     counts: list[Any], fleet: EligibleServers, ignored: dict[str, int]
 ) -> tuple[TableGroups, int, dict[str, int], int]:
-    """Tables with their demands, all replicas that can exist, those asked for per group, and the block rows.
+    """Return tables with their demands, the number of placeable replicas, demands per group, and block rows.
 
     Raises: ConflictingRegion.
     """
@@ -250,7 +250,7 @@ def _count(
 def _choose(
     gathered: Any, params: Params, fleet: EligibleServers, tables: TableGroups, shards: int, rounds: int
 ) -> Any:
-    """The regions with their candidates and what is taken of them (`kernel.DONE`), in the order of their ids."""
+    """Return the regions with their candidates and the chosen ones (`kernel.DONE`), in the order of their ids."""
     from regions.plan.spark.kernel import DONE, SHARD, chooser, dealer, in_order
     from regions.plan.spark.packed import blobs_of, unpack
 
@@ -272,13 +272,13 @@ def _choose(
 
 
 def held_of(begun: list[Any], tables: TableGroups, fleet: EligibleServers) -> Held:
-    """What the shards of a round begin with, from the rows of `kernel.choose` that say it."""
+    """Return the replicas that the shards of a round begin with, from the rows of `kernel.choose`."""
     cell, own = (np.array([n for row in begun for n in row[name]], dtype=np.int64) for name in ("cell", "own"))
     return Held(len(fleet), len(tables) * len(fleet), cell, own)
 
 
 def problem_of(cards: Any, params: Params, fleet: EligibleServers, tables: TableGroups) -> tuple[NumberedProblem, Ints]:
-    """The problem as `encode` would have made it, and the candidates that the shards took."""
+    """Return the problem as `encode` would build it, and the candidates that the shards have chosen."""
     import pyarrow.compute as pc
 
     from regions.plan.spark.kernel import candidates_of

@@ -1,4 +1,4 @@
-"""Where a bulk plan's Spark is: what a master URL means, what using it takes, and whether anything answers there.
+"""The Spark that runs a bulk plan: its master URL, its requirements, and whether it is reachable.
 
     local  local[4]  local[*]             in the job's own process
     spark://HOST:PORT[,HOST:PORT...]      a standalone cluster; several for one with standby masters
@@ -6,8 +6,8 @@
     k8s://https://HOST:PORT               a Kubernetes API server
     sc://HOST[:PORT][/;NAME=VALUE...]     a Spark Connect server
 
-Whoever starts a job looks here first, so that a wrong word, a missing program or a silent address is one sentence at
-once and not a stack of Java after a minute. Spark itself is not imported.
+These checks run before a job starts. So a wrong URL, a missing program or an unreachable address is reported in one
+sentence at once, and not by a Java stack trace after a minute. This module does not import Spark.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import importlib.util
 import os
 import re
 import shutil
-import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -26,11 +25,11 @@ from urllib.parse import urlsplit
 from regions.plan.problem.model import PlanError
 
 DEFAULT: Final = "local[*]"
-#: Port of a Spark Connect server that the URL does not name.
+#: Default port of a Spark Connect server.
 CONNECT_PORT: Final = 15002
-#: Longest wait for one address to take a connection.
+#: Timeout of a connection to one address.
 REACH_S: Final = 5.0
-#: Where a process finds the driver's JVM that `spark-submit` has started for it.
+#: Environment variable with the port of the JVM that `spark-submit` has started for the driver.
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 
 _LOCAL: Final = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|local-cluster\[\d+,\s*\d+,\s*\d+\]")
@@ -38,11 +37,11 @@ _NEEDED_BY_CONNECT: Final = (("grpc", "grpcio"), ("grpc_status", "grpcio-status"
 
 
 class BadTarget(PlanError):  # noqa: N818 - an answer to what somebody typed
-    """What was given is no Spark master URL, or no setting of Spark."""
+    """Raised for an invalid Spark master URL or an invalid Spark setting."""
 
 
 class TargetKind(enum.Enum):
-    """What runs the job's tasks."""
+    """Kinds of Spark clusters."""
 
     LOCAL = "local"
     STANDALONE = "standalone"
@@ -52,7 +51,7 @@ class TargetKind(enum.Enum):
 
 
 class SparkTarget(NamedTuple):
-    """A Spark master URL, understood; `hosts`: where something must answer, any one of them."""
+    """A parsed Spark master URL. At least one of `hosts` must be reachable."""
 
     url: str
     kind: TargetKind
@@ -60,17 +59,17 @@ class SparkTarget(NamedTuple):
 
     @property
     def has_executors(self) -> bool:
-        """The tasks run in other processes, on this or other machines, that the job's own code must be sent to."""
+        """True if tasks run in other processes, so that the job's code must be sent to them."""
         return self.kind is not TargetKind.LOCAL
 
     @property
     def is_here(self) -> bool:
-        """Everything that the URL names is this very machine."""
+        """True if the URL names only this machine."""
         return self.kind is TargetKind.LOCAL or (bool(self.hosts) and all(_is_loopback(host) for host, _ in self.hosts))
 
 
 def parse_target(url: str) -> SparkTarget:
-    """Understand a master URL. Raises: BadTarget."""
+    """Parse a master URL. Raises: BadTarget."""
     if _LOCAL.fullmatch(url):
         return SparkTarget(url, TargetKind.LOCAL)
     if url == "yarn":
@@ -91,7 +90,7 @@ def parse_target(url: str) -> SparkTarget:
 
 
 def _address(url: str, text: str, default_port: int = 0) -> tuple[str, int]:
-    """Host and port. Raises: BadTarget."""
+    """Return host and port. Raises: BadTarget."""
     try:
         found = urlsplit(f"//{text}")
         host, port = found.hostname, found.port or default_port
@@ -107,7 +106,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def parse_conf(settings: Iterable[str]) -> dict[str, str]:
-    """Settings of Spark given as `spark.NAME=VALUE`. Raises: BadTarget."""
+    """Parse settings of Spark given as `spark.NAME=VALUE`. Raises: BadTarget."""
     found = {}
     for setting in settings:
         name, separator, value = setting.partition("=")
@@ -118,7 +117,7 @@ def parse_conf(settings: Iterable[str]) -> dict[str, str]:
 
 
 def missing(target: SparkTarget) -> str:
-    """What using this Spark lacks here, as far as can be told without starting anything; empty if nothing."""
+    """Return what is missing on this machine for this Spark, as far as can be checked without starting it; or ""."""
     if importlib.util.find_spec("pyspark") is None:
         return "pyspark is not installed"
     if target.kind is TargetKind.CONNECT:
@@ -138,12 +137,15 @@ def missing(target: SparkTarget) -> str:
     return ""
 
 
-def unreachable(target: SparkTarget, timeout_s: float = REACH_S) -> str:
-    """Why nothing answers at the target's addresses; empty if something does, or there is nothing to ask."""
+def unreachable(target: SparkTarget, connect: Callable[[str, int], None]) -> str:
+    """Return why no address of the target accepts a connection; "" if one does, or if the target has none.
+
+    `connect` opens and closes a connection to a host and port. It raises OSError if that fails within REACH_S.
+    """
     reasons = []
     for host, port in target.hosts:
         try:
-            socket.create_connection((host, port), timeout_s).close()
+            connect(host, port)
             return ""
         except OSError as error:
             reasons.append(f"{host}:{port}: {error.strerror or error}")
@@ -153,7 +155,7 @@ def unreachable(target: SparkTarget, timeout_s: float = REACH_S) -> str:
 def job_words(
     input_dir: Path, output_dir: Path, master: str, conf: Iterable[str] = (), *, plan_id: str = ""
 ) -> list[str]:
-    """Arguments of a Spark job that plans one directory into another and ends with its parent process."""
+    """Return the arguments of a Spark job that plans one directory into another and ends with its parent process."""
     words = ["--input", str(input_dir), "--output", str(output_dir), "--master", master, "--die-with-parent"]
     for setting in conf:
         words += ["--conf", setting]
@@ -161,5 +163,5 @@ def job_words(
 
 
 def late_words(deadline_s: float, stage: str) -> str:
-    """What is said of a job that had to be ended: how long it was given, and how far it had come."""
-    return f"no plan within {deadline_s:g} s (the last that was heard of the job: {stage or 'nothing'})"
+    """Return the message for a job that was killed at its deadline, with its last progress."""
+    return f"no plan within {deadline_s:g} s (last progress of the job: {stage or 'none'})"

@@ -117,7 +117,7 @@ def test_a_path_needs_java_and_says_so(
     made = source.parent / "made"
     words = ["plan", "create", "--input", str(source), "--output", str(made)]
     for path, status, said in (
-        ("orders=file:///data", EXIT_REFUSED, "asks where the blocks lie: "),
+        ("orders=file:///data", EXIT_REFUSED, "locating blocks needs Java"),
         ("orders", EXIT_USAGE, "is not TABLE=URI"),
         ("nosuch=file:///data", EXIT_NOT_FOUND, "there is no table 'nosuch'"),
     ):

@@ -77,7 +77,7 @@ def test_damaged_files(seed: int, tmp_path: Path, capsys: Said) -> None:
         ("regions.csv", b"region_id,table_id,size_bytes\na,t\n", "near line 2: 2 cells, and the header has 3"),
         ("regions.csv", b"region_id,table_id,size_bytes\na,t,9999999999999999999\n", "near line 2: size_bytes: "),
         ("regions.csv", b"region_id,table_id,size_bytes\na,t,1.5\n", "near line 2: size_bytes: "),
-        ("regions.csv", b"region_id,table_id,size_bytes,table_id\na,t,1,u\n", "column table_id is there twice"),
+        ("regions.csv", b"region_id,table_id,size_bytes,table_id\na,t,1,u\n", "column table_id occurs twice"),
         ("regions.csv", b"region_id,size_bytes\na,1\n", "no column table_id"),
         ("regions.csv", b"", "no column region_id, table_id, size_bytes"),
         ("regions.parquet", b"", "regions.parquet: "),

@@ -136,8 +136,8 @@ def test_a_job_that_is_late_at_any_stage(machine: Machine, tmp_path: Path, stage
     assert not results
     machine.advance(0.2)
     assert machine.signals == ["KILL"]
-    heard = STAGES[stages - 1] if stages else "nothing"
-    is_greedy(results, f"no plan within 60 s (the last that was heard of the job: {heard})")
+    heard = STAGES[stages - 1] if stages else "none"
+    is_greedy(results, f"no plan within 60 s (last progress of the job: {heard})")
 
 
 @pytest.mark.parametrize("slow", ["_prepare", "_read_checked"])
@@ -223,8 +223,8 @@ SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no part": (lambda out: (out / "part-00000.parquet").unlink(), "part-00000.parquet"),
     "half a part": (lambda out: _cut(out / "part-00000.parquet"), "its SHA-256 differs"),
     "a flipped bit": (lambda out: _flip(out / "part-00000.parquet"), "its SHA-256 differs"),
-    "another digest": (lambda out: _change(out / MANIFEST, digest="0" * 64), "the rows are not those of digest"),
-    "fewer rows": (lambda out: _change(out / MANIFEST, rows=3), "the rows are not those of digest"),
+    "another digest": (lambda out: _change(out / MANIFEST, digest="0" * 64), "the rows do not match the manifest"),
+    "fewer rows": (lambda out: _change(out / MANIFEST, rows=3), "the rows do not match the manifest"),
     "a former epoch": (lambda out: _change(out / MANIFEST, master_epoch=EPOCH - 1), "the job's plan is of epoch 6"),
     "another plan": (lambda out: _change(out / MANIFEST, snapshot_id="000006-xyz"), "snapshot '000006-xyz'"),
     "broken rules": (_other_rows, "the plan breaks"),

@@ -188,11 +188,11 @@ def test_input_is_kept_beside_the_plan_and_guarded(tmp_path: Path) -> None:
     assert (fingerprint(back), params.slop, manifest.names) == (manifest.fingerprint, 0.5, {"s1": "one"})
     changed = tmp_path / INPUT / "last.parquet"
     changed.write_bytes(changed.read_bytes() + b"x")
-    with pytest.raises(BadPlan, match=r"last\.parquet is not the file"):
+    with pytest.raises(BadPlan, match=r"last\.parquet has changed since"):
         read_input(tmp_path, manifest)
     changed.unlink()
     with pytest.raises(BadPlan, match=r"last\.parquet"):
         read_input(tmp_path, manifest)
     manifest.inputs = []
-    with pytest.raises(BadPlan, match="keeps no copy"):
+    with pytest.raises(BadPlan, match="has no copy of its input"):
         read_input(tmp_path, manifest)

@@ -93,15 +93,19 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_a_silent_address_is_named_and_one_of_several_is_enough() -> None:
     """Before a session is tried: Spark itself needs a minute to give up."""
+
+    def connect(host: str, port: int) -> None:
+        socket.create_connection((host, port), 5.0).close()
+
     with socket.socket() as listening, socket.socket() as closed:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         closed.bind(("127.0.0.1", 0))
         up, down = listening.getsockname()[1], closed.getsockname()[1]
-        assert unreachable(parse_target(f"spark://127.0.0.1:{down},127.0.0.1:{up}")) == ""
-        silence = unreachable(parse_target(f"spark://127.0.0.1:{down}"))
+        assert unreachable(parse_target(f"spark://127.0.0.1:{down},127.0.0.1:{up}"), connect) == ""
+        silence = unreachable(parse_target(f"spark://127.0.0.1:{down}"), connect)
     assert silence.startswith(f"nothing answers at spark://127.0.0.1:{down} (127.0.0.1:{down}: ")
-    assert unreachable(parse_target("yarn")) == ""
+    assert unreachable(parse_target("yarn"), connect) == ""
 
 
 def test_the_archive_is_all_that_an_executor_needs(tmp_path: Path) -> None:
