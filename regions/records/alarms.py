@@ -6,7 +6,7 @@ import msgspec
 
 
 class SliceStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step in the history slice of an alarm; "" stands for no znode. `missed` steps before it were not seen."""
+    """A step in the slice of history of an alarm; "" means no znode. `missed` steps before it were not observed."""
 
     at_ms: int
     before: str
@@ -20,7 +20,7 @@ class SliceStep(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Alarm(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A rule was broken: which, by what, and the steps that led there. Value of `/alarms/<alarm_id>`."""
+    """A broken rule, the replica that broke it, and the steps that led to it. Value of `/alarms/<alarm_id>`."""
 
     alarm_id: str
     at_ms: int
@@ -29,5 +29,5 @@ class Alarm(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     text: str
     steps: tuple[SliceStep, ...] = ()
-    #: Who raised it first; filled in by the shell.
+    #: Uuid of the master whose auditor raised the alarm.
     raised_by: str = ""

@@ -32,7 +32,7 @@ FORMATS: Final = {
 KNOWN: Final = max(FORMATS)
 #: No table of tablets is created below this format: an older master would assign its regions as shared ones.
 TABLETS: Final = 4
-#: What a build knows that announces no format.
+#: The format of builds that announce none.
 UNANNOUNCED: Final = 2
 
 

@@ -35,7 +35,7 @@ _POOL_MARK: Final = "#"
 
 
 def check_kind(kind: str) -> None:
-    """Refuse a text that is no kind. Raise ValueError with the reason."""
+    """Raise ValueError with the reason if a text is no valid kind."""
     if len(kind) > KIND_MAX or _KIND.fullmatch(kind) is None:
         raise ValueError(
             f"{kind!r} is no kind of service: it is a name of lower-case letters, digits and _.- with a version,"
@@ -44,7 +44,7 @@ def check_kind(kind: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Refuse the name of a group that could be taken for a pool's. Raise ValueError with the reason."""
+    """Raise ValueError with the reason if a group's name could be taken for a pool's."""
     if _POOL_MARK in group:
         raise ValueError(f"group {group!r} has a {_POOL_MARK} in its name, which is not allowed")
 
@@ -105,13 +105,13 @@ def one_copy(kind: str, replication: int, storage: Storage) -> str:
 
 
 def pool(group: str, kind: str) -> str:
-    """Return the name by which planners know the servers and tables of one group and one kind."""
+    """Return the planners' name for the servers and tables of one group and one kind."""
     name = kind_name(kind)
     return group if name == kind_name(KV) else f"{group}{_POOL_MARK}{name}"
 
 
 def pool_words(name: str) -> str:
-    """Return a pool's name for people: the group, "(default)" for the one without a name, and the kind if not `KV`."""
+    """Return a pool's name for operators: the group ("(default)" for the unnamed one), and the kind if not `KV`."""
     group, mark, kind = name.partition(_POOL_MARK)
     return f"{group or '(default)'}{f' of kind {kind}' if mark else ''}"
 

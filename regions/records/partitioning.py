@@ -21,7 +21,7 @@ import msgspec
 
 BUCKETS_MIN: Final = 2
 BUCKETS_MAX: Final = 4096
-#: What a placed key is longer than its key.
+#: Length of the prefix of a placed key.
 PREFIX_BYTES: Final = 5
 
 
@@ -66,27 +66,27 @@ def check_ranges(specs: list[RegionSpec]) -> None:
 
 
 def bucket_of(key: str, buckets: int) -> int:
-    """The bucket of a key that is not placed yet. Raises UnicodeEncodeError for what is no text."""
+    """Return the bucket of an unplaced key. Raise UnicodeEncodeError for an invalid text."""
     return zlib.crc32(key.encode()) % buckets
 
 
 def prefix(bucket: int) -> str:
-    """What the placed keys of a bucket begin with."""
+    """Return the prefix of the placed keys of a bucket."""
     return f"{bucket:04x}:"
 
 
 def place(key: str, buckets: int) -> str:
-    """The placed key; `buckets` 0: the key itself."""
+    """Return the placed key, or the key itself if `buckets` is 0."""
     return prefix(bucket_of(key, buckets)) + key if buckets else key
 
 
 def unplace(placed: str, buckets: int) -> str:
-    """The key of a placed key."""
+    """Return the key of a placed key."""
     return placed[PREFIX_BYTES:] if buckets else placed
 
 
 def is_placed(placed: str, buckets: int) -> bool:
-    """Whether a placed key is in the bucket in which its key belongs."""
+    """Return True if a placed key is in the bucket of its key."""
     return not buckets or placed == place(placed[PREFIX_BYTES:], buckets)
 
 
@@ -111,7 +111,7 @@ def ranges(splits: Sequence[str], buckets: int) -> list[RegionSpec]:
 
 
 def describe_range(start: str, end: str, buckets: int) -> str:
-    """A range of placed keys as people read it: `bucket 3, [a, m)`; "" for a table without buckets."""
+    """Return the text of a range of placed keys: `bucket 3, [a, m)`; "" for a table without buckets."""
     if not buckets:
         return ""
     bucket = int(start[: PREFIX_BYTES - 1] or "0", 16)

@@ -26,7 +26,7 @@ DEFAULT_MAX: Final = 4096
 
 
 class ColumnType(enum.StrEnum):
-    """What a column holds."""
+    """Type of a column's values."""
 
     BOOL = "bool"
     INT8 = "int8"
@@ -52,7 +52,7 @@ _BITS: Final = {
 
 
 class ColumnSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A column as its creator asks for it; `default` is the text of a value, for rows that were there before."""
+    """A column in a request. `default` is the text of a value, for rows that existed before the column."""
 
     name: str
     type: ColumnType
@@ -73,13 +73,13 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A table's columns in order, key columns first; ids below `next_column_id` are spent."""
+    """Columns of a table, key columns first. Ids are never reused: all ids below `next_column_id` are assigned."""
 
     columns: tuple[Column, ...]
     next_column_id: int
 
     def column(self, name: str) -> Column | None:
-        """The column of that name."""
+        """Return the column of that name."""
         return next((one for one in self.columns if one.name == name), None)
 
 
@@ -96,7 +96,7 @@ class DropColumn(msgspec.Struct, frozen=True, tag=True):
 
 
 class RenameColumn(msgspec.Struct, frozen=True, tag=True):
-    """Give a column, key or not, another name; its id stays."""
+    """Rename a column, key or not. Its id does not change."""
 
     name: str
     new_name: str
@@ -106,7 +106,7 @@ SchemaStep = AddColumn | DropColumn | RenameColumn
 
 
 def create(specs: Sequence[ColumnSpec]) -> Schema:
-    """The first schema of a table. Raises ValueError with the column and what is wrong with it."""
+    """Return the first schema of a table. Raise ValueError with the column and its error."""
     if not any(one.key for one in specs):
         raise ValueError("a table with columns needs at least one key column: NAME:TYPE:key")
     seen_other = ""
@@ -122,7 +122,7 @@ def create(specs: Sequence[ColumnSpec]) -> Schema:
 
 
 def evolve(schema: Schema, steps: Sequence[SchemaStep]) -> Schema:
-    """`schema` after `steps`, in order. Raises ValueError with the first step that cannot be done."""
+    """Return `schema` after `steps`, in order. Raise ValueError for the first step that is not possible."""
     for step in steps:
         if isinstance(step, AddColumn):
             if step.column.key:
@@ -233,7 +233,7 @@ def parse_column(text: str) -> ColumnSpec:
 
 
 def describe_column(column: Column) -> str:
-    """A column as `parse_column` reads it, with everything said."""
+    """Return the full text of a column, as `parse_column` reads it."""
     kind = "key" if column.key else "nullable" if column.nullable else "required"
     default = "" if column.default is None else f":default={column.default}"
     return f"{column.name}:{column.type}:{kind}{default}"

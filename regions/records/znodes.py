@@ -43,7 +43,7 @@ from regions.records.replica_key import parse_replica_key, replica_key
 T = TypeVar("T")
 
 _TABLE_ID: Final = re.compile(rb"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-#: Bytes of a value that is not understood that a message repeats.
+#: Bytes of a damaged value that an error message quotes.
 _SHOWN: Final = 40
 
 #: The format of a new cluster, and the lowest that masters of this build leave in `/cluster`. A higher one comes when
@@ -75,7 +75,7 @@ _directory = msgspec.json.Decoder(DirectoryRecord)
 
 
 class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
-    """A znode whose value is not what the layout says; the caller reports it and leaves the znode alone."""
+    """Raised for a damaged znode. The caller reports the error and does not change the znode."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
@@ -218,7 +218,7 @@ def shard(region_id: str) -> str:
 
 
 def check_table_name(name: str) -> None:
-    """Refuse a table name that could not be a znode's name, or would be a nuisance as one.
+    """Reject a table name that cannot, or should not, be the name of a znode.
 
     Raises:
         ValueError: with the reason.
@@ -237,7 +237,7 @@ class Layout:
     """Paths below one root."""
 
     def __init__(self, root: str = DEFAULT_ROOT) -> None:
-        """`root` begins with a slash and does not end with one; "" puts everything at the top."""
+        """`root` begins with a slash and does not end with one. "" is the top of the tree."""
         if root and (not root.startswith("/") or root.endswith("/")):
             raise ValueError(f"root {root!r} must begin with a slash and not end with one")
         self.root = root
@@ -298,7 +298,7 @@ class Layout:
         return f"{self.servers}/{uuid}"
 
     def draining_mark(self, uuid: str) -> str:
-        """Mark of a server that is to be emptied."""
+        """Mark of a draining server."""
         return f"{self.draining}/{uuid}"
 
     def table(self, table_id: str) -> str:
@@ -334,7 +334,7 @@ class Layout:
         return f"{self.alarms}/{alarm_id}"
 
     def run(self, epoch: int) -> str:
-        """How long the phases of a reign took."""
+        """Durations of the phases of one tenure."""
         return f"{self.runs}/{epoch:010d}"
 
     def move_batch(self, move_id: str) -> str:
@@ -342,15 +342,15 @@ class Layout:
         return f"{self.moves}/{move_id}"
 
     def fence_mark(self, uuid: str) -> str:
-        """Mark of a server that was fenced."""
+        """Record of a fenced server."""
         return f"{self.fenced}/{uuid}"
 
     def bar(self, uuid: str) -> str:
-        """Mark of a server that gets no regions because it was fenced."""
+        """Bar of a fenced server: it gets no regions."""
         return f"{self.barred}/{uuid}"
 
     def request(self, request_id: str) -> str:
-        """What a request about a table has led to."""
+        """The result of a request about a table."""
         return f"{self.requests}/{request_id}"
 
     def shared_directory(self, kind: str) -> str:

@@ -1,9 +1,9 @@
-"""What a transition needs next, given who is alive: S4's matrices C (server death) and D (failover) as one table.
+"""The next action for a transition, given which servers are alive: server death and failover in one table.
 
-The table is level-triggered: it does not matter whether a server died, a master took over or a watch fired. Whoever
-sees a transition in some state, with its source and destination alive or not, finds here what must be done, so the
-same rows serve RF-04..RF-08, MF-04..MF-08 and the steady state (RT-16..RT-19). X1, X2, X3, X5 and X6 of the decisions
-on the documents' contradictions are rows, not exceptions in code.
+The table is level-triggered: it does not matter whether a server died, a master took over or a watch fired. For a
+transition's state, and its source and destination alive or not, the table has the action. So the same rows serve
+RF-04..RF-08, MF-04..MF-08 and the steady state (RT-16..RT-19). X1, X2, X3, X5 and X6 are rows of the table, not
+exceptions in code.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from regions.transitions.states import Cause
 
 
 class Party(enum.IntEnum):
-    """How the source or the destination of a transition fares. A restarted server is DEAD: it is another start."""
+    """State of a transition's source or destination. A restarted server is DEAD, because it has another start code."""
 
-    NONE = 0  #: not named
+    NONE = 0  #: the transition names no server
     DEAD = 1
     ALIVE = 2
 
 
 class Action(enum.IntEnum):
-    """What the master does about a transition."""
+    """The master's action for a transition."""
 
-    WAIT = 0  #: a server is at work; only the deadline and the repeated question are ours
-    ORDER_OPEN = 1  #: tell the destination to open
-    REASSIGN = 2  #: (force) OFFLINE towards a newly chosen destination
-    KEEP_PLAN = 3  #: (force) OFFLINE towards the destination that is already named
-    ACKNOWLEDGE = 4  #: opened: believe the location, delete the znode
-    PUT_DOWN = 5  #: (force) OFFLINE without a destination: to be deleted next, the region shall stay closed
-    DELETE = 6  #: delete the znode together with a check of the table's intent
+    WAIT = 0  #: a server works on the transition: check the deadline and repeat the order
+    ORDER_OPEN = 1  #: order the destination to open
+    REASSIGN = 2  #: (force) OFFLINE with a newly chosen destination
+    KEEP_PLAN = 3  #: (force) OFFLINE with the destination that the transition names
+    ACKNOWLEDGE = 4  #: opened: delete the znode
+    PUT_DOWN = 5  #: (force) OFFLINE without a destination; the znode is deleted next, and the region stays closed
+    DELETE = 6  #: delete the znode with a check of the table's intent
 
 
 class NextStep(NamedTuple):
-    """A row of the table: the action, the cause under which the step is legal, and the rows it implements."""
+    """A row of the table: the action, the cause that makes the step legal, and the requirements it implements."""
 
     action: Action
     cause: Cause
@@ -55,7 +55,7 @@ _CLOSED: Final = RegionState.CLOSED
 _ANY: Final = (_NONE, _DEAD, _ALIVE)
 _GONE: Final = (_NONE, _DEAD)
 
-# state, sources, destinations, verdict. Every combination is covered exactly once (a test counts them).
+# state, sources, destinations, next step. Every combination is covered exactly once (a test counts them).
 # fmt: off
 _REOPEN: Final = (
     (_OFFLINE, _ANY,     (_ALIVE,), NextStep(Action.ORDER_OPEN,  Cause.OPEN_ORDER,     "MF-04 RT-17")),

@@ -92,7 +92,7 @@ class History:
 
     @property
     def in_transition(self) -> list[str]:
-        """Keys of the replicas whose transition existed when it was last looked at."""
+        """Keys of the replicas whose transition existed at the last observation."""
         return sorted(self._known)
 
     def is_usual(self, before: str, after: str, steps: int) -> bool:
@@ -100,13 +100,13 @@ class History:
         return bool(_ways(_USUAL, before, after, steps))
 
     def begin(self, sights: Iterable[ObservedTransition]) -> None:
-        """Take note of the transitions that exist before watching begins; they are no changes."""
+        """Add the transitions that exist at the beginning. They count as known, not as changes."""
         for sight in sights:
             if sight.exists:
                 self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
 
     def see(self, sight: ObservedTransition) -> list[Change]:
-        """Add one sight; returns the changes it shows (none for a second look at the same version)."""
+        """Add an observation and return the changes that it shows (none for the same version again)."""
         known = self._known.get(sight.key)
         if not sight.exists:
             if known is None and sight.version == UNKNOWN:

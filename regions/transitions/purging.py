@@ -1,14 +1,13 @@
-"""Deleted tables until their rows are removed: undelete, the time of grace, the purge (DD-06). Pure.
+"""Deleted tables until their rows are removed: undelete, grace period, purge (DD-06). Pure.
 
-A deleted table's record says when it was deleted and when its rows may be removed. Then:
+A deleted table's record has the time of the deletion and the time from which its rows may be removed:
 
-    REMOVED, closed          `undelete` brings the table back; the rows are untouched
-    REMOVED, purging_ms set  servers remove the rows; the table never comes back
-    REMOVED, purged_ms set   the rows are gone
+    REMOVED, closed          `undelete` restores the table; the rows are untouched
+    REMOVED, purging_ms set  servers remove the rows; the table cannot be restored
+    REMOVED, purged_ms set   the rows are removed
 
-The master writes `purging_ms` by compare-and-set, as an undelete is written, so exactly one of the two happens. No
-master ever takes `purging_ms` out again: a server that reads a record with it, however old its copy, may remove the
-rows.
+Both `purging_ms` and an undelete are written by compare-and-set, so only one of the two happens. No master ever clears
+`purging_ms`: a server that has read a record with it, even an old copy, may remove the rows.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from regions.transitions.table_states import table_after
 
 
 def deleted(former: TableRecord, now_ms: int, grace_ms: int) -> TableRecord:
-    """Return the record of the table as deleted now; its rows are kept for `grace_ms`. Raise InvalidTableStep."""
+    """Return the record of a table deleted now, whose rows are kept for `grace_ms`. Raise InvalidTableStep."""
     state = table_after(former.state, "delete", subject=former.name)
     assert state is not None, "a deleted table keeps its record"
     return msgspec.structs.replace(former, state=state, removed_ms=now_ms, purge_at_ms=now_ms + grace_ms)
 
 
 def undeleted(former: TableRecord, name: str) -> TableRecord:
-    """Return the record of a deleted table that is brought back under `name`. Raise InvalidTableStep."""
+    """Return the record of a deleted table that is restored under `name`. Raise InvalidTableStep."""
     event = "undelete" if former.fully_applied_schema is None else "undelete altering"
     state = table_after(former.state, event, subject=former.name)
     assert state is not None, "an undeleted table has a state"
@@ -35,7 +34,7 @@ def undeleted(former: TableRecord, name: str) -> TableRecord:
 
 
 def undeleted_region(former: RegionRecord) -> RegionRecord:
-    """Return the record of a region of a table that is brought back: it has rows if it has ever been open."""
+    """Return the record of a region of a restored table: RUNNING if it has ever been open, else PREPARING."""
     if former.state is not TabletState.DELETED:
         return former
     was_opened = any(one.was_opened for one in former.replicas)
@@ -43,12 +42,12 @@ def undeleted_region(former: RegionRecord) -> RegionRecord:
 
 
 def is_awaiting_purge(table: TableRecord) -> bool:
-    """Return True for a deleted table all of which is closed and whose rows have not been removed."""
+    """Return True for a deleted table whose regions are closed and whose rows have not been removed."""
     return table.state is TableState.REMOVED and table.finished_ms > 0 and not table.purged_ms
 
 
 def objection_to_undelete(table: TableRecord) -> str:
-    """Return why the table cannot be brought back, "" if it can."""
+    """Return why the table cannot be restored, "" if it can."""
     if table.state is not TableState.REMOVED:
         return f"table {table.name} ({table.table_id}) is not deleted"
     if table.purged_ms:
@@ -59,7 +58,7 @@ def objection_to_undelete(table: TableRecord) -> str:
 
 
 def objection_to_purge(table: TableRecord) -> str:
-    """Return why the rows of the table must not be removed, "" if they may be."""
+    """Return why the rows of the table must not be removed, "" if they may."""
     if table.state is not TableState.REMOVED:
         return f"table {table.name} ({table.table_id}) is {table.state.value}"
     if not table.finished_ms:

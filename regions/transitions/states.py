@@ -19,14 +19,14 @@ from regions.records.model import RegionState
 
 
 class Actor(enum.StrEnum):
-    """Who writes."""
+    """Who writes a step."""
 
     MASTER = "master"
     SERVER = "server"
 
 
 class Cause(enum.StrEnum):
-    """Why a step is taken."""
+    """The reason for a step."""
 
     ASSIGN = "assign"  #: cluster startup, create, enable, a new replica
     SERVER_DEATH = "server death"  #: the server that the transition or location depends on is gone
@@ -113,7 +113,7 @@ _LEGAL_BECAUSE: Final = frozenset((step.actor, step.before, step.after, step.cau
 
 
 class IllegalStep(errors.InvalidTransition):
-    """A step that the table does not allow; nothing has been written."""
+    """Raised for a step that the table does not have. Nothing has been written."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from regions.records.model import RegionRecord, TableRecord, TableState, TabletS
 
 
 class TableStep(NamedTuple):
-    """A legal step of a table; None: it does not exist."""
+    """A legal step of a table. None means that the table does not exist."""
 
     rows: str
     before: TableState | None
@@ -34,7 +34,7 @@ class TableStep(NamedTuple):
 
 
 class TabletStep(NamedTuple):
-    """A legal step of a region's record; None: it does not exist."""
+    """A legal step of a region's record. None means that the record does not exist."""
 
     rows: str
     before: TabletState | None
@@ -83,12 +83,12 @@ TABLET_STEPS: Final[tuple[TabletStep, ...]] = (
 _MARK: Final = "r"
 
 _TABLE: Final = {(step.before, step.event): step.after for step in TABLE_STEPS}
-#: Tables that exist for everybody: they have a name, and can be read, altered and deleted.
+#: States of visible tables: they have a name, and can be read, altered and deleted.
 VISIBLE: Final = (TableState.RUNNING, TableState.ALTERING)
 
 
 class InvalidTableStep(errors.InvalidTransition):
-    """A step that the table of steps does not have; nothing has been written."""
+    """Raised for a step that the table of steps does not have. Nothing has been written."""
 
 
 def table_after(before: TableState | None, event: str, *, subject: str) -> TableState | None:

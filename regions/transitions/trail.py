@@ -1,12 +1,12 @@
-"""The steps that a server has taken since the last step of a master, as the transition's own znode keeps them. Pure.
+"""The steps that a server has taken since the last step of a master, as kept in the transition's znode. Pure.
 
-A master writes its steps into the history in the multi that takes them. A server's step is known to nobody but the
-server and the store, and a master that reads the znode later sees only the last of several. So the znode carries the
-steps itself: each step of a server adds its time to `took`, and `base` is the znode's version after the last step of a
-master. The master's next step names the version that it read, so that the multi which takes this step writes exactly
-the server's steps before it into the history: each once, in order, whoever was active when they were taken.
+The multi that takes a master's step also writes it into the history. A server's steps are only in the store, and a
+master that reads the znode later sees only the last one. So the znode keeps the steps itself: each step of a server
+adds its time to `took`, and `base` is the znode's version after the last step of a master. The master's next step
+checks the version that it has read. So its multi writes exactly the server's steps before it into the history: each
+once, in order, no matter which master was active.
 
-Times are enough, because between two steps of masters only one server writes, and only in one order:
+Times are enough, because between two steps of masters only one server writes, and in one order:
 
     base version: OFFLINE, by a master        OPENING, OPENING (progress) ..., OPENED
     no znode                                  CLOSING, CLOSED
@@ -19,19 +19,19 @@ from typing import Final, NamedTuple
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.transitions.states import STEPS, Actor, Cause
 
-#: Times that a znode carries. An open may report its progress for hours; the znode must not grow with that.
+#: Times in one znode. An open may report progress for hours, and the znode must not grow with it.
 TOOK_MAX: Final = 16
 
 _CLOSE: Final = (RegionState.CLOSING, RegionState.CLOSED)
 _CAUSES: Final[dict[tuple[RegionState | None, RegionState | None], Cause]] = {
     (step.before, step.after): step.cause for step in STEPS if step.actor is Actor.SERVER
 }
-#: For steps that are not all known (see `Taken.missed`): the cause that the last of them has.
+#: Cause of the last of several steps that are not all known (see `Taken.missed`).
 _LAST: Final = {RegionState.OPENED: Cause.OPEN_DONE, RegionState.CLOSED: Cause.CLOSE_DONE}
 
 
 class Taken(NamedTuple):
-    """A step of a server. `missed`: so many steps between `before` and this one, of which no time is known."""
+    """A step of a server. `missed` is the number of steps between `before` and this one whose times are unknown."""
 
     before: RegionState | None
     after: RegionState
@@ -41,22 +41,22 @@ class Taken(NamedTuple):
 
 
 def add(took: tuple[int, ...], at_ms: int) -> tuple[int, ...]:
-    """Return `took` with one more step. Beyond `TOOK_MAX` the time of the oldest progress is left out."""
+    """Return `took` with one more step. Beyond `TOOK_MAX` drop the time of the oldest progress."""
     if len(took) < TOOK_MAX:
         return (*took, at_ms)
     return (took[0], *took[2:], at_ms)
 
 
 def server_of(record: TransitionRecord) -> Incarnation | None:
-    """Return the server that takes, or has taken, the steps of this state."""
+    """Return the server that takes the steps of this state."""
     return record.source if record.state in _CLOSE else record.destination
 
 
 def untold(record: TransitionRecord, version: int) -> list[Taken]:
     """Return the server's steps since the last step of a master, oldest first, of a znode at `version`.
 
-    The version counts every write, so steps whose times were left out are counted as missed. A record without any
-    times was written by a server of an older build: its last step is returned, with the others as missed.
+    The version counts every write, so steps whose times were dropped count as missed. A record without times is from a
+    server of an older build: return its last step, with the others as missed.
     """
     if record.state is RegionState.OFFLINE:
         return []
