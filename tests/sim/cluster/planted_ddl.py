@@ -75,7 +75,7 @@ class ColdServerList(DdlBug):
                 heard = active_master.assigner._selection.__dict__.setdefault("heard", set())
                 if beat.server.uuid not in heard:
                     heard.add(beat.server.uuid)
-                    active_master.assigner._fleet._release(active_master._now_ms())
+                    active_master.assigner._servers._release(active_master._now_ms())
             return reply
 
         def choose(self: Selection, replica: Any, **more: Any) -> Incarnation | None:
