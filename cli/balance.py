@@ -1,4 +1,4 @@
-"""`rk balance`: the balancer's switch, what it would do and why, and a round at once."""
+"""`rk balance`: switch the balancer on or off, show its plan and reasons, run one round."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from regions import messages
 from regions.records.kinds import pool_words
 from regions.records.model import BalanceMove, GroupBalance
 
-#: Moves that are shown to people; `--json` has all.
+#: Moves in the table for people; `--json` contains all.
 _SHOWN: Final = 30
 
 
 @click.group()
 @global_options
 def balance() -> None:
-    """Even out regions, bytes and load over the servers: on, off, by hand, or only what it would do."""
+    """Even out regions, bytes and load over the servers: automatically, in single rounds, or as a dry run."""
 
 
 @balance.command()
 @global_options
 @click.pass_obj
 def status(given: Globals) -> None:
-    """Show whether the balancer is on, what holds it up, and what its last round did."""
+    """Show whether the balancer is on, what blocks it, and what its last round did."""
     with open_cluster(given) as cluster:
         report = _ask(cluster, messages.Balance())
     if given.json:
@@ -46,7 +46,7 @@ def status(given: Globals) -> None:
 @global_options
 @click.pass_obj
 def on(given: Globals) -> None:
-    """Let the balancer work; kept over failovers."""
+    """Switch the balancer on; survives failovers."""
     _switch(given, wanted=True)
 
 
@@ -54,16 +54,16 @@ def on(given: Globals) -> None:
 @global_options
 @click.pass_obj
 def off(given: Globals) -> None:
-    """Stop the balancer; moves that have begun are finished. Kept over failovers."""
+    """Switch the balancer off; moves in progress are finished. Survives failovers."""
     _switch(given, wanted=False)
 
 
 @balance.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would be moved, and why.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be moved, and why.")
 @global_options
 @click.pass_obj
 def run(given: Globals, dry_run: bool) -> None:
-    """Make a round now, also if the balancer is off. Regions in transition stay as they are."""
+    """Run one round now, even if the balancer is off. Regions in transition are skipped."""
     with open_cluster(given) as cluster:
         report = _ask(cluster, messages.Balance(run=True, dry_run=dry_run))
         names = Names(cluster.servers(), cluster.local)
@@ -72,7 +72,7 @@ def run(given: Globals, dry_run: bool) -> None:
         return
     _show_obstacles(report)
     if not report.moves:
-        click.echo("nothing to move: no move would pay")
+        click.echo("nothing to move: no move improves the balance")
     else:
         verb = "would make" if dry_run else "ordered"
         click.echo(f"{verb} {output.count(len(report.moves), 'move')}{_more(report.more)}")
@@ -97,7 +97,7 @@ def _switch_line(report: messages.BalanceReport) -> str:
     if not report.enabled:
         return "the balancer is off: `rk balance on` switches it on, `rk balance run` makes one round"
     if not report.period_ms:
-        return "the balancer works only when asked (--balance-period-s 0): `rk balance run`"
+        return "the balancer runs on request only (--balance-period-s 0): `rk balance run`"
     return (
         f"the balancer is on: a round every {report.period_ms / 1000:g} s, "
         f"the next in {max(0, report.next_in_ms) / 1000:.0f} s"
@@ -106,14 +106,12 @@ def _switch_line(report: messages.BalanceReport) -> str:
 
 def _show_obstacles(report: messages.BalanceReport) -> None:
     if report.plan:
-        click.echo(f"holds still while plan {report.plan} is being applied (rk plan show {report.plan})")
+        click.echo(f"paused while plan {report.plan} is being applied (rk plan show {report.plan})")
     if report.blocking:
-        click.echo(f"waits until these are no longer in transition: {', '.join(report.blocking)}")
+        click.echo(f"waiting for regions in transition: {', '.join(report.blocking)}")
     if report.stuck:
         servers = output.count(len(report.excluded), "server")
-        click.echo(
-            f"stuck, and not waited for: {', '.join(report.stuck)}; their {servers} take no part (rk why REGION)"
-        )
+        click.echo(f"ignoring stuck regions: {', '.join(report.stuck)}; their {servers} take no part (rk why REGION)")
 
 
 def _more(more: bool) -> str:
@@ -131,7 +129,7 @@ def _show_moves(moves: list[BalanceMove], names: Names) -> None:
 
 
 def _show_groups(before: list[GroupBalance], after: list[GroupBalance]) -> None:
-    """How even each group is: as it was, and as it is once the moves are done."""
+    """Print how even each group is, before and after the moves."""
     columns = ["group", "#servers", "#replicas", "count skew", "worst table", "fullest by bytes", "by load"]
     rows = []
     for old, new in zip(before, after, strict=True):

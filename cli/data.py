@@ -1,6 +1,6 @@
 """`rk get`, `rk put`, `rk delete`, `rk scan`, `rk load`: the rows of key-value regions.
 
-Values are shown as text where they are UTF-8, else as base64; JSON output says which.
+Values are printed as text if they are UTF-8, else as base64; JSON output marks base64.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from regions.records.partitioning import place
 from regionserver.client import Change, DataError, NoSuchTable, RegionClient, RegionLocator, Unavailable
 from regionserver.kv.messages import KEYS_MAX, WRITE_BYTES_MAX
 
-#: Rows of one request of `rk load`, and requests under way.
+#: Concurrent requests of `rk load`.
 LOAD_THREADS: Final = 8
 _SCAN_DEFAULT: Final = 100
 
@@ -41,7 +41,7 @@ _timeout = click.option(
 
 @contextlib.contextmanager
 def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
-    """A client of the cluster's regions; its errors become one clear line."""
+    """Yield a client of the cluster's regions; its errors become one clear line."""
     with open_cluster(given) as cluster:
         client = RegionClient(RegionLocator(cluster.client, cluster.layout), timeout_s=timeout_s)
         try:
@@ -49,8 +49,8 @@ def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
         except NoSuchTable as error:
             raise NotFoundError(str(error), "`rk table list` shows the tables.") from error
         except Unavailable as error:
-            maybe = " The change may have been made all the same." if error.may_have_been_done else ""
-            raise UnreachableError(str(error), f"`rk why TABLE:KEY` says why.{maybe}") from error
+            maybe = " The change may have been made." if error.may_have_been_done else ""
+            raise UnreachableError(str(error), f"`rk why TABLE:KEY` shows the reason.{maybe}") from error
         except DataError as error:
             raise CliError(str(error)) from error
         except KazooException as error:
@@ -60,7 +60,7 @@ def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
 
 
 def shown(value: bytes) -> str:
-    """A value for people and for JSON: text, or `base64:…` for what is no text."""
+    """Return a value for people and for JSON: text, or `base64:…` for other bytes."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -74,7 +74,7 @@ def shown(value: bytes) -> str:
 @global_options
 @click.pass_obj
 def get(given: Globals, table: str, key: str, timeout_s: float) -> int:
-    """The value at KEY of TABLE; status 4 if there is none."""
+    """Print the value at KEY of TABLE; status 4 if there is none."""
     with open_regions(given, timeout_s) as client:
         value = client.get(table, key)
     if given.json:
@@ -87,7 +87,7 @@ def get(given: Globals, table: str, key: str, timeout_s: float) -> int:
 
 
 def _print_value(value: bytes) -> None:
-    """As it is; with a line's end for a terminal."""
+    """Print the value unchanged; add a line end on a terminal."""
     sys.stdout.flush()
     sys.stdout.buffer.write(value)
     if sys.stdout.isatty() or not value.endswith(b"\n"):
@@ -103,7 +103,7 @@ def _print_value(value: bytes) -> None:
 @global_options
 @click.pass_obj
 def put(given: Globals, table: str, key: str, value: str, timeout_s: float) -> None:
-    """Put VALUE at KEY of TABLE ("-": the value from standard input); durable when it returns."""
+    """Put VALUE at KEY of TABLE ("-": read the value from standard input); durable on return."""
     data = sys.stdin.buffer.read() if value == "-" else value.encode()
     with open_regions(given, timeout_s) as client:
         client.put(table, key, data)
@@ -117,7 +117,7 @@ def put(given: Globals, table: str, key: str, value: str, timeout_s: float) -> N
 @global_options
 @click.pass_obj
 def delete(given: Globals, table: str, key: str, timeout_s: float) -> None:
-    """Delete KEY of TABLE, whether it is there or not."""
+    """Delete KEY of TABLE, which need not exist."""
     with open_regions(given, timeout_s) as client:
         client.delete(table, key)
     _done(given, table, key, f"deleted {key}")
@@ -132,11 +132,11 @@ def _done(given: Globals, table: str, key: str, text: str) -> None:
 
 @click.command()
 @click.argument("table")
-@click.option("--from", "start", default="", help="First key.  [default: the first there is]")
+@click.option("--from", "start", default="", help="First key.  [default: the first key]")
 @click.option("--to", "end", default="", help="Key before which to stop.  [default: none]")
-@click.option("--prefix", default="", help="Only keys that begin so.")
+@click.option("--prefix", default="", help="Only keys with this prefix.")
 @click.option("--limit", type=click.IntRange(0), default=_SCAN_DEFAULT, show_default=True, help="Rows; 0: all.")
-@click.option("--count", is_flag=True, help="Only count them (all, unless --limit is given).")
+@click.option("--count", is_flag=True, help="Only count the rows (all, unless --limit is given).")
 @_timeout
 @global_options
 @click.pass_context
@@ -150,7 +150,7 @@ def scan(
     count: bool,
     timeout_s: float,
 ) -> None:
-    """Rows of TABLE in the order of their keys, one per line: key, a tab, value."""
+    """Print rows of TABLE in the order of their keys, one per line: key, tab, value."""
     given = context.ensure_object(Globals)
     if prefix and (start or end):
         raise UsageFaultError("--prefix and --from/--to exclude each other")
@@ -192,7 +192,7 @@ def scan(
 def load(given: Globals, table: str, source: Path, key_column: str | None, threads: int, timeout_s: float) -> None:
     """Put every row of SOURCE, a CSV file with a header line (gzip or plain), into TABLE.
 
-    The value is the row as JSON. Rows that are there are replaced, so a load that was interrupted may be repeated.
+    The value is the row as JSON. Existing rows are replaced, so an interrupted load may be repeated.
     """
     rows = read_rows(source, key_column)
     began = time.monotonic()
@@ -213,12 +213,12 @@ def load(given: Globals, table: str, source: Path, key_column: str | None, threa
 
 
 def read_rows(source: Path, key_column: str | None = None) -> list[Change]:
-    """A CSV file's rows by key. Raises NotFoundError, UsageFaultError."""
+    """Return a CSV file's rows by key. Raise NotFoundError, UsageFaultError."""
     try:
         raw = source.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
     except (EOFError, UnicodeDecodeError, gzip.BadGzipFile) as error:
-        raise UsageFaultError(f"{source} is neither CSV in UTF-8 nor a whole gzip file: {error}") from error
+        raise UsageFaultError(f"{source} is neither CSV in UTF-8 nor a complete gzip file: {error}") from error
     except OSError as error:
         raise NotFoundError(
             f"cannot read {source}: {error.strerror or error}", "Name a CSV file with a header line, plain or .gz."
@@ -236,17 +236,17 @@ def read_rows(source: Path, key_column: str | None = None) -> list[Change]:
             continue
         if len(row) != len(header) or not row[key_at]:
             raise UsageFaultError(
-                f"{source} line {line}: {len(row)} fields, the header has {len(header)}, and the key must not be empty"
+                f"{source} line {line}: {len(row)} fields, but the header has {len(header)}; the key must not be empty"
             )
         found.append(Change(row[key_at], msgspec.json.encode(dict(zip(header, row, strict=True)))))
     return sorted(found, key=lambda one: one.key)
 
 
 def _by_region(client: RegionClient, table: str, rows: list[Change]) -> list[list[Change]]:
-    """Rows, in the order of their placed keys, cut where regions begin and where a request would be too large."""
+    """Return batches of rows, in the order of their placed keys, split at region bounds and request limits."""
     regions, record = client.locator.regions(table), client.locator.table(table)
     if regions is None or record is None:
-        raise NoSuchTable(f"there is no table {table!r}")
+        raise NoSuchTable(f"table {table!r} does not exist")
     batches: list[list[Change]] = []
     at, size = -1, 0
     for placed, row in sorted((place(row.key, record.hash_buckets), row) for row in rows):
@@ -265,7 +265,7 @@ def _by_region(client: RegionClient, table: str, rows: list[Change]) -> list[lis
 def _in_parallel(
     pool: ThreadPoolExecutor, client: RegionClient, table: str, batches: list[list[Change]], at_once: int
 ) -> Iterator[int]:
-    """Write the batches, so many under way; yields the rows of each that is done. Raises DataError of the first."""
+    """Write the batches with `at_once` in flight; yield the rows of each finished batch. Raise the first DataError."""
     left = iter(batches)
     running: set[Future[int]] = set()
     try:
@@ -285,7 +285,7 @@ def _in_parallel(
 
 
 def _progress(given: Globals) -> Progress:
-    """A bar on a terminal; a program that reads our output sees nothing of it."""
+    """Return a progress bar for a terminal; it is disabled for programs."""
     console = output.console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console, disable=given.json or not console.is_terminal)

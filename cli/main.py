@@ -1,7 +1,7 @@
-"""The `rk` command: names, where each subcommand lives, and the boundary where errors become one clear line.
+"""The `rk` command: the table of subcommands, and the boundary where errors become one clear line.
 
-A subcommand's module is imported only when that subcommand runs, so `rk --help` stays quick and a daemon pays for no
-table printing. The short help texts therefore stand here, in the table, and not in the modules.
+A subcommand's module is imported only when it runs, so `rk --help` stays quick and a daemon does not import table
+printing. Therefore this table, and not the modules, contains the short help texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cli.common.options import Globals, global_options
 from coord.compiled import form
 
 DEBUG_VARIABLE: Final = "RK_DEBUG"
-#: New objects between two looks of the collector, in a daemon.
+#: Garbage collection threshold of a daemon.
 COLLECT_AFTER: Final = 50_000
 DISTRIBUTION: Final = "regionkeeper"
 
@@ -52,14 +52,12 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(
         _LOOK, "status", "cli.diagnose.status:status", "Store nodes, masters, servers, tables, regions in transition."
     ),
-    CommandEntry(_LOOK, "watch", "cli.diagnose.watch:watch", "Each transition as it happens, one line."),
+    CommandEntry(_LOOK, "watch", "cli.diagnose.watch:watch", "One line for each step of a transition as it happens."),
     CommandEntry(
         _LOOK, "why", "cli.diagnose.why:why", "Why a region is where it is, who must act next, what would help."
     ),
-    CommandEntry(_LOOK, "fsck", "cli.diagnose.fsck:fsck", "Store and servers compared; --fix takes legal steps."),
-    CommandEntry(
-        _LOOK, "audit", "cli.diagnose.audit:audit", "Alarms: rules that were broken, with the steps that led there."
-    ),
+    CommandEntry(_LOOK, "fsck", "cli.diagnose.fsck:fsck", "Compare store and servers; --fix takes legal steps."),
+    CommandEntry(_LOOK, "audit", "cli.diagnose.audit:audit", "Alarms: broken rules, with the steps that led to them."),
     CommandEntry(
         _LOOK,
         "history",
@@ -74,11 +72,9 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
         _CHANGE,
         "unstick",
         "cli.diagnose.why:unstick_command",
-        "The one legal step that helps a stuck region, shown first.",
+        "Take the one legal step that helps a stuck region; shows it first.",
     ),
-    CommandEntry(
-        _CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, a round, or what it would do."
-    ),
+    CommandEntry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, one round, or a dry run."),
     CommandEntry(
         _CHANGE, "plan", "cli.plan.command:plan", "Bulk plans: create, show, diff, explain, apply, abort, resume."
     ),
@@ -100,34 +96,34 @@ class LazyGroup(click.Group):
     """A group whose commands are listed from `ENTRIES` and imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
-        """Names in the order of the help."""
+        """Return the names in the order of the help."""
         return [entry.name for entry in ENTRIES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import and return one command; None for an unknown name.
 
-        Raises CliError when the module is not part of this installation.
+        Raise CliError if the module is not part of this installation.
         """
         entry = _BY_NAME.get(cmd_name)
         if entry is None:
             return None
         module_name, _, attribute = entry.target.partition(":")
         if cmd_name in _DAEMONS:
-            # What is imported from here on stays: walking it again and again is a tenth of a daemon's start.
+            # Modules stay in memory; scanning them again and again would take a tenth of a daemon's start.
             gc.set_threshold(COLLECT_AFTER)
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name == module_name:
                 raise CliError(
-                    f"rk {cmd_name} is not part of this installation", "Install the whole project again: make install."
+                    f"rk {cmd_name} is not part of this installation", "Reinstall the project: make install."
                 ) from error
             raise CliError(
                 f"rk {cmd_name} needs the Python module {error.name!r}, which is not installed",
-                "Install the project with all it needs: make install.",
+                "Install the project with its dependencies: make install.",
             ) from error
         command = getattr(module, attribute)
-        assert isinstance(command, click.Command), f"{entry.target} is no click command"
+        assert isinstance(command, click.Command), f"{entry.target} is not a click command"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -147,15 +143,15 @@ First steps:
   rk drill master-failover           … while the active master is killed
 
 \b
-Exit status: 0 done, 1 refused or a check did not hold, 2 wrong command line,
-3 nothing answers, 4 not found, 70 a fault of rk (RK_DEBUG=1 shows it), 130 interrupted.
+Exit status: 0 success, 1 rejected or a check failed, 2 wrong command line,
+3 nothing answers, 4 not found, 70 internal error (RK_DEBUG=1 shows it), 130 interrupted.
 """
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if not wanted:
         return
-    # Half of all that a daemon's start would import; nothing else needs it.
+    # Half of a daemon's imports at start; only this option needs it.
     from importlib import metadata
 
     try:
@@ -171,7 +167,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
 )
 @global_options
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show it, exit."
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
 )
 @click.pass_context
 def rk(context: click.Context) -> None:
@@ -185,30 +181,30 @@ def rk(context: click.Context) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status; every expected failure has been printed as one clear line."""
+    """Run one command line and return its exit status; expected failures are printed as one clear line."""
     try:
         result = rk.main(args=None if arguments is None else list(arguments), prog_name="rk", standalone_mode=False)
     except CliError as error:
         _trace_if_wanted()
-        _complain(error.message, error.hint)
+        _print_error(error.message, error.hint)
         return error.exit_code
     except click.UsageError as error:
         error.show()
         return EXIT_USAGE
     except click.ClickException as error:
-        _complain(error.format_message(), "")
+        _print_error(error.format_message(), "")
         return EXIT_REFUSED
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away (`rk watch | head`): its business, and no noise at interpreter exit.
+        # The reader of the output has gone (`rk watch | head`); avoid an error message at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_REFUSED
-    except Exception as error:  # the outermost boundary: no traceback reaches a user who did not ask for it
+    except Exception as error:  # the outermost boundary: users see a traceback only on request
         _trace_if_wanted()
-        _complain(
+        _print_error(
             f"unexpected {type(error).__name__}: {error}",
-            f"This is a fault of rk. {DEBUG_VARIABLE}=1 shows the traceback.",
+            f"This is an internal error of rk. {DEBUG_VARIABLE}=1 shows the traceback.",
         )
         return EXIT_FAULT
     return result if isinstance(result, int) else 0
@@ -219,7 +215,7 @@ def _trace_if_wanted() -> None:
         traceback.print_exc()
 
 
-def _complain(message: str, hint: str) -> None:
+def _print_error(message: str, hint: str) -> None:
     click.echo(f"rk: {message}", err=True)
     if hint:
         click.echo(f"    {hint}", err=True)

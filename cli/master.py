@@ -14,7 +14,7 @@ from master.settings import ENGINES, MasterSettings, limits_of
 
 @click.group("master")
 def master() -> None:
-    """A master: decides which server has which region."""
+    """A master: decides which server gets which region."""
 
 
 def _address(_context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
@@ -27,9 +27,9 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
 
 
 @master.command("run")
-@daemon_options(data_dir="Where this master keeps its uuid.", silence="another master takes over")
+@daemon_options(data_dir="Directory of this master's uuid.", silence="another master takes over")
 @click.option(
-    "--address", required=True, metavar="HOST:PORT", callback=_address, help="Where clients and servers reach it."
+    "--address", required=True, metavar="HOST:PORT", callback=_address, help="Address for clients and servers."
 )
 @click.option(
     "--admin-address",
@@ -42,44 +42,46 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     default="1h",
     show_default=True,
     metavar="TIME",
-    help="Keep the rows of deleted tables for so long: 90s, 10m, 1h.",
+    help="Keep the rows of deleted tables for this time: 90s, 10m, 1h.",
 )
-@click.option("--min-servers", default=1, show_default=True, help="Region servers a cluster startup waits for.")
+@click.option("--min-servers", default=1, show_default=True, help="Region servers that a cluster startup waits for.")
 @click.option(
     "--mirror/--no-mirror",
     default=True,
     show_default=True,
-    help="As a standby keep the catalogue in memory: takes over at once, answers reads.",
+    help="As a standby keep the catalog in memory: quick takeover, answers reads.",
 )
 @click.option(
-    "--plan-engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Who makes bulk plans."
+    "--plan-engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Engine of bulk plans."
 )
-@click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then greedy plans instead.")
+@click.option("--plan-deadline-s", default=120.0, show_default=True, help="Then the greedy engine takes over.")
 @spark_options("for bulk plans")
-@click.option("--plan-dir", type=click.Path(path_type=Path), help="Where plans lie; a Spark cluster must see it too.")
-@click.option("--start-timeout-s", default=30.0, show_default=True, help="An ordered open must begin within.")
-@click.option("--open-timeout-s", default=60.0, show_default=True, help="An opening region must show progress within.")
+@click.option("--plan-dir", type=click.Path(path_type=Path), help="Directory of plans; a Spark cluster must share it.")
+@click.option("--start-timeout-s", default=30.0, show_default=True, help="Time limit for an ordered open to begin.")
+@click.option(
+    "--open-timeout-s", default=60.0, show_default=True, help="Time limit between progress reports of an open."
+)
 @click.option("--attempts-max", default=8, show_default=True, help="Failed opens after which a region is parked.")
-@click.option("--close-timeout-s", default=60.0, show_default=True, help="A close that takes longer is a problem.")
+@click.option("--close-timeout-s", default=60.0, show_default=True, help="A longer close is reported as a problem.")
 @click.option(
     "--fence-after-s",
     default=300.0,
     show_default=True,
-    help="A server that has not closed a region by then loses all it has; 0: never.",
+    help="A server that takes longer to close a region is fenced and loses all regions; 0: never.",
 )
 @click.option(
     "--spark-min",
     default=0,
-    help="Replicas from which on auto uses Spark, and below greedy.  [default: by size, deadline and machine]",
+    help="Replicas from which auto uses Spark instead of greedy.  [default: by size, deadline and machine]",
 )
 @click.option(
     "--create-timeout-s",
     default=60.0,
     show_default=True,
-    help="A new region that no server has opened by then is replaced by another one.",
+    help="A new region that no server has opened in this time is replaced.",
 )
 @click.option(
-    "--replacements-max", default=3, show_default=True, help="So often for one range; the last one is parked."
+    "--replacements-max", default=3, show_default=True, help="Replacements per range; then the region is parked."
 )
 @click.option(
     "--balance-period-s", default=30.0, show_default=True, help="Seconds between rounds of the balancer; 0: never."

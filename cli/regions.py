@@ -1,7 +1,7 @@
 """`rk region`: list, move, assign, unassign and retry regions.
 
-A region is named by its id, by the beginning of its id if that fits one region only, or by `TABLE:KEY`: the region of
-that table which holds the key.
+A region is named by its id, by a unique prefix of its id, or by `TABLE:KEY`: the region of the table that contains
+the key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, NotFoundError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
-from cli.common.staleness import print_json, stale_options, tell
+from cli.common.staleness import print_age, print_json, stale_options
 from cli.tables import every_region, regions_table
 from regions import messages
 from regions.messages.staleness import Bound
@@ -31,13 +31,13 @@ def region() -> None:
 
 
 @region.command("list")
-@click.option("--table", "table_name", help="Only this table's.")
-@click.option("--server", "server_name", help="Only those on this server (name, host:port or uuid).")
+@click.option("--table", "table_name", help="Only this table's regions.")
+@click.option("--server", "server_name", help="Only regions on this server (name, host:port or uuid).")
 @stale_options
 @global_options
 @click.pass_obj
 def list_(given: Globals, table_name: str | None, server_name: str | None, bound: Bound) -> None:
-    """Regions with their key range, size, server, and transition if they are in one."""
+    """Show regions with their key range, size, server, and transition if any."""
     with open_cluster(given, bound=bound) as cluster:
         found = every_region(cluster, table_name)
         names = Names(cluster.servers(), cluster.local)
@@ -55,7 +55,7 @@ def list_(given: Globals, table_name: str | None, server_name: str | None, bound
             console.print(regions_table(one, names))
     if not found:
         console.print("no tables yet: rk table create NAME")
-    tell(cluster.as_of, bound)
+    print_age(cluster.as_of, bound)
 
 
 def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:
@@ -66,13 +66,13 @@ def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:
 @region.command()
 @click.argument("region_name", metavar="REGION")
 @click.option("--to", "destination", help="Server to move to (name, host:port or uuid).  [default: the master chooses]")
-@click.option("--replica", type=click.IntRange(0), default=0, help="Which copy, for replicated tables.")
+@click.option("--replica", type=click.IntRange(0), default=0, help="The replica, for replicated tables.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
 @global_options
 @click.pass_obj
 def move(given: Globals, region_name: str, destination: str | None, replica: int, wait_s: float, dry_run: bool) -> None:
-    """Move REGION (an id, the beginning of one, or TABLE:KEY) and wait until it is open again."""
+    """Move REGION (an id, a prefix of one, or TABLE:KEY) and wait until it is open again."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         status = find_region(cluster, region_name)
@@ -137,11 +137,11 @@ def _set_intent(given: Globals, region_name: str, *, assigned: bool, wait_s: flo
 
 @region.command()
 @click.argument("region_name", metavar="REGION")
-@click.option("--replica", type=click.IntRange(0), default=0, help="Which copy, for replicated tables.")
+@click.option("--replica", type=click.IntRange(0), default=0, help="The replica, for replicated tables.")
 @global_options
 @click.pass_obj
 def retry(given: Globals, region_name: str, replica: int) -> None:
-    """Try a parked REGION again from the beginning, once the cause of its failures is removed."""
+    """Retry a parked REGION from the beginning, after the cause of its failures was removed."""
     with open_cluster(given) as cluster:
         region_id = find_region(cluster, region_name).region.region_id
         answer = cluster.ask_master(messages.RetryRegion(region_id, replica), messages.Accepted)
@@ -156,14 +156,14 @@ def _report(given: Globals, payload: dict[str, object], text: str) -> None:
 
 
 def find_region(cluster: Cluster, text: str) -> messages.RegionStatus:
-    """The region that `text` names. Raises NotFoundError, or CliError when several fit."""
+    """Return the region that `text` names. Raise NotFoundError, or CliError if several match."""
     table_name, colon, key = text.partition(":")
     if colon:
         (found,) = every_region(cluster, table_name)
         for one in found.regions:
             if one.region.contains(place(key, one.region.hash_buckets)):
                 return one
-        raise NotFoundError(f"no region of {table_name} holds {key!r}: there is a hole", "`rk fsck` tells more.")
+        raise NotFoundError(f"no region of {table_name} contains {key!r}: there is a hole", "`rk fsck` shows more.")
     fits = [one for found in every_region(cluster) for one in found.regions if one.region.region_id.startswith(text)]
     exact = [one for one in fits if one.region.region_id == text]
     if len(fits) == 1 or exact:
@@ -172,4 +172,4 @@ def find_region(cluster: Cluster, text: str) -> messages.RegionStatus:
         raise NotFoundError(
             f"no region {text!r}", "`rk region list` shows their ids; TABLE:KEY names the region of a key."
         )
-    raise CliError(f"{text!r} fits {len(fits)} regions", "Give more of the id, or TABLE:KEY.")
+    raise CliError(f"{text!r} matches {len(fits)} regions", "Give more of the id, or TABLE:KEY.")

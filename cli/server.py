@@ -1,6 +1,6 @@
-"""`rk server`: a region server in this process; list, drain, undrain and fence those of the cluster.
+"""`rk server`: run a region server; list, drain, undrain and fence the servers of a cluster.
 
-A server is named as elsewhere: `server-2` in a local cluster, host:port, or the beginning of its uuid.
+A server is named as elsewhere: `server-2` in a local cluster, host:port, or a prefix of its uuid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from regions.cluster.effects import BAR_FOR_EVER
 from regions.records.kinds import KV
 from regions.records.model import BarRecord
 
-#: On top of the time a request may wait in the master: for its way there and back.
+#: Added to the time that a request may wait in the master, for the network.
 _GRACE_S: Final = 5.0
 
 
@@ -36,7 +36,7 @@ def server() -> None:
 @global_options
 @click.pass_obj
 def list_(given: Globals) -> None:
-    """Live region servers with their load, and those whose drain mark or fence outlives them."""
+    """Show live region servers with their load, and dead servers that are still draining or fenced."""
     with open_cluster(given) as cluster:
         answer = cluster.ask_master(messages.ListServers(), messages.Servers)
         found = answer.servers
@@ -75,17 +75,17 @@ def list_(given: Globals) -> None:
         "#incoming",
         "#closing",
         "#size",
-        "heard by",
+        "heartbeats to",
         "uuid",
     ]
     console = output.console()
     console.print(output.table("", columns, rows) if rows else "no region server is registered: rk server run --help")
     for bar in answer.barred:
-        console.print(f"not running, and fenced {until(bar)}: {bar.uuid}", soft_wrap=True)
+        console.print(f"not running, but fenced {until(bar)}: {bar.uuid}", soft_wrap=True)
 
 
 def until(bar: BarRecord) -> str:
-    """Until when a fenced server gets no regions."""
+    """Return until when a fenced server gets no regions."""
     return f"until {output.clock(bar.until_ms)}" if bar.until_ms else "until it is unfenced"
 
 
@@ -98,7 +98,7 @@ def _standing(load: messages.ServerLoad) -> str:
         return "stopping"
     if load.draining:
         return "draining" if load.open + load.incoming + load.outgoing else "drained"
-    return "comes and goes" if load.shunned_until_ms else "up"
+    return "flapping" if load.shunned_until_ms else "up"
 
 
 @server.command()
@@ -107,7 +107,7 @@ def _standing(load: messages.ServerLoad) -> str:
 @global_options
 @click.pass_obj
 def drain(given: Globals, name: str, wait_s: float) -> None:
-    """Move all regions away from SERVER and keep it empty, over restarts, until it is undrained."""
+    """Move all regions away from SERVER and keep it empty, also after restarts, until it is undrained."""
     wait_ms = int(wait_s * 1000)
     _order(given, name, lambda uuid: messages.DrainServer(uuid, wait_ms=wait_ms), must_run=True, wait_s=wait_s)
 
@@ -117,18 +117,18 @@ def drain(given: Globals, name: str, wait_s: float) -> None:
 @global_options
 @click.pass_obj
 def undrain(given: Globals, name: str) -> None:
-    """Let SERVER have regions again; one that is not running is named by its whole uuid."""
+    """Allow regions on SERVER again; give the whole uuid of a server that is not running."""
     _order(given, name, lambda uuid: messages.DrainServer(uuid, drain=False))
 
 
 @server.command()
 @click.argument("name", metavar="SERVER")
-@click.option("--reason", default="asked for by an operator", show_default=True, help="Kept until it is over.")
+@click.option("--reason", default="requested by an operator", show_default=True, help="Kept until the fence ends.")
 @click.option(
     "--for",
     "span",
     metavar="TIME",
-    help="Give it no regions for so long after it has joined again: 90s, 10m, 2h; 0: some at once."
+    help="Give the server no regions for this time after it has joined again: 90s, 10m, 2h; 0: some at once."
     "  [default: until rk server unfence]",
 )
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait.")
@@ -136,11 +136,11 @@ def undrain(given: Globals, name: str) -> None:
 @global_options
 @click.pass_obj
 def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: float, yes: bool) -> None:
-    """Take all regions away from a SERVER that lives but does not do its work, and keep it empty until it is unfenced.
+    """Take all regions away from a SERVER that lives but does not work, and keep it empty until it is unfenced.
 
-    Its regions are not served from now until its lease must have run out: some seconds. Then they are opened elsewhere,
-    which is waited for. The server joins again by itself and gets nothing, over restarts of it and of masters.
-    `rk server drain` costs less, as long as the server still closes its regions.
+    Its regions are not served until its lease has certainly ended, which takes some seconds. Then they are opened
+    elsewhere, and the command waits for that. The server joins again by itself and gets no regions, also after restarts
+    of the server and of masters. `rk server drain` costs less, as long as the server still closes its regions.
     """
     bar_ms = BAR_FOR_EVER if span is None else duration_ms(span, "--for")
     with open_cluster(given) as cluster:
@@ -153,7 +153,7 @@ def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: floa
         request = messages.FenceServer(uuid, reason, found.start_code, bar_ms, int(wait_s * 1000))
         answer = cluster.ask_master(request, messages.Accepted, timeout_s=wait_s + 15.0)
     report: dict[str, object] = {"server": uuid, "detail": answer.detail, "places": answer.places}
-    _say(given, report, names.in_text(answer.detail))
+    _report(given, report, names.in_text(answer.detail))
 
 
 @server.command()
@@ -161,7 +161,7 @@ def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: floa
 @global_options
 @click.pass_obj
 def unfence(given: Globals, name: str) -> None:
-    """Let SERVER, which was fenced, have regions again; one that is not running is named by its whole uuid."""
+    """Allow regions on a fenced SERVER again; give the whole uuid of a server that is not running."""
     _order(given, name, messages.UnfenceServer)
 
 
@@ -175,8 +175,8 @@ def _order(
 ) -> None:
     """Send a request about one server, and print the answer with the server's name in place of its uuid.
 
-    A server that is not running is known by its whole uuid only. `must_run`: raise NotFoundError for such a server.
-    `wait_s`: how long the master may wait before it answers.
+    A server that is not running can only be named by its whole uuid. `must_run`: raise NotFoundError for such a server.
+    `wait_s`: time that the master may wait before it answers.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
@@ -187,10 +187,10 @@ def _order(
                 raise
             uuid = name
         answer = cluster.ask_master(request_of(uuid), messages.Accepted, timeout_s=wait_s + _GRACE_S)
-    _say(given, {"server": uuid, "detail": answer.detail}, names.in_text(answer.detail))
+    _report(given, {"server": uuid, "detail": answer.detail}, names.in_text(answer.detail))
 
 
-def _say(given: Globals, payload: dict[str, object], text: str) -> None:
+def _report(given: Globals, payload: dict[str, object], text: str) -> None:
     if given.json:
         output.print_json(payload)
     else:
@@ -199,22 +199,22 @@ def _say(given: Globals, payload: dict[str, object], text: str) -> None:
 
 @server.command()
 @daemon_options(
-    data_dir="This server's own directory: its identity and its lock.",
+    data_dir="Directory of this server alone: its identity and its lock.",
     silence="the store expires the session, and this server's regions go to others",
 )
 @click.option(
     "--shared-dir",
     required=True,
     type=click.Path(path_type=Path),
-    help="The directory that all region servers share: the regions.",
+    help="Directory that all region servers share: the regions.",
 )
 @click.option(
-    "--address", required=True, metavar="HOST:PORT", help="Where masters reach this server; port 0 takes a free one."
+    "--address", required=True, metavar="HOST:PORT", help="Address for masters and clients; port 0: any free port."
 )
 @click.option("--admin-address", metavar="HOST:PORT", help="Serve /metrics, /health, /ready and /status here.")
 @click.option("--rack", default="default", show_default=True, help="Rack, for placement.")
 @click.option("--weight", default=1.0, show_default=True, help="Share of the regions, relative to other servers.")
-@click.option("--group", default="", help="Group of servers that this one belongs to.")
+@click.option("--group", default="", help="Group of servers to which this server belongs.")
 @click.option("--threads", default=4, show_default=True, help="Threads that open and close regions.")
 @click.option(
     "--opener",
@@ -227,13 +227,13 @@ def _say(given: Globals, payload: dict[str, object], text: str) -> None:
     "--handover-s",
     default=30.0,
     show_default=True,
-    help="When stopped, hand the regions over for at most this long; 0: close them all at once.",
+    help="When stopping, move regions to other servers for at most this long; 0: close them all at once.",
 )
 @click.option(
     "--masters",
     default="",
     metavar="HOST:PORT,…",
-    help="Masters that get heartbeats whatever the store says; those registered there always do.",
+    help="Masters that get heartbeats in addition to those registered in the store.",
 )
 @click.option("--heartbeat-period-s", default=1.0, show_default=True, help="Seconds between two heartbeats.")
 @click.pass_obj
@@ -255,9 +255,9 @@ def run(
     masters: str,
     heartbeat_period_s: float,
 ) -> int:
-    """Open and close regions as the active master orders, until a signal comes.
+    """Open and close regions as the active master orders, until a signal arrives.
 
-    SIGTERM hands the regions over one by one, then ends the session: a rolling restart costs each region its own move.
+    SIGTERM moves the regions away one by one, then ends the session: a rolling restart costs each region its own move.
     """
     from cli.common.access import store_access
     from coord.errors import ConfigError

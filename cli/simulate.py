@@ -1,4 +1,4 @@
-"""`rk simulate`: whole clusters in simulated time, from seeds; a failing one becomes a file that others can repeat."""
+"""`rk simulate`: whole clusters in simulated time, from seeds; a failed run becomes a file that repeats it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from simulation.cluster.cluster import Options
 from simulation.drills import DRILLS
 from simulation.run import BadRecordingError, Recording, RunVerdict, code_digest, read_recording, record, run
 
-#: Seeds of a run that names none.
+#: Seeds of a run without --seed and --seeds.
 SEEDS_DEFAULT: Final = range(1, 21)
 SEEDS_MAX: Final = 1_000_000
-#: A word about the progress this often.
-SAY_EVERY_S: Final = 2.0
+#: Interval of progress lines.
+LOG_EVERY_S: Final = 2.0
 FOLDER: Final = Path("rk-simulations")
 
 
@@ -38,14 +38,14 @@ class SimulationReport(msgspec.Struct):
     files: list[str]
     simulated_s: float
     took_s: float
-    #: What happened, over all runs: steps of transitions, faults, operators' requests.
+    #: Counts over all runs: steps of transitions, faults, operators' requests.
     counts: dict[str, int]
 
 
 def _seeds(text: str) -> range:
     found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text.strip())
     if found is None:
-        raise UsageFaultError(f"--seeds {text!r} is no range", "Write it as --seeds 1..100.")
+        raise UsageFaultError(f"--seeds {text!r} is not a range", "Write it as --seeds 1..100.")
     first = int(found[1])
     last = int(found[2] or found[1])
     if last < first or last - first >= SEEDS_MAX:
@@ -54,30 +54,28 @@ def _seeds(text: str) -> range:
 
 
 @click.command()
-@click.option("--seed", type=click.IntRange(0), help="One run, from this seed.")
-@click.option("--seeds", metavar="A..B", help="A run from each of these seeds.  [default: 1..20]")
-@click.option(
-    "--drill", type=click.Choice(list(DRILLS)), default="random", show_default=True, help="What is done to the cluster."
-)
-@click.option("--regions", type=click.IntRange(1, 500), help="Regions of the first table.  [default: by the seed]")
-@click.option("--servers", type=click.IntRange(1, 50), help="Region servers.  [default: by the seed]")
-@click.option("--masters", type=click.IntRange(1, 7), help="Masters.  [default: by the seed]")
+@click.option("--seed", type=click.IntRange(0), help="One run with this seed.")
+@click.option("--seeds", metavar="A..B", help="One run for each of these seeds.  [default: 1..20]")
+@click.option("--drill", type=click.Choice(list(DRILLS)), default="random", show_default=True, help="The scenario.")
+@click.option("--regions", type=click.IntRange(1, 500), help="Regions of the first table.  [default: from the seed]")
+@click.option("--servers", type=click.IntRange(1, 50), help="Region servers.  [default: from the seed]")
+@click.option("--masters", type=click.IntRange(1, 7), help="Masters.  [default: from the seed]")
 @click.option(
     "--duration",
     type=click.FloatRange(1, 3600),
     default=15.0,
     show_default=True,
-    help="Simulated seconds of trouble; then the cluster has to recover.",
+    help="Simulated seconds with faults; then the cluster must recover.",
 )
-@click.option("--replay", type=click.Path(path_type=Path, dir_okay=False), help="Repeat the run of such a file.")
-@click.option("--trace", is_flag=True, help="Print everything that happens. For one run.")
-@click.option("--keep-going", is_flag=True, help="Go on with the other seeds after one that failed.")
+@click.option("--replay", type=click.Path(path_type=Path, dir_okay=False), help="Repeat the run of this file.")
+@click.option("--trace", is_flag=True, help="Print every event; for one run.")
+@click.option("--keep-going", is_flag=True, help="Continue with the other seeds after a failed one.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
     default=FOLDER,
     show_default=True,
-    help="Where the files of failed runs go.",
+    help="Directory for the files of failed runs.",
 )
 @own_masters_options
 @click.pass_context
@@ -95,11 +93,12 @@ def simulate(
     keep_going: bool,
     folder: Path,
 ) -> int:
-    """Simulate whole clusters: store, masters and servers on a clock and a network that do not exist.
+    """Simulate whole clusters: store, masters and servers with a simulated clock and network.
 
-    The masters and region servers are the real ones. A seed decides everything: who is killed, frozen or cut off and
-    when, what is delayed or lost, whose clock is wrong. After every event the invariants are checked, and once the
-    faults stop, everything must become as it is wanted.
+    The masters and region servers are the real ones. A seed determines everything: what is killed, frozen or cut off
+    and
+    when, what is delayed or lost, which clocks are wrong. The invariants are checked after every event. Once the faults
+    stop, everything must reach the requested state.
 
     \b
     Examples:
@@ -108,12 +107,12 @@ def simulate(
       rk simulate --seed 17 --trace | less         every event of one run
       rk simulate --replay rk-simulations/random-17.json
 
-    Exit status 1 when something was violated, or a replay differs from its file.
+    Exit status 1 if an invariant was violated, or a replay differs from its file.
     """
     as_json = context.ensure_object(Globals).json
     if sum(one is not None for one in (seed, seeds, replay)) > 1:
         raise UsageFaultError("--seed, --seeds and --replay exclude each other", "Give one of them.")
-    # The services' log lines are part of the trace; nothing else is to print them.
+    # The services' log lines are part of the trace; nothing else may print them.
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     if replay is not None:
         return _replay(replay, trace=trace, as_json=as_json)
@@ -149,13 +148,13 @@ def _run_all(runs: list[Options], *, trace: bool, keep_going: bool, folder: Path
                 report.files.append(shown(record(verdict, folder)))
             except OSError as error:
                 raise CliError(
-                    f"seed {options.seed} failed ({verdict.violation}), and {folder} cannot be written: "
+                    f"seed {options.seed} failed ({verdict.violation}), but {folder} cannot be written: "
                     f"{error.strerror}",
                     "Give another --folder.",
                 ) from error
             if not keep_going:
                 break
-        if time.monotonic() - shown_s >= SAY_EVERY_S:
+        if time.monotonic() - shown_s >= LOG_EVERY_S:
             shown_s = time.monotonic()
             talk.print(f"{report.seeds} of {count(len(runs), 'run')}, {len(report.failed)} failed")
     report.took_s = round(time.monotonic() - began, 3)
@@ -168,7 +167,7 @@ def _show(report: SimulationReport) -> None:
     faults = sum(often for what, often in report.counts.items() if what.startswith("fault "))
     for verdict, file in zip(report.failed, report.files, strict=True):
         out.print(f"seed {verdict.options.seed}: {verdict.violation}", markup=False)
-        out.print(f"    again: {invocation()} simulate --replay {file} --trace", markup=False)
+        out.print(f"    repeat: {invocation()} simulate --replay {file} --trace", markup=False)
     what = "held" if report.ok else f"did not hold in {count(len(report.failed), 'run')}"
     out.print(
         f"{report.drill}: {count(report.seeds, 'run')}, {report.simulated_s:.0f} s simulated in {report.took_s:.1f} s, "
@@ -180,7 +179,7 @@ def _replay(path: Path, *, trace: bool, as_json: bool) -> int:
     try:
         wanted = read_recording(path)
     except BadRecordingError as error:
-        _complain(str(error))
+        _reject(str(error))
     verdict = run(wanted.options, click.echo if trace else None)
     is_same = verdict.digest == wanted.digest
     if as_json:
@@ -196,9 +195,9 @@ def _comparison(wanted: Recording, verdict: RunVerdict) -> str:
     if verdict.digest == wanted.digest:
         return f"the same history as recorded: {verdict.events} events, digest {verdict.digest}"
     if wanted.code != code_digest():
-        return "another history than recorded: the code is another one (a seed means the same only to the same code)"
-    return "another history than recorded, by the same code: please report this, with the file"
+        return "another history than recorded: the code has changed (a seed repeats a run only with the same code)"
+    return "another history than recorded, with the same code: please report this, with the file"
 
 
-def _complain(message: str) -> NoReturn:
-    raise UsageFaultError(message, "Such files are written by rk simulate, for runs that failed.")
+def _reject(message: str) -> NoReturn:
+    raise UsageFaultError(message, "`rk simulate` writes such files for failed runs.")

@@ -1,7 +1,7 @@
-"""Cutting a list of keys into regions of nearly equal bytes.
+"""Split a list of keys into regions of nearly equal bytes.
 
-Pure except `read_keys`, which opens the file. A region is the half-open key range [split i-1, split i); every split is
-a key that really occurs, so no region begins at an invented name.
+Pure except `read_keys`, which opens the file. A region is the half-open key range [split i-1, split i). Every split
+is an existing key.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Final, NamedTuple
 
 from cli.common.errors import NotFoundError, UsageFaultError
 
-#: Rounds of evening out; a few dozen settle real inputs.
+#: Rounds of evening out; a few dozen are enough for real inputs.
 _PASSES_MAX: Final = 200
 
 
 class SizedKey(NamedTuple):
-    """One key of the input and the bytes stored below it."""
+    """One key of the input and the size of its value."""
 
     key: str
     size_bytes: int
 
 
 class Splits(NamedTuple):
-    """Split keys, and the amount of data between them.
+    """Split keys, and the bytes between them.
 
     `keys` has one element less than `sizes_bytes`: region 0 is ["", keys[0]), the last one [keys[-1], "").
     """
@@ -39,16 +39,17 @@ class Splits(NamedTuple):
 
 
 def split_evenly(entries: Iterable[SizedKey], regions: int) -> Splits:
-    """Cut `entries` into exactly `regions` runs of nearly equal bytes; input order does not matter.
+    """Split `entries` into exactly `regions` runs of nearly equal bytes; the input order does not matter.
 
-    A first pass closes each run where its size comes nearest to an equal share of what is left, so one huge key makes
-    its own region large and starves none behind it; then each cut is moved to the middle of its two neighbours
-    until none moves any more. Sizes of equal keys add up.
+    The first pass ends each run where its size is nearest to an equal share of the rest. So a huge key makes only its
+    own
+    region large. Then each cut is moved to the middle of its two neighbors until no cut moves. Sizes of equal keys are
+    added.
 
-    Raises ValueError when there are fewer different keys than regions, or `regions` is not positive.
+    Raise ValueError if there are fewer different keys than regions, or `regions` is not positive.
     """
     if regions < 1:
-        raise ValueError(f"{regions} regions asked for; at least 1 is needed")
+        raise ValueError(f"{regions} regions requested; at least 1 is needed")
     merged: dict[str, int] = {}
     for key, size_bytes in entries:
         merged[key] = merged.get(key, 0) + size_bytes
@@ -68,7 +69,7 @@ def split_evenly(entries: Iterable[SizedKey], regions: int) -> Splits:
 
 
 def _first_cuts(sizes: Sequence[int], regions: int) -> list[int]:
-    """Positions before which a run ends, by going through the keys once."""
+    """Return the positions before which runs end, after one pass over the keys."""
     left_bytes = sum(sizes)
     cuts: list[int] = []
     run = keys_in_run = 0
@@ -85,9 +86,9 @@ def _first_cuts(sizes: Sequence[int], regions: int) -> list[int]:
 
 
 def _even_out(cuts: list[int], before: Sequence[int]) -> bool:
-    """Move each cut to where its two regions differ least, the others staying; returns whether any moved.
+    """Move each cut to where its two regions differ least; return True if any cut moved.
 
-    The sum of the squared sizes falls with each move, so this ends.
+    The sum of the squared sizes decreases with each move, so the process ends.
     """
     moved = False
     for number in range(1, len(cuts) - 1):
@@ -102,21 +103,20 @@ def _even_out(cuts: list[int], before: Sequence[int]) -> bool:
 
 
 def _should_cut(run: int, size: int, share: float, keys_left: int, open_regions: int) -> bool:
-    """Whether the run ends before a key of `size` bytes; `keys_left` counts that key."""
+    """Return True if the run ends before a key of `size` bytes; `keys_left` includes this key."""
     if keys_left < open_regions:
-        return True  # one key for each region still to open: none may be taken into this run
+        return True  # every remaining region needs a key
     if run < share / 2:
-        return False  # else the keys before a huge one would become a region of next to nothing
+        return False  # otherwise the keys before a huge one would become a tiny region
     return abs(run - share) <= abs(run + size - share)
 
 
 def read_keys(path: Path, *, key_column: str | None = None, size_column: str | None = None) -> list[SizedKey]:
     """Read keys and sizes from a CSV file with a header line, gzip or plain.
 
-    The key is the first column unless named; the size is `size_bytes` if there is such a column, else each counts 1.
+    The key is the first column unless named; the size is the column `size_bytes` if it exists, else 1 for each key.
 
-    Raises NotFoundError when there is no such file, UsageFaultError naming line or column when the content is not as
-    said.
+    Raise NotFoundError if the file does not exist, UsageFaultError naming line or column for wrong content.
     """
     try:
         raw = path.read_bytes()
@@ -127,7 +127,7 @@ def read_keys(path: Path, *, key_column: str | None = None, size_column: str | N
     try:
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise UsageFaultError(f"{path} is neither CSV in UTF-8 nor a whole gzip file: {error}") from error
+        raise UsageFaultError(f"{path} is neither CSV in UTF-8 nor a complete gzip file: {error}") from error
     rows = csv.reader(io.StringIO(text, newline=""))
     header = next(rows, None)
     if not header:

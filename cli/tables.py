@@ -18,7 +18,7 @@ from cli.common.connect import Cluster, of_cluster, open_cluster
 from cli.common.errors import NotFoundError, UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
-from cli.common.staleness import print_json, stale_options, tell
+from cli.common.staleness import print_age, print_json, stale_options
 from cli.splits import read_keys, split_evenly
 from regions import messages
 from regions.messages.staleness import Bound
@@ -37,9 +37,9 @@ from regions.records.schema import (
 )
 from regions.records.znodes import check_table_name
 
-#: On top of the time a request may wait in the master: for its way there and back, over a change of masters.
+#: Added to the time that a request may wait in the master: for the network, and for a change of masters.
 ASK_S: Final = 15.0
-#: Regions asked for at a time.
+#: Number of regions per request.
 _PAGE: Final = 10_000
 
 
@@ -52,9 +52,9 @@ def table() -> None:
 _wait = click.option(
     "--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait."
 )
-_no_wait = click.option("--no-wait", is_flag=True, help="Return as soon as it is certain to happen: --wait 0.")
+_no_wait = click.option("--no-wait", is_flag=True, help="Return once the master has recorded the request: --wait 0.")
 _request_id = click.option(
-    "--request-id", help="Name of this very request: asked again under it, it is done once.  [default: a new one]"
+    "--request-id", help="ID of this request. The master carries out a repeated ID only once.  [default: a new one]"
 )
 
 
@@ -65,7 +65,7 @@ _KIND_HELP: Final = "Kind of service that opens its regions, such as kv/1.  [def
 @table.command()
 @click.argument("name")
 @click.option("--column", "columns", multiple=True, metavar="SPEC", help="NAME:TYPE[:key][:required][:default=VALUE].")
-@click.option("--hash-buckets", type=click.IntRange(0), default=0, help="Spread keys by hash over so many buckets.")
+@click.option("--hash-buckets", type=click.IntRange(0), default=0, help="Spread keys by hash over this many buckets.")
 @click.option("--split", "split", multiple=True, metavar="KEY", help="Cut at this key, in every bucket; repeatable.")
 @click.option("--splits", type=click.Path(dir_okay=False, path_type=Path), help="File with one split key per line.")
 @click.option("--regions", type=click.IntRange(1), help="Cut the keys of --from into this many regions.")
@@ -110,8 +110,8 @@ def create(
 ) -> None:
     """Create the table NAME and wait until its regions are open.
 
-    One region, unless cut at the keys of --split or --splits, or into --regions of nearly equal size at keys of --from.
-    With --hash-buckets every key is put into a bucket by its hash, and each bucket is cut at those keys.
+    The table has one region, unless it is split at the keys of --split or --splits, or into --regions of nearly equal
+    size at keys of --from. --hash-buckets assigns every key to a bucket by its hash and splits each bucket.
 
     With --replicas 3 each region is a tablet: three servers keep a copy on their own disks, and a dead server loses
     nothing. One replica lies in the directory that all servers share.
@@ -160,7 +160,7 @@ def create(
 @global_options
 @click.pass_obj
 def enable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id: str | None) -> None:
-    """Open the regions of the table NAME again, and wait until they are."""
+    """Open the regions of the table NAME again, and wait until they are open."""
     wait_ms = 0 if no_wait else int(wait_s * 1000)
     request = messages.SetTableIntent(name, TableIntent.ENABLED, wait_ms, request_id or new_request_id())
     _change(given, request, wait_ms, "table {0.table.name} is enabled: {0.open} of {0.replicas} open")
@@ -174,7 +174,7 @@ def enable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id: 
 @global_options
 @click.pass_obj
 def disable(given: Globals, name: str, wait_s: float, no_wait: bool, request_id: str | None) -> None:
-    """Close all regions of the table NAME and keep them closed, over failures and restarts, until it is enabled."""
+    """Close all regions of the table NAME and keep them closed until `rk table enable`, even over restarts."""
     wait_ms = 0 if no_wait else int(wait_s * 1000)
     request = messages.SetTableIntent(name, TableIntent.DISABLED, wait_ms, request_id or new_request_id())
     _change(given, request, wait_ms, "table {0.table.name} is disabled: {0.open} of {0.replicas} still open")
@@ -205,20 +205,22 @@ def delete(given: Globals, name: str, yes: bool, wait_s: float, no_wait: bool, r
 
 @table.command()
 @click.argument("name", metavar="NAME|ID")
-@click.option("--as", "new_name", default="", metavar="NEWNAME", help="Its new name, if another table has its own.")
+@click.option("--as", "new_name", default="", metavar="NEWNAME", help="Its new name, if another table has its old one.")
 @_wait
 @_no_wait
 @_request_id
 @global_options
 @click.pass_obj
 def undelete(given: Globals, name: str, new_name: str, wait_s: float, no_wait: bool, request_id: str | None) -> None:
-    """Bring a deleted table back with its rows, as long as these have not been removed.
+    """Restore a deleted table with its rows, as long as the rows have not been removed.
 
-    Of several deleted tables of one name the one that was deleted last comes back; name another by its id.
+    If several deleted tables have this name, the last deleted one is restored; name another one by its id.
     """
     wait_ms = 0 if no_wait else int(wait_s * 1000)
     request = messages.UndeleteTable(name, new_name, wait_ms, request_id or new_request_id())
-    _change(given, request, wait_ms, "table {0.table.name} ({0.table.table_id}) is back, {0.open} of {0.replicas} open")
+    _change(
+        given, request, wait_ms, "table {0.table.name} ({0.table.table_id}) is restored: {0.open} of {0.replicas} open"
+    )
 
 
 @table.command()
@@ -247,8 +249,8 @@ def alter(
 ) -> None:
     """Change the columns of the table NAME, all together or not at all, and wait until all regions follow.
 
-    Columns are dropped first, then renamed, then added. The schema's version goes up by one; until every region that is
-    open has it, the table is ALTERING, which keeps nobody from using it, or from altering it again.
+    Columns are dropped first, then renamed, then added. The schema's version goes up by one; until every open
+    region has that version, the table is ALTERING. An ALTERING table can be used and altered.
     """
     with usage_faults():
         steps: list[SchemaStep] = [DropColumn(one) for one in dropped]
@@ -284,7 +286,7 @@ def _renaming(text: str) -> RenameColumn:
 @global_options
 @click.pass_obj
 def rename(given: Globals, name: str, new_name: str, request_id: str | None) -> None:
-    """Call the table NAME NEW_NAME from now on; nothing is moved or closed."""
+    """Rename the table NAME to NEW_NAME; no region moves or closes."""
     with usage_faults():
         check_table_name(new_name)
     request = messages.AlterTable(name, name=new_name, request_id=request_id or new_request_id())
@@ -293,7 +295,7 @@ def rename(given: Globals, name: str, new_name: str, request_id: str | None) -> 
 
 @contextlib.contextmanager
 def usage_faults() -> Iterator[None]:
-    """Turn a value error into a usage error of one line."""
+    """Convert ValueError to UsageFaultError."""
     try:
         yield
     except ValueError as error:
@@ -301,12 +303,12 @@ def usage_faults() -> Iterator[None]:
 
 
 def new_request_id() -> str:
-    """A name for one request: whatever is lost on the way, it is carried out once."""
+    """Return a new request ID. The master carries out requests with one ID only once."""
     return str(uuid.uuid4())
 
 
 def ask(given: Globals, request: messages.MasterRequest, wait_ms: int) -> messages.TableSummary:
-    """Ask for a change of one table; what is there then."""
+    """Send a request that changes one table; return the resulting table."""
     with open_cluster(given) as cluster:
         answer = cluster.ask_master(request, messages.Tables, timeout_s=wait_ms / 1000 + ASK_S)
     return answer.tables[0]
@@ -328,7 +330,7 @@ def where_to_cut(
     key_column: str | None,
     size_column: str | None,
 ) -> tuple[list[str], list[RegionSpec]]:
-    """Split keys, or whole regions with their sizes. Raises UsageFaultError, NotFoundError."""
+    """Return split keys, or whole regions with their sizes. Raise UsageFaultError, NotFoundError."""
     if split and (splits is not None or source is not None):
         raise UsageFaultError("--split, --splits and --from exclude each other")
     if split:
@@ -344,14 +346,14 @@ def where_to_cut(
 def region_specs(
     splits: Path | None, regions: int | None, source: Path | None, key_column: str | None, size_column: str | None
 ) -> list[RegionSpec]:
-    """The regions that the options of `rk table create` ask for. Raises UsageFaultError, NotFoundError."""
+    """Return the regions that the options of `rk table create` request. Raise UsageFaultError, NotFoundError."""
     if splits is not None:
         if regions is not None or source is not None:
             raise UsageFaultError("--splits and --regions/--from exclude each other")
         return _specs_of_file(splits)
     if source is None:
         if regions is not None and regions > 1:
-            raise UsageFaultError("--regions needs --from: a CSV file whose keys say where to cut")
+            raise UsageFaultError("--regions needs --from: a CSV file with the keys to split at")
         return [RegionSpec()]
     return specs_of_csv(source, regions or 1, key_column, size_column)
 
@@ -359,7 +361,7 @@ def region_specs(
 def specs_of_csv(
     source: Path, regions: int, key_column: str | None = None, size_column: str | None = None
 ) -> list[RegionSpec]:
-    """`regions` regions of nearly equal size, cut at keys that occur in `source`. Raises as `region_specs`."""
+    """Return `regions` regions of nearly equal size, split at keys of `source`. Raise as `region_specs`."""
     try:
         cut = split_evenly(read_keys(source, key_column=key_column, size_column=size_column), regions)
     except ValueError as error:
@@ -384,7 +386,7 @@ def _specs_of_file(path: Path) -> list[RegionSpec]:
 @global_options
 @click.pass_obj
 def list_(given: Globals, deleted: bool, bound: Bound) -> None:
-    """All tables: regions, how many are open, in transition, parked."""
+    """List all tables: regions, and how many of them are open, in transition, or parked."""
     if deleted:
         list_deleted(given)
         return
@@ -394,11 +396,11 @@ def list_(given: Globals, deleted: bool, bound: Bound) -> None:
         print_json(found.tables, cluster.as_of, bound, "tables")
         return
     output.console().print(summary(found) if found.tables else "no tables yet: rk table create NAME")
-    tell(cluster.as_of, bound)
+    print_age(cluster.as_of, bound)
 
 
 def summary(found: messages.Tables) -> Group:
-    """Tables as people read them."""
+    """Return the printed list of tables."""
     rows = [
         (
             one.table.name,
@@ -425,9 +427,9 @@ def summary(found: messages.Tables) -> Group:
 @global_options
 @click.pass_obj
 def show(given: Globals, name: str, limit: int, start_key: str, bound: Bound) -> None:
-    """The table NAME (or its id): its schema, how its keys are spread, and each region with its server.
+    """Show the table NAME (or its id): its schema, how its keys are spread, and each region with its server.
 
-    While it is ALTERING, how many of its replicas follow the latest schema.
+    Of an ALTERING table, also show how many replicas follow the latest schema.
     """
     with open_cluster(given, bound=bound) as cluster:
         found = describe_table(cluster, name, start_key, limit)
@@ -441,7 +443,7 @@ def show(given: Globals, name: str, limit: int, start_key: str, bound: Bound) ->
     for line in table_lines(found.table, counts[0] if counts else None):
         output.console().print(line, markup=False)
     output.console().print(regions_table(found, names))
-    tell(cluster.as_of, bound)
+    print_age(cluster.as_of, bound)
 
 
 #: The former name of `show`.
@@ -458,7 +460,7 @@ def storage_words(record: TableRecord) -> str:
 
 
 def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> list[str]:
-    """A table's record as people read it."""
+    """Return the lines that describe a table's record."""
     copies = storage_words(record) if record.is_tablet else f"replication {record.replication}"
     lines = [
         f"{record.name}  id {record.table_id}, {record.state}, {record.intent}, "
@@ -485,7 +487,7 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
 
 
 def regions_table(found: messages.Regions, names: Names) -> Group:
-    """Regions as people read them: one line per replica."""
+    """Return the printed list of regions: one line per replica."""
     rows = []
     for status in found.regions:
         for replica in status.replicas:
@@ -526,7 +528,7 @@ def _transition(replica: messages.ReplicaStatus, names: Names) -> str:
 
 
 def every_region(cluster: Cluster, table_name: str | None = None) -> list[messages.Regions]:
-    """All regions of one table, or of all tables. Raises NotFoundError for an unknown table."""
+    """Return all regions of one table, or of all tables. Raise NotFoundError for an unknown table."""
     if table_name is not None:
         wanted = [table_name]
     else:
@@ -535,7 +537,7 @@ def every_region(cluster: Cluster, table_name: str | None = None) -> list[messag
 
 
 def describe_table(cluster: Cluster, name: str, start_key: str = "", limit: int = 0) -> messages.Regions:
-    """A table's regions from `start_key` on, asked for in pages: one answer has to fit into one frame."""
+    """Return a table's regions from `start_key` on. Request them in pages, since one answer must fit one frame."""
     found: list[messages.RegionStatus] = []
     while True:
         wanted = min(_PAGE, limit - len(found)) if limit else _PAGE
@@ -547,7 +549,7 @@ def describe_table(cluster: Cluster, name: str, start_key: str = "", limit: int 
 
 
 def list_deleted(given: Globals) -> None:
-    """Deleted tables that have rows on disk, from the store."""
+    """List the deleted tables that have rows on disk."""
     with open_cluster(given) as cluster:
         found = [one for one in cluster.tables() if one.state is TableState.REMOVED and not one.purged_ms]
     if given.json:
@@ -560,12 +562,12 @@ def list_deleted(given: Globals) -> None:
 
 
 def fate(table: TableRecord, now_ms: int) -> str:
-    """Return what becomes of the rows of a deleted table."""
+    """Return when the rows of a deleted table are removed."""
     if table.purging_ms:
         return "are being removed"
     if not table.finished_ms:
         return "kept; regions are being closed"
     if not table.purge_at_ms:
-        return "kept until a master has begun to count"
+        return "kept until a master has set the time of removal"
     left_s = (table.purge_at_ms - now_ms) // 1000
     return f"kept for {left_s} s more" if left_s > 0 else "are about to be removed"

@@ -1,1 +1,1 @@
-"""What every command shares: options, connections, names, output, errors."""
+"""Shared by all commands: options, connections, names, output, errors."""

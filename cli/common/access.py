@@ -1,9 +1,8 @@
-"""How commands and daemons get into a store that asks for more than an address: TLS, a digest credential, SASL.
+"""Connection settings for a store with TLS, digest credentials or SASL.
 
-Every setting (`cli.common.options.SETTINGS`) is an option `--store-NAME` and a variable RK_STORE_NAME, alike for
-every command
-and daemon that connects to a store. A credential is `USER:PASSWORD`, or `@FILE` with that in the file's first line:
-`ps` shows command lines to everybody. An option beats its variable.
+Every setting (`cli.common.options.SETTINGS`) is an option `--store-NAME` and a variable RK_STORE_NAME, with the same
+meaning for every command and daemon that connects to a store. A credential is `USER:PASSWORD`, or `@FILE` with the
+credential in the file's first line, because `ps` shows command lines to every user. An option overrides its variable.
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ from cli.common.options import SETTINGS, Globals, variable_of
 from coord.client.access import StoreAccess
 from coord.errors import ConfigError
 
-#: How long a port that is looked at may take to answer.
+#: Time limit of a probe of one port.
 PROBE_S: Final = 1.0
-#: How kazoo comes back to a store that was away, in seconds: its own pauses would double up to a minute.
+#: kazoo's reconnection to a store that was down, in seconds; by default its pauses double up to a minute.
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
 _FILES: Final = frozenset({"store-tls-ca", "store-tls-cert", "store-tls-key"})
 _YES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
 def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> StoreAccess:
-    """What options (by name, as in SETTINGS) and environment say. Raises UsageFaultError that names the setting."""
+    """Return the settings of options (by name, as in SETTINGS) and environment. Raise UsageFaultError naming the
+    setting."""
     known = os.environ if environment is None else environment
     values: dict[str, str] = {}
     for option, _, _ in SETTINGS:
@@ -55,17 +55,17 @@ def read_access(given: Mapping[str, str], environment: Mapping[str, str] | None 
 
 
 def store_access(given: Globals) -> StoreAccess:
-    """Return the connection settings that options and environment name. Raises UsageFaultError."""
+    """Return the connection settings that options and environment name. Raise UsageFaultError."""
     return read_access(given.store_settings)
 
 
 def as_variables(given: Mapping[str, str]) -> dict[str, str]:
-    """Given options as environment variables, for daemons that are started: their command lines show no secret."""
+    """Return the given options as environment variables for daemons: command lines must not show secrets."""
     return {variable_of(option): _absolute(option, value) for option, value in given.items() if value}
 
 
 def kazoo_options(access: StoreAccess) -> dict[str, Any]:
-    """Return the arguments of KazooClient. Raises ConfigError."""
+    """Return the arguments of KazooClient. Raise ConfigError."""
     acl = [ACL(line.perms, Id(line.scheme.decode(), line.id.decode())) for line in access.acl()]
     options: dict[str, Any] = {"default_acl": acl, "connection_retry": RECONNECT}
     if access.tls_ca is not None:
@@ -83,7 +83,7 @@ def kazoo_options(access: StoreAccess) -> dict[str, Any]:
 
 
 def connect(address: tuple[str, int], access: StoreAccess, timeout_s: float) -> socket.socket:
-    """A socket to a node, by TLS where that is spoken. Raises OSError (ssl.SSLError is one), ConfigError."""
+    """Return a socket to a node, with TLS if configured. Raise OSError (such as ssl.SSLError), ConfigError."""
     context = access.tls_context()
     plain = socket.create_connection(address, timeout=timeout_s)
     if context is None:
@@ -96,24 +96,27 @@ def connect(address: tuple[str, int], access: StoreAccess, timeout_s: float) -> 
 
 
 def misfit(address: tuple[str, int], access: StoreAccess) -> tuple[str, str]:
-    """(what does not fit between this port and the way we come, what to do); two empty texts if nothing is found."""
+    """Return what prevents a connection to this port, and a hint; two empty texts if nothing was found."""
     where = f"{address[0]}:{address[1]}"
     try:
         if access.tls_ca is None:
             if _speaks_tls(address):
-                return f"{where} speaks TLS, and we do not", f"Give {_named('store-tls-ca')}, or another port."
+                return (
+                    f"{where} speaks TLS, but this command does not",
+                    f"Give {_named('store-tls-ca')}, or another port.",
+                )
             return "", ""
         with connect(address, access, PROBE_S) as sock:
-            # A server that wants a certificate says so only when the handshake is over for us.
+            # A server that requires a certificate reports this only after the client's handshake.
             sock.sendall(b"ruok")
             sock.recv(1)
     except ssl.SSLCertVerificationError as error:
         if "hostname" in error.verify_message.lower() or "ip address" in error.verify_message.lower():
-            hint = "Give the name that is in it, or --store-tls-host-check no if names do not matter there."
-            return f"the certificate of {where} is for another host: {error.verify_message}", hint
+            hint = "Connect with a name in the certificate, or with --store-tls-host-check no."
+            return f"the certificate of {where} names another host: {error.verify_message}", hint
         return (
-            f"the certificate of {where} is not from {access.tls_ca}: {error.verify_message}",
-            f"{_named('store-tls-ca')} names the file with the authority that issued it.",
+            f"the certificate of {where} was not issued by {access.tls_ca}: {error.verify_message}",
+            f"{_named('store-tls-ca')} must name the file with the authority that issued it.",
         )
     except ssl.SSLError as error:
         return _of_tls_fault(where, error, access)
@@ -131,19 +134,19 @@ def misfit(address: tuple[str, int], access: StoreAccess) -> tuple[str, str]:
 def _of_tls_fault(where: str, error: ssl.SSLError, access: StoreAccess) -> tuple[str, str]:
     reason = (error.reason or str(error)).upper()
     if "WRONG_VERSION" in reason or "UNEXPECTED_EOF" in reason or "RECORD_LAYER" in reason:
-        return f"{where} does not speak TLS", "Give the store's secure port, or leave the TLS options away."
+        return f"{where} does not speak TLS", "Give the store's secure port, or omit the TLS options."
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
-        return f"{where} wants a certificate of ours", f"Give {_named('store-tls-cert')} and its key."
+        return f"{where} requires a client certificate", f"Give {_named('store-tls-cert')} and its key."
     if "UNKNOWN_CA" in reason or "ALERT" in reason:
         return (
-            f"{where} refuses the certificate {access.tls_cert}: {reason.replace('_', ' ').lower()}",
+            f"{where} rejected the certificate {access.tls_cert}: {reason.replace('_', ' ').lower()}",
             "It must be issued by an authority that the store trusts (--tls-ca of its nodes), and be valid.",
         )
-    return f"no TLS with {where}: {reason.replace('_', ' ').lower()}", ""
+    return f"TLS with {where} failed: {reason.replace('_', ' ').lower()}", ""
 
 
 def _speaks_tls(address: tuple[str, int]) -> bool:
-    """Whether the port answers the beginning of a handshake with TLS; nobody is trusted by that."""
+    """Return True if the port answers the start of a handshake with TLS. The certificate is not checked."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -165,7 +168,7 @@ def _path(values: Mapping[str, str], option: str) -> Path | None:
         return None
     path = Path(values[option]).expanduser()
     if not path.is_file():
-        raise UsageFaultError(f"{_named(option)}: there is no file {path}")
+        raise UsageFaultError(f"{_named(option)}: file {path} does not exist")
     return path
 
 
@@ -181,12 +184,14 @@ def _credential(values: Mapping[str, str], option: str) -> str:
         text = lines[0].strip() if lines else ""
     user, colon, password = text.partition(":")
     if option in values and not (user and colon and password):
-        raise UsageFaultError(f"{_named(option)} is not USER:PASSWORD, nor a file with that in its first line")
+        raise UsageFaultError(
+            f"{_named(option)} is neither USER:PASSWORD nor a file with USER:PASSWORD in its first line"
+        )
     return text
 
 
 def _absolute(option: str, value: str) -> str:
-    """Daemons may stand in another directory."""
+    """Make paths absolute: a daemon may have another working directory."""
     if value.startswith("@"):
         return f"@{Path(value[1:]).expanduser().absolute()}"
     return (

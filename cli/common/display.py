@@ -1,6 +1,6 @@
-"""How `rk up` shows what happens: live bars at a terminal, plain lines in a pipe, NDJSON for programs.
+"""Progress of `rk up`: live bars on a terminal, plain lines in a pipe, NDJSON for programs.
 
-A start is a row of phases, each with a title, perhaps a count that grows to a total, and the seconds it took. At most
+A start is a sequence of phases. Each has a title, an optional count that grows to a total, and its duration. At most
 one phase is open at a time.
 """
 
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from cli.common import output
 
-#: A plain line tells of progress each time another such share of the total is done.
+#: A plain line is printed each time another such share of the total is done.
 _PLAIN_STEP: Final = 0.25
 
 
@@ -31,7 +31,7 @@ class PhaseTime(msgspec.Struct):
 
 
 class Display:
-    """Keeps the phases' times; the subclasses show them."""
+    """Records the phases' durations; subclasses show them."""
 
     def __init__(self) -> None:
         self.phases: list[PhaseTime] = []
@@ -39,18 +39,18 @@ class Display:
         self._began_s = 0.0
 
     def begin(self, name: str, title: str, total: int = 0) -> None:
-        """Open the phase `name`; `title` is what it is called for people. `total` 0: nothing to count."""
+        """Open the phase `name` with the title `title`. `total` 0: nothing to count."""
         assert not self._name, f"phase {self._name} is still open"
         self._name = name
         self._began_s = time.monotonic()
         self._show_begin(title, total)
 
     def update(self, done: int, total: int, detail: str = "") -> None:
-        """The open phase has come this far."""
+        """Show the progress of the open phase."""
         self._show_update(done, total, detail)
 
     def end(self, detail: str = "") -> float:
-        """Close the phase; returns its seconds."""
+        """Close the phase and return its seconds."""
         seconds = time.monotonic() - self._began_s
         self.phases.append(PhaseTime(self._name, round(seconds, 3), detail))
         self._name = ""
@@ -58,11 +58,11 @@ class Display:
         return seconds
 
     def say(self, text: str, **fields: Any) -> None:
-        """A line that belongs to no phase; `fields` are its content for programs."""
+        """Print a line that belongs to no phase; `fields` are its content for programs."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing live is shown after this; lines still are. May be called twice."""
+        """Stop the live display; lines may still be printed. May be called twice."""
         self._name = ""
 
     def _show_begin(self, title: str, total: int) -> None:
@@ -94,12 +94,12 @@ class LiveDisplay(Display):
         self._progress.start()
 
     def say(self, text: str, **_fields: Any) -> None:
-        """Above the bars."""
+        """Print a line above the bars."""
         with output_may_fail():
             self.console.print(text, markup=False)
 
     def close(self) -> None:
-        """Leave the bars as they are."""
+        """Stop, and leave the bars as they are."""
         super().close()
         self._progress.stop()
 
@@ -119,7 +119,7 @@ class LiveDisplay(Display):
 
 
 class PlainDisplay(Display):
-    """One line for each thing that happens."""
+    """One line per event."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class PlainDisplay(Display):
         self._shown = ("", 0)
 
     def say(self, text: str, **_fields: Any) -> None:
-        """As it is."""
+        """Print the line unchanged."""
         with output_may_fail():
             self.console.print(text, markup=False)
 
@@ -138,7 +138,7 @@ class PlainDisplay(Display):
 
     def _show_update(self, done: int, total: int, detail: str) -> None:
         step = int(done / (total * _PLAIN_STEP)) if total else 0
-        words = detail.strip("0123456789 ")  # a count that goes up or down is no news by itself
+        words = detail.strip("0123456789 ")  # a changed count alone is not worth a line
         if (words, step) == self._shown:
             return
         self._shown = (words, step)
@@ -153,7 +153,7 @@ class JsonDisplay(Display):
     """NDJSON on standard output: `{"event": "phase", "name": …, "seconds": …}` and what `say` is given."""
 
     def say(self, text: str, **fields: Any) -> None:
-        """One line."""
+        """Print one line."""
         with output_may_fail():
             output.print_json_line({"event": "note", "text": text, **fields})
 
@@ -170,9 +170,9 @@ class JsonDisplay(Display):
 
 @contextlib.contextmanager
 def output_may_fail() -> Iterator[None]:
-    """Let a line be lost that standard output does not take, because it is a file on a full disk for instance.
+    """Ignore errors of standard output, for example a file on a full disk.
 
-    A reader that has gone is another matter: BrokenPipeError ends `rk` as it ends other commands.
+    BrokenPipeError is raised: it ends `rk` as it ends other commands.
     """
     try:
         yield
@@ -183,7 +183,7 @@ def output_may_fail() -> Iterator[None]:
 
 
 def choose(*, as_json: bool) -> Display:
-    """The display that fits standard output."""
+    """Return the display that fits standard output."""
     if as_json:
         return JsonDisplay()
     if sys.stdout.isatty():

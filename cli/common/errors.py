@@ -1,13 +1,13 @@
-"""What can go wrong for the person at the terminal: one clear line each, and the exit status that scripts read.
+"""Errors for the user: one clear line each, and the exit status for scripts.
 
 Exit statuses (also in `rk --help`):
 
-    0    done; a check or drill held
-    1    a check or drill did not hold, or the cluster refused the request
+    0    success; a check or drill passed
+    1    a check or drill failed, or the cluster rejected the request
     2    the command line is wrong
-    3    nothing answers at the address given
-    4    the thing named does not exist
-    70   a fault of rk itself (RK_DEBUG=1 shows the traceback)
+    3    nothing answers at the given address
+    4    the named object does not exist
+    70   internal error of rk (RK_DEBUG=1 shows the traceback)
     130  interrupted
 """
 
@@ -25,7 +25,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class CliError(Exception):
-    """A failure that the user can act on: what happened and where, then the way out.
+    """A failure that the user can act on: what happened and where, then a remedy.
 
     `message` is one line; `hint` is the line below it, a command where possible.
     """
@@ -39,18 +39,18 @@ class CliError(Exception):
 
 
 class UnreachableError(CliError):
-    """Nothing answers at an address."""
+    """Raised if nothing answers at an address."""
 
     exit_code = EXIT_UNREACHABLE
 
 
 class NotFoundError(CliError):
-    """A table, region or server of that name is not there."""
+    """Raised if a named table, region or server does not exist."""
 
     exit_code = EXIT_NOT_FOUND
 
 
 class UsageFaultError(CliError):
-    """The options contradict each other or the machine: nothing was started or changed."""
+    """Raised if the options contradict each other or the machine; nothing was started or changed."""
 
     exit_code = EXIT_USAGE

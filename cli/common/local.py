@@ -1,15 +1,15 @@
-"""A cluster on this machine: which daemons it has, on which ports, with which command lines, and the file that says so.
+"""A cluster on this machine: its daemons, ports and command lines, and the file that describes them.
 
     <data-dir>/
-      cluster.json      what runs, for every other `rk` command (written by `rk up`; kept after it ends)
-      store-auth        super's credential for the store, made by `rk up`; mode 0600
+      cluster.json      what runs, for other `rk` commands (written by `rk up`; kept after its end)
+      store-auth        super's credential for the store, created by `rk up`; mode 0600
       up.lock           held by the one `rk up` that may use this directory
-      control.sock      where that `rk up` takes requests (cli/up/control.py)
+      control.sock      requests to that `rk up` (cli/up/control.py)
       logs/NAME.log     output of each daemon
       NAME/             each daemon's own data: store-1, master-1, server-1, …
       shared/           what region servers share: the regions' data
 
-Ports lie at fixed distances from the base, so that the addresses of a cluster are known before it has ever run:
+Ports have fixed distances from the base, so the addresses of a cluster are known before its first start:
 
     base +1…   store, clients      base+31…  masters, RPC       base+51…  region servers, RPC
     base+11…   store, peers        base+41…  masters, admin     base+71…  region servers, admin
@@ -38,11 +38,11 @@ CONTROL_FILE: Final = "control.sock"
 SUPER_FILE: Final = "store-auth"
 FORMAT_VERSION: Final = 1
 
-#: How many of each the port plan has room for.
+#: Limits of the port plan.
 STORE_NODES_MAX: Final = 9
 MASTERS_MAX: Final = 9
 SERVERS_MAX: Final = 19
-#: Highest offset in use; the whole range must lie below 65536.
+#: Highest offset in use; all ports must be below 65536.
 _SPAN: Final = 71 + SERVERS_MAX
 
 STORE: Final = "store"
@@ -51,7 +51,7 @@ SERVER: Final = "server"
 
 
 class Daemon(msgspec.Struct):
-    """One process of the cluster. `peer` is a store node's address for its peers, else empty; `pid` 0: not running."""
+    """One process of the cluster. `peer`: a store node's address for its peers, else empty; `pid` 0: not running."""
 
     name: str
     role: str
@@ -64,7 +64,7 @@ class Daemon(msgspec.Struct):
     pid: int = 0
 
     def ports(self) -> list[tuple[int, str]]:
-        """Every port this daemon listens on, with what for."""
+        """Return every port of this daemon with its use."""
         uses = [
             (self.address, "client port" if self.role == STORE else "RPC port"),
             (self.peer, "peer port"),
@@ -78,33 +78,33 @@ class LocalCluster(msgspec.Struct):
 
     store: str
     root: str
-    #: True when `store` is somebody else's: this cluster then has no store nodes of its own.
+    #: True if the store is not run by this cluster.
     outside: bool
     base_port: int
     coord: list[Daemon]
     masters: list[Daemon]
     servers: list[Daemon]
-    #: Process that supervises the daemons; 0 once it has ended in an orderly way.
+    #: Process that supervises the daemons; 0 after an orderly end.
     supervisor_pid: int = 0
-    #: Where its masters have bulk plans made; empty: on this machine.
+    #: Where the masters compute bulk plans; empty: on this machine.
     spark_master: str = ""
     spark_conf: list[str] = []
-    #: Seconds for Spark; 0: the masters' own default.
+    #: Time limit of Spark in seconds; 0: the masters' default.
     plan_deadline_s: float = 0.0
-    #: Bounds on the making of regions (`rk master run --create-timeout-s --replacements-max`); 0 and None: the masters'
-    #: own defaults.
+    #: Limits of the creation of regions (`rk master run --create-timeout-s --replacements-max`); 0 and None: the
+    #: masters' defaults.
     create_timeout_s: float = 0.0
     replacements_max: int | None = None
-    #: Whether a start has gone through all its phases: its table is there.
+    #: Whether a start has completed all phases, including the table.
     has_been_up: bool = False
     format_version: int = FORMAT_VERSION
 
     def daemons(self) -> list[Daemon]:
-        """All of them, in the order in which they start."""
+        """Return all daemons in the order of their start."""
         return [*self.coord, *self.masters, *self.servers]
 
     def daemon(self, name: str) -> Daemon:
-        """The daemon of that name. Raises KeyError."""
+        """Return the daemon with this name. Raise KeyError."""
         for one in self.daemons():
             if one.name == name:
                 return one
@@ -112,7 +112,7 @@ class LocalCluster(msgspec.Struct):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Shape of the cluster that `rk up` was asked for."""
+    """Shape of the cluster that `rk up` starts."""
 
     store_nodes: int
     masters: int
@@ -131,9 +131,9 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def design(shape: Shape, data_dir: Path) -> LocalCluster:
-    """Lay out the cluster of that shape below `data_dir`; touches nothing.
+    """Return the layout of a cluster with this shape below `data_dir`; nothing is written.
 
-    Raises UsageFaultError when the shape cannot be had.
+    Raise UsageFaultError for an impossible shape.
     """
     _check_shape(shape)
 
@@ -183,7 +183,7 @@ def _check_shape(shape: Shape) -> None:
             raise UsageFaultError(f"{option} {value} is outside 1 to {most}")
     if shape.store_nodes % 2 == 0 and not shape.outside_store:
         raise UsageFaultError(
-            f"--store-nodes {shape.store_nodes}: an even number survives no more failures than one node less",
+            f"--store-nodes {shape.store_nodes}: an even number of nodes tolerates no more failures than one node less",
             f"Use {shape.store_nodes - 1} or {shape.store_nodes + 1}.",
         )
     if not 1024 <= shape.base_port <= 65535 - _SPAN:
@@ -191,7 +191,7 @@ def _check_shape(shape: Shape) -> None:
 
 
 def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[str]:
-    """The command that runs `daemon` in the foreground."""
+    """Return the command that runs `daemon` in the foreground."""
     start = [sys.executable, "-P", "-m", "cli"]
     common = ["--data-dir", daemon.data_dir, "--admin-address", daemon.admin]
     if daemon.role == STORE:
@@ -226,7 +226,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
 
 
 def make_super(data_dir: Path) -> str:
-    """Super's credential of the store in `data_dir`, `USER:PASSWORD`; made at the first call. Raises CliError."""
+    """Return super's credential of the store in `data_dir`, `USER:PASSWORD`; create it if missing. Raise CliError."""
     known = read_super(data_dir)
     if known:
         return known
@@ -237,12 +237,12 @@ def make_super(data_dir: Path) -> str:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
             file.write(made + "\n")
     except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}", "Give a --data-dir that you may write.") from error
+        raise CliError(f"cannot write {path}: {error.strerror}", "Give a writable --data-dir.") from error
     return made
 
 
 def read_super(data_dir: Path) -> str:
-    """Super's credential of the store in `data_dir`; "" when it has none, or it is not ours to read."""
+    """Return super's credential of the store in `data_dir`; "" if it is missing or unreadable."""
     try:
         return (data_dir / SUPER_FILE).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -256,14 +256,14 @@ def digest_of(credential: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Environment of the daemons: they find this very code wherever the user stands, and log without delay."""
+    """Return the daemons' environment: this checkout's code, and unbuffered logs."""
     here = str(Path(__file__).resolve().parent.parent.parent)
     known = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{known}" if known else here, "PYTHONUNBUFFERED": "1"}
 
 
 def local_cluster_id(cluster: LocalCluster) -> str:
-    """Return the cluster's id as its region servers have noted it; "" if none of them has joined it yet."""
+    """Return the cluster's id as its region servers have recorded it; "" if no server has joined it yet."""
     for daemon in cluster.servers:
         with contextlib.suppress(OSError, ValueError):
             noted = msgspec.json.decode((Path(daemon.data_dir) / "instance.json").read_bytes(), type=_Noted)
@@ -273,13 +273,13 @@ def local_cluster_id(cluster: LocalCluster) -> str:
 
 
 class _Noted(msgspec.Struct):
-    """Return the cluster id in a region server's instance.json (`regionserver/session/instance.py`)."""
+    """The cluster id in a region server's instance.json (`regionserver/session/instance.py`)."""
 
     cluster_id: str = ""
 
 
 def write_cluster(cluster: LocalCluster, data_dir: Path) -> None:
-    """Replace cluster.json atomically: a reader sees the old or the new one, never half."""
+    """Replace cluster.json atomically: a reader sees the old or the new one."""
     path = data_dir / CLUSTER_FILE
     temporary = path.with_suffix(".tmp")
     try:
@@ -292,9 +292,9 @@ def write_cluster(cluster: LocalCluster, data_dir: Path) -> None:
 
 
 def read_cluster(data_dir: Path) -> LocalCluster | None:
-    """Return the cluster that runs, or ran last, in `data_dir`; None if there never was one.
+    """Return the cluster that runs, or ran last, in `data_dir`; None without one.
 
-    Raises CliError when the file is there and cannot be understood.
+    Raise CliError if the file cannot be decoded.
     """
     path = data_dir / CLUSTER_FILE
     try:
@@ -313,7 +313,7 @@ def read_cluster(data_dir: Path) -> LocalCluster | None:
 
 
 def require_cluster(data_dir: Path) -> LocalCluster:
-    """As `read_cluster`, and a directory without a cluster is an error that says how to get one."""
+    """Return the cluster as `read_cluster` does; raise CliError with a hint if there is none."""
     cluster = read_cluster(data_dir)
     if cluster is None:
         raise CliError(

@@ -1,6 +1,6 @@
-"""Which region or table somebody means, from the store alone: it works while no master is active.
+"""Find the region or table that a text names, from the store alone: works without an active master.
 
-A region is named by its id, by the beginning of its id if that fits one region only, or by `TABLE:KEY`.
+A region is named by its id, by a unique prefix of its id, or by `TABLE:KEY`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ _EXAMPLES: Final = 3
 
 
 class FoundRegion(NamedTuple):
-    """A region and its table; None for a table whose record is gone."""
+    """A region and its table; None for a table whose record was deleted."""
 
     region: RegionRecord
     table: TableRecord | None
 
 
 def region_in_store(cluster: Cluster, text: str) -> FoundRegion:
-    """The region that `text` names. Raises NotFoundError, or CliError when several fit or its record is gone."""
+    """Return the region that `text` names. Raise NotFoundError, or CliError if several match or its record was
+    deleted."""
     tables = {one.table_id: one for one in cluster.tables()}
     table_name, colon, key = text.partition(":")
     if colon:
@@ -34,25 +35,25 @@ def region_in_store(cluster: Cluster, text: str) -> FoundRegion:
         for region in regions_of(cluster, table.table_id):
             if region.contains(placed):
                 return FoundRegion(region, table)
-        raise NotFoundError(f"no region of {table.name} holds {key!r}: there is a hole", "`rk fsck` tells more.")
+        raise NotFoundError(f"no region of {table.name} contains {key!r}: there is a hole", "`rk fsck` shows more.")
     fits = region_ids(cluster, text)
     if text in (region_id for _, region_id in fits):
         fits = [one for one in fits if one[1] == text]
     if not fits:
-        raise NotFoundError(f"no region {text!r}, nor a table of that name", _HINT)
+        raise NotFoundError(f"no region and no table {text!r}", _HINT)
     if len(fits) > 1:
         names = ", ".join(region_id for _, region_id in fits[:_EXAMPLES])
-        raise CliError(f"{text!r} fits {len(fits)} regions: {names}, …", "Give more of the id, or TABLE:KEY.")
+        raise CliError(f"{text!r} matches {len(fits)} regions: {names}, …", "Give more of the id, or TABLE:KEY.")
     [(table_id, region_id)] = fits
     path = cluster.layout.region(table_id, region_id)
     data = cluster.get(path)
     if data is None:
-        raise NotFoundError(f"region {region_id} is gone", _HINT)
+        raise NotFoundError(f"region {region_id} was deleted", _HINT)
     return FoundRegion(decode_region(data, path), tables.get(table_id))
 
 
 def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:
-    """(table id, region id) of every region whose id begins so, in order."""
+    """Return (table id, region id) of every region whose id has the prefix, in order."""
     layout = cluster.layout
     return [
         (table_id, region_id)
@@ -63,13 +64,13 @@ def region_ids(cluster: Cluster, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def regions_of(cluster: Cluster, table_id: str) -> list[RegionRecord]:
-    """A table's regions by start key."""
+    """Return a table's regions by start key."""
     found = cluster.records(cluster.layout.table_regions(table_id), decode_region)
     return sorted((one for one in found.values() if not one.is_replaced), key=lambda one: one.start_key)
 
 
 def table_of(tables: dict[str, TableRecord], name: str) -> TableRecord:
-    """The table of that name or id. Raises NotFoundError naming those there are."""
+    """Return the table with this name or id. Raise NotFoundError that lists the tables."""
     found = table_named(tables, name)
     if found is None:
         known = ", ".join(sorted(one.name for one in tables.values() if one.state is not TableState.REMOVED))
@@ -78,8 +79,11 @@ def table_of(tables: dict[str, TableRecord], name: str) -> TableRecord:
 
 
 def table_named(tables: dict[str, TableRecord], name: str) -> TableRecord | None:
-    """The table of that id or name; a name that was used before is that of the table which has it now, or had it last
-    (the records of deleted tables are kept, MD-06)."""
+    """Return the table with this id or name, or None.
+
+    The records of deleted tables are kept (MD-06). A name that was used several times means the present table, or the
+    latest one.
+    """
     fits = [one for one in tables.values() if name in (one.name, one.table_id)]
     return max(
         fits,

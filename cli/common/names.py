@@ -1,4 +1,4 @@
-"""What people call servers and masters: `server-2` in a local cluster, else `host:port`; and whom they mean by it."""
+"""Names of servers and masters for people: `server-2` in a local cluster, else `host:port`; and the reverse lookup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UUID_SHOWN = 8
 
 
 class Names:
-    """Short names for the servers of one cluster, live ones and those that are gone."""
+    """Short names for the servers of one cluster, including servers that are gone."""
 
     def __init__(self, servers: Sequence[ServerRecord], local: LocalCluster | None) -> None:
         self._servers = list(servers)
@@ -22,52 +22,52 @@ class Names:
         self._by_uuid = {server.uuid: self.of_address(server.host, server.port) for server in servers}
 
     def learn(self, server: ServerRecord) -> None:
-        """A server has appeared."""
+        """Add a server that has registered."""
         self._servers = [one for one in self._servers if one.uuid != server.uuid] + [server]
         self._by_uuid[server.uuid] = self.of_address(server.host, server.port)
 
     def remember(self, uuid: str, address: str) -> None:
-        """A server or master that is not known to be alive was at `address`."""
+        """Add a server or master that is not known to be alive and had `address`."""
         host, _, port = address.rpartition(":")
         if uuid not in self._by_uuid and port.isdigit():
             self._by_uuid[uuid] = self.of_address(host, int(port))
 
     def uuids(self, text: str) -> list[str]:
-        """Uuids of everything known by that name, or whose uuid begins so; live or not."""
+        """Return the uuids with this name or uuid prefix, live or not."""
         return sorted(uuid for uuid, name in self._by_uuid.items() if text == name or (text and uuid.startswith(text)))
 
     def in_text(self, text: str) -> str:
-        """A sentence with names in place of uuids."""
+        """Replace the uuids in a text by names."""
         for uuid, name in self._by_uuid.items():
             if uuid in text:
                 text = re.sub(rf"{re.escape(uuid)}(@\d+)?", name, text)
         return text
 
     def by_address(self) -> dict[str, str]:
-        """Names of a local cluster's daemons by address."""
+        """Return the names of a local cluster's daemons by address."""
         return dict(self._local)
 
     def of_address(self, host: str, port: int) -> str:
-        """`server-2`, or `host:port` outside a local cluster."""
+        """Return `server-2`, or `host:port` outside of a local cluster."""
         address = f"{host}:{port}"
         return self._local.get(address, address)
 
     def of_master(self, master: MasterRecord) -> str:
-        """`master-1`, or `host:port`."""
+        """Return `master-1`, or `host:port`."""
         return self.of_address(master.host, master.port)
 
     def of_uuid(self, uuid: str) -> str:
-        """Name of the server with that uuid; the uuid's beginning for one that was never seen alive."""
+        """Return the name of the server with this uuid; a prefix of the uuid if it was never seen alive."""
         return self._by_uuid.get(uuid, uuid[:_UUID_SHOWN])
 
     def of(self, incarnation: Incarnation | None) -> str:
-        """Name of a server's incarnation; "" for none."""
+        """Return the name of a server's incarnation; "" for None."""
         return "" if incarnation is None else self.of_uuid(incarnation.uuid)
 
     def find(self, text: str) -> ServerRecord:
-        """The live server meant by a name, `host:port`, or the beginning of a uuid.
+        """Return the live server with this name, `host:port`, or uuid prefix.
 
-        Raises NotFoundError naming the live ones, CliError when several fit.
+        Raise NotFoundError that lists the live servers, CliError if several match.
         """
         fits = [
             one
@@ -79,4 +79,4 @@ class Names:
         live = ", ".join(sorted(self._by_uuid[one.uuid] for one in self._servers)) or "none"
         if not fits:
             raise NotFoundError(f"no live server {text!r}", f"Live servers: {live}.")
-        raise CliError(f"{text!r} fits {len(fits)} servers", "Give more of the uuid, or host:port.")
+        raise CliError(f"{text!r} matches {len(fits)} servers", "Give more of the uuid, or host:port.")

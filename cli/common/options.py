@@ -1,14 +1,15 @@
-"""The options every command shares, accepted before or after any subcommand.
+"""Options that every command shares, accepted before or after any subcommand.
 
-`rk --json status`, `rk status --json` and `rk table --json list` mean the same: each level of the command line writes
-what it was given into the one `Globals` object of the invocation, so the innermost value wins. The environment is
-looked at last, in `Globals.explicit_store`: RK_STORE must not beat a `--store` given before the subcommand.
+`rk --json status`, `rk status --json` and `rk table --json list` are equivalent. Each level of the command line
+writes its
+values into the one `Globals` object of the invocation, so the innermost value wins. The environment is read last, in
+`Globals.explicit_store`: RK_STORE must not override a `--store` given before the subcommand.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,15 +23,15 @@ CLUSTER_VARIABLE: Final = "RK_CLUSTER_ID"
 DEFAULT_DATA_DIR: Final = "./rk-data"
 DEFAULT_ROOT: Final = "/regionkeeper"
 
-#: Spelling of a store that `rk up` does not run itself: Apache ZooKeeper, or another cluster's store.
+#: Prefix of a store that `rk up` does not run itself: Apache ZooKeeper, or another cluster's store.
 OUTSIDE_PREFIX: Final = "zk://"
 
 _CREDENTIAL: Final = "USER:PASSWORD|@FILE"
-#: How to get into the store (cli/common/access.py): option, what it takes, what it is for.
+#: Connection settings for the store (cli/common/access.py): option, metavar, help.
 SETTINGS: Final = (
-    ("store-tls-ca", "PEM", "Connect to the store by TLS; this is who issued its certificate."),
-    ("store-tls-cert", "PEM", "The certificate to show the store, if it asks for one."),
-    ("store-tls-key", "PEM", "Its key, if that is not in the same file."),
+    ("store-tls-ca", "PEM", "Connect to the store with TLS; file with the authority that issued its certificate."),
+    ("store-tls-cert", "PEM", "Client certificate, if the store requires one."),
+    ("store-tls-key", "PEM", "Key of the client certificate, if it is in another file."),
     ("store-tls-host-check", "yes|no", "Whether the store's certificate must name the host.  [default: yes]"),
     ("store-auth", _CREDENTIAL, "Digest credential for the store's access lists."),
     ("store-sasl", _CREDENTIAL, "SASL DIGEST-MD5 credential for the store."),
@@ -40,7 +41,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def variable_of(option: str) -> str:
-    """The environment variable of an option: RK_STORE_AUTH of store-auth."""
+    """Return the environment variable of an option: RK_STORE_AUTH for store-auth."""
     return "RK_" + option.replace("-", "_").upper()
 
 
@@ -54,55 +55,57 @@ class Globals:
         self.data_dir: str | None = None
         self.root: str | None = None
         self.json: bool = False
-        #: Given settings of SETTINGS, by option.
+        #: Given values of SETTINGS, by option.
         self.store_settings: dict[str, str] = {}
 
     @property
     def data_path(self) -> Path:
-        """The local cluster's directory, absolute."""
+        """Return the local cluster's directory as an absolute path."""
         return Path(self.data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
 
     @property
     def root_path(self) -> str:
-        """The znode below which the cluster lives, without a trailing slash."""
+        """Return the root znode of the cluster, without a trailing slash."""
         root = (self.root or DEFAULT_ROOT).rstrip("/")
         if not root.startswith("/"):
             raise UsageFaultError(
-                f"--root {self.root!r} is no znode path", "Give a path that begins with a slash, as /regionkeeper."
+                f"--root {self.root!r} is not a znode path",
+                "Give a path that begins with a slash, such as /regionkeeper.",
             )
         return root
 
     def explicit_store(self) -> str | None:
-        """The store named by --store or RK_STORE as `host:port,…`; None when only --data-dir can tell.
+        """Return the store of --store or RK_STORE as `host:port,…`; None if only --data-dir determines it.
 
-        A --data-dir that was given beats RK_STORE, as any option beats the environment.
+        A given --data-dir overrides RK_STORE, as every option overrides the environment.
         """
         given = self.store or (os.environ.get(STORE_VARIABLE) if self.data_dir is None else None)
         return parse_hosts(given) if given else None
 
     def master_addresses(self) -> list[str]:
-        """The masters named by --masters or RK_MASTERS; none: they are found by the store. Raises UsageFaultError."""
+        """Return the masters of --masters or RK_MASTERS; []: the store knows them. Raise UsageFaultError."""
         given = self.masters or (os.environ.get(MASTERS_VARIABLE) if self.data_dir is None else None)
         return [] if not given else parse_addresses(given, "master", "--masters 127.0.0.1:21831,127.0.0.1:21832")
 
     def cluster_named(self) -> str:
-        """The id of the cluster named by --cluster-id or RK_CLUSTER_ID, "" for neither."""
+        """Return the cluster id of --cluster-id or RK_CLUSTER_ID, or ""."""
         return self.cluster_id or os.environ.get(CLUSTER_VARIABLE, "")
 
     def for_daemons(self) -> dict[str, object]:
-        """The given values as defaults of `rk coord|master|server run`, which declare these options themselves."""
+        """Return the given values as defaults of `rk coord|master|server run`, which declare these options
+        themselves."""
         values = {"store": self.store, "data_dir": self.data_dir, "root": self.root}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def parse_hosts(text: str) -> str:
-    """`zk://a:1,b:2` or `a:1,b:2` as `a:1,b:2`; raises UsageFaultError that names the part that is wrong."""
+    """Return `zk://a:1,b:2` or `a:1,b:2` as `a:1,b:2`. Raise UsageFaultError that names the wrong part."""
     hosts = text.removeprefix(OUTSIDE_PREFIX).strip().rstrip("/")
     return ",".join(parse_addresses(hosts, "store", "--store 127.0.0.1:21801,127.0.0.1:21802"))
 
 
 def parse_addresses(text: str, what: str, example: str) -> list[str]:
-    """`a:1,b:2` as its parts; raises UsageFaultError that names the part that is wrong."""
+    """Return the parts of `a:1,b:2`. Raise UsageFaultError that names the wrong part."""
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
         if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
@@ -123,18 +126,25 @@ def _remember_setting(context: click.Context, parameter: click.Parameter, value:
         context.ensure_object(Globals).store_settings[parameter.name.replace("_", "-")] = value
 
 
-def access_options(command: _Command) -> _Command:
-    """Let a command accept the settings of SETTINGS; `Globals.access` has what they say."""
-    for option, takes, text in reversed(SETTINGS):
-        also = ["--auth"] if option == "store-auth" else []
-        names = [f"--{option}", *also, option.replace("-", "_")]
-        decorate = click.option(*names, metavar=takes, expose_value=False, callback=_remember_setting, help=text)
+def apply_options(command: _Command, decorators: Iterable[Callable[[Any], Any]]) -> _Command:
+    """Return `command` with options in the order of `decorators`, which is their order in the help text."""
+    for decorate in reversed(list(decorators)):
         command = decorate(command)
     return command
 
 
+def access_options(command: _Command) -> _Command:
+    """Add the options of SETTINGS to a command; `cli.common.access.store_access` reads them."""
+
+    def option(name: str, metavar: str, text: str) -> Callable[[Any], Any]:
+        names = [f"--{name}", *(["--auth"] if name == "store-auth" else []), name.replace("-", "_")]
+        return click.option(*names, metavar=metavar, expose_value=False, callback=_remember_setting, help=text)
+
+    return apply_options(command, [option(*setting) for setting in SETTINGS])
+
+
 def _checked_spark(_context: click.Context, parameter: click.Parameter, value: object) -> object:
-    from regions.plan.spark.target import BadTarget, parse_conf, parse_target  # brings NumPy: not for `rk --help`
+    from regions.plan.spark.target import BadTarget, parse_conf, parse_target  # imports NumPy: not for `rk --help`
 
     try:
         if isinstance(value, str):
@@ -147,7 +157,7 @@ def _checked_spark(_context: click.Context, parameter: click.Parameter, value: o
 
 
 def spark_options(purpose: str, default: str | None = "local[*]") -> Callable[[_Command], _Command]:
-    """Let a command accept --spark-master and --spark-conf; `purpose` ends the sentence that explains them."""
+    """Add --spark-master and --spark-conf to a command; `purpose` completes the help text."""
 
     def decorated(command: _Command) -> _Command:
         command = click.option(
@@ -155,7 +165,7 @@ def spark_options(purpose: str, default: str | None = "local[*]") -> Callable[[_
             multiple=True,
             metavar="NAME=VALUE",
             callback=_checked_spark,
-            help="A setting of Spark, as spark.executor.memory=4g; may be given again.",
+            help="Spark setting, such as spark.executor.memory=4g; may be repeated.",
         )(command)
         return click.option(
             "--spark-master",
@@ -170,19 +180,19 @@ def spark_options(purpose: str, default: str | None = "local[*]") -> Callable[[_
 
 
 def global_options(command: _Command) -> _Command:
-    """Let a command or group accept the shared options; the command itself takes `@click.pass_obj` to read them."""
+    """Add the shared options to a command or group; the command reads them with `@click.pass_obj`."""
     masters = click.option("--masters", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
-                           help="The masters' addresses. Else RK_MASTERS, else the store knows them.")  # fmt: skip
+                           help="Master addresses. Default: RK_MASTERS, or the masters in the store.")  # fmt: skip
     cluster = click.option("--cluster-id", metavar="ID", expose_value=False, callback=_remember,
-                           help="The cluster that is meant; masters of another refuse. Else RK_CLUSTER_ID, else the"
-                                " store's.")  # fmt: skip
+                           help="The intended cluster; masters of another cluster reject the request. Default:"
+                                " RK_CLUSTER_ID, or the store's cluster.")  # fmt: skip
     return masters(cluster(own_masters_options(command)))
 
 
 def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Command]:
-    """Let the command that runs a master or a region server accept what both need.
+    """Add the options that masters and region servers share to the command that runs one.
 
-    `data_dir` says what the directory holds, `silence` what the end of the session costs.
+    `data_dir` describes the directory, `silence` the effect of the session's end.
     """
 
     def decorated(command: _Command) -> _Command:
@@ -196,32 +206,28 @@ def daemon_options(*, data_dir: str, silence: str) -> Callable[[_Command], _Comm
                          help=f"Silence after which {silence}."),
             access_options,
         )  # fmt: skip
-        for decorate in reversed(decorators):
-            command = decorate(command)
-        return command
+        return apply_options(command, decorators)
 
     return decorated
 
 
 def json_option(command: _Command) -> _Command:
-    """The shared option --json alone, for a command whose other options mean something of its own."""
+    """Add --json alone, for a command that defines the other options itself."""
     decorate = click.option("--json", "json", is_flag=True, expose_value=False, callback=_remember,
                             help="Print JSON instead of tables.")  # fmt: skip
     return decorate(command)
 
 
 def own_masters_options(command: _Command) -> _Command:
-    """The shared options but for `--masters`, which means something else to those who start masters."""
+    """Add the shared options except `--masters`, which has another meaning in commands that start masters."""
     command = access_options(command)
     decorators = (
         click.option("--store", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
-                     help="The store's addresses. Else RK_STORE, else the local cluster in --data-dir."),
+                     help="Addresses of the store. Default: RK_STORE, or the local cluster in --data-dir."),
         click.option("--data-dir", metavar="DIR", expose_value=False, callback=_remember,
                      help=f"Directory of a local cluster.  [default: {DEFAULT_DATA_DIR}]"),
         click.option("--root", metavar="PATH", expose_value=False, callback=_remember,
                      help=f"Znode below which the cluster lives.  [default: {DEFAULT_ROOT}]"),
         json_option,
     )  # fmt: skip
-    for decorate in reversed(decorators):
-        command = decorate(command)
-    return command
+    return apply_options(command, decorators)

@@ -1,4 +1,4 @@
-"""`--max-stale` and `--min-zxid`: how old an answer may be, so that a standby may give it; how old it is (FW-01)."""
+"""`--max-stale` and `--min-zxid`: how old an answer may be, so that a standby may answer, and how old it is (FW-01)."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _UNITS_MS: Final = {"ms": 1.0, "s": 1_000.0, "": 1_000.0, "m": 60_000.0, "h": 3_
 
 
 def duration_ms(text: str, option: str = "--max-stale") -> int:
-    """`2s`, `500ms`, `1.5m`, `2h`, or seconds, as milliseconds. Raises UsageFaultError that names the option."""
+    """Return `2s`, `500ms`, `1.5m`, `2h`, or seconds as milliseconds. Raise UsageFaultError that names the option."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise UsageFaultError(f"{option} {text!r} is no time", "Write it as 2s, 500ms or 1m.")
+        raise UsageFaultError(f"{option} {text!r} is not a duration", "Write it as 2s, 500ms or 1m.")
     return round(float(found[1]) * _UNITS_MS[found[2]])
 
 
 def zxid_of(text: str) -> int:
-    """A zxid in decimal digits, or in hexadecimal ones after 0x. Raises UsageFaultError."""
+    """Parse a zxid in decimal, or in hexadecimal after 0x. Raise UsageFaultError."""
     try:
         zxid = int(text, 0)
     except ValueError:
         zxid = -1
     if zxid < 0:
         raise UsageFaultError(
-            f"--min-zxid {text!r} is no zxid", "Write it as 0x1f3, as `rk` prints it, or in decimals."
+            f"--min-zxid {text!r} is not a zxid", "Write it as 0x1f3, as `rk` prints it, or in decimal."
         )
     return zxid
 
 
 def stale_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command accept both options; it gets them as `bound`."""
+    """Add both options to a command, which receives them as `bound`."""
 
-    @click.option("--max-stale", metavar="TIME", help="Let a standby answer that is at most that old: 2s, 500ms.")
-    @click.option("--min-zxid", metavar="ZXID", help="Let a standby answer that knows at least that much of the store.")
+    @click.option("--max-stale", metavar="TIME", help="Let a standby answer with data at most this old: 2s, 500ms.")
+    @click.option("--min-zxid", metavar="ZXID", help="Let a standby answer that has applied at least this zxid.")
     @functools.wraps(command)
     def bounded(*args: Any, max_stale: str | None, min_zxid: str | None, **kwargs: Any) -> Any:
         bound = NO_BOUND
@@ -55,20 +55,20 @@ def stale_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return bounded
 
 
-def tell(as_of: AsOf | None, bound: Bound) -> None:
-    """Say how old the answer is, if an age was allowed."""
+def print_age(as_of: AsOf | None, bound: Bound) -> None:
+    """Print the age of the answer if a staleness was allowed."""
     if as_of is not None and not bound.is_none:
         output.console().print(in_words(as_of), style="dim")
 
 
 def in_words(as_of: AsOf) -> str:
-    """One line for people."""
+    """Return one line for people."""
     return (
-        f"as of at most {as_of.stale_ms / 1000:.2f} s before the question (zxid {as_of.zxid:#x}), "
-        f"told by the {as_of.role} {as_of.master}"
+        f"data at most {as_of.stale_ms / 1000:.2f} s old when the request was sent (zxid {as_of.zxid:#x}), "
+        f"from the {as_of.role} {as_of.master}"
     )
 
 
 def print_json(payload: object, as_of: AsOf | None, bound: Bound, name: str) -> None:
-    """The report; where an age was allowed, below `name`, with the age beside it."""
+    """Print the report; if a staleness was allowed, below `name` with the age beside it."""
     output.print_json(payload if bound.is_none else {"as_of": as_of, name: payload})

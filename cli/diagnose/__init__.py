@@ -1,1 +1,1 @@
-"""Commands that look: status, watch, why, history, fsck, audit."""
+"""Commands that inspect a cluster: status, watch, why, history, fsck, audit."""

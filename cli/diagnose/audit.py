@@ -1,4 +1,4 @@
-"""`rk audit`: what the masters' auditors found wrong, with the steps that led there, until somebody acknowledges it."""
+"""`rk audit`: violations that the masters' auditors found, with the steps that led to them, until acknowledged."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from regions.records.znodes import CorruptZnode, decode_alarm
 ALL = "all"
 
 
-@click.command(epilog="Exit status: 0 no alarm stands, 1 there is one.")
-@click.option("--ack", "acknowledged", metavar="ID|all", help="It has been looked at: remove it.")
+@click.command(epilog="Exit status: 0 no alarm, 1 unacknowledged alarms.")
+@click.option("--ack", "acknowledged", metavar="ID|all", help="Acknowledge and remove an alarm.")
 @global_options
 @click.pass_obj
 def audit(given: Globals, acknowledged: str | None) -> int:
-    """Alarms of the auditors that run beside the masters: a rule of the regions was broken, and by which steps.
+    """Show alarms of the auditors that run beside the masters: which rule was broken, and by which steps.
 
-    Nothing is repaired by itself: `rk fsck` says what is wrong now, and what can be done about it.
+    Nothing is repaired automatically: `rk fsck` shows the present errors, and their remedies.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
@@ -47,7 +47,7 @@ def audit(given: Globals, acknowledged: str | None) -> int:
 
 
 def read_alarms(cluster: Cluster) -> list[Alarm]:
-    """Alarms that nobody has acknowledged, oldest first. One that cannot be read counts as one, too."""
+    """Return the unacknowledged alarms, oldest first. An alarm that cannot be decoded is included."""
     found = []
     for alarm_id, data in cluster.get_all(cluster.layout.alarms).items():
         try:
@@ -60,7 +60,7 @@ def read_alarms(cluster: Cluster) -> list[Alarm]:
 def _acknowledge(given: Globals, cluster: Cluster, alarms: list[Alarm], wanted: str) -> int:
     chosen = [one for one in alarms if wanted == ALL or (wanted and one.alarm_id.startswith(wanted))]
     if not chosen and wanted != ALL:
-        raise NotFoundError(f"no alarm {wanted!r}", "`rk audit` shows those that stand.")
+        raise NotFoundError(f"no alarm {wanted!r}", "`rk audit` lists the alarms.")
     for one in chosen:
         with contextlib.suppress(NoNodeError):
             cluster.client.delete(cluster.layout.alarm(one.alarm_id))
@@ -87,11 +87,11 @@ def _show(alarms: list[Alarm], names: Names, auditors: int, console: Console) ->
     watching = output.count(auditors, "auditor") + (" is" if auditors == 1 else " are") + " watching"
     if alarms:
         console.print(
-            f"{output.count(len(alarms), 'alarm')}; {watching}. What is wrong now: rk fsck. "
-            "Looked at: rk audit --ack ID|all",
+            f"{output.count(len(alarms), 'alarm')}; {watching}. Present errors: rk fsck. "
+            "Acknowledge: rk audit --ack ID|all",
             soft_wrap=True,
         )
     elif auditors:
-        console.print(f"[green]no alarm[/green]; {watching}")
+        console.print(f"[green]no alarms[/green]; {watching}")
     else:
-        console.print("no alarm stands, but no master runs, so nobody is watching", style="yellow")
+        console.print("no alarms, but no master runs, so no auditor is watching", style="yellow")

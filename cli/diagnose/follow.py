@@ -1,11 +1,11 @@
-"""Follows a cluster through watches: every transition, every change of the epoch, the active master, the servers.
+"""Follow a cluster through watches: every transition, the epoch, the active master, the servers.
 
-A recursive persistent watch tells of each change below `/unassigned`; a read sent at once finds the value. Reads of one
-session are answered in the order they were sent, so the sights of a znode never go back in time. After a lost
-connection (the client then reports a gap) everything is read again, and `History` says how many steps were missed.
+A recursive persistent watch reports each change below `/unassigned`; a read sent at once returns the value. The store
+answers the reads of one session in order, so the observed states of a znode never go back in time. After a lost
+connection (the client reports a gap) everything is read again, and `History` counts the missed steps.
 
-Everything here runs on the reactor's thread. `ReactorThread` gives commands that have their own flow, such as drills, a
-reactor beside it.
+Everything here runs on the reactor's thread. `ReactorThread` gives commands with their own control flow, such as
+drills, a reactor on another thread.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from regions.transitions.observed import NONE, UNKNOWN, Change, History, Observe
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS: Final = 6000
-#: A session that ends while another begins is begun anew after so long.
-AGAIN_S: Final = 0.5
-#: Reason of a transition whose znode was gone before it could be read.
+#: Pause before a new session is begun after the former one has ended.
+RETRY_S: Final = 0.5
+#: Reason of a transition whose znode was deleted before it could be read.
 UNREAD: Final = "too quick to be read"
 
 
 class Stopwatch:
-    """Wall-clock milliseconds that never jump: the wall clock once, then the monotonic one."""
+    """Wall-clock milliseconds that never jump: the wall clock at the start, then the monotonic clock."""
 
     def __init__(self) -> None:
         self._offset_s = time.time() - time.monotonic()
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return milliseconds since the epoch."""
         return int((time.monotonic() + self._offset_s) * 1000)
 
 
 class MembershipChange(msgspec.Struct, frozen=True):
-    """Something other than a transition happened: `what` is active, no-active, server-up or server-down."""
+    """A change other than a transition: `what` is active, no-active, server-up or server-down."""
 
     at_ms: int
     what: str
@@ -70,7 +70,7 @@ class MembershipChange(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A transition as it is shown: one line of `rk watch --json`."""
+    """A step of a transition as it is printed: one line of `rk watch --json`."""
 
     time_ms: int
     table: str
@@ -88,13 +88,13 @@ class Line(msgspec.Struct, frozen=True):
     plan: str
     error: str
     missed: int
-    #: Not seen itself: the only legal way between what was seen before and after.
+    #: Not observed itself: the only legal step between the states before and after.
     inferred: bool = False
     event: str = "transition"
 
 
 class Follower:
-    """One session that follows one cluster. Fill in `on_change` and `on_membership` before `start`."""
+    """One session that follows one cluster. Set `on_change` and `on_membership` before `start`."""
 
     def __init__(
         self, reactor: Any, hosts: str, root: str, *, access: StoreAccess = OPEN_ACCESS, wipe_allowed: bool = False
@@ -104,11 +104,11 @@ class Follower:
         self.layout = Layout("" if root == "/" else root)
         self.history = History(wipe_allowed=wipe_allowed)
         self.clock = Stopwatch()
-        #: (version of /epoch, zxid of the write), in the order seen.
+        #: (version of /epoch, zxid of the write), in the order of observation.
         self.epochs: list[tuple[int, int]] = []
         self.memberships: list[MembershipChange] = []
         self.active: ActiveRecord | None = None
-        #: False until what was there at the start has been read: that is no news.
+        #: False until the state at the start has been read, which is not reported.
         self._following = False
         self.servers: dict[str, ServerRecord] = {}
         self.on_change: Callable[[Change], None] = _ignore
@@ -116,14 +116,14 @@ class Follower:
         self._regions: dict[tuple[str, str], Deferred[RegionRecord | None]] = {}
         self._tables: dict[str, str] = {}
         self._table_of: dict[str, str] = {}
-        #: Latest version of each transition's znode, by its events; absent when events may have been missed.
+        #: Latest version of each transition's znode according to its events; missing if events may have been lost.
         self._versions: dict[str, int] = {}
 
     async def start(self) -> None:
-        """Connect, watch, and read what is there; returns when nothing that happens from now on can be missed."""
+        """Connect, watch, and read the present state; after the return no later change can be missed."""
         await self._watch()
         await self._learn_tables()
-        self.history.begin(await self._sights_of_all())
+        self.history.begin(await self._observe_all())
         self._following = True
         self.client.on_state(self._state_changed)
 
@@ -142,19 +142,19 @@ class Follower:
             _background(self._begin_again())
 
     async def _begin_again(self) -> None:
-        """The session, and its watches with it, is gone: watch anew, and find out what happened meanwhile."""
+        """Watch in a new session, and find the changes since the end of the former one."""
         self._versions.clear()
         while True:
             try:
                 await self._watch()
                 await self._catch_up()
-            except RetryableError:  # a watch that was not taken is none, so all of them anew
-                await deferLater(self._reactor, AGAIN_S)
+            except RetryableError:  # a watch may be missing, so set all of them again
+                await deferLater(self._reactor, RETRY_S)
             else:
                 return
 
     async def stop(self) -> None:
-        """End the session."""
+        """Close the session."""
         await self.client.close()
 
     # --- transitions ---
@@ -169,22 +169,22 @@ class Follower:
             return
         key = path.rpartition("/")[2]
         if event_type == EVENT_DELETED:
-            # Whatever was read of it has been answered before: an event comes ahead of any newer data.
-            self._tell(self._gone(key, *named, self._versions.pop(key, UNKNOWN)))
+            # Replies to reads of the znode have arrived before: an event precedes any newer data.
+            self._report(self._gone(key, *named, self._versions.pop(key, UNKNOWN)))
             return
         if event_type == EVENT_CREATED:
             self._versions[key] = 0
         elif key in self._versions:
             self._versions[key] += 1
-        _background(self._look(path))
+        _background(self._read_transition(path))
 
-    async def _look(self, path: str) -> None:
-        found = await self._sight(path)
+    async def _read_transition(self, path: str) -> None:
+        found = await self._observe(path)
         if found is not None:
-            self._tell(found)
+            self._report(found)
 
-    async def _sight(self, path: str) -> ObservedTransition | None:
-        """Read a transition; None when it is gone, of which there is or was an event."""
+    async def _observe(self, path: str) -> ObservedTransition | None:
+        """Read a transition; None if it was deleted, which an event reports."""
         found = await _or_none(self.client.get(path))
         if found is None:
             return None
@@ -196,38 +196,38 @@ class Follower:
         return ObservedTransition(self.clock.now_ms(), key, record, stat.version, stat.czxid, stat.mzxid)
 
     def _gone(self, key: str, region_id: str, replica: int, version: int) -> ObservedTransition:
-        """Note the end of a transition. If it was never read, the record only names the replica."""
+        """Return the end of a transition. If it was never read, the record only names the replica."""
         table_id = self._table_of.get(region_id, "")
         record = TransitionRecord(region_id, table_id, replica, RegionState.OPENED, reason=UNREAD)
         return ObservedTransition(self.clock.now_ms(), key, record, version, exists=False)
 
-    def _tell(self, sight: ObservedTransition) -> None:
-        for change in self.history.see(sight):
+    def _report(self, observed: ObservedTransition) -> None:
+        for change in self.history.see(observed):
             self.on_change(change)
 
-    async def _sights_of_all(self) -> list[ObservedTransition]:
+    async def _observe_all(self) -> list[ObservedTransition]:
         shards = self.layout.shard_paths()
         listings = await gather(ensureDeferred(_or_none(self.client.children(shard))) for shard in shards)
         paths = [f"{shard}/{name}" for shard, names in zip(shards, listings, strict=True) for name in names or []]
-        found = await gather(ensureDeferred(_or_none(self._sight(path), CorruptZnode)) for path in paths)
-        return [sight for sight in found if sight is not None]
+        found = await gather(ensureDeferred(_or_none(self._observe(path), CorruptZnode)) for path in paths)
+        return [observed for observed in found if observed is not None]
 
     async def _learn_tables(self) -> None:
-        """Read the table of each region, for transitions too quick to be read."""
+        """Read the table of each region, for transitions that are deleted before they can be read."""
         for table_id in await _or_none(self.client.children(self.layout.tables)) or []:
             for region_id in await _or_none(self.client.children(self.layout.table_regions(table_id))) or []:
                 self._table_of[region_id] = table_id
 
     async def _catch_up(self) -> None:
-        """After a gap: what exists now, and what no longer does."""
-        sights = await self._sights_of_all()
-        present = {sight.key for sight in sights}
+        """Report the changes during a gap: which transitions exist now, and which were deleted."""
+        present = await self._observe_all()
+        keys = {observed.key for observed in present}
         for key in self.history.in_transition:
-            if key not in present:
+            if key not in keys:
                 region_id, replica = parse_replica_key(key)
-                self._tell(self._gone(key, region_id, replica, UNKNOWN))
-        for sight in sights:
-            self._tell(sight)
+                self._report(self._gone(key, region_id, replica, UNKNOWN))
+        for observed in present:
+            self._report(observed)
 
     # --- epoch, active master, servers ---
 
@@ -241,7 +241,7 @@ class Follower:
 
     def _active_event(self, event_type: int, _path: str, _zxid: int) -> None:
         if event_type == EVENT_DELETED:
-            self._active_gone()  # a read might find the successor already
+            self._active_gone()  # a read might already find the successor
         _background(self._read_active())
 
     def _active_gone(self) -> None:
@@ -261,7 +261,7 @@ class Follower:
     def _servers_event(self, event_type: int, path: str, _zxid: int) -> None:
         gone = self.servers.pop(path.rpartition("/")[2], None) if event_type == EVENT_DELETED else None
         if gone is not None:
-            # Told at once, ahead of what the masters do about it.
+            # Reported at once, before the masters' reaction.
             self._note(MembershipChange(self.clock.now_ms(), "server-down", gone.uuid, f"{gone.host}:{gone.port}"))
         _background(self._read_servers())
 
@@ -286,7 +286,7 @@ class Follower:
             self.memberships.append(membership)
             self.on_membership(membership)
 
-    # --- what a line of output needs besides the transition ---
+    # --- content of a line besides the transition ---
 
     def _prefetch(self, table_id: str, region_id: str) -> None:
         key = (table_id, region_id)
@@ -295,7 +295,7 @@ class Follower:
         self._regions[key] = reading = ensureDeferred(self._read_region(table_id, region_id))
 
         def failed(failure: Failure) -> None:
-            """Whoever waits for it goes without; the next one reads again."""
+            """Drop the failed read: present callers get None, the next caller reads again."""
             failure.trap(RetryableError, CorruptZnode)  # type: ignore[no-untyped-call]
             self._regions.pop(key, None)
 
@@ -309,7 +309,7 @@ class Follower:
         return None if found is None else decode_region(found[0], region_id)
 
     async def line(self, change: Change, names: Names) -> Line:
-        """The change with everything that people and programs want to see of it, as far as it can be read now."""
+        """Return the change with everything that people and programs need, as far as it can be read now."""
         record = change.record
         if not record.table_id:
             await _or_none(self._learn_tables(), RetryableError, CorruptZnode)
@@ -345,7 +345,7 @@ class Follower:
 
 
 async def _shared(result_of: Deferred[T]) -> T:
-    """The result of a Deferred that several wait for, and that does not fail."""
+    """Return the result of a Deferred with several waiters that does not fail."""
     waiting: Deferred[T] = Deferred()
 
     def pass_on(result: T) -> T:
@@ -357,7 +357,7 @@ async def _shared(result_of: Deferred[T]) -> T:
 
 
 async def _or_none(reading: Awaitable[T], *also: type[Exception]) -> T | None:
-    """What was read; None if there is no such znode, or for one of `also`: where it can be done without."""
+    """Return the result of a read; None for a missing znode, or for one of the errors `also`."""
     lacks: tuple[type[Exception], ...] = (NoNode, *also)
     try:
         return await reading
@@ -370,7 +370,7 @@ def _ignore(_: object) -> None:
 
 
 def _background(work: Any) -> None:
-    """Run a coroutine nobody waits for. A lost connection ends it quietly: after the gap everything is read again."""
+    """Run a coroutine in the background. A lost connection ends it silently: after the gap everything is read again."""
 
     def failed(failure: Failure) -> None:
         failure.trap(OperationError, CorruptZnode)  # type: ignore[no-untyped-call]
@@ -379,7 +379,7 @@ def _background(work: Any) -> None:
 
 
 class ReactorThread:
-    """The reactor on a thread of its own. One per process: a reactor runs once."""
+    """The reactor on its own thread. One per process: a reactor cannot be restarted."""
 
     def __init__(self) -> None:
         from twisted.internet import reactor
@@ -398,15 +398,15 @@ class ReactorThread:
         self._thread.join(timeout=5.0)
 
     def run(self, work: Callable[[], Awaitable[T]], timeout_s: float = 30.0) -> T:
-        """Run a coroutine on the reactor's thread and wait for its result; raises what it raises, or TimeoutError."""
+        """Run a coroutine on the reactor's thread and return its result; raise its exception, or TimeoutError."""
         done = threading.Event()
         outcome: list[Any] = []
 
-        def settle(result: Any) -> None:
+        def finish(result: Any) -> None:
             outcome.append(result)
             done.set()
 
-        self.reactor.callFromThread(lambda: ensureDeferred(work()).addBoth(settle))  # type: ignore[arg-type]
+        self.reactor.callFromThread(lambda: ensureDeferred(work()).addBoth(finish))  # type: ignore[arg-type]
         if not done.wait(timeout_s):
             raise TimeoutError(f"no answer within {timeout_s:g} s")
         if isinstance(outcome[0], Failure):
@@ -416,5 +416,5 @@ class ReactorThread:
 
 
 def describe(before: str, after: str) -> str:
-    """A step in words, as `OFFLINE -> OPENING`."""
+    """Return a step in words, such as `OFFLINE -> OPENING`."""
     return f"{before or '(none)'} -> {'(done)' if after == NONE else after}"

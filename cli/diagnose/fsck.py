@@ -1,4 +1,4 @@
-"""`rk fsck`: the store's view against every server's own. `--fix` takes legal steps only, and shows them first."""
+"""`rk fsck`: compare the store with every server's own list. `--fix` takes only legal steps, and shows them first."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from regions.transitions.states import Actor, Cause
 
 T = TypeVar("T")
 
-#: Pause between the two looks: longer than a step takes in a cluster that works.
+#: Pause between the two reads: longer than a step takes in a healthy cluster.
 _PAUSE_S: Final = 1.0
 _SERVER_TIMEOUT_S: Final = 5.0
 _ASKED_AT_ONCE: Final = 16
@@ -76,39 +76,39 @@ class FixResult(msgspec.Struct):
     detail: str = ""
 
 
-@click.command(epilog="Exit status: 0 nothing is wrong (warnings apart), 1 something is, or a fix was not possible.")
+@click.command(epilog="Exit status: 0 no errors (warnings apart), 1 errors, or a fix failed.")
 @click.option("--fix", is_flag=True, help="Take the legal steps that would help; shows them and asks first.")
-@click.option("--yes", is_flag=True, help="Do not ask. Only together with --fix.")
-@click.option("--deep", is_flag=True, help="Have the servers read every row, and report the damaged ones.")
+@click.option("--yes", is_flag=True, help="Do not ask. Only with --fix.")
+@click.option("--deep", is_flag=True, help="Let the servers check every row, and report damaged rows.")
 @click.option(
     "--rate",
     type=click.FloatRange(min=0),
     default=50.0,
     show_default=True,
-    help="With --deep: megabytes a second read of each server; 0 for no bound.",
+    help="With --deep: megabytes per second and server; 0 for no limit.",
 )
 @global_options
 @click.pass_obj
 def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
-    """Holes and overlaps in the key space, regions open twice or nowhere, transitions that belong to nothing.
+    """Find holes and overlaps in the key space, regions open twice or nowhere, and stray transitions.
 
-    Looks twice, so steps under way are not reported. Works without an active master, too. Nothing is changed without
-    --fix, and then only by steps of docs/transitions.md: fenced compare-and-sets, or a request to the active master.
+    Everything is read twice, so steps in progress are not reported. Works without an active master. Nothing is changed
+    without --fix, and then only by steps of docs/transitions.md: fenced compare-and-sets, or requests to the master.
     """
     if yes and not fix:
         raise UsageFaultError("--yes without --fix does nothing", "rk fsck --fix --yes")
     with open_cluster(given) as cluster:
-        view = look(cluster)
+        view = read_view(cluster)
         findings = check(view)
         if findings:
             time.sleep(_PAUSE_S)
-            view = look(cluster)
+            view = read_view(cluster)
             findings = confirmed(findings, check(view))
         read: Deep | None = None
         if deep:
-            tell = progress()
-            read, damaged = read_rows(view, rate, tell)
-            tell("")
+            show = progress()
+            read, damaged = read_rows(view, rate, show)
+            show("")
             findings += damaged
         names = Names(cluster.servers(), cluster.local)
         cluster.unreadable.clear()  # they are findings
@@ -118,7 +118,7 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
                 click.echo(line)
         done: list[FixResult] = []
         if fix:
-            done = _mend(given, cluster, findings, ask=not yes)
+            done = _fix(given, cluster, findings, ask=not yes)
     if given.json:
         output.print_json({"findings": findings, "fixes": done} | ({"deep": read} if read is not None else {}))
     damage = [one for one in findings if not one.is_warning]
@@ -126,8 +126,8 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
     return EXIT_REFUSED if damage or damage_unread or any(not one.done for one in done) else EXIT_OK
 
 
-def look(cluster: Cluster) -> ClusterView:
-    """Read the store and ask every live server. Servers are asked last: the store is never older than their answers."""
+def read_view(cluster: Cluster) -> ClusterView:
+    """Read the store, then the lists of every live server, so the store is never older than the lists."""
     layout = cluster.layout
     view = ClusterView(has_master=_has_master(cluster), root=layout.root, now_ms=int(time.time() * 1000))
 
@@ -174,7 +174,7 @@ def look(cluster: Cluster) -> ClusterView:
 
 
 def _others(cluster: Cluster) -> Iterator[tuple[str, bytes, Callable[[bytes, str], object]]]:
-    """Each znode that is compared with nothing, with its value and how to read it: it must be understood, no more."""
+    """Yield each znode that only has to be decodable, with its value and decoder."""
     layout = cluster.layout
     decoders: dict[str, Callable[[bytes, str], object]] = {
         layout.cluster: decode_cluster,
@@ -212,7 +212,7 @@ def _has_master(cluster: Cluster) -> bool:
 
 
 def _read(cluster: Cluster, paths: list[str]) -> list[tuple[str, bytes, int]]:
-    """(path, value, version) of those that exist, pipelined."""
+    """Return (path, value, version) of the existing znodes, pipelined."""
     found = []
     for path, answer in [(path, cluster.client.get_async(path)) for path in paths]:
         with contextlib.suppress(NoNodeError):
@@ -230,7 +230,7 @@ def _list_of(server: ServerRecord) -> messages.OpenList | None:
 
 
 def _directories_of(server: ServerRecord) -> list[str]:
-    """Return the tables with files in the server's shared directory; empty if the server does not answer."""
+    """Return the tables with files in the server's shared directory; [] if the server does not answer."""
     try:
         found = ask_server(server, messages.ListDirectories(server.uuid), messages.Directories, _SERVER_TIMEOUT_S)
     except RpcError:
@@ -254,7 +254,7 @@ def _show(findings: list[Finding], names: Names, console: Console) -> None:
 
 
 def _named(text: str, names: Names) -> str:
-    """Addresses as people call them."""
+    """Replace addresses by names."""
     for address, name in names.by_address().items():
         text = text.replace(address, name)
     return text
@@ -268,8 +268,8 @@ def _what(fix: Fix, names: Names) -> str:
 # --- fixing -----------------------------------------------------------------------------------------------------------
 
 
-def _mend(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool) -> list[FixResult]:
-    """Take each finding's legal step. One server is fenced once, whatever the number of findings that ask for it."""
+def _fix(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: bool) -> list[FixResult]:
+    """Take each finding's legal step. A server is fenced once, however many findings require it."""
     wanted: dict[str, Finding] = {}
     for one in findings:
         if one.fix is not None:
@@ -280,9 +280,7 @@ def _mend(given: Globals, cluster: Cluster, findings: list[Finding], *, ask: boo
         return []
     if ask:
         if given.json or not sys.stdin.isatty():
-            raise CliError(
-                "nothing was changed: --fix asks before it acts", "Give --yes as well if that is what you want."
-            )
+            raise CliError("nothing was changed: --fix needs a confirmation", "Give --yes as well to skip it.")
         click.confirm(f"take {output.count(len(wanted), 'step')}?", abort=True)
     done = [_take(cluster, one) for one in wanted.values()]
     if not given.json:
@@ -311,16 +309,16 @@ def _take(cluster: Cluster, finding: Finding) -> FixResult:
     except CliError as error:
         result.done, result.detail = False, error.message
     except NoNodeError:
-        result.done, result.detail = False, "it is gone already"
+        result.done, result.detail = False, "it no longer exists"
     except BadVersionError:
-        result.done, result.detail = False, "it has changed meanwhile: look again"
+        result.done, result.detail = False, "it has changed since: run rk fsck again"
     except NodeExistsError:
-        result.done, result.detail = False, "another table has taken the name meanwhile"
+        result.done, result.detail = False, "another table has the name by now"
     return result
 
 
 def _enter_name(cluster: Cluster, fix: Fix) -> None:
-    """Enter a table's name again, in one multi that checks the epoch and the table's record."""
+    """Write a table's name again, in one multi that checks the epoch and the table's record."""
     layout, client = cluster.layout, cluster.client
     data, stat = client.get(layout.table(fix.table_id))
     record = decode_table(data, layout.table(fix.table_id))
@@ -335,7 +333,7 @@ def _enter_name(cluster: Cluster, fix: Fix) -> None:
 
 
 def _step(cluster: Cluster, fix: Fix) -> None:
-    """A master's legal step on a transition that no master attends to: by version, fenced by the epoch as it stands."""
+    """Write a master's legal step of an abandoned transition: checked by version, fenced by the present epoch."""
     before, after = RegionState(fix.before), RegionState(fix.after) if fix.after else None
     states.check(Actor.MASTER, before, after, Cause(fix.cause), subject=fix.path)
     data, _ = cluster.client.get(fix.path)
@@ -359,7 +357,7 @@ def _step(cluster: Cluster, fix: Fix) -> None:
 
 
 def _raise_first(results: list[Any]) -> None:
-    """The operation that was refused; the others were only rolled back with it."""
+    """Raise the error of the rejected operation; the others were rolled back with it."""
     for one in results:
         if isinstance(one, KazooException) and not isinstance(one, RolledBackError | RuntimeInconsistency):
             raise one

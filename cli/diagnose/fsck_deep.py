@@ -1,4 +1,4 @@
-"""`rk fsck --deep`: every row of every key-value region, checked by the servers that have them open."""
+"""`rk fsck --deep`: let the servers check every row of every open key-value region."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from regions.records.model import RegionRecord, ServerRecord, TableState
 from regionserver.kv.messages import KvVerified, KvVerify
 from regionserver.request_gate import Place
 
-#: Servers that are asked at the same time, one region each.
+#: Servers that check at the same time, one region each.
 _SERVERS_AT_ONCE: Final = 8
 _TIMEOUT_S: Final = 30.0
-#: Damaged rows that are named for one region.
+#: Damaged rows that are listed for one region.
 _NAMED_MAX: Final = 10
 
 
 class Deep(msgspec.Struct):
-    """Counts of what was read."""
+    """Counts of a deep check."""
 
     regions: int = 0
     rows: int = 0
     size_bytes: int = 0
-    #: Rows of files that an earlier build wrote: they have no checksum.
+    #: Rows in files of earlier builds, which have no checksums.
     unchecked_rows: int = 0
     damaged_rows: int = 0
-    #: Regions that could not be read to their end.
+    #: Regions that could not be read completely.
     unread: list[str] = []
 
 
-def read_rows(view: ClusterView, rate_mb_s: float, tell: Callable[[str], None]) -> tuple[Deep, list[Finding]]:
-    """Have every row checked, at most `rate_mb_s` of each server; `tell` gets progress. Return counts and findings."""
+def read_rows(view: ClusterView, rate_mb_s: float, show: Callable[[str], None]) -> tuple[Deep, list[Finding]]:
+    """Let every row be checked, at most `rate_mb_s` per server; call `show` with progress. Return counts and
+    findings."""
     deep = Deep()
     findings: list[Finding] = []
     alive = {server.incarnation: server for server in view.servers}
@@ -53,14 +54,14 @@ def read_rows(view: ClusterView, rate_mb_s: float, tell: Callable[[str], None]) 
             home = region.location(0).incarnation
             server = None if home is None else alive.get(home)
             if server is None:
-                deep.unread.append(f"{region.region_id}: it is open nowhere")
+                deep.unread.append(f"{region.region_id}: not open")
             else:
                 by_server.setdefault(server.uuid, []).append((server, region))
 
     def read_server(regions: list[tuple[ServerRecord, RegionRecord]]) -> None:
         for server, region in regions:
             _read_region(server, region, rate_mb_s, deep, findings)
-            tell(f"{deep.regions} of {total} regions, {deep.rows} rows, {deep.damaged_rows} damaged")
+            show(f"{deep.regions} of {total} regions, {deep.rows} rows, {deep.damaged_rows} damaged")
 
     with ThreadPoolExecutor(_SERVERS_AT_ONCE) as pool:
         list(pool.map(read_server, by_server.values()))
@@ -72,7 +73,7 @@ def _read_region(
     server: ServerRecord, region: RegionRecord, rate_mb_s: float, deep: Deep, findings: list[Finding]
 ) -> None:
     place = Place.of(region)
-    assert place is not None, "a region that is open has a place"
+    assert place is not None, "an open region has a place"
     key = f"{region.region_id}-0"
     damaged: list[str] = []
     start, trouble = b"", ""
@@ -100,16 +101,17 @@ def _read_region(
         text = f"{key} has {len(damaged)} damaged rows: {named}; restore the region's file from a backup"
         findings.append(Finding(Problem.DAMAGED.value, key, text))
     if trouble:
-        text = f"{key} cannot be read to its end: {trouble}; restore the region's file from a backup"
+        text = f"{key} cannot be read completely: {trouble}; restore the region's file from a backup"
         findings.append(Finding(Problem.DAMAGED.value, key, text))
 
 
 def summary(deep: Deep) -> list[str]:
-    """Return what was read, for people."""
+    """Return the counts for people."""
     lines = [f"read {deep.rows} rows, {deep.size_bytes / 1e6:.1f} MB, of {deep.regions} regions"]
     if deep.unchecked_rows:
         lines.append(
-            f"{deep.unchecked_rows} rows have no checksums: files of an earlier build get theirs when their region is"
+            f"{deep.unchecked_rows} rows have no checksums: files of an earlier build get checksums when their"
+            " region is"
             " opened, up to 64 MiB"
         )
     lines += [f"not read: {one}" for one in deep.unread]
@@ -117,12 +119,12 @@ def summary(deep: Deep) -> list[str]:
 
 
 def progress() -> Callable[[str], None]:
-    """Return what shows a line of progress on a terminal, and nothing elsewhere."""
+    """Return a function that shows a line of progress on a terminal, and does nothing elsewhere."""
     if not sys.stderr.isatty():
         return lambda _text: None
 
-    def tell(text: str) -> None:
+    def show(text: str) -> None:
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
 
-    return tell
+    return show

@@ -1,6 +1,6 @@
-"""`rk history`: every step of every transition, as the masters wrote it down; `rk runs`: how long starts took.
+"""`rk history`: every step of every transition, as the masters recorded it; `rk runs`: durations of takeovers.
 
-Both are read from the store, so they tell of what happened under every master, and while none is active.
+Both read the store, so they cover all masters and work without an active one.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import CorruptZnode, decode_run, decode_transition
 from regions.transitions.states import Actor
 
-#: How often the list of segments is read again when some of them were merged meanwhile.
+#: Number of reads of the list of segments if some were merged meanwhile.
 _READ_AGAIN: Final = 3
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class HistoryLine(msgspec.Struct):
-    """One line of `rk history`: an entry with the names that people use."""
+    """One line of `rk history`: an entry with names for people."""
 
     time_ms: int
     region: str
@@ -63,22 +63,22 @@ class HistoryLine(msgspec.Struct):
     plan: str = ""
     reason: str = ""
     error: str = ""
-    #: So many steps before this one are counted, and their times are not known.
+    #: Number of steps before this one that are counted, but have no times.
     missed: int = 0
-    #: Id of the request, znode event, timer ... that began the work, "" in entries of earlier builds; and in words what
-    #: that was, with the first step of each replica.
+    #: Id of the request, znode event, timer ... that began the work, "" in entries of earlier builds; and its
+    #: description, with the first step of each replica.
     cause_id: str = ""
     origin: str = ""
 
 
 class HistoryView:
-    """The history as read, with the names of everybody in it."""
+    """The history with the names of all servers and masters in it."""
 
     def __init__(self, entries: list[HistoryEntry], names: Names, unreadable: list[str]) -> None:
         self.entries = entries
         self.names = names
         self.unreadable = unreadable
-        self._reigns = {one.epoch: one.server for one in entries if one.cause == EPOCH_BEGINS}
+        self._tenures = {one.epoch: one.server for one in entries if one.cause == EPOCH_BEGINS}
         for one in entries:
             if one.cause in (EPOCH_BEGINS, SERVER_UP, SERVER_DOWN) and one.detail:
                 names.remember(one.server, one.detail)
@@ -86,12 +86,12 @@ class HistoryView:
     def actor(self, entry: HistoryEntry) -> str:
         """Return the actor of a step: a master by its epoch, a server by its name."""
         if entry.actor == Actor.MASTER.value:
-            uuid = self._reigns.get(entry.epoch)
+            uuid = self._tenures.get(entry.epoch)
             return self.names.of_uuid(uuid) if uuid else f"master of epoch {entry.epoch}"
         return self.names.of_uuid(entry.server) if entry.server else entry.actor
 
     def step(self, entry: HistoryEntry, tables: dict[str, str]) -> HistoryLine:
-        """An entry as it is shown."""
+        """Return an entry as it is printed."""
         table_id = entry.region_id.rpartition(".")[0]
         return HistoryLine(
             entry.at_ms,
@@ -115,7 +115,7 @@ class HistoryView:
 
 
 def read_past(cluster: Cluster, names: Names) -> HistoryView:
-    """Return everything that the store holds of the history, oldest first."""
+    """Return the whole history in the store, oldest first."""
     layout = cluster.layout
     unreadable: list[str] = []
     kept = _kept(cluster, unreadable)  # before the segments: see `complete_history`
@@ -123,7 +123,7 @@ def read_past(cluster: Cluster, names: Names) -> HistoryView:
         segments = sorted(one for name in cluster.children(layout.history) if (one := parse_segment(name)) is not None)
         values = cluster.get_many({one.name: layout.segment(one.name) for one in segments})
         if len(values) == len(segments):
-            break  # else some were merged or deleted while they were read: the list of now tells where they are
+            break  # else some were merged or deleted during the reads: the present list shows where they are
     entries: list[HistoryEntry] = []
     for one in segments:
         if one.name in values:
@@ -135,7 +135,7 @@ def read_past(cluster: Cluster, names: Names) -> HistoryView:
 
 
 def _kept(cluster: Cluster, unreadable: list[str]) -> list[HistoryEntry]:
-    """Return the steps of servers that transitions keep and no master has written down yet."""
+    """Return the steps of servers that only the transitions' znodes keep so far."""
     found: list[HistoryEntry] = []
     paths = cluster.transitions_left()
     for path, data, version in cluster.get_versions(paths):
@@ -148,17 +148,18 @@ def _kept(cluster: Cluster, unreadable: list[str]) -> list[HistoryEntry]:
 
 @click.command()
 @click.argument("target", metavar="[REGION|TABLE|SERVER]", default="")
-@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="The latest so many; 0: all.")
+@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Number of latest steps; 0: all.")
 @click.option("--since", help="Only the last 90s, 15m, 2h or 3d.")
-@click.option("--cause", "cause_id", metavar="ID", default="", help="Only what this cause has led to, such as e12-3f.")
+@click.option("--cause", "cause_id", metavar="ID", default="", help="Only effects of this cause, such as e12-3f.")
 @global_options
 @click.pass_obj
 def history(given: Globals, target: str, limit: int, since: str | None, cause_id: str) -> None:
-    """Every step of a region, of a table's regions, or on a server, with its time, actor and cause; oldest first.
+    """Show every step of a region, of a table's regions, or on a server, with time, actor and cause; oldest first.
 
-    REGION is an id, the beginning of one, or TABLE:KEY. The id in brackets at the end of a line is that of the request,
-    znode event, heartbeat, timer or takeover that began the work: logs of masters and region servers have the same id.
-    docs/operating.md says how much is kept.
+    REGION is an id, a prefix of one, or TABLE:KEY. The id in brackets at the end of a line identifies the request,
+    znode
+    event, heartbeat, timer or takeover that began the work; logs of masters and region servers contain the same id.
+    docs/operating.md describes how much is kept.
     """
     since_s = _seconds(since) if since is not None else 0
     with open_cluster(given) as cluster:
@@ -178,25 +179,25 @@ def history(given: Globals, target: str, limit: int, since: str | None, cause_id
         return
     console = output.console()
     if left_out:
-        console.print(f"{left_out} earlier steps are not shown: --limit 0", style="dim")
+        console.print(f"{left_out} earlier steps are hidden: --limit 0", style="dim")
     for text in lines(steps):
         console.print(text, soft_wrap=True)
     for problem in past.unreadable:
         console.print(Text(problem, style="red"))
     if not steps:
         because = f" with the cause {cause_id}" if cause_id else ""
-        console.print(f"no step of {target or 'anything'}{because} is in the history")
+        console.print(f"the history has no step of {target or 'anything'}{because}")
 
 
 def _seconds(text: str) -> int:
     found = re.fullmatch(r"(\d+)([smhd])", text)
     if found is None:
-        raise UsageFaultError(f"--since {text!r} is no time", "Write it as 90s, 15m, 2h or 3d.")
+        raise UsageFaultError(f"--since {text!r} is not a duration", "Write it as 90s, 15m, 2h or 3d.")
     return int(found[1]) * _UNITS[found[2]]
 
 
 def _wanted(cluster: Cluster, past: HistoryView, tables: dict[str, str], target: str) -> list[HistoryEntry]:
-    """The entries about `target`. Raises NotFoundError, or CliError when several things fit."""
+    """Return the entries about `target`. Raise NotFoundError, or CliError if several objects match."""
     if not target:
         return past.entries
     for table_id, name in tables.items():
@@ -206,7 +207,7 @@ def _wanted(cluster: Cluster, past: HistoryView, tables: dict[str, str], target:
     if len(uuids) == 1:
         return [one for one in past.entries if concerns(one, server=uuids[0])]
     gone = [one for one in past.entries if concerns(one, region_id=target)]
-    if gone:  # also regions and tables that exist no more
+    if gone:  # includes deleted regions and tables
         return gone
     try:
         region_id = region_in_store(cluster, target).region.region_id
@@ -218,7 +219,7 @@ def _wanted(cluster: Cluster, past: HistoryView, tables: dict[str, str], target:
 
 
 def lines(steps: Iterable[HistoryLine]) -> Iterable[Text]:
-    """The steps for people; a line for each day that begins."""
+    """Yield the steps for people, with a line for each day."""
     day = ""
     today = f"{datetime.now():%Y-%m-%d}"
     for one in steps:
@@ -243,7 +244,7 @@ def _line(one: HistoryLine) -> Text:
         text.append(f" #{one.replica}")
     if one.cause == GAP:
         between = f"{one.before or 'no transition'} and {one.after or 'its end'}"
-        return text.append(f"  the steps between {between} were not written down", style="dim")
+        return text.append(f"  the steps between {between} were not recorded", style="dim")
     more = f" (and {count(one.missed, 'step')} before, of unknown time)" if one.missed else ""
     text.append(f"  {describe(one.before, one.after)}{more}", style="cyan")
     on = f"on {one.server}" if one.server and one.server != one.actor else ""
@@ -260,7 +261,7 @@ def _line(one: HistoryLine) -> Text:
 @global_options
 @click.pass_obj
 def runs(given: Globals) -> None:
-    """How long each master took to become active, phase by phase, and a bulk assignment after it; newest first."""
+    """Show how long each master took to become active, phase by phase, and a bulk assignment after it; newest first."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         found = [run for _, run in sorted(cluster.records(cluster.layout.runs, decode_run).items(), reverse=True)]
@@ -274,7 +275,7 @@ def runs(given: Globals) -> None:
 
 
 def runs_table(found: list[RunRecord], names: Names) -> object:
-    """Rows are reigns, columns phases."""
+    """Return a table with one row per tenure and one column per phase."""
     phases = list(dict.fromkeys(name for run in found for name, _ in run.phases))
     rows = []
     for run in found:

@@ -1,7 +1,6 @@
-"""The full screen of `rk watch --live`: regions in transition by age, servers with their load, rates, the latest steps.
+"""The screen of `rk watch --live`: regions in transition by age, servers with their load, rates, the latest steps.
 
-`Board` is pure: it is told what happened and draws what is; `cli/diagnose/watch.py` tells it, and refreshes the
-terminal.
+`Board` is pure: `cli/diagnose/watch.py` passes events to it and refreshes the terminal.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from cli.common import output
 from cli.common.names import Names
 from cli.diagnose.follow import Line, MembershipChange, describe
 
-#: Rates are counted over this time.
+#: Time over which rates are computed.
 RATE_MS: Final = 10_000
 _LATEST: Final = 8
 
 
 class InTransition(NamedTuple):
-    """A region in transition: since when this watcher has seen it in this state."""
+    """A region in transition, and since when this watcher has observed its state."""
 
     since_ms: int
     line: Line
@@ -42,11 +41,11 @@ class Board:
         self.active = ""
 
     def server(self, uuid: str, name: str, *, is_up: bool) -> None:
-        """A server has registered or is gone."""
+        """Process the registration or end of a server."""
         self._servers[uuid] = name if is_up else f"{name} (gone)"
 
     def step(self, line: Line, text: Text) -> None:
-        """A transition took a step."""
+        """Process a step of a transition."""
         key = (line.region, line.replica)
         if line.after:
             known = self._moving.get(key)
@@ -58,17 +57,17 @@ class Board:
         self._steps.append((line.time_ms, line.after))
         self._latest.append(text)
 
-    def membership(self, news: MembershipChange, text: str) -> None:
-        """A master or server came or went."""
-        self._latest.append(Text(f"{output.clock(news.at_ms)}  ** {text}", style="bold"))
+    def membership(self, change: MembershipChange, text: str) -> None:
+        """Process a change of a master or server."""
+        self._latest.append(Text(f"{output.clock(change.at_ms)}  ** {text}", style="bold"))
 
     @property
     def moving(self) -> int:
-        """Regions in transition."""
+        """Return the number of regions in transition."""
         return len(self._moving)
 
     def draw(self, now_ms: int, height: int) -> Group:
-        """The screen as of now, at most `height` lines."""
+        """Return the present screen, at most `height` lines."""
         while self._steps and self._steps[0][0] < now_ms - RATE_MS:
             self._steps.popleft()
         window_s = max(1.0, min(RATE_MS, now_ms - self._began_ms) / 1000)

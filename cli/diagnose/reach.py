@@ -1,7 +1,7 @@
-"""Which region server reaches which master (HB-12): each master is asked whom it hears, and how long ago.
+"""Which region server reaches which master (HB-12): each master lists the heartbeats that it receives, with their age.
 
-The store's sessions say who lives; this says who can talk to whom. A standby that does not hear a server would, as the
-active master, not be told what it has, so a cut link is better seen before a failover than after it.
+The store's sessions show which processes live; this shows which can communicate. A standby without a server's
+heartbeats would not know the server's replicas after a failover, so a broken link should be noticed before.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _TIMEOUT_S: Final = 1.0
 
 
 class Reach(msgspec.Struct):
-    """One server and one master. `heard_ms`: age of the last heartbeat; -1: none came, or the master was not asked."""
+    """One server and one master. `heard_ms`: age of the last heartbeat; -1: none, or the master did not answer."""
 
     server: str
     master: str
     heard_ms: int = -1
-    #: Why the master could not be asked.
+    #: Why the master did not answer.
     unknown: str = ""
 
     @property
     def is_well(self) -> bool:
-        """Return whether heartbeats arrive in time. A master that could not be asked counts as well."""
+        """Return True if heartbeats arrive in time, or the master did not answer."""
         return bool(self.unknown) or 0 <= self.heard_ms <= SILENT_MS
 
 
@@ -57,10 +57,10 @@ def reaches(masters: Sequence[MasterRecord], servers: Sequence[ServerRecord], na
 
 
 def show(found: Sequence[Reach], console: Console) -> None:
-    """A line if all is well, else who is not heard by whom."""
+    """Print one line if all heartbeats arrive, else the missing ones."""
     mute = sorted({(one.master, one.unknown) for one in found if one.unknown})
     for master, why in mute:
-        console.print(f"{master} does not say whom it hears: {why}", style="yellow")
+        console.print(f"{master} does not list its heartbeats: {why}", style="yellow")
     known = [one for one in found if not one.unknown]
     if not known:
         return
@@ -69,18 +69,19 @@ def show(found: Sequence[Reach], console: Console) -> None:
         whom = "every other master" if mute else "every master"
         console.print(f"[green]every server reaches {whom}[/green], the oldest heartbeat is {oldest:.1f} s old")
         return
-    rows = [(one.server, one.master, trouble(one)) for one in known if not one.is_well]
+    rows = [(one.server, one.master, last_heartbeat(one)) for one in known if not one.is_well]
     console.print("[red]heartbeats do not arrive:[/red]")
-    console.print(output.table("", ["server", "does not reach", "last heard"], rows))
+    console.print(output.table("", ["server", "does not reach", "last heartbeat"], rows))
 
 
-def trouble(one: Reach) -> str:
-    """Return how long ago the last heartbeat came, in words."""
+def last_heartbeat(one: Reach) -> str:
+    """Return the age of the last heartbeat in words."""
     return "never" if one.heard_ms < 0 else f"{one.heard_ms / 1000:.1f} s ago"
 
 
 def summary(found: Sequence[Reach], server: str) -> str:
-    """Return how many masters get a server's heartbeats, of how many asked, and the age of the oldest heartbeat."""
+    """Return how many masters receive a server's heartbeats, of how many that answered, and the age of the oldest
+    one."""
     known = [one for one in found if one.server == server and not one.unknown]
     heard = [one.heard_ms for one in known if one.is_well]
     age = f", {max(heard) / 1000:.1f} s" if heard else ""

@@ -25,7 +25,7 @@ from cli.common.errors import CliError, UnreachableError
 from cli.common.local import LocalCluster, read_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
-from cli.common.staleness import stale_options, tell
+from cli.common.staleness import print_age, stale_options
 from cli.diagnose import reach
 from cli.diagnose.audit import read_alarms
 from cli.diagnose.reach import Reach
@@ -40,14 +40,14 @@ from regions.records.model import ActiveRecord, MasterRecord
 from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_cluster
 
-#: How long `rk status` waits for the active master; it says so when there is none rather than wait out a failover.
+#: Time limit for the active master. Without one, `rk status` reports this instead of waiting for a failover.
 _MASTER_TIMEOUT_S = 2.0
 _STANDBY_TIMEOUT_S = 1.0
 _RIT_SHOWN = 20
 
 
 class StoreNodeStatus(msgspec.Struct):
-    """A store node as `srvr` describes it; `role` is "down" when nothing answers, "up" when it does not say more."""
+    """A store node as `srvr` describes it; `role`: "down" if nothing answers, "up" if the answer has no details."""
 
     name: str
     address: str
@@ -66,12 +66,12 @@ class MasterLine(msgspec.Struct):
     role: str
     epoch: int = 0
     uuid: str = ""
-    #: Of a standby: what it would take over with.
+    #: State of a standby's mirror.
     mirror: str = ""
 
 
 class ServerLine(msgspec.Struct):
-    """A region server: up, draining or down; counts are the active master's."""
+    """A region server: up, draining or down; the counts are the active master's."""
 
     name: str
     address: str
@@ -87,7 +87,7 @@ class ServerLine(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """Everything that `rk status` shows. `note` says what could not be asked, and why."""
+    """Content of `rk status`. `note` names what could not be read, and why."""
 
     store: list[StoreNodeStatus]
     masters: list[MasterLine] = []
@@ -99,7 +99,7 @@ class Status(msgspec.Struct):
     #: Which server reaches which master.
     heartbeats: list[Reach] = []
     note: str = ""
-    #: How old what masters told is at most, where an age was allowed.
+    #: Maximum age of the masters' answers, if a staleness was allowed.
     as_of: AsOf | None = None
 
 
@@ -108,7 +108,8 @@ class Status(msgspec.Struct):
 @global_options
 @click.pass_obj
 def status(given: Globals, bound: Bound) -> None:
-    """Store nodes, masters, servers, tables and regions in transition. Exit status 3 when the store does not answer."""
+    """Show store nodes, masters, servers, tables and regions in transition. Exit status 3: the store does not
+    answer."""
     local = read_cluster(given.data_path)
     if knows_masters_alone(given):
         local, found = None, Status([])
@@ -128,13 +129,13 @@ def status(given: Globals, bound: Bound) -> None:
         output.print_json(found)
     else:
         show(found, names, output.console())
-        tell(found.as_of, bound)
+        print_age(found.as_of, bound)
     if unreachable is not None:
         raise unreachable
 
 
 def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess) -> list[StoreNodeStatus]:
-    """Each node of the store, asked one by one."""
+    """Return the state of each node of the store."""
     known = {node.address: node.name for node in local.coord} if local is not None else {}
     return [_store_node(known.get(address, address), address, access) for address in hosts.partition("/")[0].split(",")]
 
@@ -157,7 +158,7 @@ def _store_node(name: str, address: str, access: StoreAccess) -> StoreNodeStatus
 
 
 def _fill(found: Status, cluster: Cluster) -> Names:
-    """Everything that needs the store or the active master."""
+    """Read everything that needs the store or the active master; return the names of servers and masters."""
     active = cluster.active()
     servers = cluster.servers()
     names = Names(servers, cluster.local)
@@ -190,7 +191,7 @@ def _fill(found: Status, cluster: Cluster) -> Names:
         found.problems += [f"ALARM {one.alarm_id}: {one.rule}: {one.text} (rk audit)" for one in read_alarms(cluster)]
     _add_dead(found, cluster.local)
     found.heartbeats = reach.reaches(cluster.masters(), servers, names)
-    found.problems += [f"{path} cannot be understood: {why} (rk fsck)" for path, why in cluster.unreadable.items()]
+    found.problems += [f"{path} cannot be decoded: {why} (rk fsck)" for path, why in cluster.unreadable.items()]
     cluster.unreadable.clear()
     return names
 
@@ -207,7 +208,7 @@ def _mirror_of(address: str) -> str:
     if mirror is None:
         return ""
     if not mirror.is_warm:
-        return f"reading, {mirror.behind} to go"
+        return f"reading, {mirror.behind} left"
     age = "" if mirror.stale_ms < 0 else f", {mirror.stale_ms / 1000:.1f} s old"
     return f"warm: {output.count(mirror.regions, 'region')}{age}"
 
@@ -215,7 +216,7 @@ def _mirror_of(address: str) -> str:
 def master_lines(
     live: Sequence[MasterRecord], active: ActiveRecord | None, names: Names, local: LocalCluster | None
 ) -> list[MasterLine]:
-    """Live masters, and those of the local cluster that are not."""
+    """Return lines for the live masters, and for those of the local cluster that are down."""
     lines = []
     for one in live:
         is_active = active is not None and active.uuid == one.uuid
@@ -269,7 +270,7 @@ def _word(state: str) -> Text:
 
 
 def show(found: Status, names: Names, console: Console) -> None:
-    """The screen."""
+    """Print the screen."""
     rows = [(n.name, n.address, _word(n.role), n.zxid, n.connections, n.znodes, n.version) for n in found.store]
     if rows:
         console.print(output.table("", ["store", "address", "role", "zxid", "#sessions", "#znodes", "version"], rows))
@@ -286,7 +287,7 @@ def show(found: Status, names: Names, console: Console) -> None:
     if found.tables:
         console.print(summary(messages.Tables(found.tables)))
     if found.rit:
-        console.print(f"[yellow]{output.count(found.rit, 'region')} in transition[/yellow], the oldest first:")
+        console.print(f"[yellow]{output.count(found.rit, 'region')} in transition[/yellow], oldest first:")
         console.print(
             output.table("", ["region", "state", "why", "server", "#attempt", "last error"], _rit(found, names))
         )

@@ -1,4 +1,4 @@
-"""`rk watch`: each transition as it happens, one line; `--json` gives one JSON object per line."""
+"""`rk watch`: one line for each step of a transition as it happens; `--json` prints one JSON object per line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from coord.client.session import SessionState
 from regions.records.model import RegionState
 from regions.transitions.observed import NONE, Change
 
-#: What --state calls the end of a transition.
+#: Value of --state for the end of a transition.
 DONE: Final = "done"
 _REFRESH_S: Final = 0.5
 
@@ -41,16 +41,16 @@ _STYLES = {
 
 @click.command()
 @click.option("--table", "table_name", help="Only this table's transitions.")
-@click.option("--server", "server_name", help="Only those on this server (its name, or host:port).")
+@click.option("--server", "server_name", help="Only transitions on this server (its name, or host:port).")
 @click.option(
     "--state",
     "states",
     multiple=True,
     type=click.Choice([*(state.value for state in RegionState), DONE], case_sensitive=False),
-    help="Only steps to this state; may be given several times.",
+    help="Only steps to this state; may be repeated.",
 )
-@click.option("--live", is_flag=True, help="A full screen: regions in transition by age, servers, rates.")
-@click.option("--count", type=click.IntRange(1), help="Stop after that many transitions.")
+@click.option("--live", is_flag=True, help="Full screen: regions in transition by age, servers, rates.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this number of transitions.")
 @global_options
 @click.pass_obj
 def watch(
@@ -61,15 +61,15 @@ def watch(
     live: bool,
     count: int | None,
 ) -> None:
-    """Each transition as it happens: time, table, keys, step, server, why, attempt. Ctrl-C ends it.
+    """Print each step of a transition: time, table, keys, step, server, reason, attempt. Stop with Ctrl-C.
 
-    With --json one object per line: "event" is watching (nothing that happens after it is missed), transition, active,
+    With --json one object per line. Its "event" is watching (no later event can be missed), transition, active,
     no-active, server-up, server-down or connection.
     """
     if live and given.json:
-        raise UsageFaultError("--live is a screen, --json are lines", "Give one of them.")
+        raise UsageFaultError("--live and --json exclude each other", "Give one of them.")
     if live and not sys.stdout.isatty():
-        raise UsageFaultError("--live needs a terminal", "Without it, rk watch prints a line for each transition.")
+        raise UsageFaultError("--live needs a terminal", "Without --live, rk watch prints a line for each step.")
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         hosts, root, access = cluster.hosts, cluster.layout.root or "/", cluster.access
@@ -84,7 +84,7 @@ def watch(
 
 
 def _table(cluster: Cluster, name: str) -> str:
-    """What the table of that name or id is called. Raises NotFoundError: nothing would ever be shown of it."""
+    """Return the name of the table with this name or id. Raise NotFoundError for an unknown table."""
     return table_of({one.table_id: one for one in cluster.tables()}, name).name
 
 
@@ -96,14 +96,14 @@ class Wanted(NamedTuple):
     states: tuple[str, ...] = ()
 
     def fits(self, line: Line) -> bool:
-        """Return whether a line is shown."""
+        """Return True if a line passes the filter."""
         if self.table not in (None, line.table) or self.server not in (None, line.server):
             return False
         return not self.states or line.after in self.states
 
 
 class Watch:
-    """Prints what a follower sees, in the order in which it happened."""
+    """Prints the changes of a follower in the order in which they happened."""
 
     def __init__(
         self,
@@ -127,13 +127,13 @@ class Watch:
         self._console: Console = output.console()
         self._failure: CliError | None = None
         self._reactor: Any = None
-        #: We are ending: that our own connection goes is no news.
+        #: True while the watch is ending: the loss of its own connection is not reported.
         self._is_ending = False
         follower.on_change = self._add
         follower.on_membership = self._add
 
     def run(self, reactor: Any) -> None:
-        """Until Ctrl-C, the count is reached, or the store has gone for good. Raises CliError."""
+        """Run until Ctrl-C, until the count is reached, or until the store is lost for good. Raise CliError."""
         self._reactor = reactor
         reactor.addSystemEventTrigger("before", "shutdown", self._end)
         reactor.callWhenRunning(
@@ -158,7 +158,7 @@ class Watch:
             )
         else:
             regions = output.count(left, "region") if left else "no regions"
-            self._console.print(f"watching; {regions} in transition now. Ctrl-C ends it.", style="dim")
+            self._console.print(f"watching; {regions} in transition now. Stop with Ctrl-C.", style="dim")
 
         self._follower.client.on_state(self._connection)
 
@@ -175,14 +175,14 @@ class Watch:
         self._refresh()
 
     def _refresh(self) -> None:
-        assert self._board is not None, "there is no screen without a board"
-        assert self._screen is not None, "the screen has begun"
+        assert self._board is not None, "a screen needs a board"
+        assert self._screen is not None, "the screen has not been started"
         self._reactor.callLater(_REFRESH_S, self._refresh)
         drawn = self._board.draw(self._follower.clock.now_ms(), self._console.height)
         self._screen.update(drawn, refresh=True)
 
     def _connection(self, state: SessionState) -> None:
-        """Say when nothing can be seen, and that it is over."""
+        """Report the loss and the return of the connection."""
         what = {SessionState.SUSPENDED: "lost", SessionState.CONNECTED: "back", SessionState.EXPIRED: "expired"}.get(
             state
         )
@@ -193,9 +193,9 @@ class Watch:
             output.print_json_line({"event": "connection", "time_ms": now_ms, "state": what})
             return
         text = {
-            "lost": "connection with the store lost, trying again",
-            "back": "connection is back; what changed meanwhile follows",
-            "expired": "the session expired, beginning another one",
+            "lost": "connection with the store lost, reconnecting",
+            "back": "reconnected; changes since the loss follow",
+            "expired": "the session expired, beginning a new one",
         }[what]
         self._console.print(Text(f"{output.clock(now_ms)}  ** {text}", style="bold"), soft_wrap=True)
 
@@ -207,23 +207,23 @@ class Watch:
         if self._reactor.running:
             self._reactor.stop()
 
-    def _add(self, news: Change | MembershipChange) -> None:
-        """Queue: a line may need a read first, and must not be overtaken by a later one."""
-        # A watch may run for weeks; what has been passed on is not needed again.
+    def _add(self, change: Change | MembershipChange) -> None:
+        """Queue a change: a line may need a read first, and later lines must not overtake it."""
+        # A watch may run for weeks; reported changes are dropped.
         self._follower.history.changes.clear()
         self._follower.memberships.clear()
-        self._waiting.append(news)
+        self._waiting.append(change)
         if not self._printing:
             self._printing = True
             ensureDeferred(self._drain()).addErrback(self._failed)
 
     async def _drain(self) -> None:
         while self._waiting:
-            news = self._waiting.popleft()
-            if isinstance(news, MembershipChange):
-                self._print_membership(news)
+            change = self._waiting.popleft()
+            if isinstance(change, MembershipChange):
+                self._print_membership(change)
             else:
-                self._print_line(await self._follower.line(news, self._names))
+                self._print_line(await self._follower.line(change, self._names))
             if self._left == 0:
                 self._stop()
                 break
@@ -268,16 +268,16 @@ class Watch:
 
 
 def text_of(line: Line) -> Text:
-    """One line for people."""
+    """Return one line for people."""
     text = Text(f"{output.clock(line.time_ms)}  {line.table} {output.key_range(line.start_key, line.end_key)}")
     if line.replica:
         text.append(f" #{line.replica}")
     text.append("  ")
     text.append(describe(line.before, line.after), style=_STYLES.get(line.after, ""))
     if line.missed:
-        text.append(f" ({line.missed} between unseen)", style="dim")
+        text.append(f" ({line.missed} unseen in between)", style="dim")
     if line.inferred:
-        text.append(" (too quick to be seen)", style="dim")
+        text.append(" (too quick to be observed)", style="dim")
     tail = [line.server, line.why, f"attempt {line.attempt}" if line.attempt else "", line.error]
     text.append("  " + "  ".join(part for part in tail if part))
     return text

@@ -1,8 +1,8 @@
-"""`rk why`: one region on one screen: where it stands, who must act next, until when, and what would help; or one table
+"""`rk why`: one region on one screen: its state, who must act next, until when, and what would help; or one table
 (`cli/diagnose/why_table.py`).
 
-With a master that reigns the answer is the master's own; without one it comes from the store alone, and says so.
-`rk unstick` takes the one legal step that would help, if there is one.
+With an active master the answer is the master's; without one it is computed from the store, and marked so. `rk unstick`
+takes the one legal step that would help, if there is one.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from regions.messages import Explanation, NextActor
 from regions.records.replica_key import replica_key
 from regions.records.znodes import CorruptZnode, decode_region, decode_table, decode_transition
 
-#: Steps of the history that are shown.
+#: Steps of the history in the output.
 _STEPS: Final = 6
 
 
 class Answer(msgspec.Struct):
-    """Everything that `rk why` shows of one replica."""
+    """Content of `rk why` for one replica."""
 
     explanation: Explanation
     start_key: str
     end_key: str
-    #: False: no master is active, this is the store's word.
+    #: False: no master is active, and the answer is computed from the store.
     from_master: bool
     note: str = ""
-    #: Whether the server concerned answers; None: no server is concerned.
+    #: True if the server concerned answers; None: no server is concerned.
     server_answers: bool | None = None
-    #: Name by which people know the server concerned.
+    #: Name of the server concerned.
     server_name: str = ""
     steps: list[HistoryLine] = []
     alarms: list[str] = []
@@ -56,14 +56,14 @@ class Answer(msgspec.Struct):
 
 @click.command()
 @click.argument("region_name", metavar="REGION|TABLE")
-@click.option("--replica", type=click.IntRange(0), help="Only this copy, for replicated tables.")
+@click.option("--replica", type=click.IntRange(0), help="Only this replica.")
 @global_options
 @click.pass_obj
 def why(given: Globals, region_name: str, replica: int | None) -> None:
-    """Why REGION is where it is: state, who must act next, since when, until when, last error, and what would help.
+    """Show why REGION is where it is: state, who must act next, since when, until when, last error, and remedies.
 
-    REGION is an id, the beginning of one, or TABLE:KEY. Of a TABLE: why it is ALTERING, or not open as a whole, and who
-    holds it up. Works without an active master, too.
+    REGION is an id, a prefix of one, or TABLE:KEY. For a TABLE: why it is ALTERING or not completely open, and what
+    blocks it. Works without an active master.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
@@ -83,21 +83,21 @@ def why(given: Globals, region_name: str, replica: int | None) -> None:
         _show(one, names, console)
 
 
-@click.command("unstick", epilog="Exit status: 0 done, or nothing to do; 1 no legal step helps, or refused.")
+@click.command("unstick", epilog="Exit status: 0 done, or nothing to do; 1 no legal step helps, or rejected.")
 @click.argument("region_name", metavar="REGION")
-@click.option("--replica", type=click.IntRange(0), default=0, help="Which copy, for replicated tables.")
+@click.option("--replica", type=click.IntRange(0), default=0, help="The replica, for replicated tables.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @global_options
 @click.pass_obj
 def unstick_command(given: Globals, region_name: str, replica: int, dry_run: bool, yes: bool) -> int:
-    """Take the one legal step that helps REGION, after showing it: try it again, assign it, or fence its server."""
+    """Take the one legal step that helps REGION, after showing it: retry, assign, or fence the server."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         [answer] = _answers(cluster, names, region_name, replica)
         if not answer.from_master:
             raise UnreachableError(
-                f"no master is active ({answer.note}), and only a master takes these steps",
+                f"no master is active ({answer.note}), and only a master can take these steps",
                 "`rk status` shows the masters; `rk why` works without one.",
             )
         plan = unstick(answer.explanation, server_answers=answer.server_answers)
@@ -112,7 +112,7 @@ def unstick_command(given: Globals, region_name: str, replica: int, dry_run: boo
         if plan.action is not Remedy.NOTHING and not dry_run:
             if not yes:
                 if given.json or not sys.stdin.isatty():
-                    raise CliError("nothing was changed: unstick asks before it acts", "Give --yes as well.")
+                    raise CliError("nothing was changed: unstick needs a confirmation", "Give --yes as well.")
                 click.confirm("do it?", abort=True)
             detail = _carry_out(cluster, answer.explanation, plan)
     if given.json:
@@ -123,7 +123,7 @@ def unstick_command(given: Globals, region_name: str, replica: int, dry_run: boo
     return EXIT_REFUSED if stuck else EXIT_OK
 
 
-# --- finding out ------------------------------------------------------------------------------------------------------
+# --- collecting -------------------------------------------------------------------------------------------------------
 
 
 def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | None) -> list[Answer]:
@@ -137,8 +137,8 @@ def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | No
     if replica is not None:
         explanations = [one for one in explanations if one.replica == replica]
     if not explanations:
-        what = f"no replica {replica}" if replica is not None else "no replica: its table is gone"
-        raise CliError(f"region {region.region_id} has {what}", "`rk fsck` tells more.")
+        what = f"no replica {replica}" if replica is not None else "no replica: its table was deleted"
+        raise CliError(f"region {region.region_id} has {what}", "`rk fsck` shows more.")
     past = read_past(cluster, names)
     tables = {one.table_id: one.name for one in cluster.tables()}
     alarms = read_alarms(cluster)
@@ -158,7 +158,7 @@ def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | No
 
 
 def _from_store(cluster: Cluster, found: FoundRegion) -> list[Explanation]:
-    """The same explanation from what stands in the store; deadlines are the ones that were written there."""
+    """Return the explanation computed from the store; deadlines are the recorded ones."""
     layout, region = cluster.layout, found.region
     now_ms = int(time.time() * 1000)
     assigner = Assigner(0)
@@ -175,7 +175,9 @@ def _from_store(cluster: Cluster, found: FoundRegion) -> list[Explanation]:
             try:
                 transitions.append((decode_transition(data, path), 0))
             except CorruptZnode as error:
-                raise CliError(f"its transition cannot be understood: {error}", "`rk fsck` tells more.") from error
+                raise CliError(
+                    f"the region's transition cannot be decoded: {error}", "`rk fsck` shows more."
+                ) from error
     path = layout.region(region.table_id, region.region_id)
     data = cluster.get(path)
     latest = region if data is None else decode_region(data, path)
@@ -193,11 +195,11 @@ def _from_store(cluster: Cluster, found: FoundRegion) -> list[Explanation]:
     return explanations
 
 
-# --- showing ----------------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 def _named(text: str, reply: Explanation, names: Names) -> str:
-    """Server names instead of uuids."""
+    """Replace uuids by server names."""
     for one in (reply.server, reply.source, reply.destination):
         if one is not None:
             text = text.replace(str(one), names.of(one)).replace(one.uuid, names.of(one))
@@ -224,7 +226,7 @@ def _show(answer: Answer, names: Names, console: Console) -> None:
         title.append(f" replica {reply.replica}")
     console.print(title, soft_wrap=True)
     if answer.note:
-        console.print(Text(f"from the store alone, for {answer.note}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"computed from the store: {answer.note}", style="yellow"), soft_wrap=True)
     style = "green" if reply.actor is NextActor.NOBODY else "red" if reply.actor is NextActor.OPERATOR else "yellow"
     headline = Text(reply.standing, style=f"bold {style}").append(f": {_named(reply.headline, reply, names)}", style="")
     console.print(headline, soft_wrap=True)
@@ -250,9 +252,9 @@ def _facts(answer: Answer, names: Names, now_ms: int) -> list[tuple[str, str]]:
         silent = ", which does not answer" if answer.server_answers is False else ""
         who = f"server {answer.server_name}{silent}"
     elif reply.actor is NextActor.MASTER and not answer.from_master:
-        who = "a master, and none is active"
+        who = "a master, but none is active"
     elif reply.actor is NextActor.NOBODY and answer.server_answers is False:
-        who = f"nobody; but its server {answer.server_name} does not answer"
+        who = f"nobody; but the region's server {answer.server_name} does not answer"
     step = f": {_named(reply.step, reply, names)}" if reply.step else ""
     deadline = ""
     if reply.deadline_ms:
@@ -287,7 +289,7 @@ def _ways_out(answer: Answer) -> list[str]:
     reply = answer.explanation
     ways = list(reply.way_out)
     if answer.from_master and unstick(reply, server_answers=answer.server_answers).action is not Remedy.NOTHING:
-        ways.insert(0, f"rk unstick {reply.region_id}: takes the legal step that helps, after showing it")
+        ways.insert(0, f"rk unstick {reply.region_id}: take the legal step that helps, after showing it")
     if not answer.from_master and reply.actor is NextActor.MASTER:
         ways.insert(0, "rk master run …: start a master; rk status shows what runs")
     if answer.alarms:
@@ -303,16 +305,16 @@ def _show_plan(reply: Explanation, plan: Unstick) -> None:
             click.echo(f"{label:<8}{text}")
     if plan.action is Remedy.NOTHING:
         click.echo(
-            "no step would help now; `rk why` says who must act"
+            "no step would help now; `rk why` shows who must act"
             if reply.actor is not NextActor.NOBODY
-            else "it is well"
+            else "nothing to do"
         )
 
 
 def _carry_out(cluster: Cluster, reply: Explanation, plan: Unstick) -> str:
-    wishes: dict[Remedy, msgspec.Struct] = {
+    requests: dict[Remedy, msgspec.Struct] = {
         Remedy.RETRY: messages.RetryRegion(reply.region_id, reply.replica),
         Remedy.ASSIGN: messages.SetRegionIntent(reply.region_id, True),
         Remedy.FENCE: messages.FenceServer(plan.server, f"rk unstick {reply.region_id}", start_code=plan.start_code),
     }
-    return cluster.ask_master(wishes[plan.action], messages.Accepted).detail
+    return cluster.ask_master(requests[plan.action], messages.Accepted).detail

@@ -1,6 +1,6 @@
-"""`rk why TABLE`: why a table is not at rest, who holds it up, and what would help.
+"""`rk why TABLE`: why a table is not at rest, what blocks it, and what would help.
 
-With a master that reigns the answer is the master's own; without one it comes from the store alone, and says so.
+With an active master the answer is the master's; without one it is computed from the store, and marked so.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from regions.messages import ExplainTable, NextActor, TableExplanation
 from regions.records.model import TableRecord
 from regions.records.znodes import decode_region, decode_transition
 
-#: Servers that are asked for a sign of life.
+#: Number of servers that are probed.
 _PROBED_MAX: Final = 5
 
 
 class TableAnswer(msgspec.Struct):
-    """Everything that `rk why` shows of a table."""
+    """Content of `rk why` for a table."""
 
     explanation: TableExplanation
-    #: False: no master is active, this is the store's word.
+    #: False: no master is active, and the answer is computed from the store.
     from_master: bool
     note: str = ""
-    #: Uuids of servers that hold it up and do not answer.
+    #: Uuids of servers that block the table and do not answer.
     silent: list[str] = []
 
 
 def table_answer(cluster: Cluster, text: str) -> TableAnswer | None:
-    """What there is to say of the table of that name or id; None if there is none. Raises CliError."""
+    """Return the answer for the table with this name or id, or None. Raise CliError."""
     record = table_named({one.table_id: one for one in cluster.tables()}, text)
     if record is None:
         return None
@@ -48,7 +48,7 @@ def table_answer(cluster: Cluster, text: str) -> TableAnswer | None:
     except UnreachableError as error:
         reply, note = _from_store(cluster, record), error.message
     if record.finished_ms:
-        note = ""  # the store alone knows of it
+        note = ""  # only the store has it
     live = {one.uuid: one for one in cluster.servers()}
     concerned = dict.fromkeys(one.server for one in reply.waiting if one.server)
     silent = [uuid for uuid in list(concerned)[:_PROBED_MAX] if uuid not in live or not is_alive(live[uuid])]
@@ -56,7 +56,7 @@ def table_answer(cluster: Cluster, text: str) -> TableAnswer | None:
 
 
 def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
-    """The same explanation from what stands in the store."""
+    """Return the explanation computed from the store."""
     layout = cluster.layout
     found = cluster.records(layout.table_regions(record.table_id), decode_region)
     regions = [(region, 0) for region in found.values()]
@@ -72,7 +72,7 @@ def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
 
 
 def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
-    """The screen."""
+    """Print the screen."""
     reply = answer.explanation
     record = reply.table
     title = Text(f"table {record.name} ", style="bold").append(
@@ -82,7 +82,7 @@ def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
     )
     console.print(title, soft_wrap=True)
     if answer.note:
-        console.print(Text(f"from the store alone, for {answer.note}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"computed from the store: {answer.note}", style="yellow"), soft_wrap=True)
     actors = {one.actor for one in reply.waiting}
     style = "green" if not reply.waiting else "red" if NextActor.OPERATOR in actors else "yellow"
     since = ""
@@ -97,10 +97,10 @@ def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
         if one.server in answer.silent:
             who += ", which does not answer"
         if one.actor is NextActor.MASTER and not answer.from_master:
-            who = "a master, and none is active"
+            who = "a master, but none is active"
         line = Text(f"  {output.count(one.replicas, 'replica')}: ", style="bold")
-        console.print(line.append(names.in_text(one.text), style="").append(f"; next acts {who}"), soft_wrap=True)
+        console.print(line.append(names.in_text(one.text), style="").append(f"; next: {who}"), soft_wrap=True)
     if reply.not_looked_at:
-        console.print(f"  and {reply.not_looked_at} more that were not looked at", soft_wrap=True)
+        console.print(f"  and {reply.not_looked_at} more that were not checked", soft_wrap=True)
     for way in reply.way_out:
         console.print(Text("  try  ", style="bold").append(names.in_text(way), style="cyan"), soft_wrap=True)

@@ -10,7 +10,7 @@ import click
 
 from cli.common import output
 from cli.common.errors import EXIT_OK, EXIT_REFUSED
-from cli.common.options import DEFAULT_DATA_DIR, Globals, global_options
+from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options
 
 if TYPE_CHECKING:
     from cli.drill.report import DrillReport
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-#: Seeds that are made up are small enough to be typed again.
+#: Random seeds are small enough to be typed.
 _SEEDS: Final = 1_000_000
 REPEAT_MAX: Final = 1000
 RATE_DEFAULT: Final = 400.0
 RATE_MAX: Final = 5000.0
 
 _EPILOG: Final = (
-    "Exit status: 0 every invariant held and nothing was lost, 1 one was broken or the drill could not be carried out,"
-    " 3 no local cluster, 130 Ctrl-C (everything is put back first)."
+    "Exit status: 0 every invariant held and nothing was lost, 1 one was broken or the drill failed,"
+    " 3 no local cluster, 130 Ctrl-C (everything is restored first)."
 )
 
 
@@ -35,22 +35,20 @@ _EPILOG: Final = (
 def drill() -> None:
     """Break a part of a running cluster under load, measure what was unavailable, check the invariants.
 
-    Works on a cluster of `rk up`, from a second terminal; whatever was killed, frozen or cut off is put back.
+    Works on a cluster of `rk up`, from a second terminal. Everything that was killed, frozen or cut off is restored.
     """
 
 
 def _options(function: _Command) -> _Command:
-    """The options of every drill."""
-    for option in (
-        click.option(
-            "--seed", type=click.IntRange(0), help="Decides who is struck and when.  [default: made up, shown]"
-        ),
+    """Add the options of every drill to a command."""
+    decorators = (
+        click.option("--seed", type=click.IntRange(0), help="Determines targets and times.  [default: random, shown]"),
         click.option(
             "--repeat",
             type=click.IntRange(1, REPEAT_MAX),
             default=1,
             show_default=True,
-            help="So many times, with seeds one after the other, and a summary.",
+            help="Number of runs, with consecutive seeds; ends with a summary.",
         ),
         click.option(
             "--rate",
@@ -59,16 +57,15 @@ def _options(function: _Command) -> _Command:
             show_default=True,
             help="Reads and writes per second, over all regions.",
         ),
-        click.option("--no-load", is_flag=True, help="No reads and writes meanwhile."),
+        click.option("--no-load", is_flag=True, help="No reads and writes during the drill."),
         global_options,
         click.pass_obj,
-    )[::-1]:
-        function = option(function)  # type: ignore[assignment]
-    return function
+    )
+    return apply_options(function, decorators)
 
 
 @drill.command("master-failover", epilog=_EPILOG)
-@click.option("--moves", type=click.IntRange(1), help="Regions to move meanwhile.  [default: all]")
+@click.option("--moves", type=click.IntRange(1), help="Regions to move during the failover.  [default: all]")
 @_options
 def master_failover(given: Globals, moves: int | None, **options: Any) -> int:
     """Kill the active master while regions are moving.
@@ -82,7 +79,7 @@ def master_failover(given: Globals, moves: int | None, **options: Any) -> int:
 
 
 @drill.command("server-crash", epilog=_EPILOG)
-@click.option("--server", "server_name", help="Whom to kill (name or host:port).  [default: as the seed says]")
+@click.option("--server", "server_name", help="Server to kill (name or host:port).  [default: random]")
 @_options
 def server_crash(given: Globals, server_name: str | None, **options: Any) -> int:
     """Kill a region server; its regions reopen elsewhere.
@@ -96,13 +93,13 @@ def server_crash(given: Globals, server_name: str | None, **options: Any) -> int
 
 
 @drill.command("server-freeze", epilog=_EPILOG)
-@click.option("--server", "server_name", help="Whom to freeze (name or host:port).  [default: as the seed says]")
+@click.option("--server", "server_name", help="Server to freeze (name or host:port).  [default: random]")
 @_options
 def server_freeze(given: Globals, server_name: str | None, **options: Any) -> int:
-    """Freeze a region server for longer than its lease (SIGSTOP), then let it go on.
+    """Freeze a region server for longer than its lease (SIGSTOP), then continue it.
 
-    Its regions reopen elsewhere meanwhile. Requests that mean its old openings wait for it when it wakes up: the
-    verdict says whether it refused them all.
+    Its regions reopen elsewhere meanwhile. Requests that name its old openings wait in its socket until it wakes up;
+    the verdict shows whether it rejected all of them.
     """
     from cli.drill.scenarios import server_freeze as scenario
 
@@ -123,20 +120,20 @@ def store_leader(given: Globals, **options: Any) -> int:
 
 
 @drill.command("store-partition", epilog=_EPILOG)
-@click.option("--node", "node_name", help="Whom to cut off, as store-1.  [default: the leader]")
+@click.option("--node", "node_name", help="Node to cut off, such as store-1.  [default: the leader]")
 @click.option(
     "--direction",
     type=click.Choice(["both", "in", "out"]),
     default="both",
     show_default=True,
-    help="What is lost: all, what its peers send to it, or what it sends to them.",
+    help="Lost messages: all, those from its peers, or those to its peers.",
 )
 @_options
 def store_partition(given: Globals, node_name: str | None, direction: str, **options: Any) -> int:
-    """Cut a node of the store off from its peers, then heal the links.
+    """Cut a node of the store off from its peers, then restore the links.
 
-    The node goes on running and its clients still reach it; what it and its peers send each other is lost. The verdict:
-    alone it acknowledged nothing, and every acknowledged write is on every node once.
+    The node keeps running and its clients still reach it; messages between it and its peers are lost. The verdict: the
+    isolated node acknowledged nothing, and every acknowledged write is on every node once.
     """
     from cli.drill.scenarios import store_partition as scenario
 
@@ -148,8 +145,8 @@ def store_partition(given: Globals, node_name: str | None, direction: str, **opt
 def rolling_restart(given: Globals, **options: Any) -> int:
     """Restart every store node, master and region server in turn, gracefully.
 
-    Each when the one before is back and all regions are open. The verdict: no region refused its clients but while it
-    moved itself.
+    Waits after each restart until the daemon is back and all regions are open. The verdict: no region rejected its
+    clients except during its own move.
     """
     from cli.drill.scenarios import rolling_restart as scenario
 
@@ -159,9 +156,9 @@ def rolling_restart(given: Globals, **options: Any) -> int:
 @drill.command("kill-everything", epilog=_EPILOG)
 @_options
 def kill_everything(given: Globals, **options: Any) -> int:
-    """Kill every process, and start all of them again.
+    """Kill every process, and start all of them.
 
-    The verdict: every acknowledged write is there, in the store and in the regions, and all regions are open again.
+    The verdict: every acknowledged write exists, in the store and in the regions, and all regions are open.
     """
     from cli.drill.scenarios import kill_everything as scenario
 
@@ -170,22 +167,22 @@ def kill_everything(given: Globals, **options: Any) -> int:
 
 @drill.command("ddl-storm", epilog=_EPILOG)
 @click.option(
-    "--elections", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many are forced."
+    "--elections", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Number of forced elections."
 )
 @click.option(
     "--operations",
     type=click.IntRange(1, 100_000),
     default=1000,
     show_default=True,
-    help="How many the clients carry out, some at each election.",
+    help="Number of operations, some at each election.",
 )
-@click.option("--clients", type=click.IntRange(1, 64), default=4, show_default=True, help="That ask at once.")
+@click.option("--clients", type=click.IntRange(1, 64), default=4, show_default=True, help="Concurrent clients.")
 @click.option(
     "--server-crashes",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Region servers killed meanwhile, at most one at each election.",
+    help="Region servers killed during the run, at most one at each election.",
 )
 @_options
 def ddl_storm(
@@ -194,7 +191,7 @@ def ddl_storm(
     """Create, alter, rename and delete tables while masters are killed, frozen and deposed.
 
     Prints operations by kind and result, elections, and the longest wait. The verdict: every operation had a definite
-    result within a minute, and store, master and servers have exactly what the acknowledged operations make.
+    result within a minute, and store, master and servers contain exactly what the acknowledged operations make.
     """
     from cli.drill.scenarios import ddl_stress as scenario
 
@@ -211,7 +208,7 @@ def _conduct(
     no_load: bool,
     is_startup: bool = False,
 ) -> int:
-    """Do the drill as often as wished, and report."""
+    """Run the drill `repeat` times, and report."""
     from cli.drill.report import print_json, show, show_summary
     from cli.drill.run import open_cluster_under_test, open_drill
 
@@ -228,7 +225,7 @@ def _conduct(
                 if not given.json:
                     show(reports[-1], console)
     finally:
-        # Of runs that were carried out before one failed, or before Ctrl-C, the summary is wanted all the same.
+        # The summary includes the completed runs if a later run fails, or after Ctrl-C.
         if repeat > 1 and reports:
             if given.json:
                 print_json(reports, repeat)
@@ -237,13 +234,13 @@ def _conduct(
     if given.json and repeat == 1:
         print_json(reports, repeat)
     if not given.json:
-        _say_more(given, reports[-1], console)
+        _show_next_steps(given, reports[-1], console)
     return EXIT_OK if all(report.held for report in reports) else EXIT_REFUSED
 
 
-def _say_more(given: Globals, report: DrillReport, console: Any) -> None:
+def _show_next_steps(given: Globals, report: DrillReport, console: Any) -> None:
     rk = output.invocation()
     where = f" --data-dir {given.data_dir}" if given.data_dir not in (None, DEFAULT_DATA_DIR) else ""
     console.print(f"\nMore: {rk} drill {report.drill}{where} --seed {report.seed} --json", soft_wrap=True)
     console.print(f"      {rk} watch{where}  (in another terminal, while a drill runs)", soft_wrap=True)
-    console.print(f"      the daemons' own words: {given.data_path}/logs", soft_wrap=True)
+    console.print(f"      the daemons' logs: {given.data_path}/logs", soft_wrap=True)

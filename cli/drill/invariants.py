@@ -1,6 +1,6 @@
-"""What must hold in a cluster at rest, checked against the store and against every server's own answer.
+"""Invariants of a cluster at rest, checked with the store and with every server's own answer.
 
-`check_at_rest` is pure: it compares what the store says with what the servers say. `observe` asks them.
+`check_at_rest` is pure: it compares the store with the servers' answers. `observe` reads both.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from regions.records.znodes import decode_region
 from regions.transitions.observed import History, epoch_breaches
 from regions.transitions.table_states import VISIBLE
 
-#: State of a replica in a server's own list that means: it serves it.
+#: State of a replica that its server serves, in the server's own list.
 _OPEN = "OPEN"
 
 
 class Observation(msgspec.Struct):
-    """A cluster as the store and the servers describe it, at rest."""
+    """A cluster at rest, as the store and the servers describe it."""
 
     #: Regions of enabled tables.
     regions: list[RegionRecord]
-    #: Live servers' own lists, by incarnation; None for one that did not answer.
+    #: The live servers' own lists, by incarnation; None for a server that did not answer.
     open_lists: dict[str, list[messages.HostedReplica] | None]
     #: Znodes below /unassigned.
     transitions: list[str]
-    #: Replicas that each region must have, by table id.
+    #: Number of replicas that each region must have, by table id.
     replication: dict[str, int]
 
 
 def observe(cluster: Cluster) -> Observation:
-    """Ask the store for every region and transition, and every live server for what it has open."""
+    """Read every region and transition from the store, and the open replicas from every live server."""
     tables = [one for one in cluster.tables() if one.intent is TableIntent.ENABLED and one.state in VISIBLE]
     regions = []
     for table in tables:
@@ -56,7 +56,7 @@ def observe(cluster: Cluster) -> Observation:
 
 
 def check_at_rest(seen: Observation) -> list[InvariantCheck]:
-    """One owner for each region, the store and the servers agree on it, and nothing is left in transition."""
+    """Check that each region has one owner, that the store names it, and that no transition is left."""
     owners = _owners(seen.open_lists)
     silent = [f"{name} did not answer" for name, found in seen.open_lists.items() if found is None]
     wrong_count = []
@@ -71,16 +71,16 @@ def check_at_rest(seen: Observation) -> list[InvariantCheck]:
                 wrong_count.append(f"{key} is open on {len(held_by)} servers {', '.join(held_by)}".rstrip())
             stored = region.location(number).incarnation
             if held_by and str(stored) not in held_by:
-                wrong_place.append(f"{key}: the store says {stored}, open on {', '.join(held_by)}")
-    strays = [f"{key} is open on {', '.join(where)} and in no enabled table" for key, where in owners.items()]
+                wrong_place.append(f"{key}: the store names {stored}, but it is open on {', '.join(held_by)}")
+    misplaced = [f"{key} is open on {', '.join(where)} but in no enabled table" for key, where in owners.items()]
     servers = len(seen.open_lists)
     return [
         check(
             "each region open on exactly one live server",
-            silent + wrong_count + strays,
+            silent + wrong_count + misplaced,
             f"{replicas} on {servers} servers",
         ),
-        check("the store knows where", wrong_place, f"{replicas} locations"),
+        check("the store names the right servers", wrong_place, f"{replicas} locations"),
         check("no transition left", seen.transitions, "/unassigned is empty"),
     ]
 
@@ -97,7 +97,7 @@ def _owners(lists: Mapping[str, Sequence[messages.HostedReplica] | None]) -> dic
 def check_history(
     history: History, epochs: list[tuple[int, int]], *, new_epoch_after: int | None = None
 ) -> list[InvariantCheck]:
-    """Only legal transitions, epochs strictly increasing; `new_epoch_after`: a failover must have raised it beyond."""
+    """Check that only legal steps happened and that epochs increase; after a failover also beyond `new_epoch_after`."""
     breaches = epoch_breaches(epochs, history.changes)
     if new_epoch_after is not None and (not epochs or epochs[-1][0] <= new_epoch_after):
         breaches.append(f"the epoch is still {new_epoch_after} after the failover")

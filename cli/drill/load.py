@@ -1,24 +1,26 @@
-"""A running load over all regions of a table, which knows afterwards what was lost and what was unavailable.
+"""A load on all regions of a table, which reports lost writes and unavailability.
 
     with connect(store) as client:
         load = Load(client, "packages", rate_per_s=400)
         load.start()
         ... kill something, move something ...
-        report = load.stop()          # stops asking, waits for what is under way, reads everything once more
+        report = load.stop()          # stops new requests, waits for those in flight, reads everything once more
     assert report.is_sound, report.violations
 
-**What runs.** Every region gets its turn, `rate_per_s` operations in all, writes and reads in turns; at most one
-operation is under way per region, so a region that does not answer holds up no other. Each region has `KEYS` keys of
-the load's own, made of its start key; each key is written by increasing sequence numbers, one write at a time.
+**Operations.** All regions together get `rate_per_s` operations, alternately writes and reads. Each region has at
+most one
+operation in flight, so a region that does not answer delays no other. Each region has `KEYS` keys of the load's own,
+derived from its start key. Each key is written with increasing sequence numbers, one write at a time.
 
-**What is checked.** A read, and the last read of all, must find a sequence number that is not below the newest
-*acknowledged* one (else an acknowledged write was lost, or an old one was carried out again after it) and not above the
-newest *attempted* one. An operation that ended without an answer (`unknown`) may have been done or not.
+**Checks.** Every read, including the final one, must return a sequence number that is not below the latest
+*acknowledged*
+one; otherwise an acknowledged write was lost, or an old write was executed again after it. The number must also not be
+above the latest *attempted* one. An operation without a reply (`unknown`) may have been executed.
 
-**What is measured.** Each operation's outcome, start and end. An operation is *disturbed* if an attempt of it failed,
-if it failed for good, or if it took longer than `SLOW_S`. A region was unavailable from the start of a disturbed
-operation to the end of the last one before it answered well again. As a region is asked every
-`regions / rate_per_s` seconds, the start is known only so exactly (`resolution_s`).
+**Measurements.** Each operation's outcome, start and end. An operation is *disturbed* if an attempt of it failed, if it
+failed for good, or if it took longer than `SLOW_S`. A region was unavailable from the start of its first disturbed
+operation to the end of its last one before a normal reply. A region gets a request every `regions / rate_per_s`
+seconds, so the start is known with this precision (`resolution_s`).
 
 The keys are deleted at the end unless `keep`.
 """
@@ -42,16 +44,16 @@ from regionserver.kv.messages import KEY_BYTES_MAX
 KEYS: Final = 4
 SLOW_S: Final = 0.5
 THREADS_MAX: Final = 256
-#: Operations remembered; at 400 per second that is 40 minutes. The oldest are forgotten, never the counts.
+#: Operations that are kept; at 400 per second this is 40 minutes. The oldest are dropped, the counts are complete.
 OPERATIONS_MAX: Final = 1_000_000
 VIOLATIONS_MAX: Final = 100
 _MARKS: Final = ("!rk-load-", "\x01rk-load-")
-#: Endings that are tried for a key of a given bucket: one in so many buckets fits, so these many never all fail.
+#: Suffixes tried per bucket for a key of a given bucket: one suffix in `buckets` matches.
 _SALTS_PER_BUCKET: Final = 40
 
 
 class LoadOperation(msgspec.Struct, frozen=True, array_like=True):
-    """One operation. Seconds since the load began. `outcome`: ok, unknown (no answer) or failed (nothing was done)."""
+    """One operation, in seconds since the load began. `outcome`: ok, unknown (no reply) or failed (not executed)."""
 
     region_id: str
     kind: str
@@ -60,17 +62,17 @@ class LoadOperation(msgspec.Struct, frozen=True, array_like=True):
     outcome: str
     attempts: int
     error: str = ""
-    #: Why attempts of it failed, as the servers or the network said: words of `coord.rpc.wire.Code` and others.
+    #: Error codes of failed attempts: values of `coord.rpc.wire.Code` and others.
     codes: tuple[str, ...] = ()
 
     @property
     def is_disturbed(self) -> bool:
-        """Return whether the region counts as unavailable meanwhile."""
+        """Return True if the region counts as unavailable during the operation."""
         return self.outcome != "ok" or self.attempts > 1 or self.ended_s - self.began_s > SLOW_S
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """A region did not answer as it should between two moments (seconds since the load began)."""
+    """A time in which a region did not answer normally (seconds since the load began)."""
 
     region_id: str
     began_s: float
@@ -87,15 +89,15 @@ class LoadReport(msgspec.Struct, frozen=True):
 
     seconds: float
     regions: int
-    #: Operations by kind and outcome, as "write ok".
+    #: Operations by kind and outcome, such as "write ok".
     counts: dict[str, int]
     acknowledged_writes: int
-    #: Writes of which nobody knows whether they were done.
+    #: Writes with an unknown outcome.
     unknown_writes: int
     keys_checked: int
-    #: Acknowledged writes that are not there, or were undone; empty is what must be.
+    #: Acknowledged writes that are missing or undone; must be empty.
     violations: list[str]
-    #: Regions that were unavailable at some time; over these, each with its longest outage: median, 99th, longest.
+    #: Regions that were unavailable at some time; over their longest outages: median, 99th percentile, maximum.
     regions_disturbed: int
     outage_p50_s: float
     outage_p99_s: float
@@ -108,12 +110,12 @@ class LoadReport(msgspec.Struct, frozen=True):
 
     @property
     def is_sound(self) -> bool:
-        """No acknowledged write lost, none undone, and everything could be checked."""
+        """Return True if no acknowledged write was lost or undone, and everything could be checked."""
         return not self.violations
 
 
 class _Attempts(threading.local):
-    """Attempts of the operation that this thread is at."""
+    """Attempts of this thread's operation."""
 
     count = 0
     codes: tuple[str, ...] = ()
@@ -126,7 +128,7 @@ class _Value(msgspec.Struct):
 
 
 class _Key:
-    """A key of the load's own; one operation at a time touches it."""
+    """A key of the load; one operation at a time uses it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -146,7 +148,7 @@ class _LoadedRegion:
 
 
 class Load:
-    """The load. `start` once, `stop` once; any thread."""
+    """The load. Call `start` once and `stop` once, from any thread."""
 
     def __init__(
         self,
@@ -158,13 +160,13 @@ class Load:
         regions_max: int = 0,
         keep: bool = False,
     ) -> None:
-        """`timeout_s`: of one operation. `regions_max`: only so many regions, evenly spread; 0: all.
+        """`timeout_s` limits one operation. `regions_max`: use only this many regions, evenly spread; 0: all.
 
-        Raises NoSuchTable.
+        Raise NoSuchTable.
         """
         records = client.locator.regions(table)
         if not records:
-            raise NoSuchTable(f"there is no table {table!r}")
+            raise NoSuchTable(f"table {table!r} does not exist")
         if regions_max and len(records) > regions_max:
             records = [records[number * len(records) // regions_max] for number in range(regions_max)]
         self._client = RegionClient(client.locator, timeout_s=timeout_s, on_attempt=self._attempted)
@@ -174,7 +176,7 @@ class Load:
         self._keep = keep
         self._regions = [_LoadedRegion(record) for record in records]
         self.resolution_s = len(records) / rate_per_s
-        #: The newest operations, oldest first; grows while the load runs.
+        #: The latest operations, oldest first; grows while the load runs.
         self.operations: deque[LoadOperation] = deque(maxlen=OPERATIONS_MAX)
         self.counts: Counter[str] = Counter()
         self._violations: list[str] = []
@@ -185,23 +187,24 @@ class Load:
         self._began_s = 0.0
 
     def start(self) -> None:
-        """Write every key once, so that there is something to lose, then begin."""
+        """Write every key once, then begin."""
         self._began_s = time.monotonic()
         list(self._pool.map(self._prepare, self._regions))
         self._driver.start()
 
     def now_s(self) -> float:
-        """Seconds since the load began: the clock of the operations."""
+        """Return seconds since the load began, the clock of the operations."""
         return time.monotonic() - self._began_s
 
     @property
     def busy(self) -> int:
-        """Regions that are waiting for an answer for longer than `SLOW_S`."""
+        """Return the number of regions without a reply for longer than `SLOW_S`."""
         now_s = self.now_s()
         return sum(one.is_busy and now_s - one.since_s > SLOW_S for one in self._regions)
 
     def stop(self) -> LoadReport:
-        """Ask no more, wait for what is under way (at most `timeout_s`), read every key once more, sum up."""
+        """Stop new requests, wait for those in flight (at most `timeout_s`), read every key once more, return the
+        result."""
         self._stopped.set()
         self._driver.join()
         self._pool.shutdown(wait=True)
@@ -214,7 +217,7 @@ class Load:
     # --- running ---
 
     def _drive(self) -> None:
-        """Give every region its turn; those that are still busy miss it."""
+        """Start operations on the regions in turn; skip a region with an operation in flight."""
         due_s = time.monotonic()
         while not self._stopped.is_set():
             for region in self._regions:
@@ -225,14 +228,14 @@ class Load:
                     region.since_s = self.now_s()
                     region.is_busy = True
                     self._pool.submit(self._operate, region)
-            due_s = max(due_s, time.monotonic() - 1.0)  # a driver that fell behind does not catch up by a burst
+            due_s = max(due_s, time.monotonic() - 1.0)  # a late driver must not catch up with a burst
 
     def _prepare(self, region: _LoadedRegion) -> None:
         for key in region.keys:
             self._write(region, key)
 
     def _operate(self, region: _LoadedRegion) -> None:
-        """One operation: a write and a read of one key, then the next key."""
+        """Run one operation: write a key, then read it, then use the next key."""
         try:
             region.turn += 1
             key = region.keys[region.turn // 2 % KEYS]
@@ -240,7 +243,7 @@ class Load:
                 self._write(region, key)
             else:
                 self._read(region, key)
-        except Exception as error:  # a fault of this program must be seen, and not end in a future nobody asks
+        except Exception as error:  # a bug of this program must be reported, not end in an unread future
             self._violate(f"the load itself failed: {type(error).__name__}: {error}")
         finally:
             region.is_busy = False
@@ -254,10 +257,10 @@ class Load:
     def _read(self, region: _LoadedRegion, key: _Key) -> None:
         found: list[bytes | None] = []
         if self._timed(region, "read", lambda: found.append(self._client.get(self._table, key.name))):
-            self._hold(region, key, found[0])
+            self._check_value(region, key, found[0])
 
     def _timed(self, region: _LoadedRegion, kind: str, work: Callable[[], object]) -> bool:
-        """Do it and write down how it went; whether it succeeded."""
+        """Run `work` and record its outcome; return True if it succeeded."""
         self._attempts.count = 0
         self._attempts.codes = ()
         began_s = self.now_s()
@@ -281,10 +284,10 @@ class Load:
         if attempt.code:
             self._attempts.codes += (attempt.code,)
 
-    # --- judging ---
+    # --- checks ---
 
-    def _hold(self, region: _LoadedRegion, key: _Key, value: bytes | None) -> None:
-        """Compare what was read with what was acknowledged and what was attempted."""
+    def _check_value(self, region: _LoadedRegion, key: _Key, value: bytes | None) -> None:
+        """Compare a value with the acknowledged and the attempted writes."""
         try:
             seq = 0 if value is None else msgspec.json.decode(value, type=_Value).seq
         except msgspec.DecodeError:
@@ -293,10 +296,10 @@ class Load:
         if seq < key.acknowledged:
             self._violate(
                 f"{region.region_id} {key.name!r}: write {key.acknowledged} was acknowledged, "
-                f"found {seq or 'nothing'}: lost, or undone by an old one"
+                f"found {seq or 'nothing'}: lost, or undone by an old write"
             )
         elif seq > key.attempted:
-            self._violate(f"{region.region_id} {key.name!r}: found write {seq}, only {key.attempted} were made")
+            self._violate(f"{region.region_id} {key.name!r}: found write {seq}, but only {key.attempted} were sent")
 
     def _violate(self, text: str) -> None:
         with self._lock:
@@ -304,10 +307,10 @@ class Load:
                 self._violations.append(text)
 
     def _check(self, region: _LoadedRegion) -> int:
-        """Read every key a last time, and clear up; how many could be read."""
+        """Read every key a last time and delete it; return how many were read."""
         try:
             for key in region.keys:
-                self._hold(region, key, self._client.get(self._table, key.name))
+                self._check_value(region, key, self._client.get(self._table, key.name))
             if not self._keep:
                 self._client.write(self._table, [Change(key.name, None) for key in region.keys])
         except DataError as error:
@@ -346,7 +349,7 @@ class Load:
 
 
 def outages_of(operations: Iterable[LoadOperation]) -> list[Outage]:
-    """Per region, the disturbed operations that follow one another, joined; by beginning. Pure."""
+    """Return the outages: per region, consecutive disturbed operations combined; by beginning. Pure."""
     by_region: dict[str, list[LoadOperation]] = {}
     for one in operations:
         by_region.setdefault(one.region_id, []).append(one)
@@ -368,19 +371,19 @@ def outages_of(operations: Iterable[LoadOperation]) -> list[Outage]:
 
 
 def _quantile(ordered: list[float], part: float) -> float:
-    """The value at that part of a sorted list, 0 for an empty one."""
+    """Return the value at this fraction of a sorted list, 0 for an empty one."""
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
 
 
 def key_in(record: RegionRecord, number: int) -> str:
-    """A key whose place is inside of the region, as near to its start as to be in it whatever its end is."""
+    """Return a key inside of the region, directly behind its start, so it is inside whatever the region's end is."""
     buckets = record.hash_buckets
     start = unplace(record.start_key, buckets)
     for mark in _MARKS:
-        # A key's bucket is its hash's: some ending or other gives the one that is wanted.
+        # The hash of a key determines its bucket, so suffixes are tried until the bucket matches.
         for ending in ("", *(f".{salt}" for salt in range(_SALTS_PER_BUCKET * buckets))):
             key = f"{start}{mark}{number}{ending}"
             placed = place(key, buckets)
             if record.contains(placed) and len(placed.encode()) <= KEY_BYTES_MAX:
                 return key
-    raise DataError(f"region {record.region_id} has no room for keys of a load")
+    raise DataError(f"region {record.region_id} has no room for a key of the load")

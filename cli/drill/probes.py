@@ -1,7 +1,7 @@
-"""Requests that wait for a frozen server and mean its old openings, over a connection that it had accepted before.
+"""Requests for a frozen server's old openings, over a connection that the server has accepted before.
 
-They are sent as bytes into a plain socket: a client would wait for answers, and what matters is that nothing but the
-server itself can refuse them.
+The requests are sent as bytes into a plain socket: a client would wait for replies, and only the server itself must be
+able to reject them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from regions.records.partitioning import place
 from regionserver.kv.messages import KvChange, KvRead, KvWrite
 from regionserver.request_gate import Place
 
-#: What became of a request that the server carried out.
+#: Result of a request that the server executed.
 ANSWERED: Final = "answered"
 _CONNECT_TIMEOUT_S: Final = 5.0
 _READ_BYTES: Final = 256 * 1024
@@ -40,7 +40,7 @@ _WRITER: Final = "rk-drill-server-freeze"
 
 
 class ProbeTarget(msgspec.Struct, frozen=True):
-    """A region of the server, and the opening of it that is to be asked for."""
+    """A region of the server, and the opening that the requests name."""
 
     table: str
     region: RegionRecord
@@ -48,22 +48,22 @@ class ProbeTarget(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """A key in the region that is none of the load's."""
+        """Return a key in the region that the load does not use."""
         return key_in(self.region, KEYS)
 
     @property
     def placed(self) -> str:
-        """Its place in the region, by which servers know it."""
+        """Return the key as it is stored."""
         return place(self.key, self.region.hash_buckets)
 
 
 class Probes:
-    """One connection to one server. Blocking; one thread."""
+    """One blocking connection to one server, for one thread."""
 
     def __init__(self, server: ServerRecord, targets: list[ProbeTarget]) -> None:
-        """Connect, and see that the server answers a read of the first target. Raises CliError."""
+        """Connect, and check that the server answers a read of the first target. Raise CliError."""
         self.targets = targets
-        #: (kind, region) of each request by its number.
+        #: (kind, region) of each request by number.
         self._asked: dict[int, tuple[str, str]] = {}
         self._numbers = itertools.count(1)
         self._reader = RpcFrameReader()
@@ -75,19 +75,19 @@ class Probes:
                 self._ask("read", targets[0], KvRead(targets[0].place, [targets[0].placed]))
                 found = self.answers(_CONNECT_TIMEOUT_S)
                 if [word for _, _, word in found] != [ANSWERED]:
-                    raise CliError(f"{where} does not answer before it is frozen: {found}")
+                    raise CliError(f"{where} did not answer before the freeze: {found}")
         except OSError as error:
-            raise CliError(f"{where} does not answer before it is frozen: {error}") from error
+            raise CliError(f"{where} did not answer before the freeze: {error}") from error
 
     def send(self) -> None:
-        """A read and a write for each target, all at once. Raises CliError."""
+        """Send a read and a write for each target at once. Raise CliError."""
         try:
             for target in self.targets:
                 self._ask("read", target, KvRead(target.place, [target.placed]))
                 change = KvChange(target.placed, b"stale")
                 self._ask("write", target, KvWrite(target.place, [change], _WRITER, len(self._asked)))
         except OSError as error:
-            raise CliError(f"the frozen server takes no requests: {error}") from error
+            raise CliError(f"the frozen server accepts no requests: {error}") from error
 
     def _ask(self, kind: str, target: ProbeTarget, message: msgspec.Struct) -> None:
         number = next(self._numbers)
@@ -96,9 +96,9 @@ class Probes:
         self._socket.sendall(encode_frame(Request(number, encode_body(message))))
 
     def answers(self, timeout_s: float) -> list[tuple[str, str, str]]:
-        """(kind, region, what became of it) of all that was asked and has no answer yet; the server's word if refused.
+        """Return (kind, region, result) of every request without a reply so far; the result of a rejection is its code.
 
-        A request without an answer has CONNECTION_LOST or TIMEOUT: it was not answered, whatever else.
+        A request without a reply gets CONNECTION_LOST or TIMEOUT.
         """
         deadline_s = time.monotonic() + timeout_s
         found: list[tuple[str, str, str]] = []
@@ -123,6 +123,6 @@ class Probes:
         return found
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.close()

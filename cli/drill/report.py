@@ -1,4 +1,4 @@
-"""What a drill found: phases, unavailability, figures, checks, the verdict; as a screen or as JSON."""
+"""The result of a drill: phases, unavailability, figures, checks, verdict; as a screen or as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.common import output
 
 
 class InvariantCheck(msgspec.Struct):
-    """One invariant: what must hold, whether it did, and what was found (examples of what broke it, if it did not)."""
+    """One invariant: its name, whether it held, and what was checked (or examples of violations)."""
 
     name: str
     held: bool
@@ -23,7 +23,7 @@ class InvariantCheck(msgspec.Struct):
 
 
 class Figure(msgspec.Struct):
-    """One measured duration or count; `unit` is s, ms or empty for a count."""
+    """One measured duration or count; `unit` is s, ms, or empty for a count."""
 
     name: str
     value: float
@@ -32,7 +32,7 @@ class Figure(msgspec.Struct):
 
 
 class DrillPhase(msgspec.Struct):
-    """A part of the drill: when it began, counted from the drill's own beginning, and how long it took."""
+    """A phase of the drill: its beginning, in seconds since the drill began, and its duration."""
 
     name: str
     began_s: float
@@ -40,7 +40,7 @@ class DrillPhase(msgspec.Struct):
 
 
 class RegionOutage(msgspec.Struct):
-    """A region as its clients saw it: how often it was unavailable, the longest time, all times together."""
+    """A region's unavailability to its clients: number of outages, the longest, and the total."""
 
     region: str
     outages: int
@@ -49,10 +49,10 @@ class RegionOutage(msgspec.Struct):
 
 
 class Unavailability(msgspec.Struct):
-    """How long regions did not answer their clients as they should: each region counts with its longest outage.
+    """How long regions were unavailable to their clients; each region counts with its longest outage.
 
-    `p50_s`, `p99_s`, `longest_s` are over the regions that had one, `all_…` over all of them. An outage's beginning is
-    known as exactly as `resolution_s`, the time between two requests to one region.
+    `p50_s`, `p99_s`, `longest_s` are over the affected regions, `all_…` over all regions. The beginning of an outage is
+    known with the precision `resolution_s`, the time between two requests to one region.
     """
 
     regions: int
@@ -67,10 +67,10 @@ class Unavailability(msgspec.Struct):
 
 
 class Traffic(msgspec.Struct):
-    """The reads and writes that ran meanwhile, and what became of them."""
+    """The reads and writes during a drill, and their results."""
 
     seconds: float
-    #: By kind and outcome, as "write ok".
+    #: Operations by kind and outcome, such as "write ok".
     operations: dict[str, int]
     acknowledged_writes: int
     unknown_writes: int
@@ -81,27 +81,27 @@ class Traffic(msgspec.Struct):
 
 
 class DrillReport(msgspec.Struct):
-    """Everything a drill found. `held`: all checks did."""
+    """The result of a drill. `held`: all checks held."""
 
     drill: str
     victim: str
     figures: list[Figure]
     checks: list[InvariantCheck]
-    #: Steps of transitions that happened, and how many of them were too quick to be seen one by one.
+    #: Steps of transitions, and how many of them were too quick to be observed one by one.
     transitions: int
     steps_unseen: int
     notes: list[str] = []
-    #: What was done to the victim.
+    #: The fault that was injected.
     action: str = "was killed with SIGKILL"
     seed: int = 0
     seconds: float = 0.0
     phases: list[DrillPhase] = []
-    #: None: no load was wanted, or there was nothing to read and write.
+    #: None: no load was requested, or there was nothing to read and write.
     traffic: Traffic | None = None
 
     @property
     def held(self) -> bool:
-        """The verdict."""
+        """Return the verdict."""
         return all(check.held for check in self.checks)
 
 
@@ -115,7 +115,7 @@ class Spread(msgspec.Struct):
     largest: float
 
 
-#: Violations named in a report; the count is always complete.
+#: Violations listed in a report; the count is always complete.
 EXAMPLES_MAX = 5
 
 
@@ -127,7 +127,7 @@ def check(name: str, violations: Sequence[str], detail: str) -> InvariantCheck:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of `values` do not exceed; 0 for none (nearest rank)."""
+    """Return the smallest value that at least `share` of `values` do not exceed (nearest rank); 0 for no values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -135,7 +135,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def spread(name: str, seconds: Sequence[float], meaning: str) -> list[Figure]:
-    """p50, p99 and the longest of some durations."""
+    """Return median, p99 and maximum of some durations."""
     return [
         Figure(f"{name}, {label}", round(value, 3), "s", meaning)
         for label, value in (
@@ -147,7 +147,7 @@ def spread(name: str, seconds: Sequence[float], meaning: str) -> list[Figure]:
 
 
 def summary(reports: Sequence[DrillReport]) -> list[Spread]:
-    """Each figure over the runs that have it, unavailability first."""
+    """Return each figure over the runs that have it, unavailability first."""
     values: dict[tuple[str, str], list[float]] = {}
     for report in reports:
         if report.traffic is not None:
@@ -166,20 +166,20 @@ def summary(reports: Sequence[DrillReport]) -> list[Spread]:
 
 
 def as_json(report: DrillReport) -> dict[str, Any]:
-    """The report with its verdict."""
+    """Return the report with its verdict."""
     return {**output.whole(report), "held": report.held}
 
 
-def print_json(reports: Sequence[DrillReport], asked: int) -> None:
-    """One report as it is; several with their summary. `asked`: how many runs were wanted."""
-    if asked == 1:
+def print_json(reports: Sequence[DrillReport], requested: int) -> None:
+    """Print one report, or several with their summary. `requested`: number of runs that were requested."""
+    if requested == 1:
         output.print_json(as_json(reports[0]))
         return
     output.print_json(
         {
             "drill": reports[0].drill,
-            "held": len(reports) == asked and all(report.held for report in reports),
-            "runs_wanted": asked,
+            "held": len(reports) == requested and all(report.held for report in reports),
+            "runs_wanted": requested,
             "summary": summary(reports),
             "runs": [as_json(report) for report in reports],
         }
@@ -190,7 +190,7 @@ def print_json(reports: Sequence[DrillReport], asked: int) -> None:
 
 
 def show(report: DrillReport, console: Console) -> None:
-    """The report for people."""
+    """Print the report for people."""
     console.print()
     console.print(Text(f"drill {report.drill}: {report.victim} {report.action}; seed {report.seed}", style="bold"))
     if report.phases:
@@ -211,7 +211,7 @@ def show(report: DrillReport, console: Console) -> None:
     for one in report.checks:
         for example in one.examples:
             console.print(Text(f"    {one.name}: {example}", style="red"), soft_wrap=True)
-    unseen = f", {report.steps_unseen} of them told from the znodes' versions" if report.steps_unseen else ""
+    unseen = f", {report.steps_unseen} of them inferred from the znodes' versions" if report.steps_unseen else ""
     console.print(Text(f"{report.transitions} steps of transitions{unseen}", style="dim"))
     for note in report.notes:
         console.print(Text(note, style="yellow"), soft_wrap=True)
@@ -222,7 +222,7 @@ def show(report: DrillReport, console: Console) -> None:
 
 
 def _show_traffic(traffic: Traffic, console: Console) -> None:
-    """The table of what clients saw, and a line on what they did."""
+    """Print the table of outages, and a line about the load."""
     seen = traffic.unavailability
     rows = [
         (
@@ -245,10 +245,10 @@ def _show_traffic(traffic: Traffic, console: Console) -> None:
     )
 
 
-def show_summary(reports: Sequence[DrillReport], asked: int, console: Console) -> None:
-    """Several runs: each figure's spread, and which runs broke what."""
+def show_summary(reports: Sequence[DrillReport], requested: int, console: Console) -> None:
+    """Print the spread of each figure over several runs, and the runs with violations."""
     console.print()
-    console.print(Text(f"{len(reports)} of {asked} runs of drill {reports[0].drill}", style="bold"))
+    console.print(Text(f"{len(reports)} of {requested} runs of drill {reports[0].drill}", style="bold"))
     rows = [
         (one.name, *(_value(value, one.unit) for value in (one.smallest, one.median, one.largest)))
         for one in summary(reports)
@@ -258,10 +258,10 @@ def show_summary(reports: Sequence[DrillReport], asked: int, console: Console) -
     for report in broken:
         names = ", ".join(one.name for one in report.checks if not one.held)
         console.print(Text(f"BROKEN with --seed {report.seed} ({report.victim}): {names}", style="bold red"))
-    if not broken and len(reports) == asked:
-        console.print(Text(f"all invariants held in all {asked} runs", style="bold green"))
-    elif len(reports) < asked:
-        console.print(Text(f"{asked - len(reports)} runs were not carried out", style="bold red"))
+    if not broken and len(reports) == requested:
+        console.print(Text(f"all invariants held in all {requested} runs", style="bold green"))
+    elif len(reports) < requested:
+        console.print(Text(f"{requested - len(reports)} runs did not take place", style="bold red"))
 
 
 def _value(value: float, unit: str) -> str:

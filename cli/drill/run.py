@@ -1,7 +1,7 @@
-"""What every drill needs: a cluster of `rk up`, a follower that records it, a load, the power to kill, waits.
+"""Shared by all drills: a cluster of `rk up`, a follower that records it, a load, faults, waits.
 
-A drill changes what runs, so it puts everything back however it ends: daemons that it killed are started again, frozen
-ones continue, cut links are healed, its rows and znodes are deleted, also after an error, Ctrl-C or SIGTERM.
+A drill restores everything, however it ends, also after an error, Ctrl-C or SIGTERM: killed daemons are started, frozen
+ones continue, cut links are restored, and the drill's rows and znodes are deleted.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from regions.transitions.observed import NONE, Change
 
 T = TypeVar("T")
 
-#: Longest time for any one thing a drill waits for. Far above what a healthy cluster needs: beyond it the drill fails.
+#: Time limit of every wait, far above what a healthy cluster needs; beyond it the drill fails.
 DEADLINE_S: Final = 90.0
-#: How long a cluster may take to be at rest before the drill.
+#: Time limit for a cluster to come to rest before the drill.
 REST_DEADLINE_S: Final = 20.0
-#: How long a daemon may be away: `rk up` starts again at once what died for the first time.
+#: Time limit for a daemon to restart: `rk up` restarts a daemon at once after its first death.
 AWAY_DEADLINE_S: Final = 6.0
-#: Longest time between two looks at a condition; news from the follower wakes the drill at once.
+#: Longest time between two evaluations of a condition; events of the follower wake the drill at once.
 _PAUSE_S: Final = 0.05
-#: The load runs for so long before the drill strikes, plus up to so much more, as the seed says.
+#: The load runs for this time before the fault, plus a random part of the second value.
 WARM_UP_S: Final = 1.0
 WARM_UP_MORE_S: Final = 2.0
-#: A step is seen that much later at most than it happened, and a move whose steps nobody saw has lasted no longer.
+#: A step is observed at most this much later than it happened; a move with unobserved steps took no longer.
 SEEN_LATE_MS: Final = 1000
 
 
 class ClusterUnderTest:
-    """One running cluster and one reactor, for any number of drills one after the other."""
+    """One running cluster and one reactor, for any number of drills in sequence."""
 
     def __init__(self, given: Globals, cluster: Cluster, local: LocalCluster, reactor: ReactorThread) -> None:
         self.given = given
@@ -64,7 +64,7 @@ class ClusterUnderTest:
 
 
 class Drill:
-    """One drill on one cluster. Runs on the main thread; the follower fills in what it sees on the reactor's."""
+    """One drill on one cluster. Runs on the main thread; the follower records on the reactor's thread."""
 
     def __init__(self, target: ClusterUnderTest, follower: Follower, seed: int, rate: float) -> None:
         self.cluster = target.cluster
@@ -83,27 +83,27 @@ class Drill:
         self._rate = rate
         self._data_dir: Path = target.given.data_path
         self._pids: dict[str, int] = {}
-        #: Daemons whose process was ended by this drill at some time, and those it has left dead.
+        #: Daemons that this drill has ended at some time, and daemons that it has not started again.
         self._touched: set[str] = set()
         self._dead: set[str] = set()
         self._frozen: set[str] = set()
         self._endings: list[Callable[[], object]] = []
         self._struck: dict[str, float] = {}
         self._phases: list[DrillPhase] = []
-        self._news = threading.Event()
+        self._changed = threading.Event()
         self._console = output.console(stderr=target.given.json)
         self._began_s = time.monotonic()
-        follower.on_change = lambda _: self.news()
-        follower.on_membership = lambda _: self.news()
+        follower.on_change = lambda _: self.wake()
+        follower.on_membership = lambda _: self.wake()
 
-    # --- telling ---
+    # --- output ---
 
     def say(self, text: str) -> None:
-        """One line about what happens, with the seconds since the drill began."""
+        """Print one line, with the seconds since the drill began."""
         self._console.print(f"{self.elapsed_s():7.2f} s  {text}", markup=False, soft_wrap=True)
 
     def elapsed_s(self) -> float:
-        """Since the drill began."""
+        """Return seconds since the drill began."""
         return time.monotonic() - self._began_s
 
     def figure(self, name: str, seconds: float, meaning: str) -> None:
@@ -112,25 +112,25 @@ class Drill:
         self.say(f"{name}: {output.seconds(seconds)}")
 
     def phase(self, name: str) -> None:
-        """The phase before ends here, and this one begins; "" ends the last one."""
+        """End the present phase and begin the next one; "" ends the last phase."""
         now_s = self.elapsed_s()
         if self._phases and not self._phases[-1].seconds:
             self._phases[-1].seconds = round(now_s - self._phases[-1].began_s, 3)
         if name:
             self._phases.append(DrillPhase(name, round(now_s, 3), 0.0))
 
-    # --- acting ---
+    # --- actions ---
 
     def now_ms(self) -> int:
-        """Now, on the clock of the recorded changes."""
+        """Return the present time on the clock of the recorded changes."""
         return self.follower.clock.now_ms()
 
     def daemons(self) -> dict[str, DaemonState]:
-        """The daemons of this cluster, by name."""
+        """Return the daemons of this cluster, by name."""
         return {one.name: one for one in ask(self._data_dir, ControlRequest("list"))}
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL, *, is_quiet: bool = False) -> int:
-        """End a daemon by a signal; returns the time at which it was sent."""
+        """End a daemon with a signal; return the time at which it was sent."""
         self._touched.add(name)
         self._dead.add(name)
         ask(self._data_dir, ControlRequest("kill", name, number))
@@ -140,14 +140,14 @@ class Drill:
         return at_ms
 
     def restart(self, name: str, *, is_quiet: bool = False) -> None:
-        """Have `rk up` start a daemon again."""
+        """Let `rk up` start a daemon again."""
         ask(self._data_dir, ControlRequest("start", name))
         self._dead.discard(name)
         if not is_quiet:
             self.say(f"started {name} again")
 
     def freeze(self, name: str, *, is_quiet: bool = False) -> int:
-        """SIGSTOP a daemon; returns the time at which it was sent."""
+        """Send SIGSTOP to a daemon; return the time at which it was sent."""
         self._frozen.add(name)
         ask(self._data_dir, ControlRequest("kill", name, signal.SIGSTOP))
         if not is_quiet:
@@ -155,19 +155,19 @@ class Drill:
         return self.now_ms()
 
     def unfreeze(self, name: str, *, is_quiet: bool = False) -> int:
-        """SIGCONT."""
+        """Send SIGCONT to a daemon; return the time at which it was sent."""
         ask(self._data_dir, ControlRequest("kill", name, signal.SIGCONT))
         self._frozen.discard(name)
         if not is_quiet:
-            self.say(f"{name} goes on (SIGCONT)")
+            self.say(f"continued {name} (SIGCONT)")
         return self.now_ms()
 
     def at_end(self, work: Callable[[], object]) -> None:
-        """Have `work` done when the drill is over, whatever becomes of it; the last one given comes first."""
+        """Call `work` at the end of the drill in any case; the last one given is called first."""
         self._endings.append(work)
 
-    def put_back(self) -> None:
-        """Whatever a drill that could not be finished has left behind: frozen, dead, cut off, running."""
+    def restore(self) -> None:
+        """Undo what an unfinished drill has left behind: frozen, dead, cut off, running."""
         for name in sorted(self._frozen):
             with contextlib.suppress(CliError):
                 self.unfreeze(name)
@@ -179,12 +179,12 @@ class Drill:
                 work()
         if self.traffic is not None:
             if self.traffic.is_running:
-                self.say("stopping the load and taking its rows away")
+                self.say("stopping the load and deleting its rows")
             with contextlib.suppress(CliError, KazooException, KazooTimeoutError):
                 self.traffic.close()
 
     def on_reactor(self, work: Callable[[], Awaitable[T]], timeout_s: float = DEADLINE_S) -> T:
-        """Run a coroutine beside the follower. Raises CliError instead of the store's own errors."""
+        """Run a coroutine on the reactor's thread. Raise CliError instead of the store's own errors."""
         try:
             return self.reactor.run(work, timeout_s)
         except (CoordError, TimeoutError) as error:
@@ -193,31 +193,31 @@ class Drill:
     # --- the load ---
 
     def begin(self) -> None:
-        """Record the daemons' pids, start the load, and let it run for as long as the seed says."""
+        """Record the daemons' pids, start the load, and let it run for a random time."""
         self._pids = {name: one.pid for name, one in self.daemons().items()}
         warm_up_s = WARM_UP_S + WARM_UP_MORE_S * self.rng.random()
         self.traffic = Running(self.cluster.hosts, self.cluster.layout.root, self.cluster.access)
-        self.traffic.look(enabled(self.cluster.tables()))
+        self.traffic.find_tables(enabled(self.cluster.tables()))
         count = self.traffic.tables.count()
         if not count:
-            self.notes.append("no table keeps rows (rk up --opener): nothing was read and written meanwhile")
+            self.notes.append("no table stores rows (rk up --opener): the drill ran without reads and writes")
         elif self._rate:
             self.traffic.start(self._rate)
             self.say(f"reading and writing {count} regions, {self._rate:g} requests per second")
         threading.Event().wait(warm_up_s)
 
     def strike(self, phase: str) -> None:
-        """Note that the drill strikes now: outages from here on are its doing."""
+        """Begin the phase of the fault: later outages are caused by the drill."""
         self.phase(phase)
         if self.traffic is not None:
             self._struck = self.traffic.now_s()
 
     def count_lost_sessions(self) -> None:
-        """Add the figure of sessions that the store expired since the drill struck; each costs regions an outage."""
+        """Add the number of sessions that the store expired since the fault; each causes an outage of regions."""
         lost = sum(one.what in ("server-down", "no-active") for one in list(self.follower.memberships))
         self.figures.append(Figure("sessions lost", lost, "", "of the active master and of region servers; 0 is right"))
 
-    def settle(self) -> None:
+    def await_rest(self) -> None:
         """Wait until every region is open and answers its clients."""
         self.wait(self.at_rest, "regions did not come to rest")
         traffic = self.traffic
@@ -226,27 +226,28 @@ class Drill:
 
     # --- waiting ---
 
-    def news(self) -> None:
-        """Something has happened that may be waited for. Any thread."""
-        self._news.set()
+    def wake(self) -> None:
+        """Evaluate the awaited condition again. Thread-safe."""
+        self._changed.set()
 
     def wait(self, look: Callable[[], T | None], what: str, timeout_s: float = DEADLINE_S) -> T:
-        """Look whenever the follower has news, until there is an answer. Raises CliError naming `what` when late."""
+        """Evaluate `look` after every event until it returns a value. Raise CliError naming `what` after the time
+        limit."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self._news.clear()
+            self._changed.clear()
             try:
                 found = look()
             except (KazooException, KazooTimeoutError):
-                found = None  # the store is what the drill takes away
+                found = None  # the drill may have taken the store away
             if found:
                 return found
             if time.monotonic() > deadline:
                 raise CliError(
                     f"{what}: not within {timeout_s:.0f} s",
-                    f"Look: rk status --data-dir {self._data_dir}; logs in {self._data_dir}/logs",
+                    f"Check rk status --data-dir {self._data_dir}, and the logs in {self._data_dir}/logs",
                 )
-            self._news.wait(_PAUSE_S)
+            self._changed.wait(_PAUSE_S)
 
     def membership(self, what: str, since_ms: int, *, address: str = "", not_uuid: str = "") -> int | None:
         """Return when `what` first happened at or after `since_ms`; None if it has not."""
@@ -257,7 +258,7 @@ class Drill:
         return None
 
     def changes_since(self, since_ms: int) -> list[Change]:
-        """Recorded changes from then on."""
+        """Return the recorded changes since then."""
         return [change for change in list(self.follower.history.changes) if change.at_ms >= since_ms]
 
     def status(self) -> messages.MasterStatus | None:
@@ -268,15 +269,15 @@ class Drill:
             return None
 
     def at_rest(self) -> messages.MasterStatus | None:
-        """The active master's figures once every region is open and none is in transition."""
+        """Return the active master's figures if every region is open and none is in transition, else None."""
         found = self.status()
         if found is None or found.role != "active" or found.rit or found.open < found.replicas:
             return None
         return None if self.follower.history.in_transition else found
 
     def require_rest(self, *, masters: int = 1, servers: int = 2, store_nodes: int = 0) -> messages.MasterStatus:
-        """The state before the drill. Raises CliError when the cluster is too small, not whole or not at rest."""
-        self.phase("look")
+        """Return the state before the drill. Raise CliError if the cluster is too small, incomplete or not at rest."""
+        self.phase("check")
         if len(self.local.coord) < store_nodes:
             raise CliError(
                 f"this drill needs a store of {store_nodes} nodes or more, run by `rk up`",
@@ -289,7 +290,7 @@ class Drill:
         found = self._wait_healthy()
         if not found.replicas:
             raise CliError(
-                "there are no regions to drill with",
+                "the cluster has no regions",
                 "Create a table: rk table create NAME --regions 40 --from FILE.csv",
             )
         self.phase("load")
@@ -299,13 +300,13 @@ class Drill:
         """Wait until every daemon runs and every region is open. Raises CliError that names what is missing."""
         began_s = time.monotonic()
         while True:
-            why = self._ailment()
+            why = self._missing()
             found = None if why else self.at_rest()
             if found is not None:
                 return found
             if time.monotonic() - began_s > (AWAY_DEADLINE_S if why else REST_DEADLINE_S):
                 break
-            self._news.wait(4 * _PAUSE_S)
+            self._changed.wait(4 * _PAUSE_S)
         where = f"`rk status --data-dir {self._data_dir}` shows it; logs in {self._data_dir}/logs"
         if not why:
             status = self.status()
@@ -314,34 +315,34 @@ class Drill:
                 if status is None
                 else f"{status.open} of {status.replicas} regions are open, {status.rit} in transition"
             )
-        raise CliError(f"the cluster is not well before the drill: {why}", f"Nothing was touched. {where}")
+        raise CliError(f"the cluster is not healthy before the drill: {why}", f"Nothing was changed. {where}")
 
-    def _ailment(self) -> str:
-        """Return what is missing of the daemons, in words; "" if all run and are registered."""
+    def _missing(self) -> str:
+        """Return which daemon is missing, or "" if all run and are registered."""
         for one in self.daemons().values():
             if not one.pid:
-                return f"{one.name} does not run ({one.status})"
+                return f"{one.name} is not running ({one.status})"
         if len(self.cluster.masters()) < len(self.local.masters):
             return "not all masters are registered"
         if len(self.cluster.servers()) < len(self.local.servers):
             return "not all region servers are registered"
         return ""
 
-    # --- ending ---
+    # --- the end ---
 
     def finish(self, name: str, *, new_epoch_after: int | None = None) -> DrillReport:
-        """Stop the load, check everything, and sum up."""
-        self.settle()
+        """Stop the load, check everything, and return the report."""
+        self.await_rest()
         self.phase("checks")
         traffic = None
         if self.traffic is not None and self.traffic.is_running:
-            self.say("stopping the load: every row it wrote is read again")
+            self.say("stopping the load: reading every row again")
             traffic, checks = self.traffic.stop(self._struck)
             self.checks = [*checks, *self.checks]
-        self.say("checking: every server is asked what it has open, and the store what it knows")
+        self.say("checking: reading the open regions from every server, and the locations from the store")
         self.checks += check_at_rest(observe(self.cluster))
         self.checks += check_history(self.follower.history, self.follower.epochs, new_epoch_after=new_epoch_after)
-        self.checks.append(self._nobody_else_died())
+        self.checks.append(self._check_deaths())
         self.phase("")
         history = self.follower.history
         return DrillReport(
@@ -359,23 +360,23 @@ class Drill:
             traffic=traffic,
         )
 
-    def _nobody_else_died(self) -> InvariantCheck:
-        """`rk up` starts again what dies, so a death that the drill did not order would go unseen."""
+    def _check_deaths(self) -> InvariantCheck:
+        """Check that no other daemon died: `rk up` restarts a dead daemon, which would hide the death."""
         broken = []
         now = self.daemons()
         for name, one in now.items():
             if not one.pid:
-                broken.append(f"{name} does not run: {one.status}")
+                broken.append(f"{name} is not running: {one.status}")
             elif name not in self._touched and one.pid != self._pids.get(name):
-                broken.append(f"{name} died ({one.status}) and was started again: see {one.log}")
+                broken.append(f"{name} died ({one.status}) and was restarted: see {one.log}")
         return check("every daemon runs, none died by itself", broken, f"{len(now)} daemons")
 
     def moves(self, since_ms: int) -> dict[str, list[Span]]:
-        """When each region was not open, by the store's history: seconds on the clock of the changes."""
+        """Return when each region was not open, by the store's history, in seconds on the clock of the changes."""
         return moves_of(self.changes_since(since_ms))
 
     def all_regions(self) -> list[messages.RegionStatus]:
-        """Every region of every table."""
+        """Return every region of every table."""
         tables = self.cluster.ask_master(messages.ListTables(), messages.Tables).tables
         found = []
         for one in tables:
@@ -383,28 +384,28 @@ class Drill:
         return found
 
     def daemon_of(self, host: str, port: int) -> str:
-        """Name of the local daemon at that address. Raises CliError for one that `rk up` does not run."""
+        """Return the name of the local daemon at this address. Raise CliError if `rk up` does not run it."""
         for one in self.local.daemons():
             if one.address == f"{host}:{port}":
                 return one.name
         raise CliError(
-            f"{host}:{port} is not a daemon of this `rk up`", "Drills kill only processes that they can start again."
+            f"{host}:{port} is not a daemon of this `rk up`", "Drills kill only processes that they can restart."
         )
 
     def servers(self) -> list[ServerRecord]:
-        """Live servers."""
+        """Return the live servers."""
         return self.cluster.servers()
 
 
 @contextlib.contextmanager
 def open_cluster_under_test(given: Globals) -> Iterator[ClusterUnderTest]:
-    """Everything drills need, checked before anything is killed. Raises CliError."""
-    ask(given.data_path, ControlRequest("list"))  # an `rk up` must be there: it brings the victims back
+    """Yield everything that drills need, checked before anything is killed. Raise CliError."""
+    ask(given.data_path, ControlRequest("list"))  # `rk up` must run: it restarts the victims
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with open_cluster(given) as cluster:
             if cluster.local is None:
-                raise UnreachableError(f"the store {cluster.hosts} is not that of the cluster in {given.data_path}")
+                raise UnreachableError(f"the store {cluster.hosts} does not belong to the cluster in {given.data_path}")
             with ReactorThread() as reactor:
                 yield ClusterUnderTest(given, cluster, cluster.local, reactor)
     finally:
@@ -413,7 +414,7 @@ def open_cluster_under_test(given: Globals) -> Iterator[ClusterUnderTest]:
 
 @contextlib.contextmanager
 def open_drill(target: ClusterUnderTest, seed: int, rate: float, *, is_startup: bool = False) -> Iterator[Drill]:
-    """One drill; whatever it has left behind is put back. `is_startup`: a cluster start is part of it."""
+    """Yield one drill, and restore everything at its end. `is_startup`: a cluster startup is part of it."""
     reactor, cluster = target.reactor, target.cluster
 
     async def make() -> Follower:
@@ -429,11 +430,11 @@ def open_drill(target: ClusterUnderTest, seed: int, rate: float, *, is_startup: 
     try:
         yield drill
     except KeyboardInterrupt:
-        drill.say("interrupted: putting everything back")
+        drill.say("interrupted: restoring everything")
         raise
     finally:
         with _uninterrupted():
-            drill.put_back()
+            drill.restore()
             with contextlib.suppress(CoordError, TimeoutError):
                 reactor.run(follower.stop, timeout_s=5.0)
 
@@ -444,7 +445,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM have to wait: half of a clean-up leaves a cluster in pieces."""
+    """Defer Ctrl-C and SIGTERM: an incomplete cleanup would leave a broken cluster."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -454,7 +455,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def spans(changes: list[Change]) -> Iterator[tuple[str, int, int]]:
-    """(replica, from, to) in ms of each time that it was not open: from leaving its server to being OPENED again."""
+    """Yield (replica, from, to) in ms for each time a replica was not open: from leaving its server to OPENED."""
     began: dict[str, int] = {}
     for change in changes:
         if change.after in ("CLOSING", "CLOSED", "OFFLINE", "OPENING"):
@@ -464,7 +465,7 @@ def spans(changes: list[Change]) -> Iterator[tuple[str, int, int]]:
 
 
 def moves_of(changes: list[Change]) -> dict[str, list[Span]]:
-    """Return when each region was moving, in seconds; each span begins early, as steps are seen late."""
+    """Return when each region was moving, in seconds; each span begins early, because steps are observed late."""
     seen = [(key, start_ms, end_ms) for key, start_ms, end_ms in spans(changes)]
     unseen = [
         (change.key, change.at_ms, change.at_ms)
@@ -478,5 +479,5 @@ def moves_of(changes: list[Change]) -> dict[str, list[Span]]:
 
 
 def outages(changes: list[Change]) -> list[float]:
-    """Seconds for which each replica was not open, each time of each."""
+    """Return the seconds for which replicas were not open, one value per outage."""
     return [(end_ms - start_ms) / 1000 for _, start_ms, end_ms in spans(changes)]

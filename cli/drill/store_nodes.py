@@ -1,4 +1,4 @@
-"""The store's nodes as drills see and touch them: who leads, and cutting one off from its peers."""
+"""The store's nodes in drills: finding the leader, and cutting a node off from its peers."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _TIMEOUT_S: Final = 5.0
 
 
 def leader(drill: Drill) -> str:
-    """Return the name of the leader. Raises CliError if no node leads."""
+    """Return the name of the leader. Raise CliError if no node leads."""
     found = leader_but(drill, "")
     if found is None:
-        raise CliError("no store node says that it leads", "`rk status` shows the store's nodes.")
+        raise CliError("no store node reports that it leads", "`rk status` shows the store's nodes.")
     return found
 
 
 def leader_but(drill: Drill, excluded: str) -> str | None:
-    """Name of the node that leads, other than `excluded`; None while there is none."""
+    """Return the name of the leader other than `excluded`, or None."""
     roles = ((node.name, store_role(node.address)) for node in drill.local.coord if node.name != excluded)
     return next((name for name, role in roles if role in LEADER_ROLES), None)
 
 
 def is_serving(node: Daemon) -> bool:
-    """Return whether the node leads or has a leader."""
+    """Return True if the node leads or has a leader."""
     return store_role(node.address) in SERVING_ROLES
 
 
 def cut(node: Daemon, direction: str, seconds: float) -> None:
-    """Cut it off from its peers, for so long at most. Raises CliError."""
+    """Cut the node off from its peers for at most `seconds`. Raise CliError."""
     _post(node, "/cut?" + urlencode({"direction": direction, "for_s": f"{seconds:g}"}))
 
 
 def heal(node: Daemon) -> None:
-    """End a cut; one that has ended is none. Raises CliError."""
+    """End a cut, if it has not ended yet. Raise CliError."""
     _post(node, "/heal")
 
 
@@ -60,11 +60,11 @@ def _post(node: Daemon, path: str) -> None:
         finally:
             connection.close()
     except (OSError, ValueError, KeyError) as error:
-        raise UnreachableError(f"{node.name} cannot be asked at its admin port {node.admin}: {error}") from error
+        raise UnreachableError(f"{node.name} does not answer at its admin port {node.admin}: {error}") from error
     if answer.status in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED):
         raise CliError(
-            f"{node.name} does not let itself be cut off: it was started without --drill-links",
-            "This `rk up` is older than the drill; stop it and start it again.",
+            f"{node.name} does not support cuts: it was started without --drill-links",
+            "Restart `rk up`: it is older than the drill.",
         )
     if answer.status != http.HTTPStatus.OK:
-        raise CliError(f"{node.name} refuses {path.partition('?')[0]}: {text}")
+        raise CliError(f"{node.name} rejected {path.partition('?')[0]}: {text}")

@@ -1,7 +1,7 @@
-"""The reads and writes that run over every region while a drill does its work, and what clients saw of it.
+"""The load on every region during a drill, and what its clients observed.
 
-`cli/drill/load.py` makes them and judges them: one load per table with rows, the rate divided by regions. What is
-here starts and stops them, and sums up what they found. `unavailability` and `refused_at_rest` are pure.
+`cli/drill/load.py` sends and checks the requests: one load per table with rows, with a share of the rate. This module
+starts and stops the loads and combines their results. `unavailability` and `rejected_at_rest` are pure.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from regions.records.model import RegionRecord, TableIntent, TableRecord, TableS
 from regions.records.znodes import Layout
 from regionserver.client import DataError, Refused, RegionClient, RegionLocator
 
-#: Longest time for one operation, all its attempts together.
+#: Time limit of one operation with all its attempts.
 OPERATION_TIMEOUT_S: Final = 75.0
 _PROBE_TIMEOUT_S: Final = 15.0
 
-#: A move as the store's history has it: when the region began to leave and when it was open again, by any one clock.
+#: A move according to the store's history: when the region began to leave, and when it was open again, on any one
+#: clock.
 Span = tuple[float, float]
 
 
 class LoadedTables(msgspec.Struct, frozen=True):
-    """Tables that have rows, with their regions by key."""
+    """Tables with rows, with their regions by key."""
 
     regions: dict[str, list[RegionRecord]]
 
     def count(self) -> int:
-        """Regions of all of them."""
+        """Return the number of regions of all tables."""
         return sum(len(found) for found in self.regions.values())
 
 
 class Running:
-    """The load while it runs. One per drill; the main thread only."""
+    """The running load of a drill; for the main thread only."""
 
     def __init__(self, hosts: str, root: str, access: StoreAccess) -> None:
         self._stack = contextlib.ExitStack()
@@ -50,12 +51,12 @@ class Running:
         self.locator = RegionLocator(store, Layout("" if root == "/" else root))
         self.client = RegionClient(self.locator, timeout_s=_PROBE_TIMEOUT_S)
         self._stack.callback(self.client.close)
-        #: What can be read and written; found by `look`.
+        #: Tables that can be read and written; set by `find_tables`.
         self.tables = LoadedTables({})
         self._loads: dict[str, Load] = {}
 
-    def look(self, names: Iterable[str]) -> None:
-        """Find out which of these tables keep rows, by asking one region of each. Raises CliError."""
+    def find_tables(self, names: Iterable[str]) -> None:
+        """Find the tables that store rows by reading from one region of each. Raise CliError."""
         found: dict[str, list[RegionRecord]] = {}
         for name in names:
             regions = self.locator.regions(name)
@@ -82,11 +83,11 @@ class Running:
 
     @property
     def is_running(self) -> bool:
-        """Return whether a load runs."""
+        """Return True while a load runs."""
         return bool(self._loads)
 
     def now_s(self) -> dict[str, float]:
-        """The clock of each load."""
+        """Return the clock of each load."""
         return {name: load.now_s() for name, load in self._loads.items()}
 
     def operations(self) -> dict[str, list[LoadOperation]]:
@@ -95,11 +96,11 @@ class Running:
 
     @property
     def waiting(self) -> int:
-        """Regions that do not answer now."""
+        """Return the number of regions that do not answer now."""
         return sum(load.busy for load in self._loads.values())
 
     def stop(self, struck: Mapping[str, float]) -> tuple[Traffic | None, list[InvariantCheck]]:
-        """Stop, look for every acknowledged row, take the load's rows away. `struck`: when the drill struck."""
+        """Stop, check every acknowledged row, delete the load's rows. `struck`: time of the fault."""
         if not self._loads:
             return None, []
         loads, self._loads = self._loads, {}
@@ -128,14 +129,15 @@ class Running:
         return traffic, [check("no row lost, none written twice", violations, detail)]
 
     def close(self) -> None:
-        """End the session; stops what still runs."""
+        """Stop the loads that still run, and close the session."""
         with contextlib.suppress(DataError):
             self.stop({})
         self._stack.close()
 
 
 def unavailability(outages: Sequence[Outage], regions: int, resolution_s: float) -> Unavailability:
-    """Outages summed up per region: over those that had one, and over all `regions`, which count as 0 then."""
+    """Combine outages per region: over the affected regions, and over all `regions`, where unaffected ones count as
+    0."""
     spans: dict[str, list[float]] = {}
     for one in outages:
         spans.setdefault(one.region_id, []).append(one.seconds)
@@ -159,15 +161,15 @@ def unavailability(outages: Sequence[Outage], regions: int, resolution_s: float)
     )
 
 
-def refused_at_rest(
+def rejected_at_rest(
     operations: Iterable[LoadOperation], moves: Mapping[str, Sequence[Span]], offset_s: float
 ) -> tuple[list[str], int]:
-    """Operations that a region refused although it was not moving, and how many were merely slow then.
+    """Return operations that a region rejected although it was not moving, and the number of merely slow operations.
 
-    `moves` are by region, on a clock that is `offset_s` ahead of the operations'. A client that has not asked since a
-    region moved is refused once, at the old place: so the time from its last good answer on counts.
+    `moves` are by region, on a clock that is `offset_s` ahead of the operations'. A client that has sent nothing
+    since a region moved is rejected once, at the old location: so the time since its last successful operation counts.
     """
-    refused: list[str] = []
+    rejected: list[str] = []
     slow = 0
     good_s: dict[str, float] = {}
     for one in sorted(operations, key=lambda op: op.began_s):
@@ -181,10 +183,10 @@ def refused_at_rest(
             continue
         why = [code for code in one.codes if code != Code.TIMEOUT]
         if why or one.outcome == "failed":
-            refused.append(f"{one.region_id}: {one.kind} after {one.began_s:.2f} s: {', '.join(why) or one.error}")
+            rejected.append(f"{one.region_id}: {one.kind} after {one.began_s:.2f} s: {', '.join(why) or one.error}")
         else:
             slow += 1
-    return refused, slow
+    return rejected, slow
 
 
 def enabled(tables: Iterable[TableRecord]) -> list[str]:

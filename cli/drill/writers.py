@@ -1,7 +1,7 @@
-"""Clients that write into the store during a drill, and know afterwards which of their writes must be there.
+"""Clients that write to the store during a drill, and the check that their acknowledged writes exist.
 
-Each write creates a *sequential* znode with the write's own number in its name: a write that was carried out twice
-leaves two. Nothing is repeated: a write whose connection broke may be there once or not at all.
+Each write creates a *sequential* znode whose name contains the write's own number, so a write that was executed twice
+leaves two znodes. Writers never retry: after a broken connection a write may exist once or not at all.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from coord.client.access import StoreAccess
 from coord.client.session import ZkClient
 from coord.errors import CoordError
 
-#: Pause of a writer between an answer and its next write: the resolution of the longest gap.
+#: Pause of a writer between a reply and its next write; the resolution of the longest gap.
 PAUSE_S: Final = 0.01
 _SESSION_MS: Final = 6000
-#: Pause before a session that could not be had is tried for again.
+#: Pause before a failed attempt at a session is repeated.
 _RETRY_S: Final = 0.2
-#: Children deleted in one go when cleaning up.
+#: Children deleted in one batch of the cleanup.
 _DELETE_BATCH: Final = 500
 
 
 class Writer:
-    """Creates numbered znodes, one after the other, and remembers which were acknowledged. Reactor thread only."""
+    """Creates numbered znodes, one after the other, and records which were acknowledged. Reactor thread only."""
 
     def __init__(self, reactor: Any, name: str, hosts: str, parent: str, clock: Stopwatch, access: StoreAccess) -> None:
         self.name = name
-        #: Names of the znodes whose creation was acknowledged, by number.
+        #: Names of the acknowledged znodes, by number.
         self.acked: dict[int, str] = {}
-        #: Writes whose connection broke before the answer: they may or may not be there.
+        #: Writes whose connection broke before the reply: they may exist.
         self.unknown: set[int] = set()
-        #: When each acknowledged write was asked for, and answered.
+        #: When each acknowledged write was sent and acknowledged.
         self.times_ms: list[tuple[int, int]] = []
         self._stopping = False
         self._reactor = reactor
@@ -54,12 +54,12 @@ class Writer:
         return ZkClient(self._reactor, self._hosts, _SESSION_MS, name=f"rk-drill-{self.name}", access=self._access)
 
     async def start(self) -> None:
-        """Connect and begin to write; returns when connected."""
+        """Connect and begin to write; return when connected."""
         await self._client.connect()
         self._done = ensureDeferred(self._write_all())
 
     async def stop(self) -> None:
-        """Let the write under way finish, and end the session."""
+        """Let the write in progress finish, and close the session."""
         self._stopping = True
         if self._done is not None:
             await self._done
@@ -81,7 +81,7 @@ class Writer:
                 await deferLater(self._reactor, PAUSE_S)
 
     async def _reconnect(self) -> None:
-        """Until the session is back, or a new one is there."""
+        """Wait until the client has reconnected its session or has opened a new one."""
         while not self._stopping:
             try:
                 await self._client.when_connected()
@@ -99,7 +99,7 @@ class Writers:
     """The writers of one drill."""
 
     def __init__(self, drill: Drill, hosts: dict[str, str]) -> None:
-        """`hosts`: the nodes that each writer talks to, by its name."""
+        """`hosts`: the nodes to which each writer connects, by its name."""
         self._drill = drill
         self.parent = f"{drill.cluster.layout.root}/drill-{drill.now_ms()}"
         drill.cluster.client.create(self.parent)
@@ -111,7 +111,7 @@ class Writers:
         drill.at_end(self._give_up)
 
     def start(self) -> None:
-        """All connect and begin."""
+        """Connect all writers and begin."""
 
         async def begin() -> None:
             for writer in self.each.values():
@@ -121,7 +121,7 @@ class Writers:
         self._drill.on_reactor(begin)
 
     def stop(self) -> None:
-        """All finish what they are at. A second call does nothing."""
+        """Let all writers finish their writes in progress. A second call does nothing."""
         if not self._is_running:
             return
         self._is_running = False
@@ -139,7 +139,7 @@ class Writers:
             self._clean_up()
 
     def until_acked(self, count: int, what: str, *, since_ms: int = 0, names: Iterable[str] = ()) -> None:
-        """Wait until each of the writers (all unless named) has so many writes acknowledged, asked for since then."""
+        """Wait until each writer (all unless named) has `count` writes acknowledged that were sent after `since_ms`."""
         wanted = [self.each[name] for name in names] or list(self.each.values())
 
         def enough() -> bool:
@@ -148,39 +148,39 @@ class Writers:
         self._drill.wait(enough, what)
 
     def acknowledged(self) -> int:
-        """Writes of all of them."""
+        """Return the number of acknowledged writes of all writers."""
         return sum(len(one.acked) for one in self.each.values())
 
-    def say_gaps(self) -> None:
-        """Figures: the longest pause of each."""
+    def add_gap_figures(self) -> None:
+        """Add the longest gap of each writer to the figures."""
         for name, writer in self.each.items():
             gap = longest_gap_s([answered for _, answered in writer.times_ms])
             self._drill.figure(f"longest write gap, {name}", gap, "between two acknowledged writes of one store client")
 
     def check(self) -> list[InvariantCheck]:
-        """Stop, and look for every write on every node; the znodes are deleted when all is well."""
+        """Stop, and check that every acknowledged write exists on every node once; delete the znodes if all is well."""
         self.stop()
         drill = self._drill
-        drill.say(f"looking for {self.acknowledged()} acknowledged writes on every store node")
+        drill.say(f"checking {self.acknowledged()} acknowledged writes on every store node")
         lost: list[str] = []
         doubled: list[str] = []
         for node in drill.local.coord:
             with open_store(node.address, access=drill.cluster.access) as client:
                 client.sync(self.parent)
                 missing, twice = compare(list(self.each.values()), client.get_children(self.parent))
-            lost += [f"{name} is not on {node.name}" for name in missing]
-            doubled += [f"{name} is {count} times on {node.name}" for name, count in twice]
+            lost += [f"{name} is missing on {node.name}" for name in missing]
+            doubled += [f"{name} exists {count} times on {node.name}" for name, count in twice]
         nodes = len(drill.local.coord)
-        drill.figures.append(Figure("acknowledged store writes", self.acknowledged(), "", "looked for on every node"))
+        drill.figures.append(Figure("acknowledged store writes", self.acknowledged(), "", "checked on every node"))
         found = [
             check("no store write lost", lost, f"{self.acknowledged()} writes on {nodes} nodes"),
-            check("no store write carried out twice", doubled, f"{self._unknown()} of unknown outcome"),
+            check("no store write executed twice", doubled, f"{self._unknown()} with unknown outcome"),
         ]
         self._is_checked = True
         if all(one.held for one in found):
             self._clean_up()
         else:
-            drill.notes.append(f"the znodes that were written are kept below {self.parent}")
+            drill.notes.append(f"the written znodes are kept below {self.parent}")
         return found
 
     def _unknown(self) -> int:
@@ -198,7 +198,7 @@ class Writers:
 
 
 def compare(writers: Sequence[Writer], children: Iterable[str]) -> tuple[list[str], list[tuple[str, int]]]:
-    """Acknowledged znodes that are not among `children`, and writes of which there is more than one. Pure."""
+    """Return acknowledged znodes that are not among `children`, and writes that occur more than once. Pure."""
     present = set(children)
     lost = [name for writer in writers for name in writer.acked.values() if name not in present]
     counts: dict[str, int] = {}
@@ -209,5 +209,5 @@ def compare(writers: Sequence[Writer], children: Iterable[str]) -> tuple[list[st
 
 
 def longest_gap_s(times_ms: list[int]) -> float:
-    """Seconds of the longest pause between two acknowledgements."""
+    """Return the longest pause between two acknowledgments in seconds."""
     return max((later - earlier for earlier, later in itertools.pairwise(times_ms)), default=0) / 1000

@@ -1,1 +1,1 @@
-"""`rk plan`: make, show, compare, apply."""
+"""`rk plan`: create, show, compare, apply."""

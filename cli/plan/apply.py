@@ -1,7 +1,7 @@
-"""`rk plan` and the running cluster: the census that a plan is made from; apply, abort and resume.
+"""`rk plan` and the running cluster: the snapshot that a plan is made from; apply, abort and resume.
 
-A plan is checked here, against the cluster as it is now, and handed to the active master in parts. From there on the
-masters carry it out, whoever of them is active; this command only watches the plan's record.
+A plan is checked here against the present cluster, and submitted to the active master in parts. The masters then
+carry it out across failovers; this command only watches the plan's record.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from regions.plan.rebase import rebased
 from regions.records.model import PlanRecord, PlanState
 from regions.records.znodes import decode_cluster, decode_plan
 
-#: Moves in one request to the master: one batch in the store.
+#: Moves in one request to the master, which are one batch in the store.
 PART_MOVES: Final = 2_000
-#: How long a part is tried again when its outcome is not known: a failover takes seconds.
+#: Time limit for retrying a part with unknown outcome: a failover takes seconds.
 HANDOVER_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.2
 _SHOWN: Final = 30
@@ -44,17 +44,17 @@ _directory = click.Path(path_type=Path, file_okay=False)
 
 
 class Now(NamedTuple):
-    """The cluster as it is."""
+    """The present cluster."""
 
     snapshot: Snapshot
     cluster_id: str
     epoch: int
-    #: What people call servers and tables, by id.
+    #: Names of servers and tables by id.
     names: dict[str, str]
 
 
 def census_of(cluster: Cluster) -> Now:
-    """All that the active master knows of regions and servers. Raises CliError."""
+    """Return the regions and servers that the active master knows. Raise CliError."""
     status = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus)
     servers = cluster.ask_master(messages.ListServers(), messages.Servers).servers
     tables = every_region(cluster)
@@ -66,13 +66,13 @@ def census_of(cluster: Cluster) -> Now:
 
 
 def census_now(given: Globals) -> Now:
-    """`census_of` the cluster that the options name. Raises CliError."""
+    """Return `census_of` for the cluster that the options name. Raise CliError."""
     with open_cluster(given) as cluster:
         return census_of(cluster)
 
 
 class PlanOrder(NamedTuple):
-    """The moves that are handed to the master, with the notes for the user."""
+    """The moves that are submitted to the master, with a note for the user."""
 
     difference: Difference
     now: Now
@@ -81,32 +81,28 @@ class PlanOrder(NamedTuple):
 
 @click.command()
 @click.argument("directory", metavar="[DIR]", type=_directory, default=DEFAULT_DIR)
-@click.option(
-    "--rebase", is_flag=True, help="The cluster has changed since: keep what still fits, greedy does the rest."
-)
-@click.option("--dry-run", is_flag=True, help="Only check the plan, and say what would be moved.")
-@click.option("--wait/--no-wait", "wait", default=True, show_default=True, help="Stay until all is moved.")
+@click.option("--rebase", is_flag=True, help="Keep what still fits the changed cluster; greedy plans the rest.")
+@click.option("--dry-run", is_flag=True, help="Only check the plan and show the moves.")
+@click.option("--wait/--no-wait", "wait", default=True, show_default=True, help="Wait until all is moved.")
 @global_options
 @click.pass_obj
 def apply(given: Globals, directory: Path, rebase: bool, dry_run: bool, wait: bool) -> int:
-    """Carry out the plan in DIR: move what is not where it wants it.
+    """Apply the plan in DIR: move what is not where the plan wants it.
 
-    Refused if a file of it is not what its manifest says, if it breaks a rule, or if the cluster is not as it was when
-    the plan was made. Ctrl-C ends the waiting, not the plan: `rk plan abort` does that.
+    Rejected if a file differs from the manifest, if the plan breaks a rule, or if the cluster has changed since the
+    plan was made. Ctrl-C ends the waiting but not the plan: `rk plan abort` does that.
     """
     return _carry_out(given, directory, rebase=rebase, dry_run=dry_run, wait=wait, again=False)
 
 
 @click.command()
 @click.argument("directory", metavar="[DIR]", type=_directory, default=DEFAULT_DIR)
-@click.option(
-    "--rebase", is_flag=True, help="The cluster has changed since: keep what still fits, greedy does the rest."
-)
-@click.option("--wait/--no-wait", "wait", default=True, show_default=True, help="Stay until all is moved.")
+@click.option("--rebase", is_flag=True, help="Keep what still fits the changed cluster; greedy plans the rest.")
+@click.option("--wait/--no-wait", "wait", default=True, show_default=True, help="Wait until all is moved.")
 @global_options
 @click.pass_obj
 def resume(given: Globals, directory: Path, rebase: bool, wait: bool) -> int:
-    """Order what is still missing of the plan in DIR, after it was aborted or not handed over as a whole."""
+    """Submit the missing moves of the plan in DIR, after it was aborted or submitted in part."""
     return _carry_out(given, directory, rebase=rebase, dry_run=False, wait=wait, again=True)
 
 
@@ -115,7 +111,7 @@ def resume(given: Globals, directory: Path, rebase: bool, wait: bool) -> int:
 @global_options
 @click.pass_obj
 def abort(given: Globals, plan_id: str) -> None:
-    """Stop the plan that is being applied: moves that have begun are finished, the others are withdrawn."""
+    """Stop the plan that is being applied: moves in progress are finished, the others are withdrawn."""
     with open_cluster(given) as cluster:
         report = cluster.ask_master(messages.AbortPlan(plan_id), messages.PlanReport)
     if given.json:
@@ -124,7 +120,7 @@ def abort(given: Globals, plan_id: str) -> None:
     record = report.record
     click.echo(
         f"plan {record.plan_id} is aborted: {record.assigned} of {record.regions} moves are done, {report.moving} are "
-        f"finished now, {report.waiting} were withdrawn; `rk plan resume DIR` orders the rest"
+        f"being finished, {report.waiting} were withdrawn; `rk plan resume DIR` submits the rest"
     )
 
 
@@ -132,7 +128,7 @@ def _carry_out(given: Globals, directory: Path, *, rebase: bool, dry_run: bool, 
     display = display_on_stderr()
     try:
         with plan_errors(), open_cluster(given) as cluster:
-            display.begin("check", "plan is checked")
+            display.begin("check", "checking the plan")
             found = open_plan(directory)
             order = _checked(cluster, found, rebase=rebase, again=again)
             difference = order.difference
@@ -149,12 +145,12 @@ def _carry_out(given: Globals, directory: Path, *, rebase: bool, dry_run: bool, 
     if given.json:
         output.print_json({"record": record, "elsewhere": elsewhere, "not_open": len(difference.added)})
     else:
-        _say_end(record, difference, elsewhere)
+        _print_end(record, difference, elsewhere)
     return EXIT_REFUSED if record.state is PlanState.ABORTED or elsewhere else EXIT_OK
 
 
 def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) -> PlanOrder:
-    """The plan against the cluster as it is. Raises CliError with the reason to refuse it."""
+    """Check the plan against the present cluster. Raise CliError with the reason for a rejection."""
     plan_id, now = found.manifest.plan_id, census_of(cluster)
     record = _record(cluster, plan_id)
     if again and record is None:
@@ -167,9 +163,9 @@ def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) ->
         note = f"rebased: {kept} of {len(made.rows)} places are the plan's, greedy chose the others"
         rows, allowed = made.rows, len(made.rows)
     elif not again and fingerprint(now.snapshot) != found.manifest.fingerprint:
-        what = "; ".join(changes(found.snapshot, now.snapshot)) or "its input is not this cluster's"
+        what = "; ".join(changes(found.snapshot, now.snapshot)) or "its input is from another cluster"
         raise CliError(
-            f"plan {plan_id} is stale: since it was made, {what}", "Make a new one, or keep what fits: --rebase."
+            f"plan {plan_id} is outdated: since it was made, {what}", "Make a new one, or keep what fits: --rebase."
         )
     _verify(now.snapshot, found, rows, allowed)
     servers = now.snapshot.servers
@@ -178,7 +174,7 @@ def _checked(cluster: Cluster, found: Artefact, *, rebase: bool, again: bool) ->
 
 
 def _verify(snapshot: Snapshot, found: Artefact, rows: PlanRows, allowed: int) -> None:
-    """Every hard rule against the servers alive now; `allowed`: bounds of balance that the plan could not keep."""
+    """Check every hard rule with the live servers; `allowed`: bounds of balance that the plan could not keep."""
     verdict = verify(snapshot, found.params, rows)
     broken = verdict.missing + verdict.surplus + verdict.same_server + verdict.wrong_server + verdict.same_rack
     if broken or verdict.violations > allowed:
@@ -209,11 +205,11 @@ def _report_dry_run(given: Globals, found: Artefact, order: PlanOrder) -> None:
         click.echo(f"and {len(moves) - _SHOWN} more (--json shows all)")
 
 
-# --- handing over and following -------------------------------------------------------------------------------------
+# --- submitting and following -------------------------------------------------------------------------------------
 
 
 def _hand_over(cluster: Cluster, found: Artefact, order: PlanOrder, display: Display) -> PlanRecord:
-    """Give the moves to the active master, part by part; through failovers."""
+    """Submit the moves to the active master, part by part, across failovers."""
     moves = [
         messages.PlannedMove(one.region_id, one.replica, one.source, one.destination) for one in order.difference.moves
     ]
@@ -229,17 +225,17 @@ def _hand_over(cluster: Cluster, found: Artefact, order: PlanOrder, display: Dis
         manifest.digest,
         order.note,
     )
-    display.begin("hand over", "moves are handed over", len(moves))
+    display.begin("hand over", "submitting moves", len(moves))
     record = cluster.ask_master(begin, messages.PlanReport).record
     for part, some in enumerate(parts):
-        record = _insist(cluster, messages.AddPlanMoves(manifest.plan_id, part, some)).record
+        record = _submit(cluster, messages.AddPlanMoves(manifest.plan_id, part, some)).record
         display.update(min((part + 1) * PART_MOVES, len(moves)), len(moves))
     display.end()
     return record
 
 
-def _insist(cluster: Cluster, part: messages.AddPlanMoves) -> messages.PlanReport:
-    """Hand a part over until that is certain; the master takes each once."""
+def _submit(cluster: Cluster, part: messages.AddPlanMoves) -> messages.PlanReport:
+    """Submit a part, and retry while the outcome is unknown; the master accepts each part once."""
     deadline = time.monotonic() + HANDOVER_TIMEOUT_S
     while True:
         try:
@@ -259,41 +255,41 @@ def _record(cluster: Cluster, plan_id: str) -> PlanRecord | None:
 
 def _follow(cluster: Cluster, record: PlanRecord, display: Display) -> PlanRecord:
     """Watch the plan's record until the plan has ended, across failovers."""
-    display.begin("move", "regions are moved", record.handed)
+    display.begin("move", "moving regions", record.handed)
     with contextlib.suppress(KeyboardInterrupt):
         while record.state is PlanState.APPLYING:
             display.update(record.assigned, record.handed)
-            time.sleep(_POLL_S)  # the record is written every two seconds, and by whichever master is active
+            time.sleep(_POLL_S)  # the active master writes the record every two seconds
             record = _record(cluster, record.plan_id) or record
     display.end(f"{record.assigned} of {record.handed}")
     return record
 
 
 def _elsewhere(cluster: Cluster, difference: Difference) -> int:
-    """Replicas that did not arrive where the plan wanted them: a server failed them, or died meanwhile."""
+    """Return the number of replicas that are not where the plan wanted them: a server failed them, or died."""
     now = former_places(census_of(cluster).snapshot)
     return sum(1 for one in difference.moves if one.destination not in now.get(one.region_id, {}).values())
 
 
-def _say_end(record: PlanRecord, difference: Difference, elsewhere: int) -> None:
+def _print_end(record: PlanRecord, difference: Difference, elsewhere: int) -> None:
     if record.state is PlanState.DONE:
         click.echo(f"plan {record.plan_id} is applied: {record.handed} of {record.regions} moves were made")
     elif record.state is PlanState.ABORTED:
-        click.echo(f"plan {record.plan_id} has ended early: {record.note}")
+        click.echo(f"plan {record.plan_id} ended early: {record.note}")
     else:
         click.echo(
-            f"plan {record.plan_id} goes on: {record.assigned} of {record.handed} moves are done "
+            f"plan {record.plan_id} continues: {record.assigned} of {record.handed} moves are done "
             f"(rk plan show {record.plan_id}; rk plan abort)"
         )
     for reason, number in record.skipped.items():
         click.echo(f"{output.count(number, 'move')} not accepted: {reason}")
     if difference.added:
-        click.echo(f"{output.count(len(difference.added), 'replica')} not open now: the master places them by itself")
+        click.echo(f"{output.count(len(difference.added), 'replica')} not open now: the master places them")
     if elsewhere:
-        click.echo(f"{output.count(elsewhere, 'replica')} not where the plan wants them: `rk plan resume` tries again")
+        click.echo(f"{output.count(elsewhere, 'replica')} not where the plan wants them: `rk plan resume` retries")
 
 
-# --- what the cluster knows -----------------------------------------------------------------------------------------
+# --- the cluster's records ------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -304,24 +300,24 @@ def _records(given: Globals) -> Iterator[list[PlanRecord]]:
 
 
 def list_plans(given: Globals) -> None:
-    """All plans that the cluster remembers, the latest first."""
+    """Print all plans that the cluster remembers, the latest first."""
     with _records(given) as found:
         if given.json:
             output.print_json(found)
         elif not found:
-            click.echo("the cluster has carried out no plan yet: rk plan create")
+            click.echo("the cluster has applied no plan yet: rk plan create")
         else:
             output.console().print(_table(found))
 
 
 def show_plan(given: Globals, plan_id: str) -> None:
-    """One plan of the cluster. Raises NotFoundError."""
+    """Print one plan of the cluster. Raise NotFoundError."""
     with _records(given) as records:
         found = [one for one in records if one.plan_id == plan_id]
     if not found:
         raise NotFoundError(
-            f"there is neither a directory {plan_id} nor a plan of that name in the cluster",
-            "`rk plan show --cluster` lists those; `rk plan create` makes one.",
+            f"there is neither a directory {plan_id} nor a plan with this id in the cluster",
+            "`rk plan show --cluster` lists the cluster's plans; `rk plan create` makes one.",
         )
     if given.json:
         output.print_json(found[0])

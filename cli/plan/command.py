@@ -1,7 +1,7 @@
-"""`rk plan`: bulk plans as something to make, look at, compare and carry out.
+"""`rk plan`: create bulk plans, show, compare and apply them.
 
-A plan is a directory: Parquet parts and a manifest with their checksums, and a copy of the input that it was made from.
-Making and reading one needs no cluster if the input is given as files; the rest of it is `cli/plan/apply.py`.
+A plan is a directory: Parquet parts, a manifest with their checksums, and a copy of the plan's input. Creating and
+reading a plan needs no cluster if the input is given as files; `cli/plan/apply.py` has the commands that need one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from regions.plan.artifact.files import MANIFEST, Origin, read_params, read_snap
 from regions.plan.spark.locate import read_paths
 from regions.records.kinds import pool_words
 
-#: Rows that are shown to people; `--json` has all.
+#: Rows in tables for people; `--json` contains all.
 _SHOWN: Final = 30
-#: Alternatives of a replica that are shown to people.
+#: Alternatives of a replica in tables for people.
 _ALTERNATIVES: Final = 8
 _NOW: Final = "now"
 
@@ -41,20 +41,20 @@ _directory = click.Path(path_type=Path, file_okay=False)
 @click.group()
 @global_options
 def plan() -> None:
-    """Bulk plans: make one, look at it, compare it, carry it out.
+    """Bulk plans: create one, show it, compare it, apply it.
 
     \b
     Examples:
       rk plan create                     from the running cluster into ./rk-plan
       rk plan show --html plan.html
-      rk plan explain orders:k17         why a region is to go where it is to go
-      rk plan diff                       the plan against the cluster as it is now
+      rk plan explain orders:k17         why a region goes where the plan wants it
+      rk plan diff                       the plan compared with the present cluster
       rk plan apply
     """
 
 
 @plan.command()
-@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Who plans.")
+@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="The planner.")
 @spark_options("for the engine spark")
 @click.option("--input", "source", type=_directory, help="Plan these files.  [default: the running cluster]")
 @click.option(
@@ -62,7 +62,7 @@ def plan() -> None:
     "paths",
     multiple=True,
     metavar="TABLE=URI",
-    help="A table's data lies there, region R in URI/R: Hadoop's file system is asked for its hosts.",
+    help="Location of a table's data, region R in URI/R: Hadoop's file system provides the hosts.",
 )
 @click.option("--output", "directory", type=_directory, default=DEFAULT_DIR, show_default=True, help="The new plan.")
 @click.option(
@@ -85,19 +85,19 @@ def create(
     directory: Path,
     deadline_s: float,
 ) -> None:
-    """Make a plan for all regions: of files, or of the running cluster (draining servers are emptied)."""
+    """Create a plan for all regions, from files or from the running cluster (draining servers are emptied)."""
     if (directory / MANIFEST).exists():
-        raise CliError(f"{directory} holds a plan already", "Give another --output, or remove that directory.")
+        raise CliError(f"{directory} already contains a plan", "Give another --output, or remove that directory.")
     display = display_on_stderr()
     try:
         with plan_errors():
             if source is None:
-                display.begin("census", "regions are counted")
+                display.begin("census", "counting regions")
                 now = census_now(given)
                 snapshot, params = now.snapshot, Params(snapshot_id=now.cluster_id, master_epoch=now.epoch)
                 origin = Origin(origin="cluster", names=now.names)
             else:
-                display.begin("read", "input is read")
+                display.begin("read", "reading input")
                 snapshot, params, origin = read_snapshot(source), read_params(source), Origin(origin="files")
             display.end()
             request = PlanRequest(engine, spark_master, spark_conf, deadline_s)
@@ -113,24 +113,24 @@ def create(
         output.print_json({"directory": str(directory), "manifest": manifest, "verdict": verdict, "figures": shown})
         return
     _show_summary(made, shown)
-    click.echo(
-        f"in {output.shown(directory)}: `rk plan show`, `explain REGION`, `diff`; `rk plan apply` carries it out"
-    )
+    click.echo(f"in {output.shown(directory)}: `rk plan show`, `explain REGION`, `diff`; `rk plan apply` applies it")
 
 
 def _paths(given: tuple[str, ...], snapshot: Snapshot, names: dict[str, str]) -> list[tuple[str, str]]:
-    """Table ids and where their data lies. Raises CliError."""
+    """Return table ids and locations of their data. Raise CliError."""
     known = set(snapshot.regions.table_id.tolist())
     ids = {name: table for table, name in names.items() if table in known}
     found = []
     for one in given:
         table, _, path = one.partition("=")
         if not table or not path:
-            raise UsageFaultError(f"--path {one!r} is not TABLE=URI", "As --path orders=hdfs://namenode/data/orders.")
+            raise UsageFaultError(
+                f"--path {one!r} is not TABLE=URI", "Example: --path orders=hdfs://namenode/data/orders."
+            )
         if table not in ids and table not in known:
             raise NotFoundError(
-                f"--path {one!r}: there is no table {table!r}",
-                "Give its name or id, as `rk table list` or the input has it.",
+                f"--path {one!r}: table {table!r} does not exist",
+                "Give its name or id, as in `rk table list` or the input.",
             )
         found.append((ids.get(table, table), path))
     return found
@@ -138,14 +138,14 @@ def _paths(given: tuple[str, ...], snapshot: Snapshot, names: dict[str, str]) ->
 
 @plan.command()
 @click.argument("which", metavar="[PLAN]", required=False)
-@click.option("--html", "html", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this file.")
-@click.option("--cluster", "of_cluster", is_flag=True, help="The plans that the cluster knows, with their progress.")
+@click.option("--html", "html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page into this file.")
+@click.option("--cluster", "of_cluster", is_flag=True, help="Show the cluster's plans with their progress.")
 @global_options
 @click.pass_obj
 def show(given: Globals, which: str | None, html: Path | None, of_cluster: bool) -> None:
-    """A plan's figures, of a directory; or the progress of one that the cluster knows, by its id.
+    """Show the figures of a plan directory, or the progress of a plan of the cluster by its id.
 
-    Without PLAN: the one in ./rk-plan if there is one, else all that the cluster knows.
+    Without PLAN: the plan in ./rk-plan if there is one, else all plans of the cluster.
     """
     if of_cluster or (which is None and html is None and not (DEFAULT_DIR / MANIFEST).exists()):
         list_plans(given)
@@ -168,7 +168,7 @@ def show(given: Globals, which: str | None, html: Path | None, of_cluster: bool)
         return
     _show_summary(found, shown)
     if html is not None:
-        click.echo(f"drawn into {output.shown(html)}")
+        click.echo(f"written to {output.shown(html)}")
 
 
 def _show_summary(found: Artefact, shown: Figures) -> None:
@@ -179,7 +179,7 @@ def _show_summary(found: Artefact, shown: Figures) -> None:
     )
     if manifest.note:
         click.echo(f"note: {manifest.note}")
-    first = f", {shown.first} get their first place" if shown.first else ""
+    first = f", {shown.first} are placed for the first time" if shown.first else ""
     click.echo(f"replicas: {shown.stay} stay, {shown.move} move ({output.size(shown.moved_bytes)}){first}")
     if shown.knows_blocks and shown.bytes_after:
         before = shown.local_before / max(shown.bytes_before, 1)
@@ -211,9 +211,9 @@ def _show_summary(found: Artefact, shown: Figures) -> None:
 @global_options
 @click.pass_obj
 def diff(given: Globals, first: str, second: str) -> None:
-    """What is different between two plans, or between plan A and the cluster as it is now.
+    """Show the differences between two plans, or between plan A and the present cluster.
 
-    Each row leads from where a replica is (in A; now) to where it is wanted (in B; by the plan).
+    Each row leads from where a replica is (in A; now) to where it should be (in B; by the plan).
     """
     with plan_errors():
         one = open_plan(Path(first))
@@ -265,9 +265,9 @@ def _show_difference(what: str, difference: Difference, name: Callable[[str], st
 @global_options
 @click.pass_obj
 def explain(given: Globals, region_name: str, directory: Path) -> None:
-    """Why the plan puts REGION (an id, the beginning of one, or TABLE:KEY) where it does.
+    """Show why the plan puts REGION (an id, a prefix of one, or TABLE:KEY) where it does.
 
-    What is read locally there, what the other servers would have been worth, and which rule kept it from them.
+    Shows the bytes read locally, the benefit of the other servers, and the rule that excluded each of them.
     """
     with plan_errors():
         found = open_plan(directory)
@@ -280,7 +280,7 @@ def explain(given: Globals, region_name: str, directory: Path) -> None:
 
 
 def _find_region(found: Artefact, text: str) -> str:
-    """The region of the plan's input that is meant. Raises NotFoundError, or CliError when several fit."""
+    """Return the region of the plan's input that `text` names. Raise NotFoundError, or CliError if several match."""
     regions = found.snapshot.regions
     table, colon, key = text.partition(":")
     if colon:
@@ -296,8 +296,8 @@ def _find_region(found: Artefact, text: str) -> str:
     if text in ids or len(set(ids)) == 1:
         return text if text in ids else str(ids[0])
     if not ids:
-        raise NotFoundError(f"the plan has no region {text!r}", "Give an id, the beginning of one, or TABLE:KEY.")
-    raise CliError(f"{text!r} fits {len(ids)} regions of the plan", "Give more of the id, or TABLE:KEY.")
+        raise NotFoundError(f"the plan has no region {text!r}", "Give an id, a prefix of one, or TABLE:KEY.")
+    raise CliError(f"{text!r} matches {len(ids)} regions of the plan", "Give more of the id, or TABLE:KEY.")
 
 
 def _former(found: Artefact, region_id: str) -> dict[int, str]:
@@ -312,15 +312,17 @@ def _show_reason(found: Artefact, reason: RegionReason) -> None:
     former = _former(found, reason.region_id)
     fleet = found.problem.fleet.number
     for number, server in sorted(former.items()):
-        gone = "" if server in fleet else ", which takes no regions now"
+        gone = "" if server in fleet else ", which now takes no regions"
         click.echo(f"replica {number} was on {found.name(server)}{gone}")
     if reason.table_raised:
-        click.echo("its table may exceed its share of a server: the racks of the others are too few for its replicas")
+        click.echo("the table may exceed its share of a server: the other racks have too few servers for its replicas")
     if not reason.replicas:
-        click.echo(f"the plan has no place for it: no server of group {pool_words(reason.group)!r} may take regions")
+        click.echo(
+            f"the plan has no place for the region: no server of group {pool_words(reason.group)!r} may take regions"
+        )
     for one in reason.replicas:
-        local = f"{output.size(one.local_bytes)} read locally" if len(found.snapshot.blocks) else "blocks not known"
-        stay = "it stays" if one.held else "it moves here" if former else "its first place"
+        local = f"{output.size(one.local_bytes)} read locally" if len(found.snapshot.blocks) else "blocks unknown"
+        stay = "stays" if one.held else "moves here" if former else "first placement"
         click.echo(f"replica {one.replica} on {found.name(one.server_id)}: {stay}, {local}")
         equal = one.bound is PlanRule.HERE and any(other.rule is PlanRule.EQUAL for other in one.alternatives)
         words = WORDS[PlanRule.EQUAL] if equal else WORDS[one.bound]

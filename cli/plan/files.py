@@ -1,4 +1,4 @@
-"""Plan directories: opened with everything checked that can be."""
+"""Plan directories, opened with every possible check."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from regions.plan.artifact.verify import judge
 from regions.plan.problem.numbered import NumberedProblem, encode
 
 DEFAULT_DIR: Final = Path("rk-plan")
-#: Characters of a long id that are shown where nothing else is known of a server.
+#: Characters of a long id that are shown for a server without a name.
 _ID_SHOWN: Final = 8
 _ID_WHOLE: Final = 24
 
 
 @contextlib.contextmanager
 def plan_errors() -> Iterator[None]:
-    """Turn what planning raises into one clear line."""
+    """Turn errors of planning into one clear line."""
     try:
         yield
     except NoServers as error:
         raise CliError(
-            f"no plan: {error}", "Servers that drain or have weight 0 take none: `rk server list`."
+            f"no plan: {error}", "Draining servers and servers with weight 0 take no regions: `rk server list`."
         ) from error
     except BadPlan as error:
-        raise CliError(f"the plan is refused: {error}", "Make a new one: rk plan create.") from error
+        raise CliError(f"the plan is invalid: {error}", "Make a new one: rk plan create.") from error
     except BadInput as error:
         raise CliError(f"no plan: {error}") from error
     except PlanError as error:
@@ -50,29 +50,29 @@ class Artefact:
 
     @property
     def problem(self) -> NumberedProblem:
-        """The input in numbers. Raises PlanError."""
+        """Return the input as numbers. Raise PlanError."""
         if self._problem is None:
             self._problem = encode(self.snapshot, self.params, {})
         return self._problem
 
     @property
     def verdict(self) -> PlanVerdict:
-        """Check the plan against its own input and return the rules that it breaks. Raises PlanError."""
+        """Check the plan against its own input and return the rules that it breaks. Raise PlanError."""
         if self._verdict is None:
             self._verdict = judge(self.problem, self.plan.rows)
         return self._verdict
 
     def name(self, server_id: str) -> str:
-        """Return the name of a server as the operator knows it."""
+        """Return the name of a server for the operator."""
         known = self.manifest.names.get(server_id, server_id)
         return known if len(known) <= _ID_WHOLE else known[:_ID_SHOWN]
 
 
 def open_plan(directory: Path) -> Artefact:
-    """A complete plan. Raises NotFoundError, BadPlan."""
+    """Return a complete plan. Raise NotFoundError, BadPlan."""
     if not (directory / MANIFEST).is_file():
-        what = "holds no finished plan: it has no manifest" if directory.is_dir() else "does not exist"
-        raise NotFoundError(f"{directory} {what}", "`rk plan create` makes one; --output says where.")
+        what = "contains no finished plan: it has no manifest" if directory.is_dir() else "does not exist"
+        raise NotFoundError(f"{directory} {what}", "`rk plan create` makes one; --output names the directory.")
     made, manifest = read_plan(directory)
     snapshot, params = read_input(directory, manifest)
     return Artefact(directory, made, manifest, snapshot, params)

@@ -1,7 +1,7 @@
-"""Making a plan directory: copy of the input, an engine's work, the verdict, parts and manifest.
+"""Creation of a plan directory: copy of the input, the engine's plan, its check, parts and manifest.
 
-Whatever goes wrong with the wanted engine (not installed, failed, late, a plan that is corrupt or breaks rules), greedy
-takes over, and the manifest's note says why.
+If the requested engine fails (not installed, error, timeout, a corrupt plan or broken rules), greedy takes over, and
+the manifest's note contains the reason.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from regions.plan.problem.numbered import clean_replicas
 from regions.plan.spark.locate import COLUMNS, PATHS, with_blocks
 from regions.plan.spark.target import DEFAULT, late_words, missing, parse_target
 
-#: Replicas from which on the exact flow gets a process of its own: only so can it be ended at the deadline.
+#: Replicas from which the exact flow runs in its own process, which can be killed at the deadline.
 FLOW_ALONE: Final = 50_000
-#: Last words of a job that are repeated when it fails.
-_LAST_WORDS: Final = 3
-_LAST_WORDS_S: Final = 2.0
+#: Last lines of a failed job that are repeated.
+_LAST_LINES: Final = 3
+_LAST_LINES_S: Final = 2.0
 _JOB: Final = ".job"
 
 
 class PlanRequest(NamedTuple):
-    """How the plan is to be made; `deadline_s`: seconds for the engine, then greedy takes over."""
+    """How to make the plan. `deadline_s`: time limit of the engine, then greedy takes over."""
 
     engine: str
     spark_master: str = "local[*]"
@@ -61,11 +61,11 @@ class PlanRequest(NamedTuple):
 
 
 class _EngineFailed(PlanError):  # noqa: N818 - a reason, not a fault: greedy takes over
-    """The engine brought no usable plan."""
+    """Raised if the engine produced no usable plan."""
 
 
 def display_on_stderr() -> Display:
-    """Bars at a terminal, else lines; standard output is left to the report."""
+    """Return bars on a terminal, else lines; standard output is reserved for the report."""
     console = output.console(stderr=True)
     return LiveDisplay(console) if sys.stderr.isatty() else PlainDisplay(console)
 
@@ -73,9 +73,9 @@ def display_on_stderr() -> Display:
 def make(
     snapshot: Snapshot, params: Params, directory: Path, request: PlanRequest, display: Display, origin: Origin
 ) -> tuple[PlanManifest, PlanVerdict]:
-    """Plan `snapshot` into `directory`, which must hold no plan yet. Raises PlanError; then there is no plan there."""
+    """Plan `snapshot` into `directory`, which must contain no plan. Raise PlanError; then no plan is written."""
     prepare_output(directory)
-    display.begin("input", "input is copied")
+    display.begin("input", "copying input")
     inputs = keep_input(directory, snapshot, params)
     display.end(f"{output.count(len(snapshot.regions), 'region')}, {output.count(len(snapshot.servers), 'server')}")
     engine = request.engine
@@ -83,7 +83,7 @@ def make(
         engine = choose_engine(_replicas(snapshot), parse_target(request.spark_master), request.deadline_s)
     made, verdict, note = _planned(snapshot, params, directory, engine, request, display)
     made.stats.violations, made.stats.racks_shared = verdict.violations, verdict.racks_shared
-    display.begin("write", "plan is written")
+    display.begin("write", "writing the plan")
     seconds = {phase.name: phase.seconds for phase in display.phases}
     origin = msgspec.structs.replace(
         origin,
@@ -102,11 +102,11 @@ def make(
 def _planned(
     snapshot: Snapshot, params: Params, directory: Path, engine: str, request: PlanRequest, display: Display
 ) -> tuple[Plan, PlanVerdict, str]:
-    """A plan, what the verifier says of it, and why it is not of the wanted engine, if so."""
+    """Return a plan, its check, and why it is not from the requested engine, if so."""
     note = ""
     wanted: tuple[Plan, PlanVerdict] | None = None
     if engine != "greedy":
-        display.begin(engine, f"plan is made by {engine}")
+        display.begin(engine, f"planning with {engine}")
         try:
             alone = engine == "spark" or (engine == "flow" and _replicas(snapshot) >= FLOW_ALONE)
             made = _by_job(engine, directory, request, display) if alone else plan(snapshot, params, engine=engine)
@@ -120,13 +120,13 @@ def _planned(
             note = f"{engine}: {error}"
             display.end("failed")
         display.say(f"greedy takes over: {note}")
-    display.begin("greedy", "plan is made by greedy")
+    display.begin("greedy", "planning with greedy")
     until = time.monotonic() + request.deadline_s
     made = plan(snapshot, params, lambda: until - time.monotonic(), engine="greedy")
     display.end()
     verdict = _verified(snapshot, params, made, display)
     if wanted is not None and verdict.violations >= wanted[1].violations:
-        return *wanted, f"{note}; greedy can do no better"
+        return *wanted, f"{note}; greedy is no better"
     return made, verdict, note
 
 
@@ -135,7 +135,7 @@ def _replicas(snapshot: Snapshot) -> int:
 
 
 def _verified(snapshot: Snapshot, params: Params, made: Plan, display: Display) -> PlanVerdict:
-    display.begin("verify", "every rule is checked")
+    display.begin("verify", "checking every rule")
     verdict = verify(snapshot, params, made.rows)
     display.end("all hold" if verdict.ok else f"{output.count(verdict.violations, 'rule')} broken")
     return verdict
@@ -144,9 +144,9 @@ def _verified(snapshot: Snapshot, params: Params, made: Plan, display: Display) 
 def located(
     snapshot: Snapshot, paths: Sequence[tuple[str, str]], directory: Path, request: PlanRequest, display: Display
 ) -> Snapshot:
-    """The snapshot with the blocks of the tables whose data lies at `paths`, (table id, URI). Raises PlanError."""
+    """Return the snapshot with the blocks of the tables whose data is at `paths`, (table id, URI). Raise PlanError."""
     prepare_output(directory)
-    display.begin("blocks", "blocks are located")
+    display.begin("blocks", "locating blocks")
     shutil.rmtree(directory / _JOB, ignore_errors=True)
     where, found = directory / _JOB / "paths", directory / _JOB / "blocks"
     where.mkdir(parents=True)
@@ -169,7 +169,7 @@ def located(
 
 
 def _by_job(engine: str, directory: Path, request: PlanRequest, display: Display) -> Plan:
-    """Have a process plan the copy of the input. Raises PlanError."""
+    """Let another process plan the copied input. Raise PlanError."""
     lack = missing(parse_target(request.spark_master)) if engine == "spark" else ""
     if lack:
         raise _EngineFailed(lack)
@@ -185,12 +185,12 @@ def _by_job(engine: str, directory: Path, request: PlanRequest, display: Display
 
 
 def _run_job(command: list[str], directory: Path, deadline_s: float, display: Display) -> None:
-    """Run a job to its end; its lines move the bar. Raises PlanError: what it said, or that it is late."""
+    """Run a job to its end and show its progress. Raise PlanError with its error, or if it is late."""
     scratch = directory / _JOB / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    # What a killed job leaves is removed with the rest of it.
+    # Files of a killed job are removed with the directory.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(scratch)}
-    last: deque[str] = deque(maxlen=_LAST_WORDS)
+    last: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -210,7 +210,7 @@ def _run_job(command: list[str], directory: Path, deadline_s: float, display: Di
                 now, failure = _progress(line, display)
                 stage, error = now or stage, failure or error
             process.wait()
-            listener.join(_LAST_WORDS_S)  # a JVM that outlives a killed job for a moment holds that pipe
+            listener.join(_LAST_LINES_S)  # a JVM that outlives a killed job for a moment keeps the pipe open
         finally:
             timer.cancel()
             process.kill()
@@ -221,7 +221,7 @@ def _run_job(command: list[str], directory: Path, deadline_s: float, display: Di
 
 
 def _progress(line: str, display: Display) -> tuple[str, str]:
-    """Show one line of the job; returns the stage that it has reached, and what it says if it failed."""
+    """Show one line of the job; return the stage that it has reached, and its error message."""
     try:
         fields = msgspec.json.decode(line)
     except msgspec.DecodeError:

@@ -1,6 +1,6 @@
-"""`rk plan show --html`: one self-contained page with the picture of a plan. No scripts, nothing from elsewhere.
+"""`rk plan show --html`: one self-contained page about a plan, without scripts and external resources.
 
-Pure: figures in, text out. Whatever comes from outside (names of servers, racks, plans) is escaped.
+Pure: figures in, text out. External text (names of servers, racks, plans) is escaped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from regions.plan.problem.model import Stats
 from regions.plan.problem.numbered import REASONS
 from regions.records.kinds import pool_words
 
-#: Servers that are drawn, the fullest after the plan first; a table has them all.
+#: Servers in the diagram, the fullest after the plan first; a table has all.
 DRAWN_MAX: Final = 200
 _BAR: Final = 520
 _LEFT: Final = 210
@@ -35,7 +35,7 @@ th{color:#5b6b7b;font-weight:600}.note{color:#8a4b00}svg text{font:13px system-u
 
 
 def page(manifest: PlanManifest, verdict: PlanVerdict, figures: Figures, name: Callable[[str], str]) -> str:
-    """The page. `name`: what a server is called."""
+    """Return the page. `name` returns the name of a server."""
     parts = [
         f"<h1>Plan {escape(manifest.plan_id)}</h1>",
         _summary(manifest, verdict, figures),
@@ -61,7 +61,7 @@ def page(manifest: PlanManifest, verdict: PlanVerdict, figures: Figures, name: C
     )
 
 
-#: What is broken, by the field of a verdict that counts it, in the order of the rules.
+#: Description of a violation, by the field of a verdict that counts it, in the order of the rules.
 BROKEN: Final[Mapping[str, str]] = {
     "missing": "without a row",
     "surplus": "too many, or numbered wrongly",
@@ -75,29 +75,29 @@ BROKEN: Final[Mapping[str, str]] = {
 
 
 def shortcomings(stats: Stats, verdict: PlanVerdict) -> list[str]:
-    """Return what could not be used of the input and what the plan does not reach, as sentences."""
+    """Return sentences about unusable input and unreached goals."""
     found = [f"set aside: {number} x {REASONS[reason]}" for reason, number in stats.ignored.items()]
     if stats.degraded:
         found.append("degraded: more than a twentieth of the block rows could not be used, so locality is doubtful")
     found += [
-        f"without any place: {count(number, 'region')} of group {pool_words(group)!r}: it has no server"
+        f"without any place: {count(number, 'region')} of group {pool_words(group)!r}, which has no server"
         for group, number in stats.unassignable.items()
     ]
     if stats.under_replicated:
-        wanted = "there are fewer servers for them than replicas are wanted"
+        wanted = "there are fewer servers than required replicas"
         found.append(f"{count(stats.under_replicated, 'replica')} cannot exist: {wanted}")
     if stats.racks_shared:
         share = "shares a rack with another of its" if stats.racks_shared == 1 else "share a rack with another of their"
         found.append(f"{count(stats.racks_shared, 'replica')} {share} region: there are too few racks")
     if stats.quota_adjusted:
         found.append(
-            f"the quotas of {count(stats.quota_adjusted, 'server')} are not their weight's share alone: a rack, and a "
-            "server, can hold one replica of a region"
+            f"the quotas of {count(stats.quota_adjusted, 'server')} differ from their weight's share: a rack, and a "
+            "server, can hold only one replica of a region"
         )
     if stats.tables_raised:
         found.append(
-            f"{count(stats.tables_raised, 'table')} may exceed the share of a server by more than the slack: the racks "
-            "of the others are too few for their replicas"
+            f"{count(stats.tables_raised, 'table')} may exceed the share of a server by more than the slack: the other "
+            "racks have too few servers for their replicas"
         )
     for field, words in BROKEN.items():
         if number := getattr(verdict, field):
@@ -106,7 +106,7 @@ def shortcomings(stats: Stats, verdict: PlanVerdict) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; a column whose name begins with `#` is numbers."""
+    """Return a table; a column whose name begins with `#` has numbers."""
 
     def cells(tag: str, row: Sequence[object]) -> str:
         return "".join(
@@ -156,7 +156,7 @@ def _balance(
     *,
     quotas: bool,
 ) -> str:
-    """Two bars for each server, one above the other."""
+    """Return two bars for each server, one above the other."""
     drawn = sorted(servers, key=lambda one: (-max(value(one)), one.server_id))[:DRAWN_MAX]
     drawn.sort(key=lambda one: (one.rack, name(one.server_id)))
     most = max([1, *(max(*value(one), one.ceil if quotas else 0) for one in drawn)])
@@ -189,7 +189,7 @@ def _cut(text: str, most: int) -> str:
 
 def _locality(figures: Figures) -> str:
     if not figures.knows_blocks:
-        return "<p>The input says nothing about where blocks lie, so locality played no part.</p>"
+        return "<p>The input has no locations of blocks, so locality was ignored.</p>"
     lines = []
     for at, (kind, local, total) in enumerate(
         (
@@ -209,7 +209,7 @@ def _locality(figures: Figures) -> str:
 
 
 def _racks(figures: Figures) -> str:
-    """A grid of racks, the darker the more moves."""
+    """Return a grid of racks; darker cells have more moves."""
     if not figures.racks:
         return "<p>Nothing moves.</p>"
     names = sorted({one.source for one in figures.racks} | {one.destination for one in figures.racks})
@@ -241,12 +241,12 @@ def _racks(figures: Figures) -> str:
 
 def _bound(figures: Figures) -> str:
     if not figures.bound:
-        return "<p>Every replica has the place of its greatest benefit.</p>"
+        return "<p>Every replica is at its best place.</p>"
     rows = [
         (number, rule, WORDS[PlanRule(rule)])
         for rule, number in sorted(figures.bound.items(), key=lambda item: (-item[1], item[0]))
     ]
-    return "<p>Replicas that would be better off elsewhere, and what keeps them from there:</p>" + _table(
+    return "<p>Replicas that would be better off elsewhere, and the rule that prevents it:</p>" + _table(
         ["#replicas", "rule", "that is"], rows
     )
 

@@ -1,1 +1,1 @@
-"""`rk coord`: run a node, its members, its files, backups, traces."""
+"""`rk coord`: run a node, its members, files, backups and traces."""

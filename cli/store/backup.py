@@ -1,4 +1,4 @@
-"""`rk coord backup` and `rk coord restore`: the state of a running store in a file, and a new store out of it."""
+"""`rk coord backup` and `rk coord restore`: save the state of a store in a file, and create a new store from it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from coord.server.admin.backup import PATH as BACKUP_PATH
 from coord.server.config.settings import StoreSettings, parse_address, parse_peers
 from coord.storage.backup import PIECE_BYTES, BackupManifest
 
-#: A node writes a snapshot first if it has none that is new enough: a minute for a large one on a slow disk.
+#: A node without a recent snapshot first writes one: a minute for a large one on a slow disk.
 ANSWER_TIMEOUT_S: Final = 300.0
 
 
 class AdminAccess:
-    """Where a node can be asked for a backup, and with which token."""
+    """Admin address of a node, and its token."""
 
     def __init__(self, address: str, token: str) -> None:
         self.address = address
@@ -46,41 +46,41 @@ class AdminAccess:
 
 @click.command()
 @click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="[DIR] FILE")
-@click.option("--admin", metavar="HOST:PORT", help="Admin address of a node.  [default: as in its admin.json]")
+@click.option("--admin", metavar="HOST:PORT", help="Admin address of a node.  [default: from its admin.json]")
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
     help=f"The {ADMIN_FILE} of that node's data directory, or a copy of it.",
 )
-@click.option("--committed-only", is_flag=True, help="With DIR: leave out what its log does not show to be committed.")
+@click.option("--committed-only", is_flag=True, help="With DIR: skip entries that its log does not prove committed.")
 @global_options
 @click.pass_obj
 def backup(
     given: Globals, places: tuple[Path, ...], admin: str | None, token_file: Path | None, committed_only: bool
 ) -> None:
-    """Write the state of a running store to FILE: whole, of one zxid, while clients go on.
+    """Write the state of a running store to FILE, complete and as of one zxid, without interrupting clients.
 
     \b
     On a node's machine:    rk coord backup --data-dir /var/lib/rk/1 FILE
-    From somewhere else:    rk coord backup --admin HOST:PORT --token-file admin.json FILE
-    Of `rk up`:             rk coord backup FILE          (--store HOST:PORT takes that node)
-    Of a stopped node:      rk coord backup DIR FILE      also of one that cannot start; DIR is only read
+    From another machine:   rk coord backup --admin HOST:PORT --token-file admin.json FILE
+    Of `rk up`:             rk coord backup FILE          (--store HOST:PORT selects a node)
+    Of a stopped node:      rk coord backup DIR FILE      also if the node cannot start; DIR is only read
 
     \b
-    The file is checked as a whole before it gets its name. It holds everything, passwords of sessions included.
+    The whole file is checked before it gets its name. It contains everything, including passwords of sessions.
     """
     if len(places) > 2:
-        raise UsageFaultError(f"{len(places)} names are given", "Give FILE, or DIR FILE for a stopped node.")
+        raise UsageFaultError(f"{len(places)} names were given", "Give FILE, or DIR FILE for a stopped node.")
     file = places[-1]
     if len(places) == 2 and (admin is not None or token_file is not None):
-        raise UsageFaultError("DIR is a stopped node's: nobody answers there", "Leave --admin and --token-file away.")
+        raise UsageFaultError("DIR belongs to a stopped node, which cannot answer", "Omit --admin and --token-file.")
     if len(places) == 1 and committed_only:
         raise UsageFaultError("--committed-only is for a stopped node", "Give its data directory: DIR FILE.")
     if file.exists():
-        raise UsageFaultError(f"{file} exists already", "Nothing is overwritten; give another name.")
+        raise UsageFaultError(f"{file} already exists", "Give another name; nothing is overwritten.")
     if not file.absolute().parent.is_dir():
-        raise UsageFaultError(f"there is no directory {file.parent} to put {file.name} into", "Make it first.")
+        raise UsageFaultError(f"directory {file.parent} does not exist", "Create it first.")
     if len(places) == 2:
         backup_stopped(places[0], file, committed_only=committed_only, as_json=given.json)
         return
@@ -105,7 +105,7 @@ def backup(
 
 
 def _admin_accesses(given: Globals, admin: str | None, token_file: Path | None) -> Iterator[AdminAccess]:
-    """Nodes to ask, in the order of asking."""
+    """Yield the nodes to try, in order."""
     data_path = given.data_path
     if token_file is not None or (data_path / ADMIN_FILE).exists():
         access = _read_admin_access(token_file or data_path / ADMIN_FILE)
@@ -113,12 +113,12 @@ def _admin_accesses(given: Globals, admin: str | None, token_file: Path | None) 
         return
     if admin is not None:
         raise UsageFaultError(
-            f"--admin {admin} needs --token-file", f"It is {ADMIN_FILE} in the node's data directory."
+            f"--admin {admin} needs --token-file", f"The token file is {ADMIN_FILE} in the node's data directory."
         )
     cluster = read_cluster(data_path)
     if cluster is None:
         raise UsageFaultError(
-            f"{data_path} is neither a node's data directory nor that of a local cluster",
+            f"{data_path} is neither the data directory of a node nor of a local cluster",
             "Give --data-dir DIR of a node on this machine, or --admin HOST:PORT --token-file FILE.",
         )
     nodes = cluster.coord
@@ -137,14 +137,14 @@ def _read_admin_access(path: Path) -> AdminAccess:
         found = json.loads(path.read_text())
         return AdminAccess(str(found["admin"]), str(found["token"]))
     except OSError as error:
-        raise UsageFaultError(f"{path}: {error.strerror}", "It is written by a node that has an admin port.") from error
+        raise UsageFaultError(f"{path}: {error.strerror}", "A node with an admin port writes this file.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageFaultError(f"{path} is not the {ADMIN_FILE} of a node: {error!r}") from error
 
 
 def _fetch_first(nodes: list[AdminAccess], draft: Path, progress: Progress) -> BackupManifest:
-    """Fetch a backup from the first node that answers. Raises the CliError of the last node that was asked."""
-    failure: CliError = UnreachableError("no node has an admin port that could be asked")
+    """Fetch a backup from the first node that answers. Raise the CliError of the last node."""
+    failure: CliError = UnreachableError("no node has an admin port")
     for node in nodes:
         try:
             _fetch(node, draft, progress)
@@ -164,7 +164,7 @@ def _fetch_first(nodes: list[AdminAccess], draft: Path, progress: Progress) -> B
 
 
 def _fetch(node: AdminAccess, draft: Path, progress: Progress) -> None:
-    """Ask one node and write its backup, durable on return. Raises CliError, OSError, HTTPException."""
+    """Fetch a node's backup, durable on return. Raise CliError, OSError, HTTPException."""
     host, port = parse_address(node.address, "admin address")
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_TIMEOUT_S)
     try:
@@ -172,7 +172,7 @@ def _fetch(node: AdminAccess, draft: Path, progress: Progress) -> None:
         connection.request("POST", BACKUP_PATH.decode(), headers=headers)
         answer = connection.getresponse()
         if answer.status != http.client.OK:
-            raise CliError(f"{node.address} refused: {answer.read(1000).decode(errors='replace').strip()}")
+            raise CliError(f"{node.address} rejected the request: {answer.read(1000).decode(errors='replace').strip()}")
         total = int(answer.headers["Content-Length"])
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as out:
@@ -184,7 +184,7 @@ def _fetch(node: AdminAccess, draft: Path, progress: Progress) -> None:
             out.flush()
             os.fsync(out.fileno())
         if done != total:
-            raise CliError(f"{node.address} broke off after {done} of {total} bytes")
+            raise CliError(f"{node.address} closed the connection after {done} of {total} bytes")
     finally:
         connection.close()
 
@@ -194,23 +194,24 @@ def _fetch(node: AdminAccess, draft: Path, progress: Progress) -> None:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--data-dir", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Made, or empty.")
-@click.option("--id", "node_id", type=int, metavar="N", help="Make the directory of this node only, in DIR itself.")
+@click.option("--data-dir", required=True, type=click.Path(path_type=Path), metavar="DIR", help="New or empty.")
+@click.option("--id", "node_id", type=int, metavar="N", help="Create only this node's directory, in DIR itself.")
 @click.option("--peers", default="", metavar="ID=HOST:PORT,…", help="All nodes of the new store; none: one node.")
-@click.option("--cluster", default="", metavar="NAME", help="A new name for the new store; needed with --id.")
+@click.option("--cluster", default="", metavar="NAME", help="Name of the new store; needed with --id.")
 @json_option
 @click.pass_obj
 def restore(given: Globals, file: Path, data_dir: Path, node_id: int | None, peers: str, cluster: str) -> None:
-    """Make the data directories of a new store from a backup.
+    """Create the data directories of a new store from a backup.
 
     \b
-    All at once:        rk coord restore FILE --data-dir DIR --peers 1=…,2=…,3=…      makes DIR/1, DIR/2, DIR/3
+    All at once:        rk coord restore FILE --data-dir DIR --peers 1=…,2=…,3=…      creates DIR/1, DIR/2, DIR/3
     On each machine:    rk coord restore FILE --data-dir DIR --peers … --id N --cluster NAME
 
     \b
-    Every node must get its directory before any is started. Sessions and ephemeral znodes of the old store are not
-    taken along. The new store has another cluster id, so that nodes of the old one cannot join it by mistake: without
-    --cluster NAME a random one, and then `rk coord run` needs no --cluster either.
+    Every node must have its directory before any node is started. Sessions and ephemeral znodes of the old store are
+    not
+    restored. The new store has another cluster id, so that nodes of the old store cannot join it by mistake: a random
+    id without --cluster NAME, in which case `rk coord run` needs no --cluster either.
     """
     try:
         members = sorted(parse_peers(peers)) or [node_id or 1]

@@ -1,4 +1,4 @@
-"""`rk coord run`: a node of the store, in the foreground; and where the other `rk coord` commands are."""
+"""`rk coord run`: a node of the store, in the foreground; and the table of the other `rk coord` commands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from cli.common.errors import UsageFaultError
+from cli.common.options import apply_options
 from coord.errors import ConfigError
 from coord.server.config.secrets import read_peer_secret, read_users, warn_if_open
 from coord.server.config.settings import (
@@ -39,42 +40,40 @@ class _Limit(NamedTuple):
     help: str
 
 
-_UNBOUNDED: Final = "0: no bound."
+_UNBOUNDED: Final = "0: no limit."
 _LIMITS: Final = (
     _Limit("--tick-ms", "tick_ms", "MS", "Unit of session timeouts (2 to 20 ticks)."),
     _Limit("--max-connections-per-address", "connections_per_address_max", "N", _UNBOUNDED),
-    _Limit("--max-connections", "connections_max", "N", "0: as many as the process may have."),
+    _Limit("--max-connections", "connections_max", "N", "0: the process's limit of descriptors."),
     _Limit("--max-outstanding", "outstanding_max", "N", "Unanswered requests per connection."),
     _Limit("--max-frame-bytes", "frame_bytes_max", "N", "Longest request (jute.maxbuffer)."),
     _Limit("--max-sessions", "sessions_max", "N", "Sessions in the cluster."),
     _Limit("--max-watches", "watches_max", "N", f"Watches of one session. {_UNBOUNDED}"),
-    _Limit("--max-znodes", "znodes_max", "N", f"Znodes in the store; at the bound creates are refused. {_UNBOUNDED}"),
+    _Limit("--max-znodes", "znodes_max", "N", f"Znodes in the store; at the limit creates are rejected. {_UNBOUNDED}"),
     _Limit("--max-data-bytes", "data_bytes_max", "N", f"Bytes of paths and data in the store, likewise. {_UNBOUNDED}"),
     _Limit("--reap-interval-ms", "reap_interval_ms", "MS", "Time between two searches for empty containers and expired"
            " TTL znodes."),
-    _Limit("--max-output-bytes", "output_bytes_max", "N", "Bytes of answers that may wait for one client."),
+    _Limit("--max-output-bytes", "output_bytes_max", "N", "Bytes of replies that may wait for one client."),
     _Limit("--connect-timeout-ms", "connect_timeout_ms", "MS", "A connection must send its first request within this"
            " time."),
-    _Limit("--stall-timeout-ms", "stall_timeout_ms", "MS", "A client that reads nothing of its answers for so long is"
+    _Limit("--stall-timeout-ms", "stall_timeout_ms", "MS", "A client that reads none of its replies for this time is"
            " disconnected."),
 )  # fmt: skip
 _LOG_LIMITS: Final = (
     _Limit("--snapshot-entries", "snapshot_entries", "N", "Log entries between snapshots."),
-    _Limit("--keep-entries", "keep_entries", "N", "Log entries kept behind a snapshot for slow nodes."),
+    _Limit("--keep-entries", "keep_entries", "N", "Log entries before a snapshot that are kept for slow nodes."),
     _Limit("--keep-bytes", "keep_bytes", "N", "Bytes of these entries."),
 )
 
 
 def _limits(rows: Sequence[_Limit]) -> Callable[[_Command], _Command]:
-    """Let a command accept the options of `rows`. None where nothing was given, so that a file's value stands."""
+    """Add the options of `rows` to a command. A value that was not given is None, so a file's value is kept."""
 
-    def decorated(command: _Command) -> _Command:
-        for row in reversed(rows):
-            text = f"{row.help}  [default: {getattr(_DEFAULTS, row.name)}]"
-            command = click.option(row.option, row.name, type=int, metavar=row.metavar, help=text)(command)
-        return command
+    def option(row: _Limit) -> Callable[[Any], Any]:
+        text = f"{row.help}  [default: {getattr(_DEFAULTS, row.name)}]"
+        return click.option(row.option, row.name, type=int, metavar=row.metavar, help=text)
 
-    return decorated
+    return lambda command: apply_options(command, map(option, rows))
 
 
 def _address_option(option: str, text: str) -> Callable[[_Command], _Command]:
@@ -85,18 +84,18 @@ def _pem_option(option: str, text: str) -> Callable[[_Command], _Command]:
     return click.option(option, type=_FILE, metavar="PEM", help=text)
 
 
-#: Commands that live in modules of their own, imported when they run: a daemon pays nothing for them.
+#: Commands with modules of their own, imported when they run, so that a daemon does not load them.
 _ELSEWHERE: Final = {
-    "list": ("cli.store.members:list_members", "The members of a running store, and how they do."),
-    "add": ("cli.store.members:add", "Let a node into a running store."),
-    "remove": ("cli.store.members:remove", "Take a node out of a running store."),
-    "transfer-leader": ("cli.store.members:transfer_leader", "Let another node lead."),
+    "list": ("cli.store.members:list_members", "Show the members of a running store and their state."),
+    "add": ("cli.store.members:add", "Add a node to a running store."),
+    "remove": ("cli.store.members:remove", "Remove a node from a running store."),
+    "transfer-leader": ("cli.store.members:transfer_leader", "Make another node the leader."),
     "backup": ("cli.store.backup:backup", "Write the state of a running store to a file."),
-    "restore": ("cli.store.backup:restore", "Make data directories of a new store from a backup."),
+    "restore": ("cli.store.backup:restore", "Create data directories of a new store from a backup."),
     "verify": ("cli.store.files:verify", "Check and compare the directories of stopped nodes."),
-    "dump-log": ("cli.store.files:dump_log", "The log of a stopped node in words."),
-    "check-trace": ("cli.store.trace:check_trace", "Whether the Raft events of all nodes can be true."),
-    "dump-snapshot": ("cli.store.files:dump_snapshot", "What is in a snapshot or a backup."),
+    "dump-log": ("cli.store.files:dump_log", "Print the log of a stopped node."),
+    "check-trace": ("cli.store.trace:check_trace", "Check whether the Raft events of all nodes are consistent."),
+    "dump-snapshot": ("cli.store.files:dump_snapshot", "Print a snapshot or a backup."),
 }
 
 
@@ -104,7 +103,7 @@ class _CoordGroup(click.Group):
     """Its own commands, and those of `_ELSEWHERE`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Own commands first."""
+        """Return its own commands first."""
         return [*super().list_commands(ctx), *_ELSEWHERE]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -125,7 +124,7 @@ class _CoordGroup(click.Group):
 
 @click.group(cls=_CoordGroup)
 def coord() -> None:
-    """A node of the store (the ZooKeeper protocol, replicated by Raft), and its files."""
+    """A node of the store (the ZooKeeper protocol, replicated with Raft), and its files."""
 
 
 @coord.command()
@@ -133,47 +132,45 @@ def coord() -> None:
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Take everything from a ZooKeeper configuration file (zoo.cfg); other options override it.",
+    help="Read all settings from a ZooKeeper configuration file (zoo.cfg); other options override it.",
 )
 @click.option("--id", "node_id", type=int, metavar="N", help="This node's id, 1 to 127.")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where log and snapshots are.")
-@_address_option("--client-address", "Where clients connect.")
-@_address_option("--peer-address", "Where the other nodes connect; needed with --peers.")
-@click.option("--peers", metavar="ID=HOST:PORT,…", help="All nodes, this one included, alike on each of them.")
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Directory of log and snapshots.")
+@_address_option("--client-address", "Address for clients.")
+@_address_option("--peer-address", "Address for the other nodes; needed with --peers.")
+@click.option("--peers", metavar="ID=HOST:PORT,…", help="All nodes including this one; the same value on each node.")
 @_address_option("--admin-address", "Metrics, health, readiness and status over HTTP.")
-@click.option("--cluster", metavar="NAME", help="Name of the cluster, if --peers is not spelled alike everywhere.")
-@click.option(
-    "--observers", metavar="ID,…", help="Those of --peers that only follow: they serve clients and do not vote."
-)
+@click.option("--cluster", metavar="NAME", help="Name of the cluster, if --peers is not spelled alike on all nodes.")
+@click.option("--observers", metavar="ID,…", help="Members of --peers that serve clients but do not vote.")
 @click.option(
     "--join",
     metavar="HOST:PORT,…",
-    help="An empty node becomes part of a running store: peer or client addresses of members, in place of --peers."
-    " It is let in by `rk coord add`.",
+    help="Let an empty node join a running store: peer or client addresses of members, instead of --peers."
+    " `rk coord add` admits the node.",
 )
 @click.option(
     "--super-digest",
     metavar="USER:DIGEST",
-    help="Who may do everything: base64 of SHA-1 of USER:PASSWORD, as in ZooKeeper.  [default: nobody]",
+    help="The user with all permissions: base64 of SHA-1 of USER:PASSWORD, as in ZooKeeper.  [default: nobody]",
 )
 @click.option(
     "--reconfig/--no-reconfig",
     "reconfig_enabled",
     default=None,
-    help="Whether super may change the members through this node.  [default: reconfig; with --config as it says]",
+    help="Whether super may change the members through this node.  [default: reconfig; with --config from the file]",
 )
 @click.option(
     "--linearizable-reads",
     is_flag=True,
     default=None,
-    help="A majority confirms every read, so none is ever stale: slower reads.",
+    help="Let a majority confirm every read: never stale, but slower.",
 )
 @_limits(_LIMITS)
 @click.option(
     "--enforce-quotas",
     is_flag=True,
     default=None,
-    help="Hard limits below /zookeeper/quota refuse the writes that would pass them. Alike on all nodes.",
+    help="Reject writes that exceed hard limits below /zookeeper/quota. The same on all nodes.",
 )
 @click.option(
     "--words",
@@ -185,52 +182,50 @@ def coord() -> None:
     "--read-only-mode",
     is_flag=True,
     default=None,
-    help="Without a leader, serve reads to clients that can do with that.",
+    help="Without a leader, serve reads to clients that accept read-only mode.",
 )
 @_address_option(
     "--secure-client-address",
-    "Where clients connect by TLS. Without --client-address, they can connect by TLS only.",
+    "Address for clients with TLS. Without --client-address, TLS is required.",
 )
 @_pem_option("--tls-cert", "This node's certificate for clients, with its chain.")
-@_pem_option("--tls-key", "Its key, if that is not in the same file.")
-@_pem_option("--tls-ca", "Who issues the certificates of clients.")
+@_pem_option("--tls-key", "Key of the certificate, if it is in another file.")
+@_pem_option("--tls-ca", "Authority of the clients' certificates.")
 @click.option(
     "--tls-client-auth",
     type=click.Choice(["none", "want", "need"]),
     help="Whether clients must have a certificate.  [default: need with --tls-ca, else none]",
 )
 @_pem_option("--peer-tls-cert", "This node's certificate for the other nodes.")
-@_pem_option("--peer-tls-key", "Its key, if that is not in the same file.")
-@_pem_option("--peer-tls-ca", "Who issues the nodes' certificates, and no others.")
+@_pem_option("--peer-tls-key", "Key of the certificate, if it is in another file.")
+@_pem_option("--peer-tls-ca", "Authority of the nodes' certificates, and of no others.")
 @click.option(
     "--peer-tls-host-check",
     is_flag=True,
     default=None,
-    help="A node's certificate must name the host of its --peer-address: nobody speaks as another node.",
+    help="A node's certificate must name the host of its --peer-address, so no node can pose as another.",
 )
-@click.option(
-    "--peer-secret-file", type=_FILE, metavar="FILE", help="What all nodes know and nobody else, 16 bytes at least."
-)
+@click.option("--peer-secret-file", type=_FILE, metavar="FILE", help="Secret that all nodes share, at least 16 bytes.")
 @click.option(
     "--sasl-users",
     type=_FILE,
     metavar="FILE",
-    help="Lines user:secret of those who may authenticate by SASL DIGEST-MD5.",
+    help="Lines user:secret for authentication with SASL DIGEST-MD5.",
 )
 @click.option(
     "--fsync",
     type=click.Choice(["thread", "inline"]),
-    help="Who syncs the log: a thread of its own, or the loop (one core).  [default: thread]",
+    help="Sync the log in a thread, or in the reactor loop (one core).  [default: thread]",
 )
 @click.option(
     "--trace",
     type=_FILE,
     metavar="FILE",
-    help="Add this node's Raft events to FILE, for `rk coord check-trace`.  [default: none]",
+    help="Append this node's Raft events to FILE, for `rk coord check-trace`.  [default: none]",
 )
 @click.option("--drill-links", is_flag=True, default=None, hidden=True, help="Let `rk drill` cut this node off.")
 def run(config: Path | None, **given: Any) -> None:
-    """Run a node until it is told to stop (SIGTERM, Ctrl-C).
+    """Run a node until a signal arrives (SIGTERM, Ctrl-C).
 
     \b
     Alone:   rk coord run --id 1 --data-dir D --client-address 127.0.0.1:2181
@@ -247,7 +242,7 @@ def run(config: Path | None, **given: Any) -> None:
 
 
 def _gather_tls(given: dict[str, Any]) -> None:
-    """Make one setting of the --tls options."""
+    """Combine the --tls options into one setting."""
     found = {name: given.pop(f"tls_{name}", None) for name in ("cert", "key", "ca", "client_auth")}
     if found["cert"] is not None:
         found["client_auth"] = found["client_auth"] or ("need" if found["ca"] else "none")
@@ -259,11 +254,11 @@ def _gather_tls(given: dict[str, Any]) -> None:
     if peer["cert"] is not None and peer["ca"] is not None:
         given["peer_tls"] = TlsFiles(**peer, client_auth="need", verify_host=verify_host)
     elif any(peer.values()) or verify_host:
-        raise ConfigError("--peer-tls-cert and --peer-tls-ca go together")
+        raise ConfigError("--peer-tls-cert and --peer-tls-ca must be given together")
 
 
 def _settings(config: Path | None, given: dict[str, Any]) -> StoreSettings:
-    """What file and options say together. Raises ConfigError."""
+    """Return the settings of file and options. Raise ConfigError."""
     _gather_tls(given)
     if config is None and "secure_client_address" in given:
         given.setdefault("client_address", given["secure_client_address"])

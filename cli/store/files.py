@@ -1,6 +1,6 @@
-"""`rk coord dump-log|dump-snapshot|verify`: the files of a stopped store node, in words.
+"""`rk coord dump-log|dump-snapshot|verify`: print and check the files of a stopped store node.
 
-Exit status: 0 sound (and alike), 1 damage or a difference, 2 a wrong command line or a directory in use.
+Exit status: 0 undamaged (and equal), 1 damage or a difference, 2 a wrong command line or a directory in use.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _ANYTHING = click.Path(path_type=Path, exists=True)
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[StoppedDirectory]:
-    """The directory, with what forbids to read it as one clear line."""
+    """Yield the opened directory. Raise UsageFaultError if it cannot be read."""
     try:
         directory = StoppedDirectory(path)
     except ForeignDirectory as error:
-        raise UsageFaultError(str(error), "Stop the node first, or copy the directory and look at the copy.") from error
+        raise UsageFaultError(str(error), "Stop the node first, or copy the directory and read the copy.") from error
     except (ConfigError, OSError) as error:
         raise UsageFaultError(str(error)) from error
     with directory:
@@ -53,7 +53,7 @@ def opened(path: Path) -> Iterator[StoppedDirectory]:
 
 @contextlib.contextmanager
 def damage_as_errors() -> Iterator[None]:
-    """Damage to a file as one line that names file and offset, exit status 1."""
+    """Report damage to a file in one line that names file and offset; exit status 1."""
     try:
         yield
     except StorageError as error:
@@ -64,7 +64,7 @@ def damage_as_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A bar on stderr where people look; nothing in a pipe."""
+    """Show a progress bar if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda what, done, total: None  # noqa: ARG005
         return
@@ -83,13 +83,13 @@ def progress_bar() -> Iterator[Progress]:
 @global_options
 @click.pass_obj
 def dump_log(given: Globals, directory: Path, first: int, last: int | None) -> None:
-    """The log of a stopped node: every entry with its commands, and what else is in it.
+    """Print the log of a stopped node: every entry with its commands, and every other record.
 
     \b
-    An entry is written term/index. A later entry of the same index replaces it and everything behind it.
+    An entry is written term/index. A later entry with the same index replaces that entry and every entry after it.
     """
     if last is not None and last < first:
-        raise UsageFaultError(f"--from {first} is behind --to {last}")
+        raise UsageFaultError(f"--from {first} is greater than --to {last}")
     with opened(directory) as found, damage_as_errors():
         log = found.log()
         printer = _LogPrinter(first, last, is_json=given.json)
@@ -110,7 +110,7 @@ class _LogPrinter:
         self._is_json = is_json
         self._where = ""
         self._first_index = self._last_index = 0
-        #: How many were wanted.
+        #: Number of printed entries.
         self.entries = 0
 
     def range_text(self) -> str:
@@ -118,7 +118,7 @@ class _LogPrinter:
         return f"the log holds {self._first_index} to {self._last_index}" if self._first_index else "the log holds none"
 
     def record(self, where: str, record: LogRecord) -> None:
-        """Print what of it is wanted."""
+        """Print the items of `record` that are in the range."""
         for item in record.items:
             if isinstance(item, LogItem):
                 self._first_index = self._first_index or item.index
@@ -160,7 +160,7 @@ def _marker(item: HardStateItem | BaseItem | SegmentItem) -> dict[str, Any]:
                 "line": f"term {item.term}, vote for {item.vote or 'nobody'}"}  # fmt: skip
     if isinstance(item, BaseItem):
         return {"item": "base", "term": item.term, "index": item.index,
-                "line": f"a snapshot stands for everything up to {item.term}/{item.index}"}  # fmt: skip
+                "line": f"a snapshot replaces all entries up to {item.term}/{item.index}"}  # fmt: skip
     return {"item": "segment", "number": item.number, "term": item.term, "vote": item.vote,
             "line": f"segment {item.number}: term {item.term}, vote for {item.vote or 'nobody'}, "
                     f"log up to {item.last_term}/{item.last_index}"}  # fmt: skip
@@ -176,10 +176,10 @@ def _marker(item: HardStateItem | BaseItem | SegmentItem) -> dict[str, Any]:
 @global_options
 @click.pass_obj
 def dump_snapshot(given: Globals, path: Path, tree: bool, below: str) -> None:
-    """What is in a snapshot: of a file, or the newest of a stopped node's directory; also of a backup.
+    """Print the content of a snapshot file, of a backup, or of the newest snapshot of a stopped node.
 
     \b
-    Without options only what the snapshot as a whole holds. --json prints one document per line.
+    Without options, print only the totals of the snapshot. --json prints one document per line.
     """
     with damage_as_errors():
         facts, machine = _read_state(path)
@@ -189,13 +189,13 @@ def dump_snapshot(given: Globals, path: Path, tree: bool, below: str) -> None:
     prefix = below.rstrip("/").encode()
     paths = [p for p in machine.tree.nodes if not below or p == (prefix or b"/") or p.startswith(prefix + b"/")]
     if below and not paths:
-        raise CliError(f"there is no znode {below} in it")
+        raise CliError(f"{path} has no znode {below}")
     for each in sorted(paths):
         _print_znode(each, machine.tree.nodes[each], with_data=bool(below), is_json=given.json)
 
 
 def _read_state(path: Path) -> tuple[dict[str, Any], StateMachine]:
-    """The facts of the snapshot as a whole, and the state."""
+    """Return the totals of the snapshot, and its state."""
     if path.is_dir():
         with opened(path) as found:
             names = found.snapshots()
@@ -273,12 +273,12 @@ def _print_znode(path: bytes, node: Znode, *, with_data: bool, is_json: bool) ->
 @global_options
 @click.pass_obj
 def verify(given: Globals, directories: tuple[Path, ...]) -> int:
-    """Check the data directories of stopped nodes; of several: whether they hold the same.
+    """Check the data directories of stopped nodes, and compare them if there are several.
 
     \b
     Reads every snapshot and every record of the log, replays the log over the oldest snapshot and compares with the
     newer ones. With more than one directory, the first is compared with each of the others at every common index.
-    Nothing is written. Exit status: 0 sound and alike, 1 damage or a difference.
+    Nothing is written. Exit status: 0 undamaged and equal, 1 damage or a difference.
     """
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(opened(path)) for path in directories]
@@ -343,7 +343,7 @@ def _print_report(report: DirectoryReport) -> None:
             f" {count(fact.znodes, 'znode')} {count(fact.sessions, 'session')}"
         )
     click.echo(
-        f"  log       behind {log.base_index} to {log.last_term()}/{log.last_index()}, term {log.term}, vote for"
+        f"  log       after {log.base_index} to {log.last_term()}/{log.last_index()}, term {log.term}, vote for"
         f" {log.vote or 'nobody'}, {count(report.segments, 'segment')}, {size(report.log_bytes)}"
     )
     if report.is_sound():

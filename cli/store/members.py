@@ -1,9 +1,9 @@
 """`rk coord list|add|remove|transfer-leader`: the members of a running store.
 
-The wish goes over the client protocol to any node, which brings it to the leader
-(`coord.server.membership.reconfig`). So it
-needs what ZooKeeper's own `reconfig` needs: write permission on /zookeeper/config, which super has. The admin port
-would be another way in, but it listens on loopback only, knows no users and no TLS; clients and access lists do.
+The request goes over the client protocol to any node, and that node forwards it to the leader
+(`coord.server.membership.reconfig`). The request needs the permission that ZooKeeper's own `reconfig` needs: write
+permission on /zookeeper/config, which super has. The admin port is not used, since it listens on loopback only and has
+neither users nor TLS.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from coord.errors import NO_AUTH
 from coord.server.config.addresses import parse_host_port, shown
 from coord.wire.opcodes import OP_MEMBERSHIP
 
-#: How long `add` waits until the node votes, and how often it looks.
+#: How long `add` waits until the node votes, and how often it checks.
 WAIT_S: Final = 120.0
 LOOK_S: Final = 0.3
 _CHANGE_S: Final = 60.0
@@ -34,7 +34,7 @@ _FIRST_NOTICE_S: Final = 2.0
 
 
 class _MembershipRequest:
-    """The request as kazoo sends it."""
+    """A membership request in the form that kazoo sends."""
 
     type: Final = OP_MEMBERSHIP
 
@@ -42,12 +42,12 @@ class _MembershipRequest:
         self.body = body
 
     def serialize(self) -> bytes:
-        """The record behind the request's header."""
+        """Return the record that follows the request's header."""
         return struct.pack("!i", len(self.body)) + self.body
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> dict[str, Any]:
-        """The reply's record."""
+        """Return the record of the reply."""
         (length,) = struct.unpack_from("!i", data, offset)
         answer: dict[str, Any] = json.loads(data[offset + 4 : offset + 4 + length])
         return answer
@@ -57,7 +57,7 @@ class _MembershipRequest:
 @global_options
 @click.pass_obj
 def list_members(given: Globals) -> None:
-    """The members of a running store: roles, addresses, who leads and who is behind."""
+    """List the members of a running store: roles, addresses, the leader, and how far each member lags."""
     with _Store(given) as store:
         facts = store.ask({"do": "list"})
     if given.json:
@@ -78,7 +78,7 @@ def list_members(given: Globals) -> None:
     out = console()
     out.print(table("", ["#id", "role", "up", "#entries behind", "#level", "clients", "peers"], rows))
     settled = "" if facts["is_settled"] else ", a change is not committed yet"
-    # A leader of a build from before there were feature levels says nothing of them.
+    # A leader of a build without feature levels sends no level.
     level = facts.get("level", 0)
     out.print(f"configuration {facts['version']:x}, term {facts['term']}, feature level {level}{settled}")
 
@@ -92,9 +92,9 @@ def list_members(given: Globals) -> None:
 @global_options
 @click.pass_obj
 def add(given: Globals, node_id: int, peer: str, client: str | None, observer: bool, no_wait: bool) -> None:
-    """Let node ID into a running store. Start it with `rk coord run --id ID … --join`, before or after.
+    """Add node ID to a running store. Start the node with `rk coord run --id ID … --join`, before or after.
 
-    It votes once it has caught up. If it never does it can be removed again: it counts for nothing until then.
+    The node votes once it has caught up. A node that never catches up can be removed: until then it has no vote.
     """
     began = time.monotonic()
     line = _line(peer, client, observer)
@@ -110,9 +110,9 @@ def add(given: Globals, node_id: int, peer: str, client: str | None, observer: b
 @global_options
 @click.pass_obj
 def remove(given: Globals, node_id: int) -> None:
-    """Take node ID out of a running store, whether it runs or not. A leader hands over first.
+    """Remove node ID from a running store, whether the node runs or not. A leader transfers leadership first.
 
-    Refused when the nodes left would be no majority. The process of the node ends by itself.
+    Rejected if the remaining nodes that run are no majority. The process of the node exits on its own.
     """
     began = time.monotonic()
     with _Store(given) as store:
@@ -127,7 +127,7 @@ def remove(given: Globals, node_id: int) -> None:
 @global_options
 @click.pass_obj
 def transfer_leader(given: Globals, node_id: int) -> None:
-    """Let node ID lead: before the leader's machine is worked on, for example. Clients notice next to nothing."""
+    """Make node ID the leader, for example before maintenance of the leader's machine. Clients stay connected."""
     began = time.monotonic()
     with _Store(given) as store:
         store.ask({"do": "transfer", "id": node_id})
@@ -139,7 +139,7 @@ def transfer_leader(given: Globals, node_id: int) -> None:
 
 
 class _Store:
-    """A session with the store, for wishes. A context manager."""
+    """A session with the store, for membership requests. A context manager."""
 
     def __init__(self, given: Globals) -> None:
         self.hosts = store_hosts(given)
@@ -156,9 +156,9 @@ class _Store:
         self._context.__exit__(None, None, None)
 
     def ask(self, request: dict[str, Any], *, repeats: bool = False) -> dict[str, Any]:
-        """The answer to a wish. Raises CliError with the leader's own words when it is refused.
+        """Return the answer to a request. Raise CliError with the leader's error text if the leader rejects it.
 
-        `repeats`: a connection that breaks meanwhile is no reason to give up, since asking again does no harm.
+        `repeats`: the request is idempotent, so it is sent again if the connection breaks.
         """
         client = self._client
         deadline = time.monotonic() + _CHANGE_S
@@ -168,12 +168,14 @@ class _Store:
                 answer = self._call(request)
                 break
             except UnimplementedError as error:
-                raise CliError(f"{self.hosts} is no store of ours: it does not know this request") from error
+                raise CliError(
+                    f"the store at {self.hosts} is not a RegionKeeper store: it does not implement this request"
+                ) from error
             except KazooException as error:
                 if not repeats or time.monotonic() > deadline:
                     raise UnreachableError(
-                        f"the store at {self.hosts} closed the connection: nobody can say whether it was done",
-                        "`rk coord list` shows how things are.",
+                        f"the store at {self.hosts} closed the connection; the change may have been made",
+                        "`rk coord list` shows the members.",
                     ) from error
                 again = True
                 client.handler.sleep_func(LOOK_S)
@@ -182,7 +184,7 @@ class _Store:
                 return answer  # The first attempt did it.
             hint = ""
             if answer["code"] == NO_AUTH and self._is_known:
-                hint = "The credential that was given is not super's: another user, or a wrong password."
+                hint = "The given credential is not super's: another user, or a wrong password."
             elif answer["code"] == NO_AUTH:
                 hint = "Give super's credential with --store-auth (RK_STORE_AUTH); nodes know it by --super-digest."
             raise CliError(answer["error"], hint)
@@ -197,7 +199,7 @@ class _Store:
 
 
 def _await(given: Globals, store: _Store, node_id: int, role: str) -> None:
-    """Tell how far the new node is until it has its role and has caught up."""
+    """Show the progress of the new node until it has its role and has caught up."""
     began = time.monotonic()
     shown = ""
     while True:
@@ -210,7 +212,7 @@ def _await(given: Globals, store: _Store, node_id: int, role: str) -> None:
         if now - began > WAIT_S:
             raise CliError(
                 f"node {node_id} has not caught up within {WAIT_S:.0f} s: {_state(node)}",
-                f"It goes on by itself; `rk coord list` shows it, `rk coord remove {node_id}` takes it back.",
+                f"The node keeps catching up; `rk coord list` shows it, `rk coord remove {node_id}` removes it.",
             )
         if now - began > _FIRST_NOTICE_S and _state(node) != shown:
             shown = _state(node)

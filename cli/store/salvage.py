@@ -1,4 +1,4 @@
-"""`rk coord backup DIR FILE`: the state of a stopped node, also of one that cannot start any more."""
+"""`rk coord backup DIR FILE`: the state of a stopped node, even of one that can no longer start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coord.offline.salvage import Salvaged, salvage, write_backup
 
 
 def backup_stopped(directory: Path, file: Path, *, committed_only: bool, as_json: bool) -> None:
-    """Write what the stopped node's directory holds to `file`, and say what that is. Raises CliError."""
+    """Write the state in the stopped node's directory to `file`, and print a summary. Raise CliError."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
     try:
         with progress_bar() as progress, StoppedDirectory(directory) as source:
@@ -59,16 +59,16 @@ def backup_stopped(directory: Path, file: Path, *, committed_only: bool, as_json
 
 
 def _explained(found: Salvaged) -> list[str]:
-    """Return the content of the backup in words."""
+    """Return the lines that describe the content of the backup."""
     lines = [f"holds: {_parts(found)}"]
     if found.is_committed():
         lines.append("committed: all of it")
     else:
         lines.append(
-            f"committed: up to index {found.committed_index}. Of the entries behind it one node's log cannot tell:"
-            " every acknowledged write is in the logs of a majority, so take the node whose log ends last"
+            f"committed: up to index {found.committed_index}. The log of one node does not show whether later entries"
+            " are committed. Every acknowledged write is in the logs of a majority: use the node with the longest log"
         )
-    return lines + [f"not in it: {line}" for line in found.missing]
+    return lines + [f"missing: {line}" for line in found.missing]
 
 
 def _parts(found: Salvaged) -> str:
@@ -76,4 +76,4 @@ def _parts(found: Salvaged) -> str:
     log = ""
     if found.index > found.snapshot_index:
         log = f"entries {found.snapshot_index + 1} to {found.index} of the log"
-    return " and ".join(part for part in (start, log) if part) or "nothing but the empty state"
+    return " and ".join(part for part in (start, log) if part) or "only the empty state"

@@ -1,6 +1,6 @@
-"""`rk coord check-trace`: whether what the nodes of a store say Raft did there can be true.
+"""`rk coord check-trace`: check the Raft traces of the nodes of a store.
 
-Exit status: 0 it holds, 1 a rule was broken, 2 a wrong command line or no trace.
+Exit status: 0 no violation, 1 a rule was violated, 2 a wrong command line or no trace.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @global_options
 @click.pass_obj
 def check_trace(given: Globals, files: tuple[Path, ...]) -> int:
-    """Hold the traces of all nodes of one store against a small model of Raft.
+    """Check the traces of all nodes of one store against a small model of Raft.
 
     \b
-    The files are those that `rk coord run --trace FILE` has written, one of each node, over all its restarts.
-    Checked: one leader per term, one vote of a node per term, equal logs up to where they agree, commits that never
-    fall and never differ, leaders that hold everything committed before, votes and acknowledgements kept over restarts.
+    The files are those that `rk coord run --trace FILE` writes: one per node, over all its restarts. The rules: each
+    term has at most one leader; a node votes at most once per term; logs that agree at an entry agree before it; the
+    commit index never falls, and committed entries never differ; a leader holds all entries committed before its
+    term; votes and acknowledgements survive restarts.
     """
     try:
         model = check_traces(list(files))
@@ -41,7 +42,7 @@ def check_trace(given: Globals, files: tuple[Path, ...]) -> int:
         raise UsageFaultError(f"{error.filename}: {error.strerror}") from error
     leaders = model.leaders()
     if not model.counts["start"]:
-        raise UsageFaultError("no node has written anything into these files", "Start the nodes with --trace FILE.")
+        raise UsageFaultError("these files contain no node's trace", "Start the nodes with --trace FILE.")
     if given.json:
         print_json(
             {

@@ -1,8 +1,8 @@
-"""Bringing a local cluster up, phase by phase, and down again in the right order.
+"""Start a local cluster, phase by phase, and stop it in the right order.
 
 Each phase waits for an event: the store has a leader, a master is active, the servers are registered, the plan is made,
-every region is open. Where a znode announces the event, a watch wakes the phase; a pause bounds the wait all the same,
-for the display and for news of daemons that died.
+every region is open. If the event changes a znode, a watch wakes the phase. Each wait also ends after a short pause, to
+update the display and to report daemons that died.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from regions.records.partitioning import RegionSpec
 from regions.records.replica_key import replica_key
 from regions.records.znodes import decode_region
 
-#: Time without any progress, while all that is needed lives, before `rk up` gives up: a machine that is busy with other
-#: work may need a good part of it.
+#: Time without any progress before `rk up` gives up, while all necessary daemons run. A busy machine may need most of
+#: this time.
 PATIENCE_S: Final = 60.0
-#: The same for the plan and the transitions: Spark says little while it starts.
+#: The same for the plan and the transitions: Spark reports little progress while it starts.
 ASSIGN_STALL_S: Final = 150.0
-#: What is waited for is told this often.
+#: Interval of the lines that name the awaited event.
 TELL_EVERY_S: Final = 10.0
 
-#: Longest time between two looks while nothing announces itself.
+#: Longest time between two checks without a watch event.
 _PAUSE_S: Final = 0.1
 _STATUS_TIMEOUT_S: Final = 3.0
-#: How long a store that has a leader may take to give a session, before it is asked anew.
+#: How long a store with a leader may take to open a session before the next attempt.
 _SESSION_TIMEOUT_S: Final = 20.0
-#: The store is out of sight for a moment; kazoo finds it again by itself.
+#: The store is unreachable for a moment; kazoo reconnects on its own.
 _AWAY: Final = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooTimeoutError, UnreachableError)
 _MARK_TIMEOUT_S: Final = 3.0
-#: How long each kind of daemon may take to stop before it is killed.
+#: How long each kind of daemon may take to stop before `rk up` kills it.
 _STOP_TIMEOUT_S: Final = {MASTER: 8.0, SERVER: 10.0, STORE: 8.0}
 
 Watch = Callable[..., None]
@@ -67,7 +67,7 @@ class Assigned:
         self.regions = 0
         self.open = 0
         self.parked = 0
-        #: Regions that are open where they had been before this start; None when there was nothing before.
+        #: Regions that are open on their servers from before this start; None if there was no earlier start.
         self.kept: int | None = None
         self.engine = ""
         self.plan_seconds = 0.0
@@ -90,16 +90,16 @@ class BringUp:
         self._display = display
         self._news = news
         self._now_s = now_s
-        #: How far the present phase has come, and when it last came any further.
+        #: Progress of the current phase, and the time of its last progress.
         self._count = 0
         self._moved_at = now_s()
-        #: Where each region was before this start, by region id.
+        #: The server of each replica before this start, by replica key.
         self._before: dict[str, str] = {}
 
     # --- up ---
 
     def start_daemons(self) -> None:
-        """Fork them all: they find each other, and their start-up times overlap."""
+        """Start all daemons at once, so that their start-up times overlap."""
         for daemon in self._local.daemons():
             daemon.pid = self._supervisor.start(daemon.name)
 
@@ -126,12 +126,12 @@ class BringUp:
         return leader
 
     def connect(self, stack: contextlib.ExitStack, access: StoreAccess) -> KazooClient:
-        """A session with the store, which ends with `stack`."""
+        """Open a session with the store. The session ends with `stack`."""
         session = partial(open_store, self._local.store, _SESSION_TIMEOUT_S, access)
-        return self.surely(lambda: stack.enter_context(session()), "the store gave no session")
+        return self.surely(lambda: stack.enter_context(session()), "the store opened no session")
 
     def surely(self, work: Callable[[], T], what: str) -> T:
-        """Do what may be done twice, again if store or masters are out of reach meanwhile."""
+        """Call the idempotent `work`; retry while the store or the masters are unreachable."""
         found: list[T] = []
 
         def done(_: Watch) -> bool:
@@ -142,7 +142,7 @@ class BringUp:
         return found[-1]
 
     def remember_places(self, cluster: Cluster) -> bool:
-        """Read where the regions were; returns whether a cluster has lived in this store before."""
+        """Read the regions' servers; return whether the store has the data of an earlier cluster."""
         if not cluster.exists():
             return False
         for table in (one for one in cluster.tables() if one.state is not TableState.REMOVED):
@@ -154,7 +154,7 @@ class BringUp:
         return True
 
     def wait_master(self, client: KazooClient, cluster: Cluster) -> str:
-        """Wait until a master is active and has loaded; returns its address."""
+        """Wait until a master is active and has loaded; return its address."""
         self._display.begin("master", "a master is active")
         address = ""
 
@@ -163,7 +163,7 @@ class BringUp:
             if client.exists(cluster.layout.active, watch=watch) is None:
                 return False
             found = cluster.active()
-            # After a crash of everything the store still has the former one's mark until its session ends.
+            # After a crash of the whole cluster the store has the former master's znode until its session ends.
             address = f"{found.host}:{found.port}" if found is not None and _rules(found) else ""
             return bool(address)
 
@@ -198,7 +198,7 @@ class BringUp:
     def follow_assignment(self, cluster: Cluster) -> Assigned:
         """Show the plan and the transitions until every region is open, or parked with its reason.
 
-        Raises CliError when nothing has moved for ASSIGN_STALL_S.
+        Raise CliError if there is no progress for ASSIGN_STALL_S.
         """
         result = Assigned()
         self._display.begin("plan", "plan is computed")
@@ -214,8 +214,8 @@ class BringUp:
         result.regions, result.open, result.parked = status.replicas, status.open, status.parked
         result.master_phases = status.phases
         if self._before:
-            result.kept = self.surely(lambda: self._count_kept(cluster), "where regions are could not be read")
-        kept = "" if result.kept is None else f"{result.kept} of {len(self._before)} where they had been"
+            result.kept = self.surely(lambda: self._count_kept(cluster), "the servers of the regions could not be read")
+        kept = "" if result.kept is None else f"{result.kept} of {len(self._before)} on their former servers"
         self._display.end(kept)
         for problem in status.problems:
             self._display.say(f"  {problem}", problem=problem)
@@ -230,7 +230,7 @@ class BringUp:
         while True:
             status = self.surely(
                 lambda: cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus),
-                "no master told its status",
+                "no master sent its status",
             )
             plan = status.plan
             if plan is not None and plan.engine:
@@ -246,8 +246,8 @@ class BringUp:
                 last, moved_at = here, time.monotonic()
             elif time.monotonic() - moved_at > ASSIGN_STALL_S:
                 raise CliError(
-                    f"{status.open} of {status.replicas} regions open, and nothing moved for {ASSIGN_STALL_S:.0f} s",
-                    f"Look into {self._log_of(status.active)} and the servers' logs.",
+                    f"{status.open} of {status.replicas} regions open, and no progress for {ASSIGN_STALL_S:.0f} s",
+                    f"Read {self._log_of(status.active)} and the servers' logs.",
                 )
             self._heed_news()
             pause.wait(_PAUSE_S)
@@ -264,9 +264,9 @@ class BringUp:
     # --- waiting ---
 
     def _until(self, look: Callable[[Watch], bool], what: str) -> None:
-        """Look again whenever a watch fires or a short time has passed, as long as there is progress.
+        """Call `look` on every watch event, and after short pauses, until it returns True.
 
-        Raises CliError that names the logs after PATIENCE_S without any, or as soon as too few processes live.
+        Raise CliError that names the logs after PATIENCE_S without progress, or once too few processes run.
         """
         wake = threading.Event()
 
@@ -286,7 +286,7 @@ class BringUp:
             self._heed_news()
             now = self._now_s()
             if now - self._moved_at > PATIENCE_S:
-                hint = f"The logs say why: {self._log_directory()}"
+                hint = f"The logs show the reason: {self._log_directory()}"
                 raise UnreachableError(f"{what} within {now - began:.0f} s{away}", hint)
             if now - shown >= TELL_EVERY_S:
                 shown = now
@@ -295,13 +295,13 @@ class BringUp:
             wake.wait(_PAUSE_S)
 
     def _come_to(self, count: int) -> None:
-        """What is waited for has come this far: more than before is progress, and patience begins anew."""
+        """Set the progress of the phase. Any progress restarts PATIENCE_S."""
         if count > self._count:
             self._moved_at = self._now_s()
         self._count = count
 
     def _heed_news(self) -> None:
-        """Show daemons that ended; raises CliError when the cluster cannot come up without them."""
+        """Show daemons that ended; raise CliError if the cluster cannot start without them."""
         while True:
             try:
                 news = self._news.get_nowait()
@@ -312,11 +312,11 @@ class BringUp:
                 self._check_enough(news)
 
     def tell(self, news: News) -> None:
-        """Show the end of a daemon, with the last lines of its log unless the end was ordered; or one restart."""
+        """Show the end of a daemon, or its restart. After an unexpected end, show the last lines of its log."""
         daemon = news.daemon
         if isinstance(news, NotStarted):
             self._display.say(
-                f"{_now()}  {daemon.name} cannot be started: {news.why}; tried again in {news.again_in_s:.0f} s",
+                f"{_now()}  {daemon.name} cannot be started: {news.why}; next attempt in {news.again_in_s:.0f} s",
                 daemon=daemon.name,
                 why=news.why,
                 again_in_s=news.again_in_s,
@@ -325,7 +325,7 @@ class BringUp:
         if isinstance(news, Restarted):
             daemon.pid = news.pid
             self._display.say(
-                f"{_now()}  {daemon.name} was started again, pid {news.pid}",
+                f"{_now()}  {daemon.name} was restarted, pid {news.pid}",
                 daemon=daemon.name,
                 pid=news.pid,
                 by_itself=news.by_itself,
@@ -335,11 +335,11 @@ class BringUp:
         daemon.pid = 0
         if ended.expected:
             self._display.say(
-                f"{_now()}  {daemon.name} ended ({ended.how}), as asked", daemon=daemon.name, ended=ended.how
+                f"{_now()}  {daemon.name} ended ({ended.how}), as requested", daemon=daemon.name, ended=ended.how
             )
             return
-        again = "" if ended.again_in_s is None else f"; it is started again in {ended.again_in_s:.0f} s"
-        text = f"{_now()}  {daemon.name} ended by itself: {ended.how}{again}. Its log {daemon.log} ends:"
+        again = "" if ended.again_in_s is None else f"; restart in {ended.again_in_s:.0f} s"
+        text = f"{_now()}  {daemon.name} ended unexpectedly: {ended.how}{again}. Last lines of its log {daemon.log}:"
         self._display.say(text, daemon=daemon.name, ended=ended.how, again_in_s=ended.again_in_s)
         for line in last_lines(Path(daemon.log)):
             self._display.say(f"    {line}", daemon=daemon.name, log=line)
@@ -367,9 +367,9 @@ class BringUp:
     # --- down ---
 
     def stop(self) -> bool:
-        """Stop everything in order: clean-shutdown record, masters, servers, store. Kill daemons that are late.
+        """Stop all daemons in order: masters, servers, store. Record the clean shutdown first. Kill late daemons.
 
-        Returns whether all ended in time.
+        Return whether all ended in time.
         """
         began = time.monotonic()
         self._supervisor.keep_running(False)
@@ -400,7 +400,9 @@ class BringUp:
             except RpcError as error:
                 if error.code != messages.NOT_LEADER:
                     failure = refusal(error, messages.ShutdownCluster())
-                    self._display.say(f"no clean mark: {failure.message}", note="no clean mark")
+                    self._display.say(
+                        f"clean shutdown not recorded: {failure.message}", note="clean shutdown not recorded"
+                    )
             else:
                 return
 
@@ -428,7 +430,7 @@ def _rules(active: ActiveRecord) -> bool:
 
 
 def _is_itself(server: ServerRecord) -> bool:
-    """Return whether the server at that address is the start that is registered, and not a later one."""
+    """Return whether the server at that address is the registered incarnation, and not a later one."""
     try:
         status = ask_server(server, messages.GetServerStatus(server.uuid), messages.ServerStatus, _STATUS_TIMEOUT_S)
     except RpcError:
@@ -443,7 +445,7 @@ def _planning(status: messages.MasterStatus) -> bool:
 
 
 def _stage(plan: messages.PlanProgress | None) -> tuple[str, int, int]:
-    """Return the stage of a plan in words, and how far it is: a stage such as `tables 3/7` counts itself."""
+    """Return the stage of a plan and its progress. A stage such as `tables 3/7` includes its progress."""
     if plan is None:
         return "", 0, 0
     name, _, count = (plan.stage or plan.state).rpartition(" ")

@@ -1,7 +1,7 @@
-"""cluster.json while `rk up` runs: kept true, also over a disk that takes no writes for a while.
+"""Keep cluster.json up to date while `rk up` runs, even if the disk rejects writes for a while.
 
-The daemons do not read the file, so a cluster is as good without it as with it: what cannot be written now is said in
-one line, tried again every RETRY_S, and never a reason to stop.
+The daemons do not read the file, so a failed write does not stop the cluster. `rk up` prints one line and retries the
+write every RETRY_S.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Final
 
 from cli.common.local import CLUSTER_FILE, LocalCluster, write_cluster
 
-#: Pause before a write that failed is tried again. A full disk is the usual reason, and people take minutes to make
-#: room.
+#: Pause before a failed write is retried. The usual reason is a full disk, and operators take minutes to free space.
 RETRY_S: Final = 2.0
 
 
@@ -29,15 +28,16 @@ class ClusterFile:
         self.trouble = ""
 
     def write(self) -> None:
-        """Write the file, or say why it could not be written."""
+        """Write the file, or print the reason why it cannot be written."""
         try:
             write_cluster(self._local, self._data_dir)
         except OSError as error:
             trouble = error.strerror or str(error)
             if trouble != self.trouble:
                 self._say(
-                    f"cannot write {self._data_dir / CLUSTER_FILE}: {trouble}. The cluster goes on; until there is room"
-                    " other commands may show old pids"
+                    f"cannot write {self._data_dir / CLUSTER_FILE}: {trouble}. The cluster keeps running; until"
+                    " the write"
+                    " succeeds, other commands may show old pids"
                 )
             self.trouble = trouble
             return
@@ -46,5 +46,5 @@ class ClusterFile:
             self._say(f"{self._data_dir / CLUSTER_FILE} is written again")
 
     def wait_s(self) -> float | None:
-        """Return after how many seconds `write` is to be called again, None if there is no need."""
+        """Return the seconds until `write` must be called again, None if no retry is due."""
         return RETRY_S if self.trouble else None

@@ -1,7 +1,7 @@
-"""`rk up`: a whole cluster on this machine from one command, in the foreground until Ctrl-C.
+"""`rk up`: run a whole cluster on this machine, in the foreground until Ctrl-C.
 
-Nothing starts before everything has been checked: the shape, the data directory, every port, the input of the table.
-`cli/up/bringup.py` has the phases, `cli/up/supervisor.py` the processes.
+`rk up` checks the shape, the data directory, every port and the table's input before it starts any daemon.
+`cli/up/bringup.py` runs the phases, `cli/up/supervisor.py` the processes.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ DEFAULT_TABLE: Final = "packages"
 DEFAULT_REGIONS: Final = 200
 EXAMPLE: Final = "examples/debian-packages.csv.gz"
 
-#: Daemons of an `rk up` that was killed with -9 die at once, but not before it: so long a port may still be theirs.
+#: Daemons of an `rk up` that was killed with -9 die after it: they may hold their ports for this long.
 _LEFTOVER_S: Final = 5.0
 _POLL_S: Final = 0.05
 
 
 class StopRequested(BaseException):
-    """Ctrl-C or SIGTERM: not an error, so no `except Exception` must catch it."""
+    """Ctrl-C or SIGTERM. A BaseException, so that `except Exception` does not catch it."""
 
 
 @click.command()
@@ -69,40 +69,42 @@ class StopRequested(BaseException):
 @click.option("--servers", type=int, help="Region servers.  [default: 4]")
 @click.option("--racks", type=int, help="Racks that the servers are spread over.  [default: 1]")
 @click.option("--base-port", type=int, help=f"First port; the others follow.  [default: {DEFAULT_BASE_PORT}]")
-@click.option("--table", "table_name", default=DEFAULT_TABLE, show_default=True, help="Table made at the first start.")
+@click.option(
+    "--table", "table_name", default=DEFAULT_TABLE, show_default=True, help="Table created at the first start."
+)
 @click.option("--regions", type=click.IntRange(1), default=DEFAULT_REGIONS, show_default=True, help="Its regions.")
 @click.option("--input", "source", type=click.Path(dir_okay=False, path_type=Path), help="CSV of its keys and sizes.")
-@click.option("--no-table", is_flag=True, help="Make no table.")
+@click.option("--no-table", is_flag=True, help="Create no table.")
 @click.option(
     "--plan-engine",
     type=click.Choice(ENGINES),
-    help="Who computes bulk plans; auto: by size, deadline and what is installed; without Spark or Java greedy does.  "
+    help="Engine for bulk plans; auto chooses by size, deadline and installed software; greedy without Spark or Java.  "
     "[default: spark at the first start, then auto]",
 )
 @spark_options("for those plans", default=None)
 @click.option(
     "--plan-deadline-s",
     type=click.FloatRange(0, min_open=True),
-    help="Seconds for the engine; then greedy plans instead.  [default: 120]",
+    help="Seconds for the engine; after that, greedy computes the plan.  [default: 120]",
 )
 @click.option(
     "--create-timeout-s",
     type=click.FloatRange(0, SECONDS_MAX, min_open=True),
-    help="A new region that no server has opened by then is replaced by another one.  [default: 60]",
+    help="Seconds after which a new region that no server has opened is replaced.  [default: 60]",
 )
 @click.option(
     "--replacements-max",
     type=click.IntRange(0),
-    help="So often for one range; the last one is parked.  [default: 3]",
+    help="Replacements of one range; the last region is parked.  [default: 3]",
 )
 @click.option(
     "--opener",
     type=click.Choice(["kv", "directories", "none"]),
     default="kv",
     show_default=True,
-    help="What a region is: key-value data, an empty directory, or nothing (for benchmarks).",
+    help="Content of a region: key-value data, an empty directory, or nothing (for benchmarks).",
 )
-@click.option("--restart/--no-restart", default=True, show_default=True, help="Start daemons that die again.")
+@click.option("--restart/--no-restart", default=True, show_default=True, help="Restart daemons that die.")
 @own_masters_options
 @click.pass_obj
 def up(
@@ -125,11 +127,11 @@ def up(
     opener: str,
     restart: bool,
 ) -> int:
-    """Start store nodes, masters and region servers on this machine, and stay until Ctrl-C.
+    """Start store nodes, masters and region servers on this machine, and run until Ctrl-C.
 
-    A daemon that dies by itself is started again. Data and logs lie below --data-dir; the next `rk up` finds them,
-    keeps the shape it had, and brings every region back to the server that had it. With --store zk://host:port,… the
-    cluster uses that store, an Apache ZooKeeper for instance, instead of nodes of its own.
+    A daemon that dies is restarted. Data and logs are below --data-dir; the next `rk up` keeps that shape and opens
+    every region on its former server. With --store zk://host:port,… the cluster uses that store, for example an Apache
+    ZooKeeper, instead of its own nodes.
     """
     data_dir = given.data_path
     before = read_cluster(data_dir)
@@ -160,7 +162,7 @@ def _shape(
     spark: tuple[str | None, tuple[str, ...], float | None] = (None, (), None),
     making: tuple[float | None, int | None] = (None, None),
 ) -> Shape:
-    """Return the shape asked for. Options not given keep this directory's values, or take the defaults."""
+    """Return the requested shape. Options that are not given keep the directory's values, or the defaults."""
     outside = parse_hosts(given.store) if given.store else None
     if before is not None:
         if outside is None and before.outside:
@@ -168,8 +170,8 @@ def _shape(
         own_nodes = len(before.coord)
         if own_nodes and (outside is not None or store_nodes not in (None, own_nodes)):
             raise UsageFaultError(
-                f"the store in {given.data_path} has {own_nodes} nodes and cannot be started with others",
-                "Leave --store-nodes and --store away, or give another --data-dir.",
+                f"the store in {given.data_path} has {own_nodes} nodes and cannot be started with another number",
+                "Omit --store-nodes and --store, or give another --data-dir.",
             )
         racks = _or_default(racks, len({server.rack for server in before.servers}))
     return Shape(
@@ -180,7 +182,7 @@ def _shape(
         base_port=_or_default(base_port, before.base_port if before else DEFAULT_BASE_PORT),
         outside_store=outside,
         root=given.root_path if given.root or before is None else before.root,
-        # Starts that find their regions placed need no Spark for a few hundred of them.
+        # A restart has its regions placed already, so it needs no Spark.
         plan_engine=plan_engine or ("auto" if before is not None and before.has_been_up else "spark"),
         opener=opener,
         spark_master=spark[0] or (before.spark_master if before else ""),
@@ -192,15 +194,15 @@ def _shape(
 
 
 def _or_default(request: int | None, usual: int) -> int:
-    """Return the value given, also if it is 0 and will be refused; else the default."""
+    """Return the given value, even if it is 0 and is rejected later; else the default."""
     return usual if request is None else request
 
 
 def example_path() -> Path:
-    """The example input that comes with the source tree. Raises UsageFaultError where it is not."""
+    """Return the path of the example input in the source tree. Raise UsageFaultError if it is missing."""
     path = Path(__file__).resolve().parent.parent.parent / EXAMPLE
     if not path.exists():
-        raise UsageFaultError(f"the example input {path} is not there", "Give --input FILE.csv, or --no-table.")
+        raise UsageFaultError(f"the example input {path} does not exist", "Give --input FILE.csv, or --no-table.")
     return path
 
 
@@ -208,7 +210,7 @@ def example_path() -> Path:
 
 
 def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
-    """Lock the data directory for this process. Raises CliError that names the process that holds it."""
+    """Lock the data directory for this process. Raise CliError that names the holder if it is locked."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if before is None and any(one.name != LOCK_FILE for one in data_dir.iterdir()):
@@ -228,7 +230,7 @@ def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
             f"{data_dir} is in use by the `rk up` with pid {owner}",
             "Stop that one (Ctrl-C), or give another --data-dir.",
         ) from error
-    # For whoever wonders who has the directory; a full disk need not take that.
+    # For the error of the next `rk up`; the write may fail on a full disk.
     with contextlib.suppress(OSError):
         os.ftruncate(lock.fileno(), 0)
         os.write(lock.fileno(), f"{os.getpid()}\n".encode())
@@ -236,7 +238,7 @@ def _hold(data_dir: Path, before: LocalCluster | None) -> IO[str]:
 
 
 def _check_ports(local: LocalCluster) -> None:
-    """Raises CliError for the first port that is taken: which, what for, by whom, and the way out."""
+    """Raise CliError for the first port in use: its number, purpose and holder, and a hint."""
     deadline = time.monotonic() + _LEFTOVER_S
     before = read_cluster(Path(local.daemons()[0].data_dir).parent)
     known = {daemon.pid for daemon in before.daemons() if daemon.pid} if before is not None else set()
@@ -249,7 +251,7 @@ def _check_ports(local: LocalCluster) -> None:
                     continue
                 who = f" by pid {found[0]} ({found[1][:60]})" if found else ""
                 raise CliError(
-                    f"port {port} is taken{who}; it is to be the {use} of {daemon.name}",
+                    f"port {port} is in use{who}; {daemon.name} needs it as its {use}",
                     f"Stop that process, or choose other ports: rk up --base-port {local.base_port + 1000}",
                 )
 
@@ -269,24 +271,24 @@ def _run(
 ) -> int:
     news: queue.Queue[News] = queue.Queue()
     commands = {daemon.name: command_line(daemon, local, shape) for daemon in local.daemons()}
-    store_access(given)  # wrong options are told before anything starts
+    store_access(given)  # report wrong options before any daemon starts
     try:
         (data_dir / "logs").mkdir(exist_ok=True)
         listener = listen(data_dir)
-        write_cluster(local, data_dir)  # whatever happens from here on, the directory is known as a cluster's
+        write_cluster(local, data_dir)  # from here on, the directory is a cluster's
     except OSError as error:
         raise CliError(
-            f"cannot write in {data_dir}: {error.strerror}", "Make room on that disk, or give another --data-dir."
+            f"cannot write in {data_dir}: {error.strerror}", "Free space on that disk, or give another --data-dir."
         ) from error
     surroundings = {**environment(), **as_variables(given.store_settings)}
     supervisor = Supervisor(local.daemons(), commands, surroundings, listener, news.put)
-    output.keep_going("the cluster goes on; stop it with SIGINT (Ctrl-C) or SIGTERM")
+    output.keep_going("the cluster keeps running; stop it with SIGINT (Ctrl-C) or SIGTERM")
     display = choose(as_json=given.json)
     file = ClusterFile(local, data_dir, display.say)
     bringup = BringUp(local, supervisor, display, news)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is to go on
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the cluster keeps running
         signal.signal(signal.SIGHUP, _stop)
     supervisor.open()
     try:
@@ -335,7 +337,7 @@ def _bring_up(
     given: Globals,
     file: ClusterFile,
 ) -> None:
-    """All phases, then the summary."""
+    """Run all phases, then print the summary."""
     began = time.monotonic()
     display.say(f"RegionKeeper: {_counts(local)}; data in {output.shown(data_dir)}", data_dir=str(data_dir))
     file.write()
@@ -345,7 +347,9 @@ def _bring_up(
     with store_errors(local.store), contextlib.ExitStack() as stack:
         client = bringup.connect(stack, store_access(given))
         cluster = Cluster(client, local.store, local.root, local, store_access(given))
-        again = bringup.surely(lambda: bringup.remember_places(cluster), "where regions were could not be read")
+        again = bringup.surely(
+            lambda: bringup.remember_places(cluster), "the regions' former servers could not be read"
+        )
         active = bringup.wait_master(client, cluster)
         bringup.wait_servers(client, cluster)
         tables = bringup.surely(cluster.tables, "the tables could not be read")
@@ -369,7 +373,7 @@ def _bring_up(
 
 
 def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile) -> NoReturn:
-    """While the cluster is up, show each end and restart of a daemon, and keep cluster.json true."""
+    """While the cluster runs, show each end and restart of a daemon, and keep cluster.json up to date."""
     while True:
         try:
             item = news.get(timeout=file.wait_s())
@@ -380,7 +384,7 @@ def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile) -> NoR
         file.write()
 
 
-# --- what is said at the end ---------------------------------------------------------------------------------------
+# --- the summary ---------------------------------------------------------------------------------------
 
 
 def _counts(local: LocalCluster) -> str:
@@ -446,13 +450,13 @@ def _summary(
 def suggestions(
     data_dir: Path, *, has_regions: bool, own_store: bool, table: str = DEFAULT_TABLE
 ) -> list[tuple[str, str]]:
-    """Commands worth trying, as they can be typed here; `table`: the one of the start, "" if it made none."""
+    """Return commands to try. `table`: the table of this start, "" if the start created none."""
     rk = output.invocation()
     where = (
         "" if data_dir == Path(DEFAULT_DATA_DIR).absolute() else f" --data-dir {shlex.quote(output.shown(data_dir))}"
     )
     found = [
-        (f"{rk} status{where}", "what runs, and every table"),
+        (f"{rk} status{where}", "the daemons and tables"),
         (f"{rk} watch{where}", "each transition as it happens"),
     ]
     source = output.shown(Path(__file__).resolve().parent.parent.parent / EXAMPLE)

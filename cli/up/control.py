@@ -1,4 +1,4 @@
-"""Requests to a running `rk up`: which daemons it has, kill one, start one again. Used by drills.
+"""Requests of drills to a running `rk up`: list its daemons, kill one, restart one.
 
 A Unix socket in the data directory; one connection carries one request and one answer, each a line of JSON. The
 socket's permission bits (owner only) are its access control.
@@ -27,7 +27,7 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 
 
 class ControlRequest(msgspec.Struct):
-    """One request; `name` and `signal` as far as the operation needs them."""
+    """One request; only some operations use `name` and `signal`."""
 
     op: str
     name: str = ""
@@ -35,7 +35,7 @@ class ControlRequest(msgspec.Struct):
 
 
 class DaemonState(msgspec.Struct):
-    """A daemon as its supervisor sees it. `pid` is 0 when it does not run; `status` is then how it ended."""
+    """The state of a daemon. If the daemon does not run, `pid` is 0 and `status` is how its process ended."""
 
     name: str
     role: str
@@ -56,7 +56,7 @@ class ControlAnswer(msgspec.Struct):
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A name for `path` that fits into a socket address (108 bytes) however deep the data directory lies."""
+    """Yield a name of `path` that fits into a socket address (108 bytes), however long `path` is."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -65,7 +65,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 
 def listen(data_dir: Path) -> socket.socket:
-    """The listening end; replaces the socket file of a supervisor that has gone (the caller holds the lock)."""
+    """Return the listening socket. Replace the file of an earlier supervisor (the caller holds the lock)."""
     path = data_dir / CONTROL_FILE
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -79,13 +79,13 @@ def listen(data_dir: Path) -> socket.socket:
 def ask(data_dir: Path, request: ControlRequest, timeout_s: float = 10.0) -> list[DaemonState]:
     """Send one request to the `rk up` of `data_dir`.
 
-    Raises UnreachableError when none runs there, CliError when it refused.
+    Raise UnreachableError if none runs there, CliError if it rejects the request.
     """
     answer = msgspec.json.decode(
         _exchange(data_dir, msgspec.json.encode(request) + b"\n", timeout_s), type=ControlAnswer
     )
     if not answer.ok:
-        raise CliError(f"rk up refused {request.op} {request.name}: {answer.error}")
+        raise CliError(f"rk up rejected {request.op} {request.name}: {answer.error}")
     return answer.daemons
 
 
@@ -106,5 +106,5 @@ def _exchange(data_dir: Path, line: bytes, timeout_s: float) -> bytes:
             "Drills need the daemons of a local cluster: start one with `rk up`, name its directory with --data-dir.",
         ) from error
     if not answer:
-        raise UnreachableError(f"the `rk up` of {data_dir} ended while it was asked")
+        raise UnreachableError(f"the `rk up` of {data_dir} ended before it answered")
     return answer

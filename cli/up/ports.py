@@ -1,4 +1,4 @@
-"""Who has a port: asked before anything starts, so that a taken port is one clear line, not nine half-started ones."""
+"""Find the process that uses a port. `rk up` checks all ports before it starts any daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 def is_free(host: str, port: int) -> bool:
     """Return whether a daemon could listen there. Ports in TIME_WAIT count as free, as they do for daemons.
 
-    Raises OSError when the reason is another one than the address being in use.
+    Raise OSError for any error other than EADDRINUSE.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -30,7 +30,8 @@ def is_free(host: str, port: int) -> bool:
 
 
 def holder(port: int) -> tuple[int, str] | None:
-    """Return pid and command line of the process that listens on `port`; None if unknown (another user's, say)."""
+    """Return pid and command line of the process that listens on `port`; None if unknown (for example another
+    user's)."""
     inodes = _listening_inodes(port)
     if not inodes:
         return None
@@ -59,7 +60,7 @@ def _has_any(process: Path, sockets: set[str]) -> bool:
     try:
         return any(os.readlink(link) in sockets for link in (process / "fd").iterdir())
     except OSError:
-        return False  # it ended meanwhile, or belongs to somebody else
+        return False  # the process has ended, or belongs to another user
 
 
 def _command(process: Path) -> str:

@@ -1,12 +1,12 @@
-"""Runs the daemons of a local cluster as processes of its own and sees to it that none outlives it.
+"""Run the daemons of a local cluster as child processes; none of them outlives `rk up`.
 
-One thread forks, notices ends and answers the control socket. It must be one thread that lives as long as the process:
-PR_SET_PDEATHSIG, by which the kernel kills the daemons when `rk up` is killed with -9, belongs to the forking thread.
-Every daemon leads a process group of its own: so Ctrl-C at the terminal reaches only `rk up`, which then stops them in
-order, and so a stop also reaches what a daemon has started (a Spark job).
+One thread forks, reaps and answers the control socket, and it lives as long as the process. PR_SET_PDEATHSIG requires
+this: the kernel sends the signal when the forking thread dies, so a `kill -9` of `rk up` also kills the daemons. Every
+daemon leads its own process group. Ctrl-C at the terminal therefore reaches only `rk up`, which stops the daemons in
+order, and a kill also reaches the child processes of a daemon (a Spark job).
 
-A daemon that dies by itself is started again once `keep_running` has been called: after a second, and after twice as
-long each time that it does not last.
+After a call of `keep_running`, a daemon that dies is restarted: after one second, and after twice the last pause if it
+dies again soon.
 
 The public methods may be called from the main thread; they run on the supervisor's thread and wait for it.
 """
@@ -37,13 +37,13 @@ T = TypeVar("T")
 _PR_SET_PDEATHSIG: Final = 1
 #: How long a client of the control socket may take to send its line.
 _CONTROL_TIMEOUT_S: Final = 2.0
-#: Bytes of a log's end that are looked at for its last lines.
+#: Bytes of a log's end that are searched for its last lines.
 _TAIL_BYTES: Final = 8192
 
-#: Pause before a daemon that died by itself is started again; it doubles up to the second figure while none lasts.
+#: Pause before a dead daemon is restarted. The pause doubles up to RESTART_MAX_S while the daemon keeps dying.
 RESTART_S: Final = 1.0
 RESTART_MAX_S: Final = 60.0
-#: One that ran for so long has lasted.
+#: A daemon that ran this long gets the first pause again.
 LASTED_S: Final = 60.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -55,15 +55,15 @@ class _Child:
     def __init__(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
         self.process = process
         self.pidfd = pidfd
-        #: True once somebody asked for its end: it is then no news.
+        #: True once the end was requested.
         self.end_expected = False
         self.began_s = time.monotonic()
 
 
 class Ended:
-    """News: a daemon's process has ended; `returncode` as subprocess has it (negative: by that signal).
+    """Event: a daemon's process has ended. A negative `returncode` is the number of the signal that ended it.
 
-    `again_in_s`: it is started again after so long; None: it is not.
+    `again_in_s`: seconds until the restart; None if the daemon is not restarted.
     """
 
     def __init__(self, daemon: Daemon, returncode: int, expected: bool, again_in_s: float | None = None) -> None:
@@ -74,12 +74,12 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """In words, as `exit status 1` or `SIGKILL`."""
+        """Return how the process ended, such as `exit status 1` or `SIGKILL`."""
         return describe_end(self.returncode)
 
 
 class Restarted:
-    """News: a daemon was started again, at the request of another process (a drill) or because it had died."""
+    """Event: a daemon was restarted, on a drill's request or after it died."""
 
     def __init__(self, daemon: Daemon, pid: int, *, by_itself: bool = False) -> None:
         self.daemon = daemon
@@ -88,7 +88,7 @@ class Restarted:
 
 
 class NotStarted:
-    """News: a daemon that had died could not be started again; it is tried again in `again_in_s`."""
+    """Event: the restart of a dead daemon failed; the next attempt is in `again_in_s`."""
 
     def __init__(self, daemon: Daemon, why: str, again_in_s: float) -> None:
         self.daemon = daemon
@@ -100,7 +100,7 @@ News = Ended | Restarted | NotStarted
 
 
 class Supervisor:
-    """Forks and watches the daemons. `tell` is called on its thread for every end, wanted or not, and every restart."""
+    """Forks and watches the daemons. Its thread calls `report` for every end and every restart."""
 
     def __init__(
         self,
@@ -108,16 +108,16 @@ class Supervisor:
         commands: dict[str, list[str]],
         environment: dict[str, str],
         listener: socket.socket | None,
-        tell: Callable[[News], None],
+        report: Callable[[News], None],
     ) -> None:
         self._daemons = {daemon.name: daemon for daemon in daemons}
         self._commands = commands
         self._environment = environment
         self._listener = listener
-        self._tell = tell
+        self._report = report
         self._children: dict[str, _Child] = {}
         self._last_end: dict[str, str] = {}
-        #: Whether daemons that die are started again; when, and how long the pauses of each are.
+        #: Whether dead daemons are restarted; the time of each restart, and the pause of each daemon.
         self._keeps_running = False
         self._due_s: dict[str, float] = {}
         self._pause_s: dict[str, float] = {}
@@ -132,22 +132,22 @@ class Supervisor:
     # --- for the main thread ---
 
     def open(self) -> None:
-        """Begin to listen for requests and ends."""
+        """Start the thread, which then handles requests and reaps daemons."""
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wake)
         if self._listener is not None:
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._thread.start()
 
     def start(self, name: str) -> int:
-        """Start the daemon of that name and return its pid; a running one is left as it is."""
+        """Start the daemon `name` unless it runs; return its pid."""
         return self._call(lambda: self._start(name))
 
     def states(self) -> list[DaemonState]:
-        """Every daemon and what it does, in the order of starting."""
+        """Return the state of every daemon, in start order."""
         return self._call(self._states)
 
     def keep_running(self, wanted: bool) -> None:
-        """From now on daemons that die by themselves are started again, or (False) no longer are."""
+        """Restart daemons that die from now on, or (False) no longer restart them."""
 
         def change() -> None:
             self._keeps_running = wanted
@@ -157,7 +157,7 @@ class Supervisor:
         self._call(change)
 
     def signal(self, names: Sequence[str], number: signal.Signals) -> None:
-        """Send a signal to the daemons of these names that run; their end is then no news."""
+        """Send a signal to the running daemons among `names`; their end is then expected."""
 
         def send() -> None:
             for name in names:
@@ -167,7 +167,7 @@ class Supervisor:
         self._call(send)
 
     def wait_ended(self, names: Sequence[str], timeout_s: float) -> list[str]:
-        """Wait until none of `names` runs; returns those that still do after `timeout_s`."""
+        """Wait until none of `names` runs; return the names that still run after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         with self._ended:
             while True:
@@ -178,7 +178,7 @@ class Supervisor:
                 self._ended.wait(remaining_s)
 
     def kill_all(self) -> None:
-        """SIGKILL to whatever is left of every daemon's process group, and wait for the ends."""
+        """Send SIGKILL to the process group of every running daemon, and wait until they have ended."""
         self._call(self._kill_groups)
         self.wait_ended(list(self._children), timeout_s=5.0)
 
@@ -241,17 +241,17 @@ class Supervisor:
         self._selector.unregister(child.pidfd)
         os.close(child.pidfd)
         returncode = child.process.wait()
-        # What the daemon had started itself must not outlive it either.
+        # The child processes of the daemon must not outlive it either.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.process.pid, signal.SIGKILL)
         self._last_end[daemon.name] = describe_end(returncode)
         with self._ended:
             del self._children[daemon.name]
             self._ended.notify_all()
-        self._tell(Ended(daemon, returncode, child.end_expected, self._pause(daemon.name, child)))
+        self._report(Ended(daemon, returncode, child.end_expected, self._pause(daemon.name, child)))
 
     def _pause(self, name: str, child: _Child) -> float | None:
-        """Return the pause before a daemon that died is started again; None: it stays down."""
+        """Return the pause before a dead daemon is restarted; None if it is not restarted."""
         if child.end_expected or not self._keeps_running:
             return None
         if time.monotonic() - child.began_s >= LASTED_S:
@@ -259,7 +259,7 @@ class Supervisor:
         return self._next_pause(name)
 
     def _next_pause(self, name: str) -> float:
-        """Plan the next start of a daemon that does not run; return after how long."""
+        """Schedule the restart of a dead daemon; return the pause before it."""
         pause_s = self._pause_s.get(name, RESTART_S)
         self._pause_s[name] = min(2 * pause_s, RESTART_MAX_S)
         self._due_s[name] = time.monotonic() + pause_s
@@ -274,11 +274,11 @@ class Supervisor:
             daemon = self._daemons[name]
             try:
                 pid = self._start(name)
-            except OSError as error:  # no memory, no room for its directory: both pass
+            except OSError as error:  # no memory, or no disk space for its directory: both are temporary
                 pause_s = self._next_pause(name)
-                self._tell(NotStarted(daemon, f"{error.filename or 'fork'}: {error.strerror}", pause_s))
+                self._report(NotStarted(daemon, f"{error.filename or 'fork'}: {error.strerror}", pause_s))
             else:
-                self._tell(Restarted(daemon, pid, by_itself=True))
+                self._report(Restarted(daemon, pid, by_itself=True))
 
     def _signal(self, name: str, number: int) -> None:
         child = self._children[name]
@@ -307,9 +307,9 @@ class Supervisor:
         assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # no descriptor left, or the client has gone: it asks again
+        except OSError:  # no descriptor left, or the client has gone: the client retries
             return
-        # Served on the spot: a request is one short line, and nothing here takes longer than a fork.
+        # Handled on this thread: a request is one short line, and no operation takes longer than a fork.
         with connection:
             connection.settimeout(_CONTROL_TIMEOUT_S)
             with contextlib.suppress(OSError), connection.makefile("rb") as reader:
@@ -329,7 +329,7 @@ class Supervisor:
         if request.op == "start":
             if request.name not in self._children:
                 try:
-                    self._tell(Restarted(daemon, self._start(request.name)))
+                    self._report(Restarted(daemon, self._start(request.name)))
                 except OSError as error:
                     return ControlAnswer(ok=False, error=f"{error.filename or 'fork'}: {error.strerror}")
         elif request.op == "kill":
@@ -350,7 +350,10 @@ def _open_log(daemon: Daemon) -> IO[bytes]:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """What a child does before exec: ask the kernel for SIGKILL at its parent's death, which may just have happened."""
+    """Return the function that a child calls before exec: request SIGKILL at the death of `parent`.
+
+    The function exits at once if `parent` has died already.
+    """
 
     def before_exec() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -361,7 +364,7 @@ def _die_with(parent: int) -> Callable[[], None]:
 
 
 def describe_end(returncode: int) -> str:
-    """Return how a process ended, in words."""
+    """Return how a process ended, such as `exit status 1` or `SIGKILL`."""
     if returncode >= 0:
         return f"exit status {returncode}"
     try:
@@ -371,7 +374,7 @@ def describe_end(returncode: int) -> str:
 
 
 def last_lines(log: Path, count: int = 5) -> list[str]:
-    """The last non-empty lines of a log, for a message about its daemon's end."""
+    """Return the last non-empty lines of a log, for the message about its daemon's end."""
     try:
         with log.open("rb") as reader:
             reader.seek(max(0, log.stat().st_size - _TAIL_BYTES))

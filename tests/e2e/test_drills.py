@@ -94,7 +94,7 @@ def test_server_crash_reopens_its_regions_elsewhere(up: LocalUp) -> None:
 def test_server_freeze_serves_nothing_from_the_old_lease(up: LocalUp) -> None:
     """Requests for its old openings wait for it when it wakes up, and it refuses them all."""
     for report in drill(up, "server-freeze"):
-        assert {"nothing was served from the old lease", "no refused write appeared"} <= check_names(report)
+        assert {"nothing was served from the old lease", "no rejected write appeared"} <= check_names(report)
         assert figures(report)["frozen"] > figures(report)["until noticed"]
 
 
@@ -104,23 +104,23 @@ def test_store_leader_loses_no_acknowledged_write(up: LocalUp) -> None:
         assert report["victim"].startswith("store-")
         assert report["traffic"] is None
         assert figures(report)["acknowledged store writes"] >= 400
-        assert {"no store write lost", "no store write carried out twice"} <= check_names(report)
+        assert {"no store write lost", "no store write executed twice"} <= check_names(report)
 
 
 def test_store_partition_lets_the_majority_go_on(up: LocalUp) -> None:
     """The node that is alone serves nobody and acknowledges nothing until it is healed."""
     for report in drill(up, "store-partition"):
-        assert f"{report['victim']} alone acknowledged nothing" in check_names(report)
+        assert f"{report['victim']} acknowledged nothing while isolated" in check_names(report)
         found = figures(report)
         assert found["no leader seen"] > 0
-        assert found["until it gave up"] > 0
+        assert found["until it stopped serving"] > 0
 
 
 def test_rolling_restart_disturbs_no_region_that_does_not_move(up: LocalUp) -> None:
     """Every daemon has another process afterwards."""
     before = {one.name: one.pid for one in daemons(up)}
     for report in drill(up, "rolling-restart"):
-        assert {"no outage but a region's own move", "every daemon stopped in good order"} <= check_names(report)
+        assert {"no outage but a region's own move", "every daemon stopped in order"} <= check_names(report)
     assert all(one.pid not in (0, before[one.name]) for one in daemons(up))
 
 
@@ -145,7 +145,7 @@ def test_ddl_storm_leaves_what_was_acknowledged(up: LocalUp) -> None:
         assert {f"no active master, {how}, longest" for how in ("killed", "frozen", "deposed")} <= found.keys()
         assert found["longest wait"] < 60
         assert found["create: ok"] > 0
-        assert found["asked more than once"] > 0
+        assert found["retried"] > 0
         names = check_names(report)
         assert {"every operation had a definite result", "no tablet left over, missing or in the wrong state"} <= names
         assert {"the store's tables are those of the model", "the master answers the same"} <= names
@@ -176,7 +176,7 @@ def test_interrupted_drill_puts_everything_back(up: LocalUp) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 130, said
-    assert "goes on (SIGCONT)" in said
+    assert "continued " in said
     assert not any(is_stopped(one.pid) for one in daemons(up))
 
 

@@ -109,7 +109,7 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
         (("why", table[:-1]), 1, "fits 6 regions"),
         (("why", "nosuch:key"), 4, "no table 'nosuch'"),
         (("history", "nothing"), 4, "no region, table or server 'nothing'"),
-        (("history", "--since", "soon"), 2, "is no time"),
+        (("history", "--since", "soon"), 2, "is not a duration"),
         (("audit", "--ack", "zz"), 4, "no alarm 'zz'"),
         (("fsck", "--yes"), 2, "--yes without --fix"),
     ):
@@ -122,7 +122,7 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
     for path in rubbish:
         cluster.zk.create(path, b"{")
     problems = ask(cluster, "status")["problems"]
-    assert [one for one in problems if one.startswith(f"{rubbish[0]} cannot be understood")], problems
+    assert [one for one in problems if one.startswith(f"{rubbish[0]} cannot be decoded")], problems
     assert ask(cluster, "why", "orders:a")[0]["explanation"]["standing"] == "OPEN"
     assert [one["problem"] for one in ask(cluster, "fsck", status=1)["findings"]] == ["unreadable znode"] * 2
     for path in rubbish:
@@ -153,7 +153,7 @@ def test_rubbish_everywhere(cluster: Cluster) -> None:
         zk.set(path, b"\xff\x00rubbish")
     eventually(lambda: all(zk.get(path)[0].startswith(b"{") for path in owned), 20, "their owners put them right")
     status = ask(cluster, "status")
-    assert [one for one in status["problems"] if one.startswith(f"{layout.cluster} cannot be understood")]
+    assert [one for one in status["problems"] if one.startswith(f"{layout.cluster} cannot be decoded")]
     assert status["note"] == ""  # the active master is found although `/active` tells nothing
     before = cluster.status().epoch
     cluster.wait_active().kill()

@@ -74,7 +74,7 @@ def test_a_plan_from_now_is_applied_over_a_failover_aborted_resumed_and_refused(
         shutil.copytree(made, corrupt)
         part = corrupt / "part-00000.parquet"
         part.write_bytes(part.read_bytes()[:-3] + b"xyz")
-        assert "the plan is refused" in rk.refused("apply", str(corrupt))
+        assert "the plan is invalid" in rk.refused("apply", str(corrupt))
         assert cluster.zk.get_children(cluster.layout.moves) == []
 
         # Aborted: what has begun is finished, the rest stays; nothing is lost.
@@ -102,7 +102,7 @@ def test_a_plan_from_now_is_applied_over_a_failover_aborted_resumed_and_refused(
         assert [one["state"] for one in rk.asked("show", "--cluster") if one["plan_id"] == plan_id] == ["DONE"]
 
         # The cluster is no longer the one that was planned for.
-        assert "is stale: since it was made" in rk.refused("apply", str(made))
+        assert "is outdated: since it was made" in rk.refused("apply", str(made))
         cluster.servers[0].kill()
         cluster.wait_servers(2)
         cluster.wait_settled()

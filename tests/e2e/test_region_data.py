@@ -283,7 +283,7 @@ def test_rows_from_the_command_line(cluster: Cluster) -> None:
     assert _rk(cluster, "scan", TABLE, "--prefix", "cli-", "--count") == "2\n"
     _rk(cluster, "delete", TABLE, "cli-1")
     assert "has no row 'cli-1'" in _rk(cluster, "get", TABLE, "cli-1", status=4)
-    assert "there is no table 'nope'" in _rk(cluster, "get", "nope", "k", status=4)
+    assert "table 'nope' does not exist" in _rk(cluster, "get", "nope", "k", status=4)
     assert "1 to 511 bytes" in _rk(cluster, "put", TABLE, "x" * 512, "v", status=1)
 
 

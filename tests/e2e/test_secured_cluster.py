@@ -119,7 +119,7 @@ def test_whole_cluster_on_tls_and_a_credential(cluster: Secured) -> None:
     assert status()["store"][0]["role"] == "standalone"
     shown = cluster.command("watch", "--count", "1", "--json", "--table", "nothing", store_auth="")
     assert shown.returncode == 1, shown
-    assert "access lists are for somebody else" in shown.stderr
+    assert "access lists require another credential" in shown.stderr
 
 
 def test_what_the_cluster_made_is_for_its_credential_alone(cluster: Secured) -> None:
@@ -140,13 +140,13 @@ def test_what_the_cluster_made_is_for_its_credential_alone(cluster: Secured) -> 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"store_tls_ca": "", "store_tls_cert": "", "store_tls_key": ""}, "speaks TLS, and we do not"),
-        ({"store_tls_ca": "FOREIGN"}, "is not from"),
-        ({"store_tls_cert": "", "store_tls_key": ""}, "wants a certificate of ours"),
+        ({"store_tls_ca": "", "store_tls_cert": "", "store_tls_key": ""}, "speaks TLS, but this command does not"),
+        ({"store_tls_ca": "FOREIGN"}, "was not issued by"),
+        ({"store_tls_cert": "", "store_tls_key": ""}, "requires a client certificate"),
         ({"store": "PLAIN"}, "does not speak TLS"),
-        ({"store_tls_ca": "/nowhere.pem"}, "there is no file /nowhere.pem"),
-        ({"store_auth": "cluster:wrong"}, "access lists are for somebody else"),
-        ({"store_auth": "cluster"}, "is not USER:PASSWORD"),
+        ({"store_tls_ca": "/nowhere.pem"}, "file /nowhere.pem does not exist"),
+        ({"store_auth": "cluster:wrong"}, "access lists require another credential"),
+        ({"store_auth": "cluster"}, "is neither USER:PASSWORD"),
         ({"store_tls_ca": ""}, "needs TLS"),
         ({"store_tls_host_check": "perhaps"}, "is yes or no"),
     ],
@@ -180,7 +180,7 @@ def test_name_in_the_certificate_counts_unless_told(cluster: Secured) -> None:
                  "--secure-client-address", f"127.0.0.1:{port}", *options)  # fmt: skip
     with daemon(command, log=cluster.folder / "elsewhere.log"):
         node = ["coord", "list", "--store", f"127.0.0.1:{port}"]
-        eventually(lambda: "is for another host" in cluster.command(*node).stderr, what="the refusal")
+        eventually(lambda: "names another host" in cluster.command(*node).stderr, what="the refusal")
         found = cluster.command(*node, store_tls_host_check="no")
         assert found.returncode == 0, found
 
@@ -198,7 +198,7 @@ def test_commands_by_sasl(cluster: Secured) -> None:
     """The right secret is let in, a wrong one is told at once."""
     assert cluster.command("coord", "list", store_auth="", store_sasl="ops:sasl-secret").returncode == 0
     refused = cluster.command("coord", "list", store_auth="", store_sasl="ops:wrong")
-    assert (refused.returncode, "refuses the credential" in refused.stderr) == (1, True), refused
+    assert (refused.returncode, "rejected the credential" in refused.stderr) == (1, True), refused
 
 
 def test_refused_daemons_say_why(cluster: Secured, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_refused_daemons_say_why(cluster: Secured, tmp_path: Path) -> None:
     refused = [*common, "--data-dir", str(tmp_path / "b"), "--store-sasl", "ops:wrong"]
     ended = cluster.command(*refused)
     assert ended.returncode == 1
-    assert "refuses the credential" in ended.stderr
+    assert "rejected the credential" in ended.stderr
     unusable = cluster.command(*common, "--data-dir", str(tmp_path / "c"), store_tls_ca=str(cluster.folder / "users"))
     assert unusable.returncode == 1
     assert "Traceback" not in unusable.stderr

@@ -135,4 +135,4 @@ def _refuses_what_is_meant_for_another(
     mixed = run_rk("table", "disable", "nothing", "--masters", f"{theirs},{ours}", *EMPTY)
     assert mixed.returncode == 4, mixed
     named = run_rk(*delete, "--store", hosts, "--cluster-id", their_id)
-    assert f"is that of cluster {my_id}, --cluster-id names {their_id}" in named.stderr, named
+    assert f"belongs to cluster {my_id}, but --cluster-id names {their_id}" in named.stderr, named

@@ -127,7 +127,7 @@ def test_taken_port_is_one_clear_error_and_nothing_starts(tmp_path: Path) -> Non
         taken.listen()
         done = run_rk("up", "--data-dir", str(tmp_path / "rk-data"), "--base-port", str(base))
     assert done.returncode == 1
-    assert f"port {base + 31} is taken" in done.stderr
+    assert f"port {base + 31} is in use" in done.stderr
     assert "RPC port of master-1" in done.stderr
     assert "--base-port" in done.stderr
     assert "Traceback" not in done.stderr

@@ -26,7 +26,7 @@ DIRTY: Final = (
         Snapshot.of([RegionRow("a", "t"), RegionRow("b", "t", grp="x"), RegionRow("c", "t", grp="x")], TWO),
         1,
         {"unassignable": {"x": 2}},
-        ("without any place: 2 regions of group 'x': it has no server",),
+        ("without any place: 2 regions of group 'x', which has no server",),
     ),
     Dirty(
         "no server at all",
@@ -41,7 +41,7 @@ DIRTY: Final = (
         Snapshot.of([RegionRow("a", "t", replicas=5)], TWO),
         2,
         {"under_replicated": 3},
-        ("3 replicas cannot exist: there are fewer servers for them than replicas are wanted",),
+        ("3 replicas cannot exist: there are fewer servers than required replicas",),
     ),
     Dirty(
         "fewer racks than replicas",

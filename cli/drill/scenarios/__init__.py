@@ -1,4 +1,4 @@
-"""The drills, one module each: strike, wait, measure, check.
+"""The drills, one module each: inject a fault, wait, measure, check.
 
-server_crash.py is the shortest; ddl_stress.py has clients of its own in ddl_clients.py.
+server_crash.py is the shortest; ddl_stress.py has its own clients in ddl_clients.py.
 """

@@ -1,8 +1,8 @@
-"""Clients that create, alter, rename and delete tables during a drill, each on a thread of its own, and what they saw.
+"""Clients that create, alter, rename and delete tables during a drill, each on its own thread, and their results.
 
-A client asks one thing after the other, as any tool or service would (`master/client.py`): under one request id, of
-whichever master answers, until there is a definite result or the deadline has passed. What is asked comes from
-`simulation/ddl_stress`, and every result goes into its log.
+A client sends one operation after the other, as any tool or service would (`master/client.py`). It retries under one
+request id, with whichever master answers, until there is a definite result or the deadline has passed. The operations
+come from `simulation/ddl_stress`, and every result goes into its log.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from simulation.ddl_stress.operations import (
     RandomSource,
 )
 
-#: An operation, with all its attempts, must have a definite result by then.
+#: Time limit of an operation with all its attempts.
 DEADLINE_S: Final = 60.0
-#: A client notices so often that the drill is given up.
+#: Interval at which a client notices that the drill is aborted.
 PART_S: Final = 5.0
-#: How long those wait in one attempt who want to hear that all is open, altered or closed.
+#: Time limit within one attempt for requests that wait until all regions are open, altered or closed.
 WAIT_MS: Final = 3_000
 
 
 class Allowance:
-    """How many operations may have begun: the drill lets more of them begin with each election."""
+    """Number of operations that may begin: the drill allows more with each election."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -47,13 +47,13 @@ class Allowance:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Allow no more operations, and release the clients that wait."""
+        """Allow no more operations, and wake the waiting clients."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     def take(self) -> bool:
-        """One of them, as soon as there is one; False when it is over."""
+        """Take one allowed operation, waiting for one; return False after the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._left > 0 or self._is_over)
             if self._is_over:
@@ -83,9 +83,9 @@ class DdlClients:
         self._lock = threading.Lock()
         self._busy = 0
         self._is_given_up = False
-        #: How many attempts each operation took, by its number.
+        #: Number of attempts of each operation, by its number.
         self.attempts: dict[int, int] = {}
-        #: What a client died of: a fault of the drill.
+        #: Exceptions that ended a client: bugs of the drill.
         self.faults: list[BaseException] = []
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"ddl-{number}", daemon=True)
@@ -93,18 +93,18 @@ class DdlClients:
         ]
 
     def start(self) -> None:
-        """They begin, as far as they are allowed to."""
+        """Start the clients; each waits for allowed operations."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """They finish what they are at; returns when they have."""
+        """Let the clients finish their present operations, and wait for them."""
         self.allowance.end()
         for thread in self._threads:
             thread.join(DEADLINE_S + PART_S)
 
     def give_up(self) -> None:
-        """The drill ends early: they end as soon as the attempt that each is at has ended."""
+        """Abort the drill: the clients stop after their present attempts."""
         self._is_given_up = True
         self.allowance.end()
         for thread in self._threads:
@@ -113,15 +113,15 @@ class DdlClients:
 
     @property
     def done(self) -> int:
-        """Operations that have ended."""
+        """Return the number of finished operations."""
         return len(self.log.entries) - self._busy
 
     def has_done(self, count: int) -> bool:
-        """Return whether `count` operations have ended."""
+        """Return True if `count` operations have finished."""
         return self.done >= count
 
     def is_idle(self) -> bool:
-        """Return whether every operation that was allowed has ended."""
+        """Return True if every allowed operation has finished."""
         return not self._busy and not self.allowance.left
 
     def _run(self, client: int) -> None:
@@ -145,7 +145,7 @@ class DdlClients:
             raise
 
     def _ask(self, masters: MasterClient, operation: Operation) -> OperationOutcome:
-        """Until there is a definite result."""
+        """Send the operation until there is a definite result."""
         deadline_s = time.monotonic() + DEADLINE_S
         error = ""
         while (left_s := deadline_s - time.monotonic()) > 0 and not self._is_given_up:

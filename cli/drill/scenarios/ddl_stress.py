@@ -1,6 +1,6 @@
 """Drill: clients create, alter, rename and delete tables while the active master is killed, frozen or deposed (TS-04).
 
-The drill forces one election after the other and starts some operations just before each. In the end the store, the
+The drill forces one election after the other and starts some operations just before each. At the end the store, the
 active master and the region servers must have exactly the tables that the acknowledged operations make.
 """
 
@@ -31,11 +31,11 @@ from simulation.ddl_stress.model import LoggedOperation
 
 NAME: Final = "ddl-storm"
 
-#: A strike comes at a random moment of so long after operations were let loose.
+#: A fault comes at a random moment within this time after operations were allowed.
 _MOMENT_S: Final = 0.15
-#: How long after the last election the catalogue may still differ from the model.
+#: Time limit after the last election for the catalog to equal the model.
 _REST_S: Final = 60.0
-#: A line of progress this often.
+#: Interval of progress lines.
 _SAY_EVERY_S: Final = 5.0
 
 
@@ -59,11 +59,11 @@ class DrillDice:
 
 
 class Elections:
-    """Forces them, and notes how long each took."""
+    """Forces elections, and records how long each took."""
 
     def __init__(self, drill: Drill) -> None:
         self._drill = drill
-        #: Seconds without an active master, each time.
+        #: Seconds without an active master, for each election.
         self.gaps_s: dict[How, list[float]] = {how: [] for how in How}
 
     @property
@@ -72,7 +72,7 @@ class Elections:
         return sum(len(found) for found in self.gaps_s.values())
 
     def force(self, how: How) -> None:
-        """Take the place from the active master, wait for the next one, and bring the former one back."""
+        """End the active master's leadership, wait for the next master, and restore the former one."""
         drill = self._drill
         active = drill.wait(drill.cluster.active, "no master is active")
         drill.wait(lambda: self._has_standby(active), "there is no standby master")
@@ -94,14 +94,14 @@ class Elections:
         self.gaps_s[how].append((next_ms - began_ms) / 1000)
 
     def _taken_over_ms(self, since_ms: int, epoch: int) -> int | None:
-        """Return when a master became active under a later epoch."""
+        """Return when a master became active with a later epoch."""
         for one in list(self._drill.follower.memberships):
             if one.what == "active" and one.at_ms >= since_ms and one.epoch > epoch:
                 return one.at_ms
         return None
 
     def _has_standby(self, active: ActiveRecord) -> bool:
-        """Return whether another master answers. The registration of a killed master outlives its process."""
+        """Return True if another master answers. The registration of a killed master outlives its process."""
         others = [one for one in self._drill.cluster.masters() if one.uuid != active.uuid]
         return any(is_answering(f"{one.host}:{one.port}") for one in others)
 
@@ -115,7 +115,7 @@ class Elections:
 
 
 class Crashes:
-    """Region servers that are killed meanwhile, one at a time. The others must open, alter and close the tablets."""
+    """Kills region servers during the drill, one at a time. The others must open, alter and close the tablets."""
 
     def __init__(self, drill: Drill, wanted: int, elections: int) -> None:
         self._drill = drill
@@ -137,17 +137,17 @@ class Crashes:
             self.count += 1
 
     def bring_back(self) -> None:
-        """Start the dead one again."""
+        """Start the dead server."""
         drill, name = self._drill, self._dead
         if name:
-            # `rk up` starts only what it has seen end.
+            # `rk up` restarts a server only after it has noticed the end.
             drill.wait(lambda: not drill.daemons()[name].pid, f"{name} did not die")
             drill.restart(name, is_quiet=True)
             self._dead = ""
 
 
 def run(drill: Drill, elections: int, operations: int, client_count: int, server_crashes: int = 0) -> DrillReport:
-    """Do it, wait until all is at rest, compare, and take the tables away."""
+    """Run operations and elections, wait until all is at rest, compare, and delete the tables."""
     before = drill.require_rest(masters=2)
     drill.victim = "the active master"
     known = {one.table_id for one in drill.cluster.tables()}
@@ -155,8 +155,8 @@ def run(drill: Drill, elections: int, operations: int, client_count: int, server
     drill.begin()
     prefix = f"ddl-storm-{drill.now_ms():x}"
     masters = [one.address for one in drill.local.masters]
-    clients = DdlClients(client_count, masters, DrillDice(drill.seed), prefix, drill.news)
-    drill.at_end(lambda: _take_away(drill, prefix))
+    clients = DdlClients(client_count, masters, DrillDice(drill.seed), prefix, drill.wake)
+    drill.at_end(lambda: _delete_tables(drill, prefix))
     drill.at_end(clients.give_up)
     drill.strike("operations")
     clients.start()
@@ -175,15 +175,17 @@ def run(drill: Drill, elections: int, operations: int, client_count: int, server
     if crashes.count:
         drill.figures.append(Figure("region servers killed", crashes.count, "", "one at a time"))
     drill.checks += [_as_check(one) for one in findings]
-    _take_away(drill, prefix)
+    _delete_tables(drill, prefix)
     return drill.finish(NAME, new_epoch_after=before.epoch + elections - 1)
 
 
 def _force_elections(
     drill: Drill, clients: DdlClients, forced: Elections, crashes: Crashes, elections: int, operations: int
 ) -> None:
-    """Elections one after the other, each with its share of the operations; all but the last few of which have ended
-    before the next one."""
+    """Force the elections, each with its share of the operations.
+
+    All but the last few operations of a share must have finished before the next election.
+    """
     shown_s = time.monotonic()
     granted = 0
     for number in range(elections):
@@ -191,7 +193,7 @@ def _force_elections(
         granted += share
         clients.allowance.grant(share)
         time.sleep(_MOMENT_S * drill.rng.random())
-        # Each way at least once, as far as there are so many.
+        # Each way at least once if there are enough elections.
         how = list(How)[number] if number < len(How) else drill.rng.choice(list(How))
         crashes.strike(number)
         forced.force(how)
@@ -206,8 +208,8 @@ def _force_elections(
 
 
 def _at_rest(drill: Drill, clients: DdlClients, known: set[str]) -> list[CatalogCheck]:
-    """Wait until nothing moves and the catalogue is what it must be; what is found then, or when the time is over."""
-    drill.settle()
+    """Wait until nothing moves and the catalog equals the model; return the findings then, or after the time limit."""
+    drill.await_rest()
     began_s = time.monotonic()
     while True:
         findings = check_catalog(clients.log, read_cluster(drill).without(known))
@@ -215,12 +217,12 @@ def _at_rest(drill: Drill, clients: DdlClients, known: set[str]) -> list[Catalog
         if late or not any(one.breaches for one in findings):
             return findings
         if not any(one.breaches for one in findings[3:]):
-            return findings  # what was told will not become right by waiting
+            return findings  # contradictory results do not disappear by waiting
         time.sleep(0.5)
 
 
 def read_cluster(drill: Drill) -> RestingCluster:
-    """Ask the store, the active master and every server."""
+    """Read the state from the store, the active master and every server."""
     cluster = drill.cluster
     tables = cluster.tables()
     regions = []
@@ -246,7 +248,7 @@ def _as_check(finding: CatalogCheck) -> InvariantCheck:
 
 
 def _figures(clients: DdlClients, forced: Elections) -> list[Figure]:
-    """Counts of operations by kind and result, of elections by kind, and how long the operations took."""
+    """Return counts of operations by kind and result and of elections by kind, and durations of operations."""
     operations = clients.log.entries
     counts = Counter((one.operation.kind.value, one.outcome.label) for one in operations)
     found = [
@@ -256,8 +258,8 @@ def _figures(clients: DdlClients, forced: Elections) -> list[Figure]:
         Figure("operations", len(operations), "", f"of {len(clients.log.histories())} tables"),
     ]
     found += [Figure(f"{kind}: {word}", count, "", "") for (kind, word), count in sorted(counts.items())]
-    again = sum(count > 1 for count in clients.attempts.values())
-    found.append(Figure("asked more than once", again, "", "operations whose first attempt brought no definite result"))
+    retried = sum(count > 1 for count in clients.attempts.values())
+    found.append(Figure("retried", retried, "", "operations whose first attempt had no definite result"))
     answered = [one for one in operations if not one.is_unanswered]
     waits = [one.ended - one.asked for one in answered]
     longest: LoggedOperation | None = max(answered, key=lambda one: one.ended - one.asked, default=None)
@@ -269,8 +271,8 @@ def _figures(clients: DdlClients, forced: Elections) -> list[Figure]:
     return found
 
 
-def _take_away(drill: Drill, prefix: str) -> None:
-    """Delete the tables that are left. Their records stay, as those of every deleted table do (MD-06)."""
+def _delete_tables(drill: Drill, prefix: str) -> None:
+    """Delete the remaining tables. Their records stay, like those of every deleted table (MD-06)."""
     listed = drill.cluster.ask_master(messages.ListTables(), messages.Tables).tables
     left = [one.table for one in listed if one.table.name.startswith(prefix)]
     if left:

@@ -1,4 +1,4 @@
-"""Drill: every process is killed, and all are started again: every acknowledged write must be there."""
+"""Drill: every process is killed, and all are started again; every acknowledged write must exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regions import messages
 NAME: Final = "kill-everything"
 
 _WRITES: Final = 100
-#: All is down for up to so long, as the seed says.
+#: All daemons are down for a random time up to this.
 DOWN_MORE_S: Final = 2.0
 
 
@@ -30,7 +30,7 @@ def run(drill: Drill) -> DrillReport:
         writers.start()
     drill.begin()
     if writers is not None:
-        writers.until_acked(_WRITES, "writers did not get going")
+        writers.until_acked(_WRITES, "writers did not start")
     names = [one.name for one in drill.local.daemons()]
     drill.rng.shuffle(names)
     drill.strike("down")
@@ -49,18 +49,18 @@ def run(drill: Drill) -> DrillReport:
     drill.phase("master")
     active = drill.wait(lambda: _new_master(drill, before.epoch), "no master became active")
     drill.figure(
-        "active master", (drill.now_ms() - started_ms) / 1000, "from the start; the former one's session included"
+        "active master", (drill.now_ms() - started_ms) / 1000, "from the start; includes the former master's session"
     )
     drill.say(f"epoch {active.epoch}")
     drill.phase("regions")
     drill.wait(lambda: _all_new(drill, former), "the region servers did not register again")
     drill.wait(drill.at_rest, "regions did not come to rest")
     drill.figure("all regions OPENED", (drill.now_ms() - started_ms) / 1000, "from the start")
-    drill.settle()
+    drill.await_rest()
     drill.figure("everything answers", (drill.now_ms() - killed_ms) / 1000, "from the first kill")
     if writers is not None:
-        writers.until_acked(_WRITES, "writers did not go on", since_ms=started_ms)
-        writers.say_gaps()
+        writers.until_acked(_WRITES, "writers did not continue", since_ms=started_ms)
+        writers.add_gap_figures()
         drill.checks += writers.check()
     return drill.finish(NAME, new_epoch_after=before.epoch)
 
@@ -81,6 +81,6 @@ def _new_master(drill: Drill, epoch: int) -> messages.MasterStatus | None:
 
 
 def _all_new(drill: Drill, former: dict[str, int]) -> bool:
-    """Return whether every server has registered anew. An old registration lives as long as its session."""
+    """Return True if every server has registered again. An old registration lives as long as its session."""
     now = {one.uuid: one.start_code for one in drill.servers()}
     return len(now) == len(drill.local.servers) and all(now.get(uuid, 0) > code for uuid, code in former.items())

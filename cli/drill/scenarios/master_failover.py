@@ -19,7 +19,7 @@ _MOVES_TIMEOUT_S: Final = 20.0
 
 
 def run(drill: Drill, moves: int | None) -> DrillReport:
-    """Move regions, kill, measure, bring the victim back, check."""
+    """Move regions, kill the master, measure, restart it, check."""
     before = drill.require_rest(masters=2)
     active = drill.cluster.active()
     if active is None:
@@ -34,15 +34,15 @@ def run(drill: Drill, moves: int | None) -> DrillReport:
     drill.strike("moves")
     began_ms = drill.now_ms()
     _order_moves(drill, active, wanted)
-    # At the first sign of movement: what is seen here is some milliseconds old, and a move takes no longer.
+    # At the first observed step, which is some milliseconds old; a move takes no longer.
     drill.wait(lambda: drill.changes_since(began_ms), "regions did not begin to move")
     drill.phase("no master")
     killed_ms = drill.kill(victim)
     left = len(drill.follower.history.in_transition)
-    drill.say(f"it left {left} regions in transition")
+    drill.say(f"{victim} left {left} regions in transition")
     if not left:
         drill.notes.append(
-            "no region was in transition when the master died: the moves were faster; try --moves with more"
+            "no region was in transition when the master died: the moves were faster; try a larger --moves"
         )
     _measure(drill, active, killed_ms)
     drill.phase("back")
@@ -62,7 +62,7 @@ def run(drill: Drill, moves: int | None) -> DrillReport:
 
 
 def _order_moves(drill: Drill, active: ActiveRecord, count: int) -> None:
-    """Ask for `count` moves, each to the next server of a ring, all pipelined on one connection; waits for none."""
+    """Send `count` moves, each to the next server of a ring, pipelined on one connection, without waiting."""
     servers = sorted(one.uuid for one in drill.servers())
     following = dict(zip(servers, [*servers[1:], servers[0]], strict=True))
     moves: list[messages.MoveRegion] = []
@@ -77,8 +77,8 @@ def _order_moves(drill: Drill, active: ActiveRecord, count: int) -> None:
 
 def _send(reactor: Any, active: ActiveRecord, moves: list[messages.MoveRegion]) -> None:
     client = RpcClient(reactor, active.host, active.port)
-    calls = [client.call(wish, _MOVES_TIMEOUT_S, expect=messages.Accepted) for wish in moves]
-    # Calls that the master's death leaves unanswered are what this drill is about, so their failures are no news.
+    calls = [client.call(move, _MOVES_TIMEOUT_S, expect=messages.Accepted) for move in moves]
+    # The master's death leaves calls unanswered on purpose, so their failures are ignored.
     DeferredList(calls, consumeErrors=True).addCallback(lambda _: client.close())
 
 
@@ -86,7 +86,7 @@ def _measure(drill: Drill, active: ActiveRecord, killed_ms: int) -> None:
     gone_ms = drill.wait(
         lambda: drill.membership("no-active", killed_ms), "the store did not notice the master's death"
     )
-    drill.say(f"its mark was gone from the store after {(gone_ms - killed_ms) / 1000:.2f} s")
+    drill.say(f"its znode /active was gone after {(gone_ms - killed_ms) / 1000:.2f} s")
     next_ms = drill.wait(
         lambda: drill.membership("active", killed_ms, not_uuid=active.uuid), "no other master became active"
     )
@@ -98,7 +98,7 @@ def _measure(drill: Drill, active: ActiveRecord, killed_ms: int) -> None:
     drill.figure(
         "of that, until noticed",
         (gone_ms - killed_ms) / 1000,
-        "until /active was gone: its port is closed, or its session is over",
+        "until /active was gone: its port was closed, or its session had expired",
     )
     drill.wait(drill.at_rest, "regions did not come to rest")
     ends = [change.at_ms for change in drill.changes_since(killed_ms) if change.after in ("OPENED", "")]

@@ -10,7 +10,7 @@ from cli.common.local import Daemon
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.run import Drill, outages
 from cli.drill.store_nodes import is_serving
-from cli.drill.traffic import refused_at_rest
+from cli.drill.traffic import rejected_at_rest
 from cli.drill.writers import Writers
 
 NAME: Final = "rolling-restart"
@@ -19,7 +19,7 @@ _CLEAN: Final = "exit status 0"
 
 
 def run(drill: Drill) -> DrillReport:
-    """One daemon after the other: SIGTERM, wait for its end, start, wait until it takes its part again."""
+    """Restart one daemon after the other: SIGTERM, wait for its end, start, wait until it serves again."""
     before = drill.require_rest(servers=2)
     rest_ms = drill.now_ms()
     drill.victim = "every daemon"
@@ -42,20 +42,20 @@ def run(drill: Drill) -> DrillReport:
         for one in order:
             unclean += _restart(drill, one)
     drill.phase("rest")
-    drill.settle()
+    drill.await_rest()
     if writers is not None:
-        writers.say_gaps()
+        writers.add_gap_figures()
         drill.checks += writers.check()
     times = outages(drill.changes_since(began_ms))
     drill.figures += spread("region not open", times, "CLOSING to OPENED, each move of each region")
     drill.figures.append(Figure("moves", len(times), "", "each server's regions go to others before it stops"))
-    drill.checks.append(check("every daemon stopped in good order", unclean, f"{len(drill.local.daemons())} daemons"))
+    drill.checks.append(check("every daemon stopped in order", unclean, f"{len(drill.local.daemons())} daemons"))
     drill.checks += _only_moves(drill, rest_ms)
     return drill.finish(NAME)
 
 
 def _restart(drill: Drill, one: Daemon) -> list[str]:
-    """Restart one daemon; returns what was wrong with its end."""
+    """Restart one daemon; return what was wrong with its end."""
     term_ms = drill.kill(one.name, signal.SIGTERM)
     drill.wait(lambda: not drill.daemons()[one.name].pid, f"{one.name} did not stop")
     status = drill.daemons()[one.name].status
@@ -81,9 +81,9 @@ def _restart(drill: Drill, one: Daemon) -> list[str]:
 
 
 def _only_moves(drill: Drill, rest_ms: int) -> list[InvariantCheck]:
-    """No region refused its clients but while it moved.
+    """Check that regions rejected their clients only during their own moves.
 
-    `rest_ms`: when none moved, before the load began. The balancer may move some while the load warms up.
+    `rest_ms`: time without moves, before the load began. The balancer may move regions while the load warms up.
     """
     traffic = drill.traffic
     if traffic is None or not traffic.is_running:
@@ -94,12 +94,12 @@ def _only_moves(drill: Drill, rest_ms: int) -> list[InvariantCheck]:
     count = 0
     for table, operations in traffic.operations().items():
         offset_s = drill.now_ms() / 1000 - traffic.now_s()[table]
-        mine, mine_slow = refused_at_rest(operations, moves, offset_s)
+        mine, mine_slow = rejected_at_rest(operations, moves, offset_s)
         refused += mine
         slow += mine_slow
         count += len(operations)
     if slow:
-        drill.notes.append(f"{slow} of {count} requests took longer than half a second while their region did not move")
+        drill.notes.append(f"{slow} of {count} requests took longer than half a second outside of moves")
     return [
         check("no outage but a region's own move", refused, f"{count} requests, {sum(map(len, moves.values()))} moves")
     ]

@@ -18,7 +18,7 @@ NAME: Final = "server-crash"
 
 
 def run(drill: Drill, server_name: str | None) -> DrillReport:
-    """Kill the server (as the seed says, unless named), measure, bring it back, check."""
+    """Kill the server (a random one unless named), measure, restart it, check."""
     before = drill.require_rest(servers=2)
     victim, regions = choose(drill, server_name)
     name = drill.victim = drill.daemon_of(victim.host, victim.port)
@@ -48,14 +48,14 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
     drill.phase("back")
     drill.restart(name)
     drill.wait(lambda: drill.membership("server-up", killed_ms, address=address), f"{name} did not register again")
-    drill.say(f"{name} is back, empty: its regions stay where they are now")
+    drill.say(f"{name} is back without regions, which stay where they are")
     lost = [(at_ms - killed_ms) / 1000 for at_ms in reopened.values()]
     drill.figures += spread("region not open", lost, "from the kill to OPENED, each region of the victim")
     return drill.finish(NAME)
 
 
 def choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
-    """The victim and the replicas that it has open, by its own word: any server that has some, unless named."""
+    """Return the victim and its open replicas by its own list: a random server with replicas, unless named."""
     candidates = [drill.names.find(wanted)] if wanted else drill.servers()
     held: list[tuple[ServerRecord, set[str]]] = []
     for server in candidates:
@@ -69,7 +69,7 @@ def choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
 
 
 def wait_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int]:
-    """Wait, and return when each of `regions` was OPENED on another server."""
+    """Wait until each of `regions` was OPENED on another server; return the times."""
     if not regions:
         drill.notes.append("the victim had no region open")
         return {}
@@ -77,13 +77,13 @@ def wait_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_m
 
 
 def _all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int] | None:
-    """Return when each of `regions` was OPENED on another server; None until all are."""
+    """Return when each of `regions` was OPENED on another server, or None until all were."""
     opened: dict[str, int] = {}
     for change in drill.changes_since(since_ms):
         if change.key not in regions:
             continue
         elsewhere = change.record.destination != victim.incarnation
-        # An end without a sight of OPENED: that step was too quick to be read, and the region is open by now.
+        # An end without OPENED: that step was too quick to be read, and the region is open by now.
         if change.after == NONE or (change.after == "OPENED" and elsewhere):
             opened.setdefault(change.key, change.at_ms)
     return opened if len(opened) == len(regions) else None

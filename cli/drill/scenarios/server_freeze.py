@@ -1,8 +1,8 @@
-"""Drill: a region server is frozen for longer than its lease, and goes on: it must not serve what it no longer has.
+"""Drill: a region server is frozen for longer than its lease, then continues: it must not serve its former regions.
 
-While it is frozen, requests that name its own openings are sent to it, reads and writes for each of its regions; they
-wait in its socket buffer. When it goes on it believes for a moment that no time has passed and finds them there. Every
-one must be refused, and none of the rows may ever appear.
+During the freeze, reads and writes that name the server's openings are sent for each of its regions; they wait in its
+socket buffer. When the server continues, it finds them before it notices the passed time. It must reject every request,
+and none of the rows may ever appear.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from regionserver.request_gate import Place
 
 NAME: Final = "server-freeze"
 
-#: It stays frozen for up to so long after its regions are open elsewhere, as the seed says.
+#: The server stays frozen for a random time up to this after its regions are open elsewhere.
 _FROZEN_MORE_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 60.0
 
 
 def run(drill: Drill, server_name: str | None) -> DrillReport:
-    """Freeze the server, wait until its regions are elsewhere, let it go on, check what it does."""
+    """Freeze the server, wait until its regions are elsewhere, continue it, check its replies."""
     before = drill.require_rest(servers=2)
     victim, regions = choose(drill, server_name)
     name = drill.victim = drill.daemon_of(victim.host, victim.port)
@@ -53,7 +53,7 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
     drill.phase("frozen on")
     probes.send()
     if probes.targets:
-        drill.say(f"sent it {2 * len(probes.targets)} requests that name its old openings; they wait for it")
+        drill.say(f"sent {name} {2 * len(probes.targets)} requests that name its old openings; they wait in its socket")
     until_ms = drill.now_ms() + int(1000 * _FROZEN_MORE_S * drill.rng.random())
     drill.wait(lambda: drill.now_ms() >= until_ms, "time stands still")
     drill.phase("awake")
@@ -61,15 +61,15 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
     drill.figures.append(Figure("frozen", round((awake_ms - frozen_ms) / 1000, 3), "s", "from SIGSTOP to SIGCONT"))
     outcomes = probes.answers(_PROBE_TIMEOUT_S)
     drill.wait(lambda: drill.membership("server-up", awake_ms, address=address), f"{name} did not register again")
-    drill.figure("until it joined again", (drill.now_ms() - awake_ms) / 1000, "from SIGCONT, under a new start code")
-    drill.checks += _check_refusals(drill, probes.targets, outcomes, name)
+    drill.figure("until it registered again", (drill.now_ms() - awake_ms) / 1000, "from SIGCONT, with a new start code")
+    drill.checks += _check_rejections(drill, probes.targets, outcomes, name)
     lost = [(at_ms - frozen_ms) / 1000 for at_ms in reopened.values()]
     drill.figures += spread("region not open", lost, "from the freeze to OPENED elsewhere, each region of the victim")
     return drill.finish(NAME)
 
 
 def _targets(drill: Drill, victim: ServerRecord) -> list[ProbeTarget]:
-    """The victim's regions that keep rows, and what a client that knows them now would ask for."""
+    """Return the victim's regions with rows, and requests as a client with the present locations would send."""
     traffic = drill.traffic
     if traffic is None:
         return []
@@ -82,24 +82,24 @@ def _targets(drill: Drill, victim: ServerRecord) -> list[ProbeTarget]:
     return found
 
 
-def _check_refusals(
+def _check_rejections(
     drill: Drill, targets: list[ProbeTarget], outcomes: list[tuple[str, str, str]], name: str
 ) -> list[InvariantCheck]:
-    """No request of the old openings was answered, and no row of theirs is there."""
+    """Check that no request for the old openings was answered, and that none of their rows exists."""
     if not targets or drill.traffic is None:
-        drill.notes.append("the victim had no region with rows: nothing was asked of it")
+        drill.notes.append("the victim had no region with rows: no requests were sent to it")
         return []
     served = [f"{name} answered a {kind} of {region}" for kind, region, word in outcomes if word == ANSWERED]
     silent = [f"{name} never answered a {kind} of {region}" for kind, region, word in outcomes if word == Code.TIMEOUT]
     words = Counter(word for _, _, word in outcomes)
     detail = ", ".join(f"{count} x {word}" for word, count in words.most_common())
-    drill.say(f"what {name} said to requests for its old openings: {detail}")
+    drill.say(f"replies of {name} to requests for its old openings: {detail}")
     appeared = [
-        f"{one.region.region_id}: a write to the frozen server is there"
+        f"{one.region.region_id}: a write to the frozen server exists"
         for one in targets
         if drill.traffic.client.get(one.table, one.key) is not None
     ]
     return [
         check("nothing was served from the old lease", served + silent, f"{len(outcomes)} requests: {detail}"),
-        check("no refused write appeared", appeared, f"{len(targets)} regions read at their new owners"),
+        check("no rejected write appeared", appeared, f"{len(targets)} regions read at their new owners"),
     ]

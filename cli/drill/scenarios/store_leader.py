@@ -1,4 +1,4 @@
-"""Drill: the store's leader is killed under writes; no acknowledged write may be missing afterwards, on any node."""
+"""Drill: the store's leader is killed during writes; every acknowledged write must exist on every node afterwards."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cli.drill.writers import Writers
 
 NAME: Final = "store-leader"
 
-#: Writes that every writer must have had acknowledged before the kill, and again after it.
+#: Acknowledged writes required of every writer before the kill, and again after it.
 _WRITES: Final = 100
 
 
 def run(drill: Drill) -> DrillReport:
-    """Write, kill, measure, bring the node back, read everything from every node, check."""
+    """Write, kill the leader, measure, restart the node, read everything from every node, check."""
     before = drill.require_rest(store_nodes=3)
     victim = drill.victim = leader(drill)
     node = drill.local.daemon(victim)
@@ -25,17 +25,17 @@ def run(drill: Drill) -> DrillReport:
     writers = Writers(drill, {"any-node": drill.cluster.hosts, "followers": others})
     writers.start()
     drill.begin()
-    writers.until_acked(_WRITES, "writers did not get going")
+    writers.until_acked(_WRITES, "writers did not start")
     drill.strike("no leader")
     killed_ms = drill.kill(victim)
     successor = drill.wait(lambda: leader_but(drill, victim), "the store elected no other leader")
     drill.figure(
-        "no leader seen", (drill.now_ms() - killed_ms) / 1000, "from the kill until another node says it leads"
+        "no leader seen", (drill.now_ms() - killed_ms) / 1000, "from the kill until another node reports that it leads"
     )
     drill.say(f"{successor} leads the store")
     drill.phase("writing on")
-    writers.until_acked(_WRITES, "writers did not go on", since_ms=killed_ms)
-    writers.say_gaps()
+    writers.until_acked(_WRITES, "writers did not continue", since_ms=killed_ms)
+    writers.add_gap_figures()
     drill.phase("back")
     drill.restart(victim)
     drill.wait(lambda: is_serving(node), f"{victim} did not come back")

@@ -203,7 +203,7 @@ def test_a_run_is_repeated_from_its_file(tmp_path: Path) -> None:
     told["code"] = "another"
     path.write_text(json.dumps(told))
     again = runner.invoke(simulate, ["--replay", str(path)], standalone_mode=False)
-    assert "the code is another one" in again.output
+    assert "the code has changed" in again.output
 
 
 def test_a_file_that_is_none() -> None:

@@ -136,7 +136,7 @@ def test_every_command_but_daemons_takes_json_behind_it() -> None:
 def test_a_backup_into_no_directory_is_told_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And not by the name of a draft that nobody knows."""
     assert run(["coord", "backup", str(tmp_path / "none" / "file")]) == EXIT_USAGE
-    assert f"there is no directory {tmp_path / 'none'} to put file into" in capsys.readouterr().err
+    assert f"directory {tmp_path / 'none'} does not exist" in capsys.readouterr().err
 
 
 def test_hosts_are_normalised() -> None:

@@ -78,7 +78,7 @@ def test_daemons_get_what_was_given_without_a_secret_on_their_command_lines(
         ({"store-auth": "bob"}, "RK_STORE_AUTH"),
         ({"store-sasl": ":x"}, "RK_STORE_SASL"),
         ({"store-auth": "@/nowhere"}, "cannot read /nowhere"),
-        ({"store-tls-ca": "/nowhere"}, "there is no file /nowhere"),
+        ({"store-tls-ca": "/nowhere"}, "file /nowhere does not exist"),
         ({"store-tls-cert": __file__}, "needs TLS"),
         ({"store-tls-ca": __file__, "store-tls-key": __file__}, "without its certificate"),
         ({"store-tls-host-check": "maybe"}, "yes or no"),

@@ -40,7 +40,7 @@ def test_server_is_found_by_any_of_its_names(text: str) -> None:
 def test_ambiguous_and_unknown_names_say_so() -> None:
     """And which servers live."""
     names = Names([ONE, TWO], LOCAL)
-    with pytest.raises(CliError, match="fits 2 servers"):
+    with pytest.raises(CliError, match="matches 2 servers"):
         names.find("aa")
     with pytest.raises(NotFoundError) as caught:
         names.find("server-9")

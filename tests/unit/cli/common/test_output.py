@@ -59,7 +59,7 @@ def test_a_reader_that_has_gone_ends_nothing(capsys: pytest.CaptureFixture[str],
         output.print_json_line({"event": "up"})
         sys.stdout.write("and the summary\n")
         sys.stdout.flush()
-    assert capsys.readouterr().err == "rk: nobody reads this output any more; the cluster goes on\n"
+    assert capsys.readouterr().err == "rk: the reader of this output has gone; the cluster goes on\n"
 
 
 def test_other_errors_of_the_output_are_raised(monkeypatch: Any) -> None:
@@ -92,5 +92,5 @@ def test_a_process_whose_reader_has_gone_ends_well() -> None:
         assert process.stderr is not None
         assert process.stdout.readline() == "line 0\n"
         process.stdout.close()
-        assert process.stderr.read() == "rk: nobody reads this output any more; it goes on\n"
+        assert process.stderr.read() == "rk: the reader of this output has gone; it goes on\n"
         assert process.wait(60) == 7

@@ -62,7 +62,7 @@ def test_what_is_no_zxid_is_refused(text: str) -> None:
 def test_an_age_is_told_in_one_line() -> None:
     """Who said it, how old it is, and the zxid to ask for next time."""
     said = in_words(AsOf(320, 0x1F3, "standby", "h:1"))
-    assert said == "as of at most 0.32 s before the question (zxid 0x1f3), told by the standby h:1"
+    assert said == "data at most 0.32 s old when the request was sent (zxid 0x1f3), from the standby h:1"
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1", "a:x", "a:1,", "a:99999"])
@@ -111,7 +111,7 @@ def test_the_bound_reaches_the_masters_and_the_age_the_screen(monkeypatch: pytes
     Asked.requests.clear()
     bounded = CliRunner().invoke(table, ["list", "--masters", "h:1", "--max-stale", "2s"], obj=Globals())
     assert bounded.exit_code == 0, bounded.output
-    assert "told by the standby h:1" in bounded.output
+    assert "from the standby h:1" in bounded.output
     plain = CliRunner().invoke(table, ["list"], env={"RK_MASTERS": "h:1"}, obj=Globals())
-    assert "told by" not in plain.output
+    assert "from the standby" not in plain.output
     assert [one.bound for one in Asked.requests] == [Bound(max_ms=2_000), ms.NO_BOUND]

@@ -11,7 +11,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, globalLogPublisher
 
 from cli.common.names import Names
-from cli.diagnose.follow import AGAIN_S, Follower
+from cli.diagnose.follow import RETRY_S, Follower
 from coord.client.session import SessionState
 from coord.wire.records import EVENT_CREATED, EVENT_DELETED
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
@@ -135,7 +135,7 @@ def test_a_session_that_ends_while_another_is_begun_is_begun_again() -> None:
     store.become(SessionState.CONNECTED)
     store.answer()
     assert followed.layout.servers not in [path for path, _ in store.persistent]
-    followed.clock.advance(AGAIN_S)
+    followed.clock.advance(RETRY_S)
     store.answer()
     assert followed.layout.servers in [path for path, _ in store.persistent]
     followed.begin()

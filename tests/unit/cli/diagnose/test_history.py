@@ -75,5 +75,5 @@ def test_a_gap_and_steps_without_a_time_are_said_in_words() -> None:
     ]
     past = HistoryView(complete_history(entries, []), Names([], None), [])
     said = [line.plain for line in lines(past.step(one, {"t1": "orders"}) for one in past.entries)]
-    assert "the steps between OFFLINE and OPENING were not written down" in said[-2]
+    assert "the steps between OFFLINE and OPENING were not recorded" in said[-2]
     assert "OPENING -> OPENING (and 2 steps before, of unknown time)" in said[-1]

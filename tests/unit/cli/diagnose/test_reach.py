@@ -30,7 +30,7 @@ def said(*found: Reach) -> str:
     [
         ([WELL], "every server reaches every master, the oldest heartbeat is 0.4 s old"),
         ([WELL, MUTE], "every server reaches every other master"),
-        ([WELL, MUTE], "m3 does not say whom it hears: connection refused"),
+        ([WELL, MUTE], "m3 does not list its heartbeats: connection refused"),
         ([WELL, OLD], "5.0 s ago"),
         ([WELL, NEVER], "never"),
     ],

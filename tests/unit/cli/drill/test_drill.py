@@ -21,7 +21,7 @@ from cli.drill.report import (
     summary,
 )
 from cli.drill.run import moves_of, outages
-from cli.drill.traffic import refused_at_rest, unavailability
+from cli.drill.traffic import rejected_at_rest, unavailability
 from cli.drill.writers import Writer, compare, longest_gap_s
 from regions.messages import HostedReplica
 from regions.records.model import RegionRecord, RegionState, ReplicaLocation, TransitionRecord
@@ -75,7 +75,9 @@ def test_no_owner_is_found() -> None:
 
 def test_wrong_place_stray_and_silence_are_found() -> None:
     """The store must name the server, and a server must have nothing besides."""
-    assert broken(observation(regions=[region("r1", "s2"), region("r2", "s2")])) == ["the store knows where"]
+    assert broken(observation(regions=[region("r1", "s2"), region("r2", "s2")])) == [
+        "the store names the right servers"
+    ]
     assert broken(observation(regions=[region("r1")])) == ["each region open on exactly one live server"]
     assert broken(observation(open_lists={"s1@1": [hosted("r1"), hosted("r2")], "s2@1": None})) != []
     assert broken(observation(transitions=["/unassigned/aa/r1-0"])) == ["no transition left"]
@@ -144,10 +146,10 @@ def test_refusals_are_excused_by_a_move_since_the_last_good_answer_only() -> Non
     stale = LoadOperation("r1", "read", 5.0, 5.1, "ok", 2, "", ("not_serving",))
     good = LoadOperation("r1", "write", 1.0, 1.1, "ok", 1)
     moved = {"r1": [(102.0, 103.0)]}
-    assert refused_at_rest([stale, good], moved, 100.0) == ([], 0)
-    assert len(refused_at_rest([stale, good], {"r2": [(102.0, 103.0)]}, 100.0)[0]) == 1
+    assert rejected_at_rest([stale, good], moved, 100.0) == ([], 0)
+    assert len(rejected_at_rest([stale, good], {"r2": [(102.0, 103.0)]}, 100.0)[0]) == 1
     again = LoadOperation("r1", "read", 6.0, 6.1, "ok", 2, "", ("not_serving",))
-    assert len(refused_at_rest([good, stale, again], moved, 100.0)[0]) == 1
+    assert len(rejected_at_rest([good, stale, again], moved, 100.0)[0]) == 1
 
 
 def test_a_move_too_quick_to_be_seen_is_a_move() -> None:
@@ -167,7 +169,7 @@ def test_a_move_whose_steps_were_all_seen_at_its_end_began_before_it() -> None:
     ]
     assert moves_of(changes) == {"r1": [(4.0, 5.0)]}
     met = LoadOperation("r1", "write", 4.7, 4.75, "ok", 2, "", ("not_serving",))
-    assert refused_at_rest([met], moves_of(changes), 0.0) == ([], 0)
+    assert rejected_at_rest([met], moves_of(changes), 0.0) == ([], 0)
 
 
 def test_a_move_first_seen_when_it_opens_again_is_a_move() -> None:
@@ -185,7 +187,7 @@ def test_slowness_is_no_refusal() -> None:
     slow = LoadOperation("r1", "read", 5.0, 5.9, "ok", 1)
     late = LoadOperation("r1", "read", 6.0, 7.9, "ok", 2, "", ("timeout",))
     failed = LoadOperation("r1", "read", 8.0, 8.9, "failed", 2, "no answer", ("timeout",))
-    refused, count = refused_at_rest([slow, late, failed], {}, 0.0)
+    refused, count = rejected_at_rest([slow, late, failed], {}, 0.0)
     assert count == 2
     assert len(refused) == 1
     assert "no answer" in refused[0]
@@ -210,5 +212,5 @@ def test_summary_spreads_each_figure_over_the_runs_and_names_the_broken() -> Non
     assert (found.name, found.smallest, found.median, found.largest) == ("gap", 0.1, 0.3, 0.5)
     text = io.StringIO()
     show_summary(runs, 4, Console(file=text, width=150))
-    for part in ("3 of 4 runs", "BROKEN with --seed 1 (store-1): no store write lost", "1 runs were not carried out"):
+    for part in ("3 of 4 runs", "BROKEN with --seed 1 (store-1): no store write lost", "1 runs did not take place"):
         assert part in text.getvalue()

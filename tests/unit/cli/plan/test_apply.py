@@ -130,7 +130,7 @@ def test_abort_and_resume(cluster: MemoryCluster, made: Path, capsys: pytest.Cap
     assert run(["plan", "resume", str(made)]) == EXIT_NOT_FOUND
     assert "never applied here" in capsys.readouterr().err
     assert run(["plan", "apply", str(made), "--no-wait"]) == 0
-    assert "goes on: 0 of 4 moves are done" in capsys.readouterr().out
+    assert "continues: 0 of 4 moves are done" in capsys.readouterr().out
     assert run(["plan", "abort"]) == 0
     assert "4 were withdrawn" in capsys.readouterr().out
     assert _ordered(cluster) == {}
@@ -148,7 +148,7 @@ def test_a_stale_plan_is_refused_and_rebase_keeps_what_fits(
     del cluster.ruler.assigner.world.servers["s3"]
     assert run(["plan", "apply", str(made)]) == EXIT_REFUSED
     errors = capsys.readouterr().err
-    assert "is stale: since it was made, 1 server gone (s3)" in errors
+    assert "is outdated: since it was made, 1 server gone (s3)" in errors
     assert "--rebase" in errors
     assert _ordered(cluster) == {}
     assert run(["plan", "apply", str(made), "--rebase", "--dry-run"]) == 0
@@ -183,4 +183,4 @@ def test_a_corrupt_plan_orders_nothing(cluster: MemoryCluster, made: Path, capsy
 def test_a_refusal_is_final(cluster: MemoryCluster) -> None:
     """Only what may have been done is sent again."""
     with pytest.raises(CliError, match="is not being applied"):
-        apply._insist(cluster, ms.AddPlanMoves("p", 0, []))  # type: ignore[arg-type]
+        apply._submit(cluster, ms.AddPlanMoves("p", 0, []))  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ def source(tmp_path: Path) -> Path:
 def _made(source: Path, name: str, capsys: pytest.CaptureFixture[str], engine: str = "greedy") -> Path:
     directory = source.parent / name
     assert run(["plan", "create", "--input", str(source), "--output", str(directory), "--engine", engine]) == 0
-    assert "is made by" in capsys.readouterr().err
+    assert "planning with" in capsys.readouterr().err
     return directory
 
 
@@ -90,12 +90,12 @@ def test_mistakes_are_sentences(source: Path, capsys: pytest.CaptureFixture[str]
     unfinished = source.parent / "unfinished"
     unfinished.mkdir()
     for words, status, text in (
-        (["create", "--input", str(source), "--output", str(one)], EXIT_REFUSED, "holds a plan already"),
+        (["create", "--input", str(source), "--output", str(one)], EXIT_REFUSED, "already contains a plan"),
         (["create", "--input", nothing, "--output", nothing + "2"], EXIT_REFUSED, "is no directory"),
         (["show", nothing], EXIT_NOT_FOUND, "does not exist"),
         (["show", str(unfinished)], EXIT_NOT_FOUND, "no finished plan"),
         (["show", str(one), "--html", f"{nothing}/x.html"], EXIT_REFUSED, "cannot be written"),
-        (["explain", "r", "--plan", str(one)], EXIT_REFUSED, "fits 12 regions"),
+        (["explain", "r", "--plan", str(one)], EXIT_REFUSED, "matches 12 regions"),
         (["explain", "q", "--plan", str(one)], EXIT_NOT_FOUND, "no region 'q'"),
         (["explain", "nosuch:k", "--plan", str(one)], EXIT_NOT_FOUND, "no table 'nosuch'"),
         (["diff", str(one), nothing], EXIT_NOT_FOUND, "does not exist"),
@@ -106,7 +106,7 @@ def test_mistakes_are_sentences(source: Path, capsys: pytest.CaptureFixture[str]
     part = one / "part-00000.parquet"
     part.write_bytes(part.read_bytes()[:-1])
     assert run(["plan", "show", str(one)]) == EXIT_REFUSED
-    assert "the plan is refused" in capsys.readouterr().err
+    assert "the plan is invalid" in capsys.readouterr().err
 
 
 def test_a_path_needs_java_and_says_so(
@@ -119,7 +119,7 @@ def test_a_path_needs_java_and_says_so(
     for path, status, said in (
         ("orders=file:///data", EXIT_REFUSED, "locating blocks needs Java"),
         ("orders", EXIT_USAGE, "is not TABLE=URI"),
-        ("nosuch=file:///data", EXIT_NOT_FOUND, "there is no table 'nosuch'"),
+        ("nosuch=file:///data", EXIT_NOT_FOUND, "table 'nosuch' does not exist"),
     ):
         assert run([*words, "--path", path]) == status
         assert said in capsys.readouterr().err

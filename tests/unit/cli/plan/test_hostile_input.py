@@ -154,4 +154,4 @@ def test_edited_manifests_are_refused(field: str, value: object, tmp_path: Path,
     for words in (["show", str(tmp_path / "plan")], ["explain", "a", "--plan", str(tmp_path / "plan")]):
         status, _, err = _rk(capsys, "plan", *words)
         assert status == EXIT_REFUSED, err
-        assert "the plan is refused: " in err
+        assert "the plan is invalid: " in err

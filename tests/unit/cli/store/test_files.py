@@ -18,7 +18,7 @@ def test_range_that_the_log_does_not_hold_is_told(tmp_path: Path, capsys: pytest
     assert run(["coord", "dump-log", str(path), "--from", "4", "--to", "9"]) == 0
     assert capsys.readouterr().err == ""
     assert run(["coord", "dump-log", str(path), "--from", "9", "--to", "3"]) == 2
-    assert "--from 9 is behind --to 3" in capsys.readouterr().err
+    assert "--from 9 is greater than --to 3" in capsys.readouterr().err
 
 
 def test_other_files_are_no_damaged_snapshots_or_backups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,9 +63,9 @@ def test_a_busy_machine_is_waited_for(tmp_path: Path) -> None:
             raise UnreachableError("gave no session")
         return "a session"
 
-    assert waiting.bringup.surely(session, "the store gave no session") == "a session"
+    assert waiting.bringup.surely(session, "the store opened no session") == "a session"
     assert len(waiting.display.said) >= 4
-    assert "the store gave no session in 10 s (gave no session): still waiting" in waiting.display.said[0]
+    assert "the store opened no session in 10 s (gave no session): still waiting" in waiting.display.said[0]
 
 
 @pytest.mark.parametrize("error", [ConnectionLoss(), SessionExpiredError(), UnreachableError("nobody")])
@@ -196,7 +196,7 @@ def test_taken_port_names_its_holder(tmp_path: Path) -> None:
         local.masters[0].address = f"{HOST}:{port}"
         for daemon in local.coord:
             daemon.address = daemon.peer = daemon.admin = ""
-        with pytest.raises(CliError, match=f"port {port} is taken by pid .* RPC port of master-1"):
+        with pytest.raises(CliError, match=f"port {port} is in use by pid .*; master-1 needs it as its RPC port"):
             _check_ports(local)
     assert is_free(HOST, free_ports(1)[0])
 
