@@ -1,7 +1,7 @@
 """Exceptions of the store and its client, in one tree.
 
     CoordError
-      ProtocolError        LocalProtocolError (our code misused a protocol object), RemoteProtocolError (the peer did)
+      ProtocolError        RemoteProtocolError (the peer sent what the protocol does not allow)
       OperationError       a rejected request: one class per ZooKeeper error code, `code` on the class
       RetryableError       the outcome is unknown or nothing happened; a retry may succeed elsewhere or later
       StorageError         the disk does not hold what was written
@@ -59,10 +59,6 @@ class CoordError(Exception):
 
 class ProtocolError(CoordError):
     """Bytes or calls that violate a protocol."""
-
-
-class LocalProtocolError(ProtocolError):
-    """Our code called a protocol object in a state that does not allow the call: a bug on this side."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -416,15 +412,6 @@ class StateDamaged(StorageError):
             " the state is read from the disk"
         )
         self.what = what
-
-
-class Compacted(StorageError):
-    """The log up to `index` has been replaced by a snapshot. `first_index` is the first index in the log."""
-
-    def __init__(self, index: int, first_index: int) -> None:
-        super().__init__(f"index {index} is compacted; the log begins at {first_index}")
-        self.wanted_index = index
-        self.first_index = first_index
 
 
 class ForeignDirectory(StorageError):

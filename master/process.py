@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from master.active import ActiveMaster
 from master.leadership.election import Election
@@ -61,6 +61,3 @@ class MasterProcess(Protocol):
 
     def caller(self) -> str:
         """Return the sender's address of the request that is being dispatched."""
-
-    def call_later(self, seconds: float, action: Any) -> Any:
-        """Call `action` after `seconds`."""

@@ -185,10 +185,6 @@ class MasterService:
         """Return the milliseconds since the start of the process."""
         return self.now_ms() - self._started_ms
 
-    def call_later(self, seconds: float, action: Any) -> Any:
-        """Call `action` after `seconds`."""
-        return self._reactor.callLater(seconds, action)
-
     @property
     def start_code(self) -> int:
         """Start code of this process."""

@@ -152,12 +152,6 @@ class SimulatedDdlClients:
 
     # --- after the run ------------------------------------------------------------------------------------------------
 
-    def longest_wait_s(self) -> float:
-        """Return the longest time from request to result, in seconds."""
-        return (
-            max((one.ended - one.asked for one in self.operations.entries if not one.is_unanswered), default=0) / SECOND
-        )
-
     def results(self) -> Counter[str]:
         """Return how often each result occurred."""
         return Counter(one.outcome.label for one in self.operations.entries)

@@ -40,7 +40,7 @@ from master.client import MasterClient, NoLeader
 from master.client import split_address as split_address
 from regions import messages
 from regions.messages.staleness import AsOf, Bound
-from regions.records.model import ActiveRecord, BarRecord, MasterRecord, RegionState, ServerRecord, TableRecord
+from regions.records.model import ActiveRecord, BarRecord, MasterRecord, ServerRecord, TableRecord
 from regions.records.znodes import (
     CorruptZnode,
     Layout,
@@ -50,7 +50,6 @@ from regions.records.znodes import (
     decode_master,
     decode_server,
     decode_table,
-    decode_transition,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -356,12 +355,6 @@ class Cluster:
             with contextlib.suppress(NoNodeError):
                 found += [f"{path}/{name}" for name in answer.get()]
         return sorted(found)
-
-    def states_in_transition(self) -> list[RegionState]:
-        """Return the present state of every transition."""
-        paths = self.transitions_left()
-        read = self.get_many({path: path for path in paths})
-        return [one.state for one in self.understood(read, decode_transition).values()]
 
     def _discover(self) -> list[str]:
         """Return the masters' addresses in the store: the active one first, or last if a standby may answer."""

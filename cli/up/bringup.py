@@ -43,7 +43,7 @@ PATIENCE_S: Final = 60.0
 #: The same for the plan and the transitions: Spark reports little progress while it starts.
 ASSIGN_STALL_S: Final = 150.0
 #: Interval of the lines that name the awaited event.
-TELL_EVERY_S: Final = 10.0
+REPORT_EVERY_S: Final = 10.0
 
 #: Longest time between two checks without a watch event.
 _PAUSE_S: Final = 0.1
@@ -249,7 +249,7 @@ class BringUp:
                     f"{status.open} of {status.replicas} regions open, and no progress for {ASSIGN_STALL_S:.0f} s",
                     f"Read {self._log_of(status.active)} and the servers' logs.",
                 )
-            self._heed_news()
+            self._handle_news()
             pause.wait(_PAUSE_S)
 
     def _count_kept(self, cluster: Cluster) -> int:
@@ -283,12 +283,12 @@ class BringUp:
                     return
             except _AWAY as error:
                 away = f" ({error or type(error).__name__})"
-            self._heed_news()
+            self._handle_news()
             now = self._now_s()
             if now - self._moved_at > PATIENCE_S:
                 hint = f"The logs show the reason: {self._log_directory()}"
                 raise UnreachableError(f"{what} within {now - began:.0f} s{away}", hint)
-            if now - shown >= TELL_EVERY_S:
+            if now - shown >= REPORT_EVERY_S:
                 shown = now
                 seconds = round(now - began)
                 self._display.say(f"  {what} in {seconds} s{away}: still waiting", waiting=what, seconds=seconds)
@@ -300,18 +300,18 @@ class BringUp:
             self._moved_at = self._now_s()
         self._count = count
 
-    def _heed_news(self) -> None:
+    def _handle_news(self) -> None:
         """Show daemons that ended; raise CliError if the cluster cannot start without them."""
         while True:
             try:
                 news = self._news.get_nowait()
             except queue.Empty:
                 return
-            self.tell(news)
+            self.show(news)
             if isinstance(news, Ended):
                 self._check_enough(news)
 
-    def tell(self, news: News) -> None:
+    def show(self, news: News) -> None:
         """Show the end of a daemon, or its restart. After an unexpected end, show the last lines of its log."""
         daemon = news.daemon
         if isinstance(news, NotStarted):

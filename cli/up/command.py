@@ -380,7 +380,7 @@ def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile) -> NoR
         except queue.Empty:
             pass
         else:
-            bringup.tell(item)
+            bringup.show(item)
         file.write()
 
 

@@ -89,14 +89,6 @@ _MULTI_END: Final = _MULTI_HEADER.pack(OP_ERROR, True, -1)
 # --- headers and frames ----------------------------------------------------------------------------------------------
 
 
-def decode_request_header(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return (xid, opcode). The body begins REQUEST_HEADER_BYTES after `at`."""
-    if at + REQUEST_HEADER_BYTES > end:
-        raise short(at, end)
-    xid, opcode = _I32_PAIR.unpack_from(data, at)
-    return xid, opcode
-
-
 def encode_request_frame(xid: int, opcode: int, body: bytes) -> bytes:
     """Encode a request with length prefix and header."""
     return FRAMED_REQUEST_HEADER.pack(8 + len(body), xid, opcode) + body

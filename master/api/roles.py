@@ -3,6 +3,7 @@
 HB-14 has three rows, and FW-01 adds the column for requests with a staleness bound:
 
 | request                                       | active | standby                 | standby, with a bound |
+| --------------------------------------------- | ------ | ----------------------- | --------------------- |
 | Ping, heartbeats, lists of masters and servers| yes    | yes                     | within the bound      |
 | reads: List and Get of tables and regions     | yes    | NOT_LEADER, with a hint | within the bound      |
 | everything else: Create, Delete, Alter, ...   | yes    | NOT_LEADER, with a hint | (no such request)     |

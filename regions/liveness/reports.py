@@ -22,7 +22,6 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.messages.heartbeat import OPEN, ReplicaReport, Report
 from regions.records.model import Incarnation, RegionRecord, TabletState, TransitionRecord
@@ -110,11 +109,6 @@ class Reports:
     def lists(self) -> dict[Incarnation, Holding]:
         """Return the reported replicas of all servers with a complete full report."""
         return {one.incarnation: one for one in self._holdings.values() if one.is_complete}
-
-    def version_of(self, replica: Replica) -> int:
-        """Return the schema version last reported by the server that hosts the replica, or -1 before that."""
-        holding = None if replica.home is None else self.holding(replica.home)
-        return -1 if holding is None else holding.versions.get(replica.key, -1)
 
     def wants_full(self, server: Incarnation) -> bool:
         """Return True if the server must begin a full report."""

@@ -249,7 +249,7 @@ class RegionClient:
     ) -> T:
         """Send the result of `ask(place, region, attempt)` to the server that has the region of `key` open.
 
-        `attempt` counts from 0. `is_repeatable` tells whether the server may execute the request twice. In a table with
+        `attempt` counts from 0. `is_repeatable` shows whether the server may execute the request twice. In a table with
         hash buckets the key's bucket determines the region. Services that store keys in such a table store placed keys
         (`regions.records.partitioning.place(key, region.hash_buckets)`).
         Raise NoSuchTable, Refused, Unavailable, OutcomeUnknown.

@@ -142,7 +142,7 @@ class HeartbeatSender:
 
     # --- the list of masters ----------------------------------------------------------------------------------------
 
-    def _masters_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the list tells more
+    def _masters_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the list shows more
         if event_type != EVENT_GAP and path == self._paths.masters:
             return
         self._refresh_masters()

@@ -111,11 +111,6 @@ class MasterLink:
         self._is_urgent = False
 
     @property
-    def is_waiting(self) -> bool:
-        """Return True while a heartbeat is in flight."""
-        return self._flight is not None
-
-    @property
     def is_urgent(self) -> bool:
         """Return True if the next heartbeat must not wait for its tick, because the master has just asked for data."""
         return self._is_urgent and self._flight is None

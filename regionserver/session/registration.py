@@ -9,7 +9,7 @@ regions.
 Joining: a leftover registration of this server's own former start is replaced at once, in one step, instead of waiting
 for its session to expire. The lock on the data directory proves that the former start is dead, on the machine that it
 names. A registration from another host with the same uuid is a mistake (a copied data directory) or a move; this server
-cannot tell which, so it waits until that session ends. The fencing epoch is read before the first command can arrive,
+cannot know which, so it waits until that session ends. The fencing epoch is read before the first command can arrive,
 so
 even a server that has just started rejects a late command of an old master (FN-05 without the majority: the store has
 the epoch).

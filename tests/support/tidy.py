@@ -1,4 +1,4 @@
-"""Figures of the source tree: sizes, imports, circles, docstrings, assertions. `make tidy` prints them.
+"""Figures of the source tree: sizes, imports, circles, docstrings, assertions, words. `make tidy` prints them.
 
     python -m tests.support.tidy            tables
     python -m tests.support.tidy --json     the same figures for a program
@@ -16,7 +16,7 @@ import json
 import re
 import statistics
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,6 +219,93 @@ def duplicate_classes(modules: dict[str, Module]) -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(module.name)
     return {name: sorted(found) for name, found in sorted(places.items()) if len(found) > 1}
+
+
+def unused_definitions(modules: Iterable[Module], users: Iterable[Module]) -> list[str]:
+    """Return the public functions, methods and classes of `modules` whose names occur nowhere in `users`.
+
+    A name in a string counts as a use, since some names are looked up by text. A definition with a decorator other than
+    a property or a method kind is skipped: the decorator registers it. A re-export is no use.
+    """
+    used = {name for module in users for name in _used_names(module)}
+    return [
+        f"{module.name}.{node.name}"
+        for module in modules
+        for node in _public(module.tree)
+        if node.name not in used and not _is_registered(node)
+    ]
+
+
+def _is_registered(node: ast.ClassDef | Function) -> bool:
+    kinds = ("property", "staticmethod", "classmethod", "override", "dataclass")
+    return any(not any(kind in ast.unparse(one) for kind in kinds) for one in node.decorator_list)
+
+
+def _used_names(module: Module) -> Iterator[str]:
+    """Yield every name that the module mentions, other than in definitions, docstrings and re-exports."""
+    is_package = module.path.name == "__init__.py"
+    skipped: set[int] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            skipped.add(id(node.value))
+        elif is_package and isinstance(node, ast.Assign | ast.AnnAssign) and "__all__" in ast.unparse(node):
+            skipped |= {id(each) for each in ast.walk(node)}
+    for node in ast.walk(module.tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias) and not is_package:
+            yield node.name.rpartition(".")[2]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"\w+", node.value)
+
+
+def bad_tables(modules: Iterable[Module]) -> list[str]:
+    """Return the Markdown tables of docstrings that do not parse: `module: line` with the reason."""
+    found = []
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | Function):
+                text = ast.get_docstring(node) or ""
+                found += [f"{module.name}: {why}" for why in table_faults(text)]
+    return found
+
+
+def table_faults(text: str) -> list[str]:
+    """Return why tables in `text` do not parse. Two consecutive lines within bars are a table."""
+    faults = []
+    block: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|") and line.rstrip().endswith("|") and len(line) > 1:
+            block.append(line.strip())
+            continue
+        if len(block) > 1:
+            columns = [len(re.findall(r"(?<!\\)\|", row)) - 1 for row in block]
+            if not re.fullmatch(r"\|( *:?-{3,}:? *\|)+", block[1]):
+                faults.append(f"{block[0]!r} has no line of dashes below it")
+            faults += [
+                f"{row!r} has {count} cells instead of {columns[0]}"
+                for row, count in zip(block, columns, strict=True)
+                if count != columns[0]
+            ]
+        block = []
+    return faults
+
+
+def retired_words(glossary: str) -> dict[str, str]:
+    """Return the words of the glossary's section "Retired words", with their replacements."""
+    section = glossary.partition("## Retired words")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in section.splitlines() if "|" in line]
+    return {word: row[1] for row in rows[2:] for word in re.split(r", *", row[0])}
+
+
+def count_words(text: str, words: Iterable[str]) -> dict[str, int]:
+    """Return how often each of `words` occurs in prose and identifiers; `SheToldUs` and `was_told` contain `told`."""
+    counts = Counter(part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text))
+    return {word: counts[word] for word in words if counts[word]}
 
 
 def figures(modules: dict[str, Module]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ What is over a bound today is listed with its present figure. A list may only be
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -13,12 +14,19 @@ import pytest
 from tests.support.tidy import (
     FILE_LINES_MAX,
     FOLDER_MODULES_MAX,
+    PACKAGES,
+    ROOT,
     Module,
+    bad_tables,
     circles,
+    count_words,
     duplicate_classes,
     load,
     longest_chain,
+    retired_words,
     room_figures,
+    table_faults,
+    unused_definitions,
 )
 
 #: No function is longer than this; the longest are constructors and option lists.
@@ -32,6 +40,32 @@ CIRCLES: Final[list[list[str]]] = []
 ROOMS_IN_CIRCLES: Final[set[str]] = set()
 #: Classes that are still defined twice.
 DUPLICATE_CLASSES: Final[set[str]] = set()
+#: Definitions whose users are still to be written, or that a base class of another project calls.
+UNUSED: Final[set[str]] = {
+    "cli.main.format_commands",
+    "regionserver.tablets.disk.files.carry_out_together",
+    "regionserver.tablets.disk.files.next_generation",
+}
+#: How often each package still has each retired word of docs/glossary.md.
+RETIRED_LEFT: Final[dict[str, dict[str, int]]] = {
+    "coord": {"tell": 2, "tells": 3},
+    "regions": {
+        "believe": 1,
+        "believed": 4,
+        "hears": 1,
+        "mended": 1,
+        "reign": 3,
+        "reigns": 1,
+        "tell": 9,
+        "tells": 9,
+        "told": 16,
+        "wish": 8,
+    },
+    "master": {"tells": 4, "told": 1},
+    "regionserver": {"strays": 3, "tells": 2, "told": 1},
+    "cli": {"storm": 4},
+    "simulation": {"storm": 4},
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +119,66 @@ def test_circles_and_chains_are_found() -> None:
     graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": set(), "x": {"y"}, "y": {"z"}, "z": {"x"}}
     assert circles(graph) == [["a", "b"], ["x", "y", "z"]]
     assert longest_chain({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == ["a", "b", "c"]
+
+
+def test_nobody_leaves_a_definition_unused(modules: dict[str, Module]) -> None:
+    """Public functions, methods and classes have a user, in the product or in a test."""
+    users = load(packages=(*PACKAGES, "benchmarks", "examples", "tests"))
+    del users["tests.unit.test_tidy"]  # its lists name the unused ones
+    dead = set(unused_definitions(modules.values(), users.values()))
+    assert dead - UNUSED == set(), "delete these"
+    assert UNUSED - dead == set(), "these are used or gone: take them from UNUSED"
+
+
+def test_tables_in_docstrings_parse(modules: dict[str, Module]) -> None:
+    assert not bad_tables(modules.values())
+
+
+def test_retired_words_do_not_return(modules: dict[str, Module]) -> None:
+    """The glossary lists them; what is left of them in a package may only become less."""
+    words = retired_words((ROOT / "docs" / "glossary.md").read_text())
+    assert words, "the glossary has lost its retired words"
+    more = {}
+    for package in PACKAGES:
+        text = "\n".join(m.text for m in modules.values() if m.name.split(".")[0] == package)
+        for word, count in count_words(text, words).items():
+            if count > RETIRED_LEFT.get(package, {}).get(word, 0):
+                more[f"{package}: {word}"] = f"{count}; write {words[word]}"
+    assert not more
+
+
+def test_unused_definitions_are_found(tmp_path: Path) -> None:
+    """A function that only a docstring or a re-export names is unused; a decorated one is registered."""
+    package = tmp_path / "house"
+    package.mkdir()
+    (package / "__init__.py").write_text('from house.rooms import dead\n\n__all__ = ["dead"]\n')
+    (package / "rooms.py").write_text(
+        '"""Calls dead."""\n\ndef dead() -> None: ...\n\ndef alive() -> None: ...\n\n'
+        "@command\ndef registered() -> None: ...\n\n"
+        "class Used:\n    @property\n    def forgotten(self) -> int: ...\n\nalive(), Used()\n"
+    )
+    house = load(tmp_path, ["house"]).values()
+    assert unused_definitions(house, house) == ["house.rooms.dead", "house.rooms.forgotten"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("Text.\n\n| a | b |\n| --- | --- |\n| 1 | 2 |", ""),
+        ("| a | b |\n| --- | --- |\n| a \\| b | 2 |", ""),
+        ("     |   a diagram   |   |", ""),
+        ("| a | b |\n| 1 | 2 |", "no line of dashes"),
+        ("| a | b |\n| --- | --- |\n| 1 | 2 | 3 |", "3 cells instead of 2"),
+    ],
+)
+def test_a_broken_table_is_found(text: str, fault: str) -> None:
+    found = table_faults(text)
+    assert bool(found) == bool(fault)
+    assert fault in "".join(found)
+
+
+def test_retired_words_are_found() -> None:
+    """In prose and within identifiers, but not within other words."""
+    words = retired_words("# G\n\n## Retired words\n\n| Retired | Instead |\n| --- | --- |\n| told, deed | sent |\n")
+    assert words == {"told": "sent", "deed": "sent"}
+    assert count_words("It was TOLD: was_told, ToldOnce; indeed", words) == {"told": 3}

@@ -22,7 +22,7 @@ from tests.support.planted import Patch, instead
 
 def quick_merges() -> list[Patch]:
     """Segments are merged as soon as there are two, so that a short run has many merges."""
-    return [mock.patch.object(history, "MERGE_AT", 2), mock.patch.object(module, "TIDY_MS", 0)]
+    return [mock.patch.object(history, "MERGE_AT", 2), mock.patch.object(module, "COMPACT_MS", 0)]
 
 
 def lost_answers(cluster: SimulatedCluster) -> None:

@@ -21,4 +21,4 @@ def test_a_wrong_count_in_one_server_ends_the_run() -> None:
 
     with mock.patch.object(Replicas, "_announce", announce):
         verdict = run(Options(5, drill="server-crash"))
-    assert "phases: 0 replicas are open, 1 are counted" in verdict.violation
+    assert "phases: 0 replicas are open, but 1 are counted" in verdict.violation

@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +33,7 @@ from simulation.cluster.cluster import Options, SimulatedCluster
 from simulation.engine.chance import SeededRandom
 from simulation.engine.timeline import SECOND, Callback, ScheduledEvent, Timeline
 from tests.support.docs.calls import Recorder, Walk, as_markdown
+from tests.support.helpers import eventually
 from tests.support.rawclient import RawClient
 from tests.support.sources import ROOT
 
@@ -41,6 +41,9 @@ SEED: Final = 3
 PLAN_ROWS: Final = 8
 #: A walk that begins at a call is followed for so long: the next heartbeat is a walk of its own.
 FOLLOWED_S: Final = 0.5
+#: Time in which the store finishes the work of the request before; and how long the test waits for its reactor.
+_REST_S: Final = 0.02
+_DEADLINE_S: Final = 30.0
 BEGIN: Final = "<!-- walks: written by tests.support.docs.walks -->\n"
 END: Final = "<!-- end of walks -->\n"
 
@@ -197,15 +200,18 @@ def set_data(folder: Path) -> list[Walk]:
     recorder.start()
     service.start()
 
-    def client() -> None:
+    def connected() -> RawClient | None:
         raw = RawClient(f"{address[0]}:{address[1]}")
-        while raw.hello(records.ConnectRequest(0, 10_000, 0, bytes(16))) is None:
-            time.sleep(0.1)
-            raw = RawClient(f"{address[0]}:{address[1]}")
+        return raw if raw.hello(records.ConnectRequest(0, 10_000, 0, bytes(16))) is not None else None
+
+    def client() -> None:
+        raw = eventually(connected, what="the node opens a session")
         create = records.CreateRequest(OP_CREATE, b"/walk", b"", records.OPEN_ACL, 0)
         raw.ask(OP_CREATE, records.encode_create(create))
         for _ in range(20):
-            time.sleep(0.02)
+            is_quiet = threading.Event()
+            reactor.callFromThread(reactor.callLater, _REST_S, is_quiet.set)
+            assert is_quiet.wait(_DEADLINE_S), "the reactor does not turn"
             recorder.calls.clear()
             recorder.is_on = True
             raw.ask(OP_SET_DATA, records.encode_set_data(b"/walk", b"new", -1))

@@ -139,9 +139,6 @@ class Bench:
     def uptime_ms(self) -> int:
         return 0
 
-    def call_later(self, seconds: float, action: Any) -> Any:
-        return self.clock.callLater(seconds, action)
-
     def go_on(self, seconds: float = 0.0) -> None:
         """Time passes; the store answers everything if the connection stands."""
         self.clock.advance(seconds)
