@@ -314,8 +314,9 @@ class Story:
         def explode(*_: object) -> None:
             raise RuntimeError("injected")
 
-        name = self.world.chance.pick(["tick", "ready", "step", "propose"])
-        setattr(group.core, name, explode)
+        # Of the group, not of its core: a compiled core takes no other methods.
+        name = self.world.chance.pick(["tick", "_take", "step", "propose"])
+        setattr(group, name, explode)
         server.broken.add(tablet)
         self.world.counts["code_broken"] += 1
 

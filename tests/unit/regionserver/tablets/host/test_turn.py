@@ -479,7 +479,7 @@ def test_a_bad_tablet_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def explode(*_: object) -> None:
         raise AssertionError("impossible")
 
-    monkeypatch.setattr(bad.core, "tick", explode)
+    monkeypatch.setattr(bad, "tick", explode)
     server.turn.propose("bad", 1, b"x")
     server.turn.read("bad", 2)
     hosts.ticks(1)
@@ -496,7 +496,7 @@ def test_a_bad_tablet_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.turn.in_flight.bytes == 0
 
 
-@pytest.mark.parametrize("method", ["step", "ready", "propose", "persisted", "read_index", "peer_down"])
+@pytest.mark.parametrize("method", ["step", "_take", "propose", "persisted", "tick", "peer_gone"])
 def test_an_exception_anywhere_in_a_group_parks_that_group(hosts: Hosts, method: str) -> None:
     leader = hosts.elect()
     server = hosts.servers[leader]
@@ -506,7 +506,7 @@ def test_an_exception_anywhere_in_a_group_parks_that_group(hosts: Hosts, method:
     def explode(*_: object, **__: object) -> None:
         raise ValueError("impossible")
 
-    setattr(hosts.core(leader), method, explode)
+    setattr(server.turn.groups["t"], method, explode)
     server.turn.propose("t", 3, b"x")
     server.turn.peer_gone(next(name for name in hosts.servers if name != leader), 1)
     hosts.ticks(30)
