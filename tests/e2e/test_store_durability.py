@@ -152,7 +152,7 @@ def test_one_node_starts_on_a_log_whose_damage_its_snapshot_covers(tmp_path: Pat
             cluster.start()
             cluster.leader()
             with cluster.client() as client:
-                assert len(client.get_children("/")) == 120 + 5 + 1  # and /zookeeper
+                assert len(client.get_children("/")) == 200 + 5 + 1  # and /zookeeper
                 assert client.get("/k60")[0] == b"x" * 50
             assert cluster.stop() == [0]
         text = (tmp_path / "1.log").read_text()

@@ -238,7 +238,7 @@ def test_a_removed_node_may_be_added_again_at_once(nodes: Nodes) -> None:
     client.start(timeout=60)
     client.create("/here")
     nodes.do("remove", str(again))
-    eventually(lambda: "serves nobody" in (nodes.folder / f"{again}.log").read_text(), what="it knows")
+    eventually(lambda: "closing its clients" in (nodes.folder / f"{again}.log").read_text(), what="it knows")
     nodes.add(again)
     assert nodes.ids() == [1, 2, 3]
     eventually(lambda: client.connected and client.exists("/here"), what="its client is back")
