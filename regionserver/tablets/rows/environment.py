@@ -32,6 +32,7 @@ from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import seal, unseal
 from regionserver.kv.snapshot import DAMAGE
 from regionserver.storage.directory import sync_folder
+from regionserver.tablets.disk.layout import DATABASE, STEADY
 from regionserver.tablets.rows import state as states
 from regionserver.tablets.rows import steady
 from regionserver.tablets.rows.errors import RowsFailed, RowsFull, RowsTooNew
@@ -51,6 +52,11 @@ _TRANSIENT_TEXTS: Final = tuple(os.strerror(number) for number in _TRANSIENT)
 _TRANSIENT_LMDB: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError)
 
 
+def steady_path(path: str) -> str:
+    """Return the path of the steady point of the rows at `path`."""
+    return f"{path.removesuffix(DATABASE)}{STEADY}"
+
+
 class RowsDisk:
     """The doors to the disk for everything that LMDB does not write itself, and for the syncs. Raises OSError."""
 
@@ -64,7 +70,8 @@ class RowsDisk:
 
     def replace(self, path: str, data: bytes) -> None:
         """Give the file this content, atomically and durably."""
-        temporary = f"{path}.tmp"
+        folder, name = os.path.split(path)
+        temporary = f"{folder}/.tmp-{name}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             _write_all(fd, data)
@@ -72,7 +79,7 @@ class RowsDisk:
         finally:
             os.close(fd)
         os.rename(temporary, path)
-        sync_folder(os.path.dirname(path))
+        sync_folder(folder)
 
     def read_metas(self, path: str, page_bytes: int) -> bytes:
         """Return the file's two meta pages."""
@@ -150,13 +157,13 @@ def is_transient(error: Exception) -> bool:
 def read_point(disk: RowsDisk, path: str, identity: Identity) -> SteadyPoint | None:
     """Return the file's steady point, or None if it never had one. Raises RowsFailed, RowsTooNew."""
     with translated(path):
-        data = disk.read(f"{path}.steady")
+        data = disk.read(steady_path(path))
     if data is None:
         return None
-    point = steady.decode(data, f"{path}.steady")
+    point = steady.decode(data, steady_path(path))
     if (point.tablet, point.generation) != (identity.tablet, identity.generation):
         raise RowsFailed(
-            f"{path}.steady belongs to tablet {point.tablet} generation {point.generation}, not to tablet"
+            f"{steady_path(path)} belongs to tablet {point.tablet} generation {point.generation}, not to tablet"
             f" {identity.tablet} generation {identity.generation}"
         )
     if not os.path.exists(path):
@@ -170,7 +177,7 @@ def restore(disk: RowsDisk, path: str, point: SteadyPoint, boot: str) -> SteadyP
         disk.write_metas(path, point.metas)
         # Only now may the next open take the file's pages for those of this boot.
         point = msgspec.structs.replace(point, boot=boot)
-        disk.replace(f"{path}.steady", steady.encode(point))
+        disk.replace(steady_path(path), steady.encode(point))
         forget_use(path)
         _remove(f"{path}-lock")
     return point

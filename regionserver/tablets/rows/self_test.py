@@ -16,7 +16,7 @@ import lmdb
 
 from coord.raft.messages import NORMAL, Entry
 from regionserver.tablets.commands import KvCommand, PutRow, encode
-from regionserver.tablets.rows.environment import RowsDisk
+from regionserver.tablets.rows.environment import RowsDisk, steady_path
 from regionserver.tablets.rows.errors import RowsError
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.tablet_rows import TabletRows
@@ -71,7 +71,7 @@ def _run(place: str) -> None:
                 rows.steady()  # pages that a former point kept are free behind the next one
         rows.steady()
         at_point, expected = _content(path), rows.state
-        with open(f"{path}.steady", "rb") as file:
+        with open(steady_path(path), "rb") as file:
             steady = file.read()
         page_bytes = os.sysconf("SC_PAGE_SIZE")
         for index in range(_ENTRIES, 2 * _ENTRIES):
@@ -85,7 +85,7 @@ def _run(place: str) -> None:
         lost = f"{place}/lost-{attempt}.mdb"
         with open(lost, "wb") as file:
             file.write(_with_lost_pages(at_point, written, page_bytes, attempt))
-        with open(f"{lost}.steady", "wb") as file:
+        with open(steady_path(lost), "wb") as file:
             file.write(steady)
         back = TabletRows.open(lost, identity, _SECOND_BOOT, rows.point, disk=disk)
         try:

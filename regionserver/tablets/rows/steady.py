@@ -6,7 +6,7 @@ pages are not written again:
 
     1. With no commit under way: begin a read transaction (the *pin*), and copy the file's two meta pages.
     2. Sync the file. All pages of the pinned state are durable now.
-    3. Replace `<file>.steady` with the meta pages and the applied index, atomically and durably.
+    3. Replace `<tablet>.<generation>.mdb.steady` with the meta pages and the applied index, atomically and durably.
     4. End the read transaction of the former point. Until now its pages were kept as well.
 
 LMDB writes a page again only after the page was freed by a commit that no read transaction can see past. So the pages
@@ -18,7 +18,7 @@ commit after such a death.
 
 The idea is that of "steady" meta pages in libmdbx; the formats and steps here are our own.
 
-    <file>.steady := MAGIC msgpack(SteadyPoint) crc32c:u32 (little-endian, over all before)
+    <tablet>.<generation>.mdb.steady := MAGIC msgpack(SteadyPoint) crc32c:u32 (little-endian, over all before)
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(SteadyPoint)
 
 
 def encode(point: SteadyPoint) -> bytes:
-    """Return the bytes of `<file>.steady`."""
+    """Return the bytes of `<tablet>.<generation>.mdb.steady`."""
     data = MAGIC + _ENCODER.encode(point)
     return data + crc32c(data).to_bytes(_CRC_BYTES, "little")
 

@@ -321,7 +321,7 @@ class TabletRows:
         try:
             assert steady.latest_transaction(metas, page_bytes, self.path) == transaction, "another commit's meta pages"
             self._sync()
-            self._disk.replace(f"{self.path}.steady", steady.encode(point))
+            self._disk.replace(environment.steady_path(self.path), steady.encode(point))
         except BaseException:
             # Perhaps the new point is in place already. The former pin keeps its pages as well: none of them can have
             # been freed before the former point.
@@ -351,7 +351,7 @@ class TabletRows:
             if self._point is not None:
                 unusable = msgspec.structs.replace(self._point, boot="")
                 with contextlib.suppress(OSError):
-                    self._disk.replace(f"{self.path}.steady", steady.encode(unusable))
+                    self._disk.replace(environment.steady_path(self.path), steady.encode(unusable))
             raise RowsFailed(f"{self.path} cannot be synced: {error}") from error
 
     def _store_applied(self) -> None:
