@@ -27,6 +27,9 @@ class UnsyncedDisk(RowsDisk):
         Path(f"{path}.tmp").write_bytes(data)
         os.rename(f"{path}.tmp", path)
 
+    def sync_name(self, path: str) -> None:
+        pass
+
     def write_metas(self, path: str, metas: bytes) -> None:
         with open(path, "r+b") as file:
             file.write(metas)
@@ -58,6 +61,8 @@ class RecordingDisk(UnsyncedDisk):
     def __init__(self, path: Path, before: Cut | None = None) -> None:
         self.path = path
         self.durable = (before.rows or b"") if before else b""
+        #: The name of the rows' file would survive.
+        self.has_name = before is not None and before.rows is not None
         self.steady: bytes | None = before.steady if before else None
         #: The new steady point while it may or may not be in place.
         self.replacing: bytes | None = None
@@ -75,9 +80,13 @@ class RecordingDisk(UnsyncedDisk):
                 self._versions.setdefault(at // PAGE, []).append(page)
         self._seen = image
 
+    def sync_name(self, path: str) -> None:
+        self.has_name = True
+
     def begin_anew(self) -> None:
         """The file was removed and begun anew: none of its pages is durable."""
         self.durable, self._seen = b"", b""
+        self.has_name = False
         self._versions.clear()
 
     def sync(self, env: Any) -> None:
@@ -121,7 +130,8 @@ class RecordingDisk(UnsyncedDisk):
         # The size is meta data of the file system: it may be there without the pages.
         end = rng.choice((kept_end, len(image)))
         steady = rng.choice((self.steady, self.replacing)) if self.replacing is not None else self.steady
-        return Cut(bytes(image[:end]), steady)
+        is_there = self.has_name or rng.random() < 0.5
+        return Cut(bytes(image[:end]) if is_there else None, steady)
 
 
 def _torn(rng: random.Random, old: bytes, new: bytes) -> bytes:

@@ -81,6 +81,10 @@ class RowsDisk:
         os.rename(temporary, path)
         sync_folder(folder)
 
+    def sync_name(self, path: str) -> None:
+        """Make the file's name durable."""
+        sync_folder(os.path.dirname(path))
+
     def read_metas(self, path: str, page_bytes: int) -> bytes:
         """Return the file's two meta pages."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -41,6 +41,9 @@ class _UnsyncedDisk(RowsDisk):
         with open(path, "wb", buffering=0) as file:
             file.write(data)
 
+    def sync_name(self, path: str) -> None:
+        pass
+
     def sync(self, env: Any) -> None:
         pass
 

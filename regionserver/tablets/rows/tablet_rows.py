@@ -321,6 +321,8 @@ class TabletRows:
         try:
             assert steady.latest_transaction(metas, page_bytes, self.path) == transaction, "another commit's meta pages"
             self._sync()
+            if self._point is None:
+                self._disk.sync_name(self.path)  # a steady point without its file would be a loss
             self._disk.replace(environment.steady_path(self.path), steady.encode(point))
         except BaseException:
             # Perhaps the new point is in place already. The former pin keeps its pages as well: none of them can have
