@@ -276,9 +276,13 @@ def harm_found(folder: Path, cuts: int, **options: Any) -> int:
     return found
 
 
-@pytest.mark.parametrize("bug", [WithoutThePin, NoPointAfterDeath, SyncAfterThePoint], ids=lambda bug: bug.__name__)
-def test_a_planted_bug_is_found(bug: type[TabletRows], tmp_path: Path) -> None:
-    assert harm_found(tmp_path, 20, kind=bug) > 0
+@pytest.mark.parametrize(
+    ("bug", "cuts"),
+    [(WithoutThePin, 10), (NoPointAfterDeath, 20), (SyncAfterThePoint, 5)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_planted_bug_is_found(bug: type[TabletRows], cuts: int, tmp_path: Path) -> None:
+    assert harm_found(tmp_path, cuts, kind=bug) > 0
 
 
 def test_a_pin_that_ends_before_the_next_point_is_in_place_is_found(tmp_path: Path) -> None:
@@ -286,7 +290,7 @@ def test_a_pin_that_ends_before_the_next_point_is_in_place_is_found(tmp_path: Pa
 
 
 def test_a_floor_that_moves_before_the_steady_point_is_found(tmp_path: Path) -> None:
-    assert harm_found(tmp_path, 10, floor_first=True, moments=("the floor has moved",)) > 0
+    assert harm_found(tmp_path, 6, floor_first=True, moments=("the floor has moved",)) > 0
 
 
 def test_meta_pages_that_are_not_written_back_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
