@@ -47,11 +47,11 @@ class Cut:
 
     def place(self, path: Path) -> None:
         """Put the files where a tablet's rows are opened."""
-        for name, content in ((path, self.rows), (path.with_suffix(".steady"), self.steady)):
+        for name, content in ((path, self.rows), (Path(f"{path}.steady"), self.steady)):
             name.unlink(missing_ok=True)
             if content is not None:
                 name.write_bytes(content)
-        for suffix in ("-lock", "-used"):
+        for suffix in ("-lock", ".used"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 

@@ -275,30 +275,30 @@ def flipped(data: bytes, at: int) -> bytes:
 
 def test_files_that_are_no_steady_state_are_refused(path: Path, log: Log) -> None:
     steady_file(path, log)
-    rows_file, point = path.read_bytes(), path.with_suffix(".steady").read_bytes()
+    rows_file, point = path.read_bytes(), Path(f"{path}.steady").read_bytes()
     decoded = steady.decode(point, "p")
 
     def refused(says: str, kind: type[Exception] = RowsFailed, **options: Any) -> None:
         with pytest.raises(kind, match=says):
             opened(path, **options)
         path.write_bytes(rows_file)
-        path.with_suffix(".steady").write_bytes(point)
+        Path(f"{path}.steady").write_bytes(point)
 
     path.unlink()
     refused("is missing")
     refused("ends at entry 60, and the log begins after entry 61", floor=(61, 1))
-    path.with_suffix(".steady").write_bytes(flipped(point, 30))
+    Path(f"{path}.steady").write_bytes(flipped(point, 30))
     refused("checksum does not fit")
-    path.with_suffix(".steady").write_bytes(point[:10])
+    Path(f"{path}.steady").write_bytes(point[:10])
     refused("checksum does not fit")
-    path.with_suffix(".steady").write_bytes(b"another file")
+    Path(f"{path}.steady").write_bytes(b"another file")
     refused("is no steady point")
     newer = msgspec.structs.replace(decoded, format=2)
-    path.with_suffix(".steady").write_bytes(steady.encode(newer))
+    Path(f"{path}.steady").write_bytes(steady.encode(newer))
     refused("has format 2, this build reads format 1", RowsTooNew)
-    path.with_suffix(".steady").write_bytes(steady.encode(msgspec.structs.replace(decoded, tablet="t2")))
+    Path(f"{path}.steady").write_bytes(steady.encode(msgspec.structs.replace(decoded, tablet="t2")))
     refused("belongs to tablet t2 generation 1, not to tablet t1 generation 1")
-    path.with_suffix(".steady").write_bytes(steady.encode(msgspec.structs.replace(decoded, applied_index=59)))
+    Path(f"{path}.steady").write_bytes(steady.encode(msgspec.structs.replace(decoded, applied_index=59)))
     refused("set back to its steady point at entry 59, and is at entry 60", boot="another")
     path.write_bytes(rows_file[: len(rows_file) // 2])
     refused("is truncated")
@@ -312,15 +312,15 @@ def test_files_that_are_no_steady_state_are_refused(path: Path, log: Log) -> Non
 def test_another_tablets_rows_are_refused(path: Path, log: Log) -> None:
     steady_file(path, log)
     other = Identity("t1", 2)
-    point = steady.decode(path.with_suffix(".steady").read_bytes(), "p")
-    path.with_suffix(".steady").write_bytes(steady.encode(msgspec.structs.replace(point, generation=2)))
+    point = steady.decode(Path(f"{path}.steady").read_bytes(), "p")
+    Path(f"{path}.steady").write_bytes(steady.encode(msgspec.structs.replace(point, generation=2)))
     with pytest.raises(RowsFailed, match="holds tablet t1 generation 1, not tablet t1 generation 2"):
         TabletRows.open(str(path), other, "b", (0, 0), disk=UnsyncedDisk())
 
 
 def test_flipped_bytes_of_the_steady_point_are_always_found(path: Path, log: Log) -> None:
     steady_file(path, log)
-    point = path.with_suffix(".steady").read_bytes()
+    point = Path(f"{path}.steady").read_bytes()
     rng = random.Random(1)
     for at in [*range(0, len(point), 97), len(point) - 1]:
         with pytest.raises(RowsFailed):
