@@ -75,6 +75,9 @@ class AlterBook:
             self._finished.pop(record.table_id, None)
             return
         if record.table_id in self._tables and former_version == record.schema_version:
+            # The record has another version, so a FinishAltering in flight is refused: emit another one.
+            self._finished.pop(record.table_id, None)
+            self._scan_at_ms = 0
             return
         self._tables[record.table_id] = table
         table.origin = self._causes.current()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from regions.assign.catalog.schema_rollout import RolloutState, rollout_state
+from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.entities import OPEN, Order, Replica, Server
 from regions.messages.heartbeat import ReplicaReport
@@ -53,6 +54,28 @@ def test_a_server_that_does_not_answer_is_told_again_until_it_does() -> None:
     cluster.deaf = set()
     cluster.pass_time(31_000)
     assert state(cluster) is TableState.RUNNING
+
+
+def test_a_refused_end_of_an_alteration_is_written_again() -> None:
+    """DD-07: the table's record was changed at the same time; the master ends the alteration at the new version."""
+    cluster = resting()
+    refused: list[fx.FinishAltering] = []
+    finish = cluster._finish_altering
+
+    def refuse_once(effect: fx.FinishAltering) -> None:
+        if refused:
+            finish(effect)
+            return
+        refused.append(effect)
+        record, version = cluster.tables["t1"]
+        cluster.tables["t1"] = (record, version + 1)
+        cluster.assigner.handle(ev.TableSeen(*cluster.tables["t1"]), cluster.now)
+
+    cluster._finish_altering = refuse_once  # type: ignore[method-assign]
+    cluster.start(A, B)
+    cluster.alter()
+    cluster.pass_time(2_000)
+    assert (len(refused), state(cluster)) == (1, TableState.RUNNING)
 
 
 def test_the_death_of_the_server_that_has_not_answered_ends_the_wait() -> None:
