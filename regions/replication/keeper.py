@@ -399,10 +399,9 @@ class Keeper:
             work.order = None  # the server closes by itself once it has begun; reports show the end
 
     def _end(self, tablet: Tablet, work: MemberWork, step: NextStep, goal: Goal) -> None:
-        cause = step.cause
         if goal is Goal.REST and tablet.wants_open:
             return  # the table's record has just changed; the write would be refused
-        self._delete(tablet, work, cause)
+        self._delete(tablet, work, step.cause)
 
     # --- reports ----------------------------------------------------------------------------------------------------
 
@@ -584,7 +583,11 @@ class Keeper:
         return fate_of(work.transition, uuid, [] if server is None else [server.incarnation])
 
     def _find(self, key: str) -> tuple[Tablet | None, MemberWork | None]:
-        region_id, number = parse_replica_key(key)
+        """Return the tablet and the work that a replica's key names; a server's report may hold any text."""
+        try:
+            region_id, number = parse_replica_key(key)
+        except ValueError:
+            return None, None
         tablet = self.tablets.get(region_id)
         return tablet, None if tablet is None else tablet.work.get(number)
 

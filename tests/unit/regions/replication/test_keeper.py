@@ -1,0 +1,114 @@
+"""The keeper, step by step; its simulation is tests/sim/keeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from regions.cluster.limits import AssignerConfig
+from regions.messages.heartbeat import LeaderReport, ReplicaState, TabletReport, TabletRole
+from regions.records.members import NO_CONFIG, Storage
+from regions.records.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TableRecord,
+    TabletState,
+)
+from regions.replication.config import first_members
+from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
+from regions.replication.keeper import Keeper
+from regions.transitions.states import Cause
+
+NOW = 5_000
+TABLE = TableRecord("t", "orders", replication=3, storage=Storage.TABLET)
+
+
+def server(uuid: str, start_code: int = 1) -> ServerRecord:
+    """A server that takes tablets."""
+    return ServerRecord(uuid, uuid, 1, start_code, kind="kv/1", tablets=True, peer_port=2)
+
+
+@pytest.fixture
+def keeper() -> Keeper:
+    """Three servers and one region that is PREPARING."""
+    made = Keeper(4, AssignerConfig())
+    made.table_seen(TABLE, 7)
+    made.region_seen(RegionRecord("t", "r", state=TabletState.PREPARING, next_number=1), 0, NOW)
+    for uuid in "abc":
+        made.server_up(server(uuid), NOW)
+    made.begin(NOW)
+    return made
+
+
+def taken(keeper: Keeper, now_ms: int = NOW) -> list[KeeperEffect]:
+    """The effects since the last call."""
+    return keeper.take(now_ms)
+
+
+def begun(keeper: Keeper) -> BeginTablet:
+    """Begin the region, and say that the multi has committed."""
+    (effect,) = taken(keeper)
+    assert isinstance(effect, BeginTablet)
+    keeper.begun(effect, NOW)
+    return effect
+
+
+def test_all_members_begin_in_one_multi(keeper: Keeper) -> None:
+    """With the table's version, and CREATING; the orders follow when it has committed."""
+    effect = begun(keeper)
+    assert (effect.record.state, effect.record.next_number, effect.table_check) == (TabletState.CREATING, 4, ("t", 7))
+    assert [(one.replica, one.state, one.begun) for one in effect.transitions] == [
+        (number, RegionState.OFFLINE, False) for number in (1, 2, 3)
+    ]
+    orders = [order for sent in taken(keeper) for order in getattr(sent, "orders", [])]
+    assert [(one.transition.replica, one.tablet.must_exist) for one in orders] == [(1, False), (2, False), (3, False)]
+    assert all([end.number for end in one.tablet.initial] == [1, 2, 3] for one in orders)
+
+
+def test_a_region_is_running_when_a_leader_has_reported(keeper: Keeper) -> None:
+    """DD-05. Not when its members are open, and not when a follower reports."""
+    effect = begun(keeper)
+    for transition in effect.transitions:
+        keeper.transition_seen("r", transition.replica, None, -1, NOW)
+    follower = TabletReport("r", "t", 2, ReplicaState.RUNNING, 1, TabletRole.FOLLOWER)
+    keeper.reported(Incarnation("b", 1), [follower], [], NOW)
+    assert not [one for one in taken(keeper) if isinstance(one, WriteRegion)]
+    leader = LeaderReport(first_members("abc"))
+    report = TabletReport("r", "t", 1, ReplicaState.RUNNING, 1, TabletRole.LEADER, NO_CONFIG, leader=leader)
+    keeper.reported(Incarnation("a", 1), [report], [], NOW)
+    (written,) = [one for one in taken(keeper) if isinstance(one, WriteRegion)]
+    assert (written.record.state, written.record.leader, written.version) == (TabletState.RUNNING, 1, 1)
+
+
+def test_a_restarted_server_opens_its_member_again(keeper: Keeper) -> None:
+    """OFFLINE towards the new start; nothing while the server is away."""
+    begun(keeper)
+    taken(keeper)
+    keeper.server_down("b", NOW)
+    assert taken(keeper) == []
+    keeper.server_up(server("b", 2), NOW)
+    (write,) = [one for one in taken(keeper) if getattr(one, "cause", None) is Cause.SERVER_DEATH]
+    assert (write.key, write.record.destination) == ("r-2", Incarnation("b", 2))  # type: ignore[union-attr]
+
+
+def test_too_few_servers_are_waited_for() -> None:
+    """A region that is PREPARING has promised nothing."""
+    made = Keeper(4, AssignerConfig())
+    made.table_seen(TABLE, 7)
+    made.region_seen(RegionRecord("t", "r", state=TabletState.PREPARING, next_number=1), 0, NOW)
+    made.begin(NOW)
+    for uuid in "ab":
+        made.server_up(server(uuid), NOW)
+        assert taken(made) == []
+    made.server_up(server("c"), NOW)
+    assert isinstance(taken(made)[0], BeginTablet)
+
+
+def test_rubbish_in_a_report_changes_nothing(keeper: Keeper) -> None:
+    """Names that are no keys, and replicas of which nobody knows: the latter are orphans (FN-04)."""
+    keeper.reported(Incarnation("a", 1), [], ["", "r", "r-", "r-x", "x-1", "r-9"], NOW)
+    keeper.reported(Incarnation("a", 1), [TabletReport("q", "t", 1, ReplicaState.RUNNING)], [], NOW)
+    assert list(keeper.orphans) == [("a", "q-1")]
+    keeper.reported(Incarnation("a", 1), [], ["q-1"], NOW)
+    assert not keeper.orphans
