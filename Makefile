@@ -57,7 +57,8 @@ docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compa
 TOGETHER := -n 2 --dist worksteal
 REPEATED := $(abspath $(VENV)/repeated)
 # Tests of what setup.py compiles, for the round in which nothing is.
-COMPILED_TESTS := $(addprefix tests/unit/coord/,raft server tree wire) tests/datadriven tests/sim/raft tests/sim/store
+COMPILED_TESTS := $(addprefix tests/unit/coord/,raft server tree wire) tests/datadriven tests/sim/raft tests/sim/store \
+	tests/sim/tablets/test_planted_bugs.py
 PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest -p tests.repeated "$$@" && return; test $$? -eq 1 || return 1; \
 	test -s $(REPEATED).failed || return 1; echo "== once more, by itself: what failed above"; \
 	RK_AGAIN=1 $(BIN)/python -m pytest -p tests.repeated --maxfail 1 @$(REPEATED).failed; }; checked
