@@ -12,6 +12,7 @@ _TABLET: Final = {
     "meta": ("meta", "The superblock of a tablet."),
     "cmeta": ("cmeta", "The consensus metadata: number, members, term and vote."),
     "log": ("log", "The tablet's entries in the shared log, or in its exported log."),
+    "rows": ("rows", "The tablet's rows, and the state that they have."),
     "verify": ("verify", "Check every file; say what a start would do."),
 }
 

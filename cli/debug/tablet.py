@@ -1,4 +1,4 @@
-"""`rk debug tablet meta|cmeta|log|verify`: a stopped server's files in words.
+"""`rk debug tablet meta|cmeta|log|rows|verify`: a stopped server's files in words.
 
 Exit status: 0 sound, 1 damage, 2 a wrong command line or a directory in use, 4 no such tablet.
 """
@@ -15,6 +15,7 @@ import click
 from cli.common.errors import EXIT_REFUSED, CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.output import key_range, print_json, print_json_line
+from cli.data import shown
 from coord.errors import ConfigError, CoordError, ForeignDirectory
 from coord.offline.describe import instant
 from coord.raft.membership import decode_configuration
@@ -22,14 +23,20 @@ from coord.raft.messages import CONFIG, NOOP, NORMAL
 from coord.storage.records import LogItem
 from coord.storage.shared.items import RecoveredLog, RecoveredSlot
 from coord.storage.shared.listing import SlotRecord, list_slot, slots_of
+from regionserver.kv.messages import PAGE_ROWS_MAX
+from regionserver.tablets.commands import CommandError, CompareAndSet, DeleteRow, KvCommand, PutRow, decode
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.exported_log import read_log
-from regionserver.tablets.disk.layout import QUARANTINE, SAVED_LOG, block_path, is_tablet, meta_path
+from regionserver.tablets.disk.layout import QUARANTINE, SAVED_LOG, block_path, is_tablet, meta_path, rows_path
 from regionserver.tablets.disk.life import DataState
 from regionserver.tablets.disk.startup import Outcome, Unreadable
 from regionserver.tablets.disk.superblock import Superblock, memory_of
 from regionserver.tablets.offline import StoppedServer
+from regionserver.tablets.offline_rows import open_rows
 
+_OPERATIONS: Final = {PutRow: "put", DeleteRow: "delete", CompareAndSet: "compare and set"}
+#: Operations of a command that are named in a line.
+_OPERATIONS_SHOWN: Final = 3
 _KINDS: Final = {NORMAL: "command", NOOP: "no-op", CONFIG: "members"}
 #: Outcomes of a start that an operator should know of.
 _DAMAGE: Final = (Outcome.BURN, Outcome.FAIL)
@@ -292,7 +299,7 @@ def _print_entries(entries: list[LogItem], first: int, last: int | None, *, as_j
         if as_json:
             print_json_line(fields)
             continue
-        what = fields.get("unreadable") or fields.get("members") or fields.get("command") or ""
+        what = fields.get("unreadable") or fields.get("members") or _command_line(fields.get("command"))
         click.echo(f"  {item.term}/{item.index}  {fields['kind']}  {len(item.data)} B  {what}".rstrip())
 
 
@@ -307,9 +314,105 @@ def entry_fields(item: LogItem) -> dict[str, Any]:
     try:
         if item.kind == CONFIG:
             fields["members"] = repr(decode_configuration(item.data))
-    except ValueError as error:
+        elif item.kind == NORMAL:
+            fields["command"] = _command_fields(decode(item.data))
+    except (ValueError, CommandError) as error:
         fields["unreadable"] = str(error)
     return fields
+
+
+def _command_fields(command: KvCommand) -> dict[str, Any]:
+    """Return a client's request without its values."""
+    operations = []
+    for one in command.operations:
+        size = len(one.value) if isinstance(one, PutRow | CompareAndSet) and one.value is not None else None
+        operations.append({"operation": _OPERATIONS[type(one)], "key": one.key, "bytes": size})
+    return {
+        "writer": command.writer,
+        "number": command.number,
+        "done_below": command.done_below,
+        "time_ms": command.time_ms,
+        "operations": operations,
+    }
+
+
+def _command_line(command: dict[str, Any] | None) -> str:
+    if command is None:
+        return ""
+    named = [f"{one['operation']} {one['key']!r}" for one in command["operations"][:_OPERATIONS_SHOWN]]
+    more = len(command["operations"]) - len(named)
+    rest = f" and {more} more" if more else ""
+    return f"{instant(command['time_ms'])} write {command['number']} of {command['writer']}: {', '.join(named)}{rest}"
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("tablet", metavar="TABLET")
+@click.option("--from", "start", default="", metavar="KEY", help="Rows from this key on.")
+@click.option("--to", "end", default="", metavar="KEY", help="Rows before this key.")
+@click.option(
+    "--limit", type=click.IntRange(0, PAGE_ROWS_MAX), default=20, show_default=True, help="Most rows to list."
+)
+@click.option("--check", "is_checked", is_flag=True, help="Read every row, and compare with count and digest.")
+@global_options
+@click.pass_obj
+def rows(given: Globals, tablet: str, start: str, end: str, limit: int, is_checked: bool) -> int:
+    """The tablet's rows, and the state that they have.
+
+    \b
+    If the machine has booted since the server ran, the rows are those of the steady point, in a temporary copy; the
+    server applies the log behind the point when it starts. --json prints one document per line: the state, then rows.
+    """
+    with opened(given.data_path) as server:
+        block = _block(server, tablet)
+        if block.data_state is not DataState.READY:
+            former = f"; those of the former replica are in {block.quarantine}" if block.quarantine else ""
+            raise NotFoundError(f"tablet {tablet} is {block.data_state} on this server and has no rows{former}")
+        if not _has(server, tablet, rows_path(tablet, block.generation)):
+            raise NotFoundError(f"{server.path} has no rows of tablet {tablet}: the log has all, or they are lost")
+        with open_rows(server.path, tablet, block.generation) as found:
+            state = found.state()
+            counted = found.recount() if is_checked else state
+            listed = found.page(start, end, limit) if limit else []
+            point = found.point
+            is_set_back = found.is_set_back
+    fields = {
+        "tablet": tablet,
+        "generation": block.generation,
+        "applied": list(state.applied[::-1]),
+        "rows": state.rows,
+        "bytes": state.size,
+        "digest": state.digest.hex(),
+        "steady": [point.applied_term, point.applied_index] if point else None,
+        "set_back": is_set_back,
+        "sound": counted == state,
+    }
+    if given.json:
+        print_json_line(fields)
+        for key, value in listed:
+            print_json_line({"key": key, "value": shown(value)})
+    else:
+        _print_rows(fields, listed)
+        if counted != state:
+            click.echo(f"DAMAGE  {counted.rows} rows of {counted.size} bytes, digest {counted.digest.hex()}, were read")
+    return 0 if counted == state else EXIT_REFUSED
+
+
+def _print_rows(fields: dict[str, Any], listed: list[tuple[str, bytes]]) -> None:
+    steady = fields["steady"]
+    _lines(
+        {
+            "tablet": f"{fields['tablet']}, generation {fields['generation']}",
+            "applied": "/".join(map(str, fields["applied"])),
+            "steady point": "/".join(map(str, steady)) if steady else "none",
+            "set back": "to the steady point: the machine has booted since" if fields["set_back"] else "",
+            "rows": f"{fields['rows']} of {fields['bytes']} bytes, digest {fields['digest']}",
+        }
+    )
+    for key, value in listed:
+        click.echo(f"{key}\t{shown(value)}")
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------
@@ -320,7 +423,7 @@ def entry_fields(item: LogItem) -> dict[str, Any]:
 @global_options
 @click.pass_obj
 def verify(given: Globals, tablet: str) -> int:
-    """Check superblock, consensus metadata and log of one tablet or of all, and say what a start would do.
+    """Check superblock, consensus metadata, log and steady point of one tablet or of all; say what a start would do.
 
     \b
     Nothing is written. Exit status: 0 sound, 1 damage.

@@ -20,8 +20,9 @@ from coord.storage.shared.items import Change, RecoveredLog, RecoveredSlot
 from coord.storage.shared.recovery import recover
 from regionserver.session.instance import InstanceRecord
 from regionserver.tablets.disk.files import RowsJudge, TabletFiles
+from regionserver.tablets.disk.joined import StartingRows
 from regionserver.tablets.disk.layout import BLOCKS, LOG, METAS
-from regionserver.tablets.disk.startup import Decision, Found, RowsFound, decide
+from regionserver.tablets.disk.startup import Decision, Found, decide
 
 _INSTANCE: Final = "instance.json"
 _LOCK: Final = "lock"
@@ -84,7 +85,7 @@ class StoppedServer:
 
     def survey(self, log: RecoveredLog | None, judge: RowsJudge | None = None) -> list[Found]:
         """Return what there is of each tablet. Raises NewerFormat, ConfigError."""
-        return self.files.survey(log.slots if log is not None else {}, judge or _unjudged).tablets
+        return self.files.survey(log.slots if log is not None else {}, judge or StartingRows(self.path)).tablets
 
     def decide(self, found: Found) -> Decision:
         """Return what a start would do with a tablet."""
@@ -105,7 +106,3 @@ class StoppedServer:
                 f"{self.path} is in use by a running server (process {owner or 'unknown'})"
             ) from error
         self._lock = fd
-
-
-def _unjudged(_tablet: str, generation: int) -> RowsFound:
-    return RowsFound(generation)

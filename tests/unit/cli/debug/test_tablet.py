@@ -9,19 +9,23 @@ from typing import Any, Final
 
 import pytest
 
+from cli.debug.tablet import entry_fields
 from cli.main import run
 from coord.env_os import OsDisk
 from coord.raft.membership import Configuration
-from coord.raft.messages import CONFIG, NOOP, NORMAL
+from coord.raft.messages import CONFIG, NOOP, NORMAL, Entry
 from coord.storage.records import HardStateItem, LogItem
 from coord.storage.shared.items import SlotItems
 from coord.storage.shared.log import open_shared_log
 from regionserver.session.instance import Instance
+from regionserver.tablets.commands import DONE, DeleteRow, KvCommand, PutRow, encode
 from regionserver.tablets.disk.files import TabletFiles
 from regionserver.tablets.disk.joined import StartingSlots
 from regionserver.tablets.disk.sealed import seal
 from regionserver.tablets.disk.steps import creation, deletion
 from regionserver.tablets.disk.superblock import Memory
+from regionserver.tablets.rows.state import Identity
+from regionserver.tablets.rows.tablet_rows import TabletRows
 from tests.unit.regionserver.tablets.disk.examples import MEMBERS, TABLET, meta, ready
 
 OTHER: Final = "t1.r8"
@@ -208,3 +212,95 @@ def test_every_cut_of_every_file_is_one_clear_line(box: Box, capsys: pytest.Capt
                 assert box.rk(command, file.name) in (0, 1)
         file.write_bytes(whole)
     assert "unexpected" not in capsys.readouterr().err
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def write_rows(box: Box, boot: str, *, steady: bool = True) -> None:
+    """Let the living tablet apply two entries."""
+    path = str(box.path / "data" / f"{TABLET}.3.mdb")
+    opened = TabletRows.open(path, Identity(TABLET, 3), boot, (0, 0))
+    for index, key in ((1, "b"), (2, "c")):
+        command = KvCommand("w", index, 0, 1000, 1000, [PutRow(key, b"value of " + key.encode())])
+        outcomes = opened.apply([Entry(1, index, NORMAL, encode(command))])
+        assert [one.code for one in outcomes] == [DONE]
+        if steady and index == 1:
+            opened.steady()
+    opened.abandon()
+
+
+def this_boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_rows_and_their_state(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(box, this_boot())
+    before = box.contents()
+    assert box.rk("rows", TABLET, "--check", "--json") == 0
+    state, *found = lines(capsys)
+    assert (state["applied"], state["rows"], state["steady"], state["set_back"]) == ([1, 2], 2, [1, 1], False)
+    assert found == [{"key": "b", "value": "value of b"}, {"key": "c", "value": "value of c"}]
+    assert box.rk("rows", TABLET, "--from", "c") == 0
+    out = capsys.readouterr().out
+    assert "value of c" in out
+    assert "value of b" not in out
+    assert box.contents() == before
+
+
+def test_rows_of_another_boot_are_those_of_the_steady_point(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(box, "another boot")
+    before = box.contents()
+    assert box.rk("rows", TABLET, "--check", "--json") == 0
+    state, *found = lines(capsys)
+    assert (state["applied"], state["set_back"]) == ([1, 1], True)
+    assert [one["key"] for one in found] == ["b"]
+    assert box.contents() == before
+
+
+def test_a_damaged_row_is_named(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(box, this_boot())
+    path = box.path / "data" / f"{TABLET}.3.mdb"
+    path.write_bytes(path.read_bytes().replace(b"value of c", b"value of C"))
+    assert box.rk("rows", TABLET, "--check") == 1
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_a_damaged_steady_point_is_named(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(box, this_boot())
+    path = box.path / "data" / f"{TABLET}.3.mdb.steady"
+    content = bytearray(path.read_bytes())
+    content[50] ^= 1
+    path.write_bytes(content)
+    assert box.rk("rows", TABLET) == 1
+    assert f"{path} is damaged" in capsys.readouterr().err
+    assert box.rk("verify", TABLET, "--json") == 1
+    assert [one["run"] for one in printed(capsys)["tablets"]] == ["FAILED"]
+
+
+def test_a_truncated_file_of_rows_is_named(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(box, this_boot())
+    path = box.path / "data" / f"{TABLET}.3.mdb"
+    whole = path.read_bytes()
+    for length in (0, 100, 4096, len(whole) // 2):
+        path.write_bytes(whole[:length])
+        assert box.rk("rows", TABLET) == 1
+        assert str(path) in capsys.readouterr().err
+
+
+def test_a_replica_without_rows(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    assert box.rk("rows", OTHER) == 4
+    assert f"is DELETED on this server and has no rows; those of the former replica are in quarantine/{OTHER}.3" in (
+        capsys.readouterr().err
+    )
+    assert box.rk("rows", TABLET) == 4
+
+
+def test_commands_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    command = KvCommand("w", 7, 3, 0, 1, [PutRow("k", b"v"), DeleteRow("l")])
+    fields = entry_fields(LogItem(1, 9, NORMAL, encode(command)))
+    assert fields["command"]["operations"] == [
+        {"operation": "put", "key": "k", "bytes": 1},
+        {"operation": "delete", "key": "l", "bytes": None},
+    ]
+    assert "format 7" in entry_fields(LogItem(1, 9, NORMAL, b"\x07x"))["unreadable"]
