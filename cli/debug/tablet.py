@@ -31,8 +31,8 @@ from regionserver.tablets.disk.layout import QUARANTINE, SAVED_LOG, block_path, 
 from regionserver.tablets.disk.life import DataState
 from regionserver.tablets.disk.startup import Outcome, Unreadable
 from regionserver.tablets.disk.superblock import Superblock, memory_of
-from regionserver.tablets.offline import StoppedServer
-from regionserver.tablets.offline_rows import open_rows
+from regionserver.tablets.offline.directory import StoppedServer
+from regionserver.tablets.offline.rows import open_rows
 
 _OPERATIONS: Final = {PutRow: "put", DeleteRow: "delete", CompareAndSet: "compare and set"}
 #: Operations of a command that are named in a line.

@@ -4,7 +4,7 @@ disk/    what lies on one server's disk: layout, superblock, consensus metadata,
 commands.py, writers.py    a log entry's payload, and what makes a write happen once
 rows/    rows of one tablet: an LMDB file behind the log, set back to a steady point after a power cut
 host/    all groups of one server: a turn at a time, events in, effects out
-offline.py, offline_rows.py    the tablets of a stopped server, for people
+offline/    the tablets of a stopped server, for people
 
 Pure parts decide; shells carry their effects out. Nothing here is joined to the region server's process yet.
 """

@@ -10,7 +10,7 @@ startup.py          what a start finds, and what it does: the table that decides
 instance.py         whether a data directory may be used at all
 exported_log.py     the log of a former replica as a file of its own
 files.py            the shell: reads what is there, carries the effects out
-joined.py           the shared log and the rows as files.py needs them at a start
+joined.py           the shared log as files.py needs it at a start
 
 All but the last three are pure.
 """

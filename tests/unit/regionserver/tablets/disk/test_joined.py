@@ -9,9 +9,9 @@ import pytest
 from crc32c import crc32c
 
 from coord.errors import ConfigError
-from regionserver.tablets.disk.joined import StartingRows
 from regionserver.tablets.disk.layout import rows_path
 from regionserver.tablets.disk.startup import RowsFound
+from regionserver.tablets.offline.steady_points import StartingRows
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.steady import MAGIC
 from regionserver.tablets.rows.tablet_rows import TabletRows

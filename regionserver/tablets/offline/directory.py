@@ -20,9 +20,9 @@ from coord.storage.shared.items import Change, RecoveredLog, RecoveredSlot
 from coord.storage.shared.recovery import recover
 from regionserver.session.instance import InstanceRecord
 from regionserver.tablets.disk.files import RowsJudge, TabletFiles
-from regionserver.tablets.disk.joined import StartingRows
 from regionserver.tablets.disk.layout import BLOCKS, LOG, METAS
 from regionserver.tablets.disk.startup import Decision, Found, decide
+from regionserver.tablets.offline.steady_points import StartingRows
 
 _INSTANCE: Final = "instance.json"
 _LOCK: Final = "lock"
