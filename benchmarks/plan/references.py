@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--output", required=True, type=Path)
     parser.add_argument("--method", choices=METHODS, required=True)
     options = parser.parse_args(arguments)
-    progress = progress_on_stdout(total=3)
+    progress = progress_on_stdout(3, time.monotonic)
     prepare_output(options.output)
     params, snapshot = read_params(options.input), read_snapshot(options.input)
     progress.stage("read")

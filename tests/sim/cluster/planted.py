@@ -16,7 +16,7 @@ from twisted.internet.defer import succeed
 from coord.client.ops import Check, Delete, SetData
 from coord.client.session import EVENT_GAP, SessionState
 from coord.wire.records import EVENT_DATA_CHANGED
-from master import active as reign_module
+from master import active as active_module
 from master.assignment.transitions import TransitionWriter
 from master.catalog.purging import Purging
 from master.leadership.election import Election
@@ -247,7 +247,7 @@ class WipeOnFailover(Bug):
     seeds = 30
 
     def patches(self) -> list[Patch]:
-        return [instead(reign_module, "is_cluster_startup", lambda *_: True)]
+        return [instead(active_module, "is_startup", lambda *_: True)]
 
     def script(self, cluster: SimulatedCluster) -> None:
         trouble(cluster, ["kill-active"], 1.0)

@@ -231,7 +231,7 @@ def test_a_master_with_two_addresses_is_told_everything_all_the_same() -> None:
         made = [link.next_heartbeat(server.heartbeat_state()) for link in ties]
         for link, one in zip(reversed(ties), reversed(made), strict=True):
             assert one is not None
-            link.answered(ear.hear(one, leads=True), 0)
+            link.answered(ear.accept(one, leads=True), 0)
     holding = ear.reports.holding(RECORD.incarnation)
     assert holding is not None
     assert holding.versions == {"t.0-0": 39, "t.1-0": 0, "t.2-0": 0}
@@ -252,8 +252,8 @@ class Ear:
         self.epoch = epoch
         self.reports = Reports(ClusterState())
 
-    def hear(self, made: Heartbeat, *, leads: bool) -> HeartbeatReply:
-        member = self.roster.hear(made, 1)
+    def accept(self, made: Heartbeat, *, leads: bool) -> HeartbeatReply:
+        member = self.roster.accept(made, 1)
         if leads and member is not None and made.report is not None:
             self.reports.take(made.server, made.report, 1)
         wants_full = leads and member is not None and self.reports.wants_full(made.server)
@@ -300,9 +300,9 @@ def test_whatever_is_lost_the_leader_knows_everything_in_the_end(
                 late[at].append(made)
             ties[at].failed(fate)
             return
-        reply = ears[at].hear(made, leads=at == leads)
+        reply = ears[at].accept(made, leads=at == leads)
         for old in late[at]:
-            ears[at].hear(old, leads=at == leads)
+            ears[at].accept(old, leads=at == leads)
         late[at].clear()
         if fate == "unanswered":
             ties[at].failed(fate)
