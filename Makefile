@@ -48,7 +48,7 @@ tidy: $(VENV)/installed-dev  ## figures of the source tree: sizes, rooms, import
 docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compares them with their sources)
 	@$(BIN)/python -m tests.support.docs
 
-# Two at a time; files whose tests start processes of their own stay whole.
+# Two at a time, the longest first; files whose tests start processes of their own stay whole.
 # Simulated clusters run once: what their tests patch, and nearly all that runs there, is never compiled.
 # What failed is run once more by itself, and both runs are shown: a machine that stands still for seconds is no fault of
 # ours, and a fault of ours seldom spares a test that has the machine to itself. Who fails twice has failed.
@@ -57,14 +57,14 @@ docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compa
 TOGETHER := -n 2 --dist worksteal
 REPEATED := $(abspath $(VENV)/repeated)
 # Tests of what setup.py compiles, for the round in which nothing is.
-COMPILED_TESTS := $(addprefix tests/unit/coord/,raft server tree wire) tests/datadriven tests/sim/raft tests/sim/store \
-	tests/sim/tablets/test_planted_bugs.py
+COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets/test_planted_bugs.py tests/datadriven \
+	$(addprefix tests/unit/coord/,raft server tree wire)
 PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest -p tests.repeated "$$@" && return; test $$? -eq 1 || return 1; \
 	test -s $(REPEATED).failed || return 1; echo "== once more, by itself: what failed above"; \
 	RK_AGAIN=1 $(BIN)/python -m pytest -p tests.repeated --maxfail 1 @$(REPEATED).failed; }; checked
 test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled modules also interpreted
 	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \
-	{ ($(PYTEST) $(TOGETHER) tests/unit tests/datadriven tests/sim) && \
+	{ ($(PYTEST) $(TOGETHER) tests/sim tests/datadriven tests/unit) && \
 	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) $(COMPILED_TESTS)) && \
 	($(PYTEST) -n 2 --dist loadfile tests/e2e); } || status=$$?; \
 	$(BIN)/python -m tests.repeated $(REPEATED); exit $$status
