@@ -62,23 +62,23 @@ class Total(msgspec.Struct, tag="counters.Total"):
 class Region:
     """One open region: its counts, and the file with one JSON line per change."""
 
-    def __init__(self, lock: DirectoryLock, progress: Any) -> None:
-        self.lock = lock
+    def __init__(self, directory: DirectoryLock, progress: Any) -> None:
+        self.directory = directory
         self.counts: dict[str, int] = {}
         self.lock = threading.Lock()
-        files = {int(found[1]): found[0] for found in map(_FILE.fullmatch, os.listdir(lock.folder)) if found}
+        files = {int(found[1]): found[0] for found in map(_FILE.fullmatch, os.listdir(directory.folder)) if found}
         if files:
-            self._replay(Path(lock.folder, files[max(files)]), progress)
-        path = Path(lock.folder, f"counts-{lock.token}.jsonl")
+            self._replay(Path(directory.folder, files[max(files)]), progress)
+        path = Path(directory.folder, f"counts-{directory.token}.jsonl")
         temporary = path.with_suffix(".tmp")
         self.file = temporary.open("w", encoding="utf-8")
         self._append(self.counts)
         temporary.rename(path)
-        folder = os.open(lock.folder, os.O_RDONLY)
+        folder = os.open(directory.folder, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
         for name in files.values():
-            Path(lock.folder, name).unlink(missing_ok=True)
+            Path(directory.folder, name).unlink(missing_ok=True)
 
     def _replay(self, path: Path, progress: Any) -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1]):  # a torn last line was
@@ -94,12 +94,12 @@ class Region:
     def add(self, key: str, amount: int) -> Total:
         """On a worker thread: durable on return."""
         with self.lock:
-            if self.file.closed or not self.lock.is_newest():
+            if self.file.closed or not self.directory.is_newest():
                 raise RpcError(NOT_SERVING, "the region has gone elsewhere")
             total = self.counts.get(key, 0) + amount
             self._append({key: total})
             self.counts[key] = total
-            if not self.lock.is_newest():
+            if not self.directory.is_newest():
                 raise RpcError(FENCED, "the region went elsewhere meanwhile")
             return Total(total)
 
@@ -127,9 +127,9 @@ class Counters(DirectoryOpener):
 
     def open(self, opening: Opening) -> None:
         """On a worker thread; whatever it raises is the reason that the operator reads."""
-        lock = self.acquire(opening)
+        directory = self.acquire(opening)
         try:
-            self.open_regions[opening.region.region_id] = Region(lock, opening.progress)
+            self.open_regions[opening.region.region_id] = Region(directory, opening.progress)
         except BaseException:
             super().close(opening.region, opening.replica)
             raise

@@ -18,7 +18,7 @@ SPLITS = [f"k{number:04d}" for number in range(1, 40)]
 
 @pytest.mark.parametrize(
     ("deadline_s", "engine", "note"),
-    [("300", "spark", ""), ("0.3", "greedy", "spark: no plan within 0.3 s (the last")],
+    [("300", "spark", ""), ("0.3", "greedy", "spark: no plan within 0.3 s (last progress")],
     ids=["in-time", "late"],
 )
 def test_spark_plans_or_greedy_does(tmp_path: Path, deadline_s: str, engine: str, note: str) -> None:

@@ -131,7 +131,7 @@ def test_servers_and_masters_are_restarted_one_by_one(store: Store, tmp_path: Pa
         with Doubles(cluster) as doubles:
             for process in cluster.servers:
                 assert process.terminate() == 0, process.log.read_text()[-2000:]
-                assert "regions were not taken" not in process.log.read_text()
+                assert "regions were not moved away" not in process.log.read_text()
                 cluster.wait_settled()
                 process.start()
                 cluster.wait_servers(3)

@@ -99,7 +99,7 @@ def test_a_region_without_its_directory_is_parked(cluster: Cluster, client: Regi
     cluster.ask_active(ms.SetRegionIntent(region.region_id, assigned=False, wait_ms=60_000), ms.Accepted)
     folder.rename(away)
     cluster.ask_active(ms.SetRegionIntent(region.region_id, assigned=True), ms.Accepted)
-    assert "does not exist, and server" in parked(cluster, region)
+    assert "does not exist, but server" in parked(cluster, region)
     assert not folder.exists()
     assert "does not exist" in said(cluster, "why", f"{TABLE}:a")
     assert "does not exist" in said(cluster, "fsck")

@@ -40,7 +40,7 @@ def test_a_full_disk_under_rk_up_stops_nothing(tmp_path: Path) -> None:
                 return any(text in str(one.get("text", "")) for one in up.events)
 
             eventually(lambda: said("cannot write"), DEADLINE_S, "rk up says that it cannot write")
-            eventually(lambda: said("server-1 was started again"), DEADLINE_S, "the daemon is started again")
+            eventually(lambda: said("server-1 was restarted"), DEADLINE_S, "the daemon is started again")
             assert pid_of(data_dir, "servers") == before
             assert Path(f"/proc/{store}").exists(), up.said()
             ballast.unlink()
