@@ -34,7 +34,7 @@ def test_a_taken_port_is_one_sentence_and_the_end(role: str, taken: str, tmp_pat
             words += ["--shared-dir", str(tmp_path / "shared")]
         ended = run_rk(*words)
     assert ended.returncode == 1, ended
-    assert f"{taken} 127.0.0.1:{port} cannot be used: Address already in use" in ended.stderr
+    assert f"cannot listen on {taken} 127.0.0.1:{port}: Address already in use" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

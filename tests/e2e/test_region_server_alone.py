@@ -397,7 +397,7 @@ class TestRefusesToStart:
         """Somebody listens there."""
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
-            assert f"address 127.0.0.1:{port} cannot be used" in self.line(_command(store.hosts, tmp_path, port=port))
+            assert f"cannot listen on address 127.0.0.1:{port}" in self.line(_command(store.hosts, tmp_path, port=port))
 
     def test_data_directory_in_use(self, server: Server, store: Store, tmp_path: Path) -> None:
         """The same directory twice."""
