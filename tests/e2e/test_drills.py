@@ -51,7 +51,7 @@ def drill(up: LocalUp, name: str, *options: str) -> list[dict[str, Any]]:
         assert all(check["held"] for check in report["checks"])
         names = {check["name"] for check in report["checks"]}
         assert {"only legal transitions", "every daemon runs, none died by itself"} <= names
-        assert {phase["name"] for phase in report["phases"]} >= {"look", "load", "checks"}
+        assert {phase["name"] for phase in report["phases"]} >= {"check", "load", "checks"}
         if "--no-load" not in options:
             assert "no row lost, none written twice" in names
             assert report["traffic"]["acknowledged_writes"] > 0

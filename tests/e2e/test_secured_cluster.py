@@ -218,7 +218,7 @@ def test_refused_daemons_say_why(cluster: Secured, tmp_path: Path) -> None:
     refused = [*common, "--data-dir", str(tmp_path / "b"), "--store-sasl", "ops:wrong"]
     ended = cluster.command(*refused)
     assert ended.returncode == 1
-    assert "rejected the credential" in ended.stderr
+    assert "refuses the credential" in ended.stderr
     unusable = cluster.command(*common, "--data-dir", str(tmp_path / "c"), store_tls_ca=str(cluster.folder / "users"))
     assert unusable.returncode == 1
     assert "Traceback" not in unusable.stderr
