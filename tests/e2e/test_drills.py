@@ -192,7 +192,7 @@ def test_drill_of_a_sick_cluster_is_refused(up: LocalUp) -> None:
     done = run_rk("drill", "server-crash", "--data-dir", str(up.data_dir), timeout_s=180.0)
     ask(up.data_dir, ControlRequest("start", "master-2"))
     assert done.returncode == 1
-    assert "master-2 does not run" in done.stderr
+    assert "master-2 is not running" in done.stderr
     assert "killed" not in done.stdout
 
 
