@@ -128,7 +128,7 @@ def test_taken_port_is_one_clear_error_and_nothing_starts(tmp_path: Path) -> Non
         done = run_rk("up", "--data-dir", str(tmp_path / "rk-data"), "--base-port", str(base))
     assert done.returncode == 1
     assert f"port {base + 31} is in use" in done.stderr
-    assert "RPC port of master-1" in done.stderr
+    assert "master-1 needs it as its RPC port" in done.stderr
     assert "--base-port" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "rk-data" / "logs").exists()
