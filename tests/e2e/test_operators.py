@@ -105,8 +105,8 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
     """Unknown and ambiguous regions, a store that is not there."""
     table = sorted(cluster.owners())[0].rpartition(".")[0]
     for words, status, text in (
-        (("why", "nothing"), 4, "no region 'nothing'"),
-        (("why", table[:-1]), 1, "fits 6 regions"),
+        (("why", "nothing"), 4, "no region and no table 'nothing'"),
+        (("why", table[:-1]), 1, "matches 6 regions"),
         (("why", "nosuch:key"), 4, "no table 'nosuch'"),
         (("history", "nothing"), 4, "no region, table or server 'nothing'"),
         (("history", "--since", "soon"), 2, "is not a duration"),
