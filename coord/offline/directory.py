@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from coord.env import DiskFile
 from coord.env_os import OsDisk, OsFile
@@ -37,19 +37,13 @@ class ReadOnlyDisk(OsDisk):
         return OsFile(os.open(self.where(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
 
 
-class StoppedDirectory:
-    """One data directory, locked so that no node starts on it meanwhile. Close it after use."""
+class LockedDirectory:
+    """The data directory of a stopped daemon, locked so that no daemon starts on it meanwhile. Close it after use."""
 
-    def __init__(self, path: Path) -> None:
-        """Raise ConfigError if this is not a node's directory, ForeignDirectory if a node is running on it."""
+    def __init__(self, path: Path, daemon: str) -> None:
+        """Lock `path`. Raise ForeignDirectory if `daemon`, such as "node", is running on it."""
         self.path = path
-        self._lock = -1
-        if not (path / WAL_FOLDER).is_dir() and not (path / SNAPSHOT_FOLDER).is_dir():
-            raise ConfigError(
-                f"{path} is not the data directory of a store node (no {WAL_FOLDER}, no {SNAPSHOT_FOLDER})"
-            )
-        self._take_lock()
-        self.disk = ReadOnlyDisk(path)
+        self._lock = self._take_lock(daemon)
 
     def close(self) -> None:
         """Release the lock."""
@@ -57,13 +51,42 @@ class StoppedDirectory:
             os.close(self._lock)
             self._lock = -1
 
-    def __enter__(self) -> StoppedDirectory:
+    def __enter__(self) -> Self:
         """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
         """Release the lock."""
         self.close()
+
+    def _take_lock(self, daemon: str) -> int:
+        """Take a shared lock; return its descriptor. Without a lock file, as in a copy, no daemon runs: return -1."""
+        try:
+            fd = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return -1
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            raise ForeignDirectory(
+                f"{self.path} is in use by a running {daemon} (process {owner or 'unknown'})"
+            ) from error
+        return fd
+
+
+class StoppedDirectory(LockedDirectory):
+    """The data directory of a stopped store node."""
+
+    def __init__(self, path: Path) -> None:
+        """Raise ConfigError if this is not a node's directory, ForeignDirectory if a node is running on it."""
+        if not (path / WAL_FOLDER).is_dir() and not (path / SNAPSHOT_FOLDER).is_dir():
+            raise ConfigError(
+                f"{path} is not the data directory of a store node (no {WAL_FOLDER}, no {SNAPSHOT_FOLDER})"
+            )
+        super().__init__(path, "node")
+        self.disk = ReadOnlyDisk(path)
 
     def meta(self) -> dict[str, Any]:
         """Return META: node and cluster of the directory; empty without the file. Raise CorruptRecord."""
@@ -91,20 +114,6 @@ class StoppedDirectory:
 
     def _names(self, folder: str) -> list[str]:
         return self.disk.names(folder) if (self.path / folder).is_dir() else []
-
-    def _take_lock(self) -> None:
-        """Take a shared lock. A copy of a directory may have no lock file; then no node uses it."""
-        try:
-            fd = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(fd)
-            raise ForeignDirectory(f"{self.path} is in use by a running node (process {owner or 'unknown'})") from error
-        self._lock = fd
 
 
 class LogFiles:

@@ -197,7 +197,7 @@ class TableOperations:
 
     async def _sites(self, request: ddl.CreateTable, kind: str) -> list[Server]:
         """Return the servers on which a new table's tablets may lie. Raise RpcError if the table cannot be created."""
-        registered, sites = tablet_sites(request.group, kind, self._active_master.world)
+        registered, sites = tablet_hosts(request.group, kind, self._active_master.world)
         objection = objection_to_tablets(
             sites,
             replicas=request.replication,
@@ -449,7 +449,7 @@ def storage_of(request: ddl.CreateTable, kind: str) -> Storage:
     return storage
 
 
-def tablet_sites(group: str, kind: str, world: ClusterState) -> tuple[int, list[Server]]:
+def tablet_hosts(group: str, kind: str, world: ClusterState) -> tuple[int, list[Server]]:
     """Return how many live servers could take a region of the table, and those of them that take tablets."""
     servers = [
         one

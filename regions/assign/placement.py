@@ -16,21 +16,13 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from regions.cluster.entities import Replica, Server
-from regions.records.kinds import KV, can_open
+from regions.records.kinds import KV, can_open, may_host
 from regions.records.model import BarRecord
+from regions.replication.siting import Site
 
 
-class Candidate(Protocol):
+class Candidate(Site, Protocol):
     """The attributes of a server that the choice uses."""
-
-    @property
-    def uuid(self) -> str: ...
-
-    @property
-    def rack(self) -> str: ...
-
-    @property
-    def weight(self) -> float: ...
 
     @property
     def group(self) -> str: ...
@@ -40,10 +32,6 @@ class Candidate(Protocol):
 
     @property
     def draining(self) -> bool: ...
-
-    #: Number of replicas that the server has or is getting.
-    @property
-    def load(self) -> int: ...
 
 
 def is_eligible(
@@ -57,10 +45,8 @@ def is_eligible(
 ) -> bool:
     """Return True if `server` may take a replica."""
     return (
-        server.weight > 0
+        may_host(server.weight, server.group, server.kind, group=group, kind=kind)
         and (include_draining or not server.draining)
-        and server.group == group
-        and can_open(server.kind, kind)
         and server.uuid not in exclude
         and server.uuid not in peers
     )

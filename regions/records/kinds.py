@@ -65,6 +65,11 @@ def can_open(server_kind: str, table_kind: str) -> bool:
     return kind_name(server_kind) == kind_name(table_kind) and _version(server_kind) >= _version(table_kind)
 
 
+def may_host(weight: float, server_group: str, server_kind: str, *, group: str, kind: str) -> bool:
+    """Return True if a server with these properties may have regions of a table of `group` and `kind`."""
+    return weight > 0 and server_group == group and can_open(server_kind, kind)
+
+
 def resolve(wanted: str, offered: Iterable[str]) -> str:
     """Return the kind of a new table; `offered` are the kinds of the live servers that the table may be opened on.
 

@@ -37,14 +37,14 @@ class MemberOrders:
         self._next_batch = 1
 
     def open(self, work: MemberWork, server: Incarnation | None, next_ms: int) -> None:
-        """Have the server asked to open the member."""
+        """Queue an OPEN order for the member's server."""
         assert server is not None, f"{work.key} names no server"
         order = work.order
         if order is None or order.server != server or order.closing is not None:
             work.order = MemberOrder(server, next_ms)
 
     def close(self, tablet: Tablet, number: int, server: Incarnation, wanted: TabletClosing, now_ms: int) -> None:
-        """Have the server asked to close a replica that it reports."""
+        """Queue a CLOSE order for a server that reports the replica."""
         work = tablet.member(number)
         order = work.order
         if work.transition is not None or work.is_writing:

@@ -12,12 +12,12 @@ from typing import Protocol
 
 import msgspec
 
-from regions.records.kinds import can_open
+from regions.records.kinds import may_host
 from regions.records.model import ServerRecord, TableRecord
 
 
 class Site(Protocol):
-    """What the choice looks at in a server that may take a replica."""
+    """The attributes of a server that the choice of servers for replicas uses."""
 
     @property
     def uuid(self) -> str: ...
@@ -28,13 +28,13 @@ class Site(Protocol):
     @property
     def weight(self) -> float: ...
 
-    #: Replicas that the server has or is about to have.
+    #: Number of replicas that the server has or is getting.
     @property
     def load(self) -> int: ...
 
 
 class TabletSite(msgspec.Struct, frozen=True):
-    """A server as the choice of members sees it."""
+    """A registered server with its load, for the choice of members."""
 
     uuid: str
     rack: str
@@ -50,9 +50,7 @@ def tablet_sites(
         TabletSite(one.uuid, one.rack, one.weight, loads.get(one.uuid, 0))
         for one in servers
         if one.tablets
-        and one.weight > 0
-        and one.group == table.group
-        and can_open(one.kind, table.kind)
+        and may_host(one.weight, one.group, one.kind, group=table.group, kind=table.kind)
         and not one.leaving
         and one.uuid not in draining
     ]

@@ -14,7 +14,7 @@ import msgspec
 
 from coord.raft.membership import Configuration, decode_configuration
 from regionserver.tablets.disk.layout import is_tablet
-from regionserver.tablets.disk.sealed import DamagedFile, seal, unseal
+from regionserver.tablets.disk.sealed import SealedFile
 
 MAGIC: Final = b"RKCM"
 FORMAT: Final = 1
@@ -51,13 +51,12 @@ class ConsensusMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return decode_configuration(self.configuration)
 
 
-_encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(ConsensusMeta)
+_FILE: Final = SealedFile(MAGIC, FORMAT, ConsensusMeta)
 
 
 def encode_meta(meta: ConsensusMeta) -> bytes:
     """Return the content of the file."""
-    return seal(MAGIC, FORMAT, _encoder.encode(meta))
+    return _FILE.encode(meta)
 
 
 def decode_meta(content: bytes, tablet: str, path: str) -> ConsensusMeta:
@@ -67,14 +66,7 @@ def decode_meta(content: bytes, tablet: str, path: str) -> ConsensusMeta:
         DamagedFile: The content is not what was written, or belongs to another tablet.
         NewerFormat: A newer build has written it.
     """
-    body = unseal(content, MAGIC, FORMAT, path)
-    try:
-        meta = _decoder.decode(body)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise DamagedFile(path, f"its checksum is right and its content is not ({error})") from error
-    if meta.tablet != tablet:
-        raise DamagedFile(path, f"it is of tablet {meta.tablet}")
-    return meta
+    return _FILE.decode(content, tablet, path)
 
 
 def with_promise(meta: ConsensusMeta, term: int, vote: int) -> ConsensusMeta:

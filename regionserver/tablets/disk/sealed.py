@@ -10,8 +10,9 @@ and a file whose checksum is wrong is damaged, whatever its format field says.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
+import msgspec
 from crc32c import crc32c
 
 from coord.errors import ConfigError, StorageError
@@ -79,3 +80,43 @@ def unseal(content: bytes, magic: bytes, known: int, path: str) -> bytes:
     if file_format < 1:
         raise DamagedFile(path, "it has format 0, which no build writes")
     return body
+
+
+class OfTablet(Protocol):
+    """The content of a file that belongs to one tablet."""
+
+    @property
+    def tablet(self) -> str: ...
+
+
+T = TypeVar("T", bound=OfTablet)
+
+
+class SealedFile(Generic[T]):
+    """One kind of file: the JSON of a record that names its tablet, in the envelope."""
+
+    def __init__(self, magic: bytes, file_format: int, record: type[T]) -> None:
+        self._magic = magic
+        self._format = file_format
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(record)
+
+    def encode(self, record: T) -> bytes:
+        """Return the content of the file."""
+        return seal(self._magic, self._format, self._encoder.encode(record))
+
+    def decode(self, content: bytes, tablet: str, path: str) -> T:
+        """Return the record of `tablet`.
+
+        Raises:
+            DamagedFile: The content is not what was written, or belongs to another tablet.
+            NewerFormat: A newer build has written it.
+        """
+        body = unseal(content, self._magic, self._format, path)
+        try:
+            record = self._decoder.decode(body)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise DamagedFile(path, f"its checksum is right and its content is not ({error})") from error
+        if record.tablet != tablet:
+            raise DamagedFile(path, f"it is of tablet {record.tablet}")
+        return record

@@ -24,7 +24,7 @@ import msgspec
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.layout import GENERATION_MAX, is_tablet, quarantine_path
 from regionserver.tablets.disk.life import DataEvent, DataState, data_after
-from regionserver.tablets.disk.sealed import DamagedFile, seal, unseal
+from regionserver.tablets.disk.sealed import SealedFile
 
 MAGIC: Final = b"RKSB"
 FORMAT: Final = 1
@@ -118,13 +118,12 @@ def _objection(block: Superblock) -> str:
     return ""
 
 
-_encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(Superblock)
+_FILE: Final = SealedFile(MAGIC, FORMAT, Superblock)
 
 
 def encode_block(block: Superblock) -> bytes:
     """Return the content of the file."""
-    return seal(MAGIC, FORMAT, _encoder.encode(block))
+    return _FILE.encode(block)
 
 
 def decode_block(content: bytes, tablet: str, path: str) -> Superblock:
@@ -134,14 +133,7 @@ def decode_block(content: bytes, tablet: str, path: str) -> Superblock:
         DamagedFile: The content is not what was written, or belongs to another tablet.
         NewerFormat: A newer build has written it.
     """
-    body = unseal(content, MAGIC, FORMAT, path)
-    try:
-        block = _decoder.decode(body)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise DamagedFile(path, f"its checksum is right and its content is not ({error})") from error
-    if block.tablet != tablet:
-        raise DamagedFile(path, f"it is of tablet {block.tablet}")
-    return block
+    return _FILE.decode(content, tablet, path)
 
 
 def memory_of(block: Superblock, meta: ConsensusMeta | None) -> Memory | None:

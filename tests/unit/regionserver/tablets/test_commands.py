@@ -100,7 +100,7 @@ def test_what_just_fits(name: str) -> None:
 
 @pytest.mark.parametrize("name", BEYOND)
 def test_what_just_does_not_fit_is_refused_on_both_sides(name: str) -> None:
-    """By the leader before it proposes, and by a replica that gets such an entry nevertheless."""
+    """The leader rejects the command before it proposes; a replica rejects an entry that holds one."""
     bad, says = BEYOND[name]
     with pytest.raises(CommandError, match=says):
         encode(bad)
