@@ -112,3 +112,21 @@ class MemoryDisk:
             after.files[name] = copy
             after.durable[name] = copy
         return after
+
+
+class WriterReports:
+    """Receives and keeps what the writer of a log reports."""
+
+    def __init__(self) -> None:
+        self.persisted = 0
+        self.full: list[bool] = []
+        self.failed: list[Exception] = []
+
+    def on_persisted(self, number: int) -> None:
+        self.persisted = number
+
+    def on_full(self, is_full: bool) -> None:
+        self.full.append(is_full)
+
+    def on_failed(self, error: Exception) -> None:
+        self.failed.append(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -69,6 +70,16 @@ def first_lately(lately: int, within: int) -> Iterator[int]:
     if lately:
         yield lately
     yield from (seed for seed in range(1, within + 1) if seed != lately)
+
+
+def hunt_at_sizes(run: Callable[[int, int], object], sizes: Iterable[int], seeds: Iterable[int]) -> Found | None:
+    """Return the first seed on which `run(seed, size)` is stopped at one of the sizes; see `hunt`."""
+
+    def attempt(seed: int) -> str:
+        tries = (violation_of(partial(run, seed, size)) for size in sizes)
+        return next(filter(None, tries), "")
+
+    return hunt(attempt, seeds)
 
 
 def violation_of(run: Callable[[], object]) -> str:

@@ -137,3 +137,17 @@ class RecordingDisk(UnsyncedDisk):
 def _torn(rng: random.Random, old: bytes, new: bytes) -> bytes:
     sectors = [rng.choice((old, new))[at : at + SECTOR] for at in range(0, PAGE, SECTOR)]
     return b"".join(sectors)
+
+
+class EndedTransaction:
+    """Stands for a read transaction that pins nothing: the real one has ended."""
+
+    def __init__(self, transaction: Any) -> None:
+        self._id = transaction.id()
+        transaction.abort()
+
+    def id(self) -> int:
+        return int(self._id)
+
+    def abort(self) -> None:
+        """Do nothing."""

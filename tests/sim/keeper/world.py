@@ -456,7 +456,12 @@ class World:
         """Whether a member takes part."""
         machine = self.machines[member.uuid]
         local = machine.disk.get(region_id)
-        return machine.lives and local is not None and local.number == member.number and local.state is _RUNNING
+        return (
+            machine.lives
+            and local is not None
+            and local.number == member.number
+            and local.state is ReplicaState.RUNNING
+        )
 
     def _elect(self, region_id: str, group: Group) -> None:
         if self.calm:
@@ -499,13 +504,13 @@ class World:
             region_id, TABLE, local.number, local.state, group.term, config_id=group.config_id,
             applied_index=group.index,
         )  # fmt: skip
-        if local.state is _RUNNING and group.cut_off is not None and group.cut_off[0] == local.number:
+        if local.state is ReplicaState.RUNNING and group.cut_off is not None and group.cut_off[0] == local.number:
             _, term, config_id = group.cut_off
             leader = LeaderReport(group.configs[config_id])
             return msgspec.structs.replace(
                 report, term=term, role=TabletRole.LEADER, config_id=config_id, applied_index=0, leader=leader
             )
-        if local.state is not _RUNNING or group.leader != local.number:
+        if local.state is not ReplicaState.RUNNING or group.leader != local.number:
             return report
         health = tuple(
             MemberReport(one.number, MemberHealth.HEALTHY if self.runs(region_id, one) else MemberHealth.UNKNOWN)
@@ -596,6 +601,3 @@ class World:
         self.run_until(faults_ms + rest_ms)
         check_at_rest(self)
         return self
-
-
-_RUNNING: Final = ReplicaState.RUNNING

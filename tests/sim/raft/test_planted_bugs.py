@@ -14,7 +14,7 @@ from coord.raft import core as core_module
 from tests.sim.raft import planted
 from tests.sim.raft.faults import run_one
 from tests.sim.raft.group import Bug
-from tests.support.planted import first_lately, hunt, violation_of
+from tests.support.planted import first_lately, hunt_at_sizes
 
 #: Planted bug -> seeds within which it must be caught (about twice what it takes today).
 WITHIN: dict[type[Bug], int] = {
@@ -57,12 +57,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
     """Some invariant, or an assertion of the core itself, stops the run."""
-
-    def attempt(seed: int) -> str:
-        tries = (violation_of(partial(run_one, seed, size, bug=bug)) for size in bug.sizes)
-        return next(filter(None, tries), "")
-
-    found = hunt(attempt, first_lately(LATELY.get(bug, 0), WITHIN[bug]))
+    seeds = first_lately(LATELY.get(bug, 0), WITHIN[bug])
+    found = hunt_at_sizes(partial(run_one, bug=bug), bug.sizes, seeds)
     assert found is not None, f"{bug.__name__} not caught within {WITHIN[bug]} seeds"
 
 

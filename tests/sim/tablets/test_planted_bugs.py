@@ -11,7 +11,7 @@ from coord.raft import core as core_module
 from tests.sim.tablets import planted
 from tests.sim.tablets.faults import run_one
 from tests.sim.tablets.world import Bug
-from tests.support.planted import first_lately, hunt, violation_of
+from tests.support.planted import first_lately, hunt_at_sizes
 
 #: Planted bug -> seeds within which it must be caught (at least twice what it takes today).
 WITHIN: dict[type[Bug], int] = {
@@ -53,12 +53,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
     """Some invariant, or an assertion of the code itself, stops the run."""
-
-    def attempt(seed: int) -> str:
-        tries = (violation_of(partial(run_one, seed, size, bug=bug)) for size in bug.sizes)
-        return next(filter(None, tries), "")
-
-    found = hunt(attempt, first_lately(LATELY.get(bug, 0), WITHIN[bug]))
+    seeds = first_lately(LATELY.get(bug, 0), WITHIN[bug])
+    found = hunt_at_sizes(partial(run_one, bug=bug), bug.sizes, seeds)
     assert found is not None, f"{bug.__name__} not caught within {WITHIN[bug]} seeds"
     assert "replay: python -m tests.sim.tablets --seed" in found.violation
 

@@ -13,26 +13,8 @@ import pytest
 from coord.storage.records import WriteBatch
 from coord.storage.wal import open_wal
 from coord.storage.writer import FAST_IN_A_ROW, FAST_S, InlineWriter, ThreadWriter
-from tests.support.disks import MemoryDisk
+from tests.support.disks import MemoryDisk, WriterReports
 from tests.support.helpers import PATIENCE_S, eventually
-
-
-class Told:
-    """What a writer reported."""
-
-    def __init__(self) -> None:
-        self.persisted = 0
-        self.full: list[bool] = []
-        self.failed: list[Exception] = []
-
-    def on_persisted(self, number: int) -> None:
-        self.persisted = number
-
-    def on_full(self, is_full: bool) -> None:
-        self.full.append(is_full)
-
-    def on_failed(self, error: Exception) -> None:
-        self.failed.append(error)
 
 
 def entry(index: int) -> WriteBatch:
@@ -47,14 +29,14 @@ class Bench:
 
     def __init__(self, kind: str) -> None:
         self.disk = MemoryDisk()
-        self.told = Told()
+        self.told = WriterReports()
         wal, _ = open_wal(self.disk, "wal")
         idle = (lambda: True) if kind == "idle" else None
         self.writer = InlineWriter(wal) if kind == "inline" else ThreadWriter(wal, idle)
         self.writer.start(self.told)
         self.submitted = 0
 
-    def wait(self, is_so: Callable[[Told], object]) -> None:
+    def wait(self, is_so: Callable[[WriterReports], object]) -> None:
         """Let the writer work until what it told fulfils `is_so`."""
 
         def look() -> bool:

@@ -31,7 +31,7 @@ from coord.storage.shared.log import SharedLog, open_shared_log
 from coord.storage.shared.recovery import FOLDER, recover
 from coord.storage.wal import open_wal
 from coord.storage.writer import InlineWriter, ThreadWriter
-from tests.support.disks import MemoryDisk
+from tests.support.disks import MemoryDisk, WriterReports
 from tests.support.helpers import eventually
 from tests.unit.coord.storage.shared.model import Model, apply, found, items, shapes, some_changes
 
@@ -252,30 +252,12 @@ def test_nothing_to_write_takes_nothing() -> None:
     assert (indexes(recovered, 0), recovered.damage) == ([1], [])
 
 
-class Told:
-    """What a writer reported."""
-
-    def __init__(self) -> None:
-        self.persisted = 0
-        self.full: list[bool] = []
-        self.failed: list[Exception] = []
-
-    def on_persisted(self, number: int) -> None:
-        self.persisted = number
-
-    def on_full(self, is_full: bool) -> None:
-        self.full.append(is_full)
-
-    def on_failed(self, error: Exception) -> None:
-        self.failed.append(error)
-
-
 @pytest.mark.parametrize("call", ["write", "create"])
 def test_a_full_disk_is_got_over(call: str) -> None:
     """While a record is written and while a segment is begun; nothing is lost, doubled, or taken for damage."""
     disk = MemoryDisk()
     log = opened(disk, 2, segment_bytes=500)
-    writer, told = InlineWriter(log), Told()
+    writer, told = InlineWriter(log), WriterReports()
     writer.start(told)
     done = 0
     for index in range(1, 30):
@@ -299,7 +281,7 @@ def test_a_failed_sync_is_final(call: str) -> None:
     """There is no second sync, and nothing is reported durable any more."""
     disk = MemoryDisk()
     log = opened(disk, 1, segment_bytes=500)
-    writer, told = InlineWriter(log), Told()
+    writer, told = InlineWriter(log), WriterReports()
     writer.start(told)
     disk.failures[call] = errno.EIO
     for index in range(1, 30):
@@ -410,7 +392,7 @@ def test_the_writers_thread_writes_and_prunes() -> None:
     """The store's writer takes this log as it is: turns that wait share a record, pruning follows the floors."""
     disk = MemoryDisk()
     log = opened(disk, 2, segment_bytes=600)
-    writer, told = ThreadWriter(log), Told()
+    writer, told = ThreadWriter(log), WriterReports()
     writer.start(told)
     number = 0
     for index in range(1, 31):

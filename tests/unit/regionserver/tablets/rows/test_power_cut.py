@@ -21,7 +21,7 @@ from regionserver.tablets.rows.environment import RowsDisk
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.steady import SteadyPoint
 from regionserver.tablets.rows.tablet_rows import TabletRows
-from tests.support.power_cut import Cut, RecordingDisk
+from tests.support.power_cut import Cut, EndedTransaction, RecordingDisk
 from tests.support.tablet_model import Log
 
 CUTS: Final = int(os.environ.get("RK_CUTS", "100"))
@@ -199,27 +199,11 @@ def test_every_power_cut_leaves_a_steady_point_and_the_tablet_writes_on(tmp_path
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 
-class _Unpinned:
-    """A read transaction that ended at once."""
-
-    def __init__(self, transaction: int) -> None:
-        self._transaction = transaction
-
-    def id(self) -> int:
-        return self._transaction
-
-    def abort(self) -> None:
-        pass
-
-
 class WithoutThePin(TabletRows):
     """Steady point without the pin."""
 
     def _begin_pin(self) -> Any:
-        pin = super()._begin_pin()
-        unpinned = _Unpinned(pin.id())
-        pin.abort()
-        return unpinned
+        return EndedTransaction(super()._begin_pin())
 
 
 class NoPointAfterDeath(TabletRows):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import faulthandler
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from regionserver.tablets.rows import environment, self_test
 from regionserver.tablets.rows.self_test import SelfTestFailed
 from regionserver.tablets.rows.tablet_rows import TabletRows
+from tests.support.power_cut import EndedTransaction
 
 
 def test_this_lmdb_passes_and_nothing_stays_behind(tmp_path: Path) -> None:
@@ -21,24 +21,7 @@ def test_this_lmdb_passes_and_nothing_stays_behind(tmp_path: Path) -> None:
 
 def test_a_library_that_does_not_keep_pinned_pages_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = TabletRows._begin_pin
-
-    class Ended:
-        def __init__(self, transaction: int) -> None:
-            self._transaction = transaction
-
-        def id(self) -> int:
-            return self._transaction
-
-        def abort(self) -> None:
-            pass
-
-    def begin_and_end(rows: TabletRows) -> Any:
-        pin = begin(rows)
-        ended = Ended(pin.id())
-        pin.abort()
-        return ended
-
-    monkeypatch.setattr(TabletRows, "_begin_pin", begin_and_end)
+    monkeypatch.setattr(TabletRows, "_begin_pin", lambda rows: EndedTransaction(begin(rows)))
     pid = os.fork()  # damaged pages may end the process
     if pid == 0:
         code = 1
