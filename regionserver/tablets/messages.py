@@ -1,0 +1,252 @@
+"""Requests of clients to a tablet, their replies, and their limits.
+
+A client sends a request to the server that leads the tablet, as far as the client knows. The leader carries the request
+out. Every other server replies LeaderElsewhere, with the leader that it knows. The envelope of a request names the
+cluster (`coord.rpc.wire.Request`), and a server rejects requests for another cluster with WRONG_CLUSTER.
+
+Keys are placed keys (`regions.records.partitioning`), as in the requests for shared regions.
+
+A write that has no answer is sent again, perhaps to another server, as the same TabletWrite: the tablet carries out one
+copy (`regionserver.tablets.writers`). `time_ms` of each reply is the server's present time, and not below the tablet's
+clock. A writer takes `began_ms` of its next write from it.
+
+Rejections are RpcErrors:
+
+    busy              nothing was done: too much waits, or leadership is being handed over; ask again after a pause
+    outcome_unknown   leadership ended before the write was applied: send the same write again
+    no_replica        nothing was done: the server has no replica of the tablet; ask another member
+    replica_failed    the replica does not run. A write that waited there may have been done: ask another member
+    too_stale         the replica does not hold the entry that the read names: ask the leader
+    wrong_region      nothing was done: a key is outside of the tablet's range
+    bad_request       nothing was done, and never will be
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import msgspec
+
+from coord.rpc.wire import Code, RpcError
+from regions.messages.codes import TOO_STALE
+from regions.records.partitioning import is_placed
+from regionserver.kv.messages import KEYS_MAX, PAGE_ROWS_MAX, WRONG_REGION, KvRow, check_key
+from regionserver.tablets.commands import CommandError, KvCommand, Operation, WriteOutcome, check
+
+#: Tablets of one WhoLeads: a client with a whole table of 10,000 tablets on three servers asks a few times.
+WHO_LEADS_MAX: Final = 1000
+#: Longest id of a tablet; ids that the master gives have 20 to 40 characters.
+TABLET_BYTES_MAX: Final = 128
+
+#: Leadership ended before the entry was applied. The write may be carried out, now or later: send the same write again.
+OUTCOME_UNKNOWN: Final = "outcome_unknown"
+#: The server has no replica of the tablet; nothing was done.
+NO_REPLICA: Final = "no_replica"
+#: The replica does not run. A write that waited there may have been done.
+REPLICA_FAILED: Final = "replica_failed"
+
+
+class TabletRead(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Read the values of some keys in one snapshot. Reply: TabletValues or LeaderElsewhere.
+
+    `at_least` 0: the leader answers with the latest rows. Otherwise any member answers whose rows hold the entry with
+    this index.
+    """
+
+    tablet: str
+    keys: list[str]
+    at_least: int = 0
+
+
+class TabletScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Read one page of `[start, end)` in the order of the keys; "" means no bound.
+
+    `at_least`: as in TabletRead. Reply: TabletPage or LeaderElsewhere.
+    """
+
+    tablet: str
+    start: str = ""
+    end: str = ""
+    rows_max: int = PAGE_ROWS_MAX
+    at_least: int = 0
+
+
+class TabletWrite(msgspec.Struct, frozen=True, tag=True):
+    """Carry out the operations in one step, once, however often the write arrives.
+
+    Reply: TabletWritten or LeaderElsewhere. Fields and limits are those of `regionserver.tablets.commands.KvCommand`.
+    """
+
+    tablet: str
+    writer: str
+    number: int
+    done_below: int
+    began_ms: int
+    operations: list[Operation]
+
+    def command(self, time_ms: int) -> KvCommand:
+        """Return the command that the leader proposes at `time_ms`."""
+        return KvCommand(self.writer, self.number, self.done_below, self.began_ms, time_ms, self.operations)
+
+
+class WhoLeads(msgspec.Struct, frozen=True, tag=True):
+    """Name the leaders of some tablets, as far as this server knows them, at once. Reply: Leaders."""
+
+    tablets: list[str]
+
+
+class TabletLeader(msgspec.Struct, frozen=True, array_like=True):
+    """The member that leads a tablet: its number and server, and the address for requests (port 0: unknown)."""
+
+    number: int
+    server: str
+    host: str = ""
+    port: int = 0
+
+
+class KnownLeader(msgspec.Struct, frozen=True, array_like=True):
+    """What one server knows of a tablet: the term (0: the server has no replica that runs) and the leader in it."""
+
+    tablet: str
+    term: int = 0
+    leader: TabletLeader | None = None
+
+
+class LeaderElsewhere(msgspec.Struct, frozen=True, tag=True):
+    """Nothing was done: this server does not lead the tablet."""
+
+    view: KnownLeader
+    time_ms: int
+
+
+class Leaders(msgspec.Struct, frozen=True, tag=True):
+    """The views of this server, in the order of the tablets of the request."""
+
+    views: list[KnownLeader]
+    time_ms: int
+
+
+class TabletValues(msgspec.Struct, frozen=True, tag=True):
+    """Values in the order of the keys, None for missing keys; fewer values than keys if they exceed a page.
+
+    The rows hold every entry up to `index`.
+    """
+
+    values: list[bytes | None]
+    index: int
+    time_ms: int
+
+
+class TabletPage(msgspec.Struct, frozen=True, tag=True):
+    """One page of a scan. The next page begins at `next_key`; "" after the last page of the tablet or range."""
+
+    rows: list[KvRow]
+    next_key: str
+    index: int
+    time_ms: int
+
+
+class TabletWritten(msgspec.Struct, frozen=True, tag=True):
+    """What became of a write (`regionserver.tablets.commands.WriteOutcome`); durable and applied."""
+
+    outcome: WriteOutcome
+    time_ms: int
+
+
+TabletRequest = TabletRead | TabletScan | TabletWrite | WhoLeads
+TabletReply = TabletValues | TabletPage | TabletWritten | LeaderElsewhere | Leaders
+
+
+class KeyRange(Protocol):
+    """Range and hash buckets of a tablet, as a superblock or the region's record has them."""
+
+    @property
+    def start_key(self) -> str: ...
+    @property
+    def end_key(self) -> str: ...
+    @property
+    def hash_buckets(self) -> int: ...
+
+
+def check_tablets(tablets: list[str]) -> None:
+    """Check the tablets that a request names. Raise RpcError(BAD_REQUEST)."""
+    if not 1 <= len(tablets) <= WHO_LEADS_MAX:
+        raise RpcError(Code.BAD_REQUEST, f"a request names 1 to {WHO_LEADS_MAX} tablets, not {len(tablets)}")
+    for tablet in tablets:
+        if not 1 <= len(tablet) <= TABLET_BYTES_MAX:
+            raise RpcError(Code.BAD_REQUEST, f"{tablet[:40]!r} cannot be the id of a tablet")
+
+
+def check_request(request: TabletRead | TabletScan | TabletWrite, tablet: KeyRange) -> None:
+    """Check `request` against the limits and the tablet's range. Raise RpcError: nothing was done.
+
+    A write's `began_ms` is compared with the leader's time when the write is encoded (`commands.encode`).
+    """
+    if isinstance(request, TabletScan):
+        _check_scan(request)
+    elif isinstance(request, TabletRead):
+        if not 1 <= len(request.keys) <= KEYS_MAX:
+            raise RpcError(Code.BAD_REQUEST, f"a read names 1 to {KEYS_MAX} keys, not {len(request.keys)}")
+        _check_index(request.at_least)
+        _check_keys(request.tablet, request.keys, tablet)
+    else:
+        try:
+            check(request.command(request.began_ms))
+        except CommandError as error:
+            raise RpcError(Code.BAD_REQUEST, str(error)) from error
+        _check_keys(request.tablet, (one.key for one in request.operations), tablet)
+
+
+def _check_scan(request: TabletScan) -> None:
+    if not 1 <= request.rows_max <= PAGE_ROWS_MAX:
+        raise RpcError(Code.BAD_REQUEST, f"a page has 1 to {PAGE_ROWS_MAX} rows, not {request.rows_max}")
+    for bound in filter(None, (request.start, request.end)):
+        check_key(bound)
+    _check_index(request.at_least)
+
+
+def _check_index(index: int) -> None:
+    if index < 0:
+        raise RpcError(Code.BAD_REQUEST, f"a read names an entry by its index, not by {index}")
+
+
+def _check_keys(name: str, keys: Iterable[str], tablet: KeyRange) -> None:
+    """Raise RpcError for a key that the tablet cannot hold."""
+    start, end, buckets = tablet.start_key, tablet.end_key, tablet.hash_buckets
+    for key in keys:
+        check_key(key)
+        if key < start or (end and key >= end):
+            raise RpcError(WRONG_REGION, f"key {key[:40]!r} is not in tablet {name}")
+        if not is_placed(key, buckets):
+            raise RpcError(
+                Code.BAD_REQUEST,
+                f"key {key[:40]!r} does not begin with its bucket: its table has {buckets} hash buckets",
+            )
+
+
+__all__ = [
+    "NO_REPLICA",
+    "OUTCOME_UNKNOWN",
+    "REPLICA_FAILED",
+    "TABLET_BYTES_MAX",
+    "TOO_STALE",
+    "WHO_LEADS_MAX",
+    "WRONG_REGION",
+    "KeyRange",
+    "KnownLeader",
+    "LeaderElsewhere",
+    "Leaders",
+    "TabletLeader",
+    "TabletPage",
+    "TabletRead",
+    "TabletReply",
+    "TabletRequest",
+    "TabletScan",
+    "TabletValues",
+    "TabletWrite",
+    "TabletWritten",
+    "WhoLeads",
+    "check_request",
+    "check_tablets",
+]
