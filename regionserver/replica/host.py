@@ -11,13 +11,10 @@ batch runs it rarely when there are many regions.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from msgspec.structs import replace
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -36,7 +33,7 @@ from regions.messages import (
 )
 from regions.records import znodes
 from regions.records.kinds import KV, can_open
-from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord, WorkOrigin
+from regions.records.model import Incarnation, RegionRecord, ReplicaLocation, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout
 from regionserver.metrics import Metrics
 from regionserver.opener import Opening, OwnerHeld, RegionOpener
@@ -53,6 +50,7 @@ from regionserver.replica.effects import (
     WriteStep,
 )
 from regionserver.replica.machine import Replicas
+from regionserver.replica.order_batch import OrderBatch, causes_of
 from regionserver.replica.states import Phase
 from regionserver.replica.step_writer import StepWriter, Store
 from regionserver.replica.step_writer import TimerReactor as TimerReactor
@@ -71,55 +69,10 @@ PREPARE_MAX: Final = 512
 #: Pause before a read is repeated after the connection broke.
 READ_AGAIN_S: Final = 0.1
 FAILURES_SHOWN_MS: Final = 10 * 60 * 1000
-#: Upper limit of the time until a command is answered, whatever the command requests.
-ANSWER_WITHIN_MS_MAX: Final = 60_000
 
 
 class HostReactor(TimerReactor, ThreadReactor):
     """The part of a reactor that Host uses: timers, and calls from threads."""
-
-
-class _Batch:
-    """The orders of one command. The reply is sent when the last order is finished, or when its time is up."""
-
-    def __init__(self, keys: list[tuple[str, int]], causes: list[str], results: list[OrderResult | None]) -> None:
-        self.keys = keys
-        #: Cause id of each order.
-        self.causes = causes
-        self.results = results
-        self.missing = sum(result is None for result in results)
-        self.answer: Deferred[OrderResults] = Deferred()
-        self.timer: IDelayedCall | None = None
-
-    def finished(self, at: int, result: OrderResult) -> None:
-        """Set the result of one order."""
-        assert result.outcome is not OrderOutcome.STARTED, f"{result} is not a final result"
-        if self.results[at] is None:
-            self.results[at] = result
-            self.missing -= 1
-            if self.missing == 0:
-                self.reply()
-
-    def reply(self) -> None:
-        """Reply with the results so far; unfinished orders are STARTED."""
-        if self.timer is not None and self.timer.active():
-            self.timer.cancel()
-        if not self.answer.called:
-            found = [one or _started(*key) for key, one in zip(self.keys, self.results, strict=True)]
-            pairs = zip(found, self.causes, strict=True)
-            self.answer.callback(OrderResults([replace(one, cause_id=cause_id) for one, cause_id in pairs]))
-
-
-def _causes_of(what: str, origins: Iterable[WorkOrigin | None]) -> list[str]:
-    """Return the cause id of each order; log the number of orders of each cause."""
-    causes = ["" if one is None else one.cause_id for one in origins]
-    for cause_id, number in Counter(causes).items():
-        log.info("ordered to {what} {number} regions, cause {cause}", what=what, number=number, cause=cause_id or "-")
-    return causes
-
-
-def _started(region_id: str, replica: int) -> OrderResult:
-    return OrderResult(region_id, replica, OrderOutcome.STARTED)
 
 
 class Host:
@@ -147,7 +100,7 @@ class Host:
         self._workers = workers(reactor, threads, self._drain, self._fatal)
         self._store: Store | None = None
         self._steps: StepWriter | None = None
-        self._batches: dict[int, list[tuple[_Batch, int]]] = {}
+        self._batches: dict[int, list[tuple[OrderBatch, int]]] = {}
         self._unprepared: list[OpenRegion] = []
         self._is_preparing = False
         self._emptied: Deferred[None] | None = None
@@ -215,7 +168,7 @@ class Host:
         self._metrics.orders.labels("open").inc(len(orders))
         keys = [(order.transition.region_id, order.transition.replica) for order in orders]
         taken = [self._of_another_kind(order) or self.replicas.order_open(order, epoch, now_ms) for order in orders]
-        causes = _causes_of("open", (order.transition.origin for order in orders))
+        causes = causes_of("open", (order.transition.origin for order in orders))
         return self._answer(keys, causes, taken, answer_within_ms)
 
     def _of_another_kind(self, order: OpenOrder) -> OrderResult | None:
@@ -235,7 +188,7 @@ class Host:
         self._metrics.orders.labels("close").inc(len(orders))
         keys = [(order.region_id, order.replica) for order in orders]
         taken = [self.replicas.order_close(order, epoch, now_ms) for order in orders]
-        causes = _causes_of("close", (order.origin for order in orders))
+        causes = causes_of("close", (order.origin for order in orders))
         return self._answer(keys, causes, taken, answer_within_ms)
 
     def alter_regions(self, orders: list[AlterOrder]) -> AlterResults:
@@ -283,15 +236,11 @@ class Host:
     def _answer(
         self, keys: list[tuple[str, int]], causes: list[str], taken: list[OrderResult | int], answer_within_ms: int
     ) -> Deferred[OrderResults]:
-        batch = _Batch(keys, causes, [None if isinstance(one, int) else one for one in taken])
+        batch = OrderBatch(keys, causes, [None if isinstance(one, int) else one for one in taken])
         for at, ticket in enumerate(taken):
             if isinstance(ticket, int):
                 self._batches.setdefault(ticket, []).append((batch, at))
-        if batch.missing == 0 or answer_within_ms <= 0:
-            batch.reply()
-        else:
-            within_s = min(answer_within_ms, ANSWER_WITHIN_MS_MAX) / 1000
-            batch.timer = self._reactor.callLater(within_s, batch.reply)
+        batch.begin(self._reactor, answer_within_ms)
         self._drain()
         return batch.answer
 
