@@ -7,8 +7,10 @@ unhealthy. A thread of its own probes the shared directory, because a hanging vo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from twisted.internet.task import LoopingCall
 
 #: A server is unhealthy that has not served for this long, or for twice its session timeout if that is longer.
 UNSERVING_S: Final = 5.0
@@ -91,3 +93,59 @@ class ServerHealth:
             found.append(f"the regions of a lost session have been closing for {closing_s:.0f} s")
         problem = self._shared.problem()
         return [*found, problem] if problem else found
+
+
+class HealthFacts(NamedTuple):
+    """What the health of a server depends on, now."""
+
+    is_serving: bool
+    #: The server is stopping: that it serves no longer is no fault.
+    is_leaving: bool
+    #: Why the server does not serve, if it does not.
+    why_unserving: str
+    #: When it began to close the regions of a lost session; None: it closes none.
+    closing_since_s: float | None
+
+
+class HealthWatch:
+    """Looks at the server regularly, and answers `/health`."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        now_s: Callable[[], float],
+        session_timeout_ms: int,
+        check: Callable[[], None],
+        facts: Callable[[], HealthFacts],
+    ) -> None:
+        """`check` raises an exception if the shared directory cannot be used."""
+        self._now_s = now_s
+        self._health_facts = facts
+        self._probe = SharedDirectoryProbe(check, now_s)
+        self._health = ServerHealth(now_s, session_timeout_ms, self._probe)
+        self._noting = LoopingCall(self._note)
+        self._noting.clock = reactor
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._probe.start()
+        self._noting.start(PROBE_EVERY_S)
+
+    def stop(self) -> None:
+        """End it."""
+        self._probe.stop()
+        if self._noting.running:
+            self._noting.stop()
+
+    def report(self) -> tuple[bool, Mapping[str, object]]:
+        """Return whether the server is healthy, and the reasons if it is not."""
+        facts = self._note()
+        since_s = facts.closing_since_s
+        closing_s = 0.0 if since_s is None else self._now_s() - since_s
+        reasons = self._health.reasons(facts.why_unserving, closing_s)
+        return not reasons, {"reasons": reasons, "closing_for_s": round(closing_s, 1)}
+
+    def _note(self) -> HealthFacts:
+        facts = self._health_facts()
+        self._health.note(facts.is_serving or facts.is_leaving)
+        return facts

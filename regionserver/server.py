@@ -52,17 +52,17 @@ from regions.messages import (
     ServerStatus,
 )
 from regions.messages.cluster_check import check_cluster
-from regions.messages.heartbeat import ReplicaReport, ServerFigures
+from regions.messages.heartbeat import ReplicaReport
 from regions.records.formats import KNOWN
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
-from regionserver.health import PROBE_EVERY_S, ServerHealth, SharedDirectoryProbe
+from regionserver.figures import figures, hosted_with_load, report_with_load
+from regionserver.health import HealthFacts, HealthWatch
 from regionserver.metrics import Metrics
 from regionserver.opener import RegionOpener, kind_of
 from regionserver.replica.effects import Key
 from regionserver.replica.host import Host
-from regionserver.replica.states import Phase
 from regionserver.request_gate import Serving
 from regionserver.session.drain import drain
 from regionserver.session.epochs import Epochs
@@ -86,9 +86,6 @@ CLOSE_WITHIN_S: Final = 10.0
 
 #: Requests that only the latest master may send, and only to this incarnation.
 Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable
-
-_OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
-_CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, Phase.DROPPING)
 
 
 def boot_time_s() -> float:
@@ -159,11 +156,8 @@ class RegionServer:
         self._metrics.refresh = self.status
         self._began_s = self._boot_s()
         self._closing_since_s: float | None = None
-        shared = opener.shared
-        self._shared_probe = SharedDirectoryProbe((lambda: None) if shared is None else shared.check, self._boot_s)
-        self._health_of = ServerHealth(self._boot_s, settings.session_timeout_ms, self._shared_probe)
-        self._noting = LoopingCall(self._note_health)
-        self._noting.clock = reactor
+        check = (lambda: None) if opener.shared is None else opener.shared.check
+        self._health = HealthWatch(reactor, self._boot_s, settings.session_timeout_ms, check, self._health_facts)
         self._is_leaving = False
         self._is_stopping = False
         self._living: Deferred[None] | None = None
@@ -201,13 +195,12 @@ class RegionServer:
         admin_port = 0
         if settings.admin_host is not None:
             admin = AdminHttp(
-                registry=self._metrics.registry, health=self._health, ready=self._ready, status=self.status
+                registry=self._metrics.registry, health=self._health.report, ready=self._ready, status=self.status
             )
             self._admin_port, admin_port = self._listen(
                 admin, "admin address", settings.admin_host, settings.admin_port
             )
-            self._shared_probe.start()
-            self._noting.start(PROBE_EVERY_S)
+            self._health.start()
         self._record = ServerRecord(
             uuid=self._instance.uuid,
             host=settings.host,
@@ -259,9 +252,7 @@ class RegionServer:
         if client is not None:
             await client.close()
         await self._rpc.stop()
-        self._shared_probe.stop()
-        if self._noting.running:
-            self._noting.stop()
+        self._health.stop()
         if self._admin_port is not None:
             stopped = self._admin_port.stopListening()
             if stopped is not None:
@@ -425,13 +416,7 @@ class RegionServer:
         if request.recipient not in ("", self._record.uuid):
             raise RpcError(WRONG_SERVER, f"this server is {self._record.uuid}")
         if isinstance(request, ListOpen):
-            rates = self._serving.rates()
-            hosted = [
-                msgspec.structs.replace(one, load=round(rates[one.region_id, one.replica], 2))
-                if (one.region_id, one.replica) in rates
-                else one
-                for one in self._host.hosted(request.limit)
-            ]
+            hosted = hosted_with_load(self._host.hosted(request.limit), self._serving.rates())
             shared = self._opener.shared
             directory = "" if shared is None else shared.directory_id
             return OpenList(self._record.uuid, self._record.start_code, hosted, directory)
@@ -497,21 +482,13 @@ class RegionServer:
         rates = self._serving.rates()
 
         def describe(key: Key) -> ReplicaReport | None:
-            found = self._host.replicas.report(key)
-            if found is None or key not in rates:
-                return found
-            return msgspec.structs.replace(found, load=round(rates[key], 2))
+            return report_with_load(self._host.replicas.report(key), rates)
 
         return HeartbeatState(
             self._instance.cluster_id,
             self._record,
             self._epoch,
-            ServerFigures(
-                phases[Phase.OPEN],
-                sum(phases[phase] for phase in _OPENING),
-                sum(phases[phase] for phase in _CLOSING),
-                round(sum(rates.values()), 2),
-            ),
+            figures(phases, rates),
             describe,
             self._host.replicas.keys,
         )
@@ -541,7 +518,7 @@ class RegionServer:
 
     def status(self) -> ServerStatus:
         """Return the server's own figures."""
-        phases = self._host.phases()
+        counts = figures(self._host.phases(), {})
         left_s = self._lease.left_s(self._boot_s())
         self._metrics.epoch.set(self._epoch)
         self._metrics.lease_left_s.set(left_s)
@@ -549,9 +526,9 @@ class RegionServer:
         return ServerStatus(
             server=self._record,
             epoch=self._epoch,
-            open=phases[Phase.OPEN],
-            opening=sum(phases[phase] for phase in _OPENING),
-            closing=sum(phases[phase] for phase in _CLOSING),
+            open=counts.open,
+            opening=counts.opening,
+            closing=counts.closing,
             failed=self._host.replicas.failed(),
             lease_ms_left=int(left_s * 1000),
             uptime_ms=int((self._boot_s() - self._began_s) * 1000),
@@ -564,15 +541,9 @@ class RegionServer:
         is_joined = registration is not None and registration.is_joined and not registration.is_over
         return is_joined and self._host.is_serving, {"registered": is_joined, "serving": self._host.is_serving}
 
-    def _health(self) -> tuple[bool, Mapping[str, object]]:
-        self._note_health()
-        since_s = self._closing_since_s
-        closing_s = 0.0 if since_s is None else self._boot_s() - since_s
-        reasons = self._health_of.reasons(self._why_unserving(), closing_s)
-        return not reasons, {"reasons": reasons, "closing_for_s": round(closing_s, 1)}
-
-    def _note_health(self) -> None:
-        self._health_of.note((self._ready()[0] and self._holds()) or self._is_leaving)
+    def _health_facts(self) -> HealthFacts:
+        is_serving = self._ready()[0] and self._holds()
+        return HealthFacts(is_serving, self._is_leaving, self._why_unserving(), self._closing_since_s)
 
     def _why_unserving(self) -> str:
         client, registration = self._client, self._registration

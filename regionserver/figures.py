@@ -1,0 +1,41 @@
+"""A server's figures from the phases of its replicas and their requests per second. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from regions.messages import HostedReplica
+from regions.messages.heartbeat import ReplicaReport, ServerFigures
+from regionserver.replica.effects import Key
+from regionserver.replica.states import Phase
+
+_OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
+_CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, Phase.DROPPING)
+
+
+def figures(phases: Mapping[Phase, int], rates: Mapping[Key, float]) -> ServerFigures:
+    """Return the numbers of replicas by state, and the requests per second of all."""
+    return ServerFigures(
+        phases[Phase.OPEN],
+        sum(phases[phase] for phase in _OPENING),
+        sum(phases[phase] for phase in _CLOSING),
+        round(sum(rates.values()), 2),
+    )
+
+
+def report_with_load(report: ReplicaReport | None, rates: Mapping[Key, float]) -> ReplicaReport | None:
+    """Return a replica's report with its requests per second."""
+    load = None if report is None else rates.get((report.region_id, report.replica))
+    return report if report is None or load is None else replace(report, load=round(load, 2))
+
+
+def hosted_with_load(hosted: Iterable[HostedReplica], rates: Mapping[Key, float]) -> list[HostedReplica]:
+    """Return the replicas with their requests per second."""
+    found = []
+    for one in hosted:
+        load = rates.get((one.region_id, one.replica))
+        found.append(one if load is None else replace(one, load=round(load, 2)))
+    return found
