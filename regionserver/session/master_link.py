@@ -21,7 +21,15 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from regions.messages.heartbeat import REPORT_MAX, Heartbeat, HeartbeatReply, ReplicaReport, Report, ServerFigures
+from regions.messages.heartbeat import (
+    REPORT_MAX,
+    Heartbeat,
+    HeartbeatReply,
+    ReplicaReport,
+    Report,
+    ServerFigures,
+    TabletReport,
+)
 from regions.records.model import ServerRecord
 from regions.records.replica_key import replica_key
 from regionserver.replica.effects import Key
@@ -50,7 +58,7 @@ class HeartbeatState(NamedTuple):
     record: ServerRecord
     epoch: int
     figures: ServerFigures
-    describe: Callable[[Key], ReplicaReport | None]
+    describe: Callable[[Key], ReplicaReport | TabletReport | None]
     keys: Callable[[], Iterable[Key]]
 
 
@@ -238,7 +246,8 @@ class MasterLink:
         for key in keys:
             del self._queued[key]
         found = [(key, state.describe(key)) for key in keys]
-        present = [one for _, one in found if one is not None]
+        shared = [one for _, one in found if isinstance(one, ReplicaReport)]
+        tablets = [one for _, one in found if isinstance(one, TabletReport)]
         gone: list[str] = [replica_key(*key) for key, one in found if one is None]
         ends = self._full is Full.UNDER_WAY and not self._queued
-        return Report(present, gone, begins, ends), keys
+        return Report(shared, gone, begins, ends, tablets), keys

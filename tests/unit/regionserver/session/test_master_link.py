@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports
 from regions.liveness.roster import Roster
-from regions.messages.heartbeat import Heartbeat, HeartbeatReply, ReplicaReport, ServerFigures
+from regions.messages.heartbeat import (
+    Heartbeat,
+    HeartbeatReply,
+    ReplicaReport,
+    ReplicaState,
+    ServerFigures,
+    TabletReport,
+)
 from regions.records.model import ServerRecord
 from regionserver.replica.effects import Key
 from regionserver.session.master_link import HeartbeatState, MasterLink, Role
@@ -25,13 +32,18 @@ class Server:
 
     def __init__(self, count: int = 0) -> None:
         self.held: dict[Key, int] = {(f"t.{number}", 0): 0 for number in range(count)}
+        self.tablets: dict[Key, ReplicaState] = {}
         self.epoch = -1
 
     def heartbeat_state(self) -> HeartbeatState:
-        def describe(key: Key) -> ReplicaReport | None:
+        def describe(key: Key) -> ReplicaReport | TabletReport | None:
+            if key in self.tablets:
+                return TabletReport(key[0], "t", key[1], self.tablets[key])
             return ReplicaReport(key[0], "t", key[1], "OPEN", self.held[key]) if key in self.held else None
 
-        return HeartbeatState("c", RECORD, self.epoch, ServerFigures(len(self.held)), describe, lambda: list(self.held))
+        return HeartbeatState(
+            "c", RECORD, self.epoch, ServerFigures(len(self.held)), describe, lambda: [*self.held, *self.tablets]
+        )
 
 
 def beat(link: MasterLink, server: Server) -> Heartbeat:
@@ -345,3 +357,24 @@ def test_whatever_is_lost_the_leader_knows_everything_in_the_end(
     assert holding.is_complete
     assert holding.versions == {f"{region_id}-{number}": held for (region_id, number), held in server.held.items()}
     assert all(ear.roster.find("s1") is not None for ear in ears)
+
+
+def test_replicas_of_tablets_have_reports_of_their_own() -> None:
+    """In one report with shared regions: full to a new leader, then changes, and gone by the same keys."""
+    server = Server(1)
+    server.tablets = {("t.7", 2): ReplicaState.RUNNING, ("t.8", 1): ReplicaState.RESTING}
+    link = MasterLink(ADDRESS)
+    beat(link, server)
+    link.answered(leader(), 3)
+    full = beat(link, server).report
+    assert full is not None
+    assert ([one.key for one in full.replicas], [one.key for one in full.tablets]) == (["t.0-0"], ["t.7-2", "t.8-1"])
+    assert (full.begins, full.ends) == (True, True)
+    link.answered(leader(), 3)
+    server.tablets.pop(("t.7", 2))
+    server.tablets["t.8", 1] = ReplicaState.RUNNING
+    link.changed([("t.7", 2), ("t.8", 1)])
+    changes = beat(link, server).report
+    assert changes is not None
+    assert (changes.replicas, changes.gone) == ([], ["t.7-2"])
+    assert [(one.key, one.state) for one in changes.tablets] == [("t.8-1", ReplicaState.RUNNING)]
