@@ -21,8 +21,8 @@ import msgspec
 
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
+from regions.liveness.leader_search import Next, Search, is_repeatable
 from regions.messages import NO_BOUND, NOT_LEADER, TIMED_OUT, MasterStatus
-from regions.messages.leader_search import Next, Search, is_repeatable
 from regions.messages.staleness import AsOf, Bound
 
 __all__ = ["MasterClient", "NoLeader", "split_address"]

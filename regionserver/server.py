@@ -46,10 +46,12 @@ from regions.messages import (
     OpenList,
     OpenRegions,
     PurgeTable,
+    ReplicaList,
     ReviewReplicas,
     ServerReply,
     ServerRequest,
     ServerStatus,
+    ShowReplicas,
 )
 from regions.messages.cluster_check import check_cluster
 from regions.messages.heartbeat import ReplicaReport
@@ -422,6 +424,8 @@ class RegionServer:
             return OpenList(self._record.uuid, self._record.start_code, hosted, directory)
         if isinstance(request, ListDirectories):
             return ensureDeferred(self._purges.directories())
+        if isinstance(request, ShowReplicas):
+            return ReplicaList(self._record.uuid, self._record.start_code, [])
         assert isinstance(request, GetServerStatus), f"unexpected request {request}"
         return self.status()
 

@@ -126,3 +126,7 @@ from regions.messages.tables import RetryRegion as RetryRegion
 from regions.messages.tables import SetRegionIntent as SetRegionIntent
 from regions.messages.tables import Tables as Tables
 from regions.messages.tables import TableSummary as TableSummary
+from regions.messages.tablets import REPLICAS_PAGE_MAX as REPLICAS_PAGE_MAX
+from regions.messages.tablets import OwnReplica as OwnReplica
+from regions.messages.tablets import ReplicaList as ReplicaList
+from regions.messages.tablets import ShowReplicas as ShowReplicas

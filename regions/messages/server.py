@@ -11,6 +11,7 @@ from regions.messages.ddl import CreateTable as CreateTable
 from regions.messages.ddl import DeleteTable as DeleteTable
 from regions.messages.ddl import SetTableIntent as SetTableIntent
 from regions.messages.ddl import UndeleteTable as UndeleteTable
+from regions.messages.tablets import ReplicaList, ShowReplicas
 from regions.records.members import NO_CONFIG, ConfigId
 from regions.records.model import (
     Incarnation,
@@ -307,7 +308,8 @@ ServerRequest = (
     | ListOpen
     | ListDirectories
     | GetServerStatus
+    | ShowReplicas
 )
 
 
-ServerReply = OrderResults | AlterResults | OpenList | Purged | Directories | ServerStatus
+ServerReply = OrderResults | AlterResults | OpenList | Purged | Directories | ServerStatus | ReplicaList

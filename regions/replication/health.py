@@ -6,24 +6,14 @@ that has a reason decides. Members are judged by their leader, so the judgment l
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from regions.messages.heartbeat import MemberHealth, ReplicaState
+from regions.messages.tablets import TabletHealth as TabletHealth
 from regions.records.members import MemberRole
 from regions.replication.config import majority, voters
 from regions.replication.reports import LeaderView, TabletView
-
-
-class TabletHealth(enum.StrEnum):
-    """How a tablet fares."""
-
-    HEALTHY = "HEALTHY"
-    RECOVERING = "RECOVERING"  #: a member is being added, or a copy is under way
-    UNDER_REPLICATED = "UNDER_REPLICATED"  #: fewer healthy voters than wanted
-    CONSENSUS_MISMATCH = "CONSENSUS_MISMATCH"  #: replicas contradict each other about leader or configuration
-    UNAVAILABLE = "UNAVAILABLE"  #: no leader, or the leader does not reach a majority
 
 
 class Judgment(NamedTuple):

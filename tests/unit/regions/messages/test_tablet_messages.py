@@ -13,7 +13,12 @@ from regions.messages import (
     MemberHealth,
     MemberReport,
     OpenOrder,
+    OwnReplica,
+    ReplicaList,
     ReplicaState,
+    ServerReply,
+    ServerRequest,
+    ShowReplicas,
     TabletClosing,
     TabletOpening,
     TabletReport,
@@ -65,3 +70,16 @@ def test_what_shared_regions_send_is_as_it_was() -> None:
     assert "tablet" not in msgspec.to_builtins(CloseOrder("r", "t", 0))
     assert "tablets" not in msgspec.to_builtins(Report(gone=["r-0"]))
     assert set(msgspec.to_builtins(region)) == {"table_id", "region_id"}
+
+
+def test_a_replicas_own_view_comes_back_as_it_was() -> None:
+    """With its configuration; and it says whether it knows that the configuration is committed."""
+    leading = OwnReplica(LEADER, MEMBERS, ConfigId(6, 40), 1, 99, 98)
+    pending = OwnReplica(msgspec.structs.replace(LEADER, config_id=ConfigId(6, 12)), MEMBERS, ConfigId(6, 40))
+    closed = OwnReplica(FOLLOWER)
+    reply = ReplicaList("a", 3, [leading, pending, closed], next="t.0001")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=ServerReply) == reply
+    assert [one.is_committed for one in reply.replicas] == [True, False, True]
+    assert closed.members is None
+    asked = ShowReplicas("a", ["t.0001"], "t.0000", 10)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=ServerRequest) == asked

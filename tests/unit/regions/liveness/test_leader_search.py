@@ -6,7 +6,7 @@ import pytest
 
 from coord.rpc.wire import Code, RpcError
 from regions import messages as ms
-from regions.messages.leader_search import Next, Search, is_repeatable
+from regions.liveness.leader_search import Next, Search, is_repeatable
 
 READ, CHANGE = ms.ListTables(), ms.DeleteTable("t")
 ONCE = ms.DeleteTable("t", request_id="a1")
