@@ -26,10 +26,10 @@ _LIBRARY: Final = "store__mypyc"
 _STAMP: Final = "compiled.stamp"
 
 _MODULES: Final = {
+    "peers": "framing stream",
     "raft": "bounds core follower leadership log membership messages output progress quorum reads",
     "server": "node node_settings submission",
     "server/clients": "connection handshake listener pipeline proposals syncs table",
-    "server/net": "stream",
     "server/peers": "accepting codec dialing hello_frames link link_context raft_frames snapshot_transfer",
     "server/recovery": "divergence",
     "server/snapshots": "policy transfers",

@@ -36,6 +36,7 @@ from coord.errors import (
     StateDiverged,
     UnsupportedLevel,
 )
+from coord.peers import framing
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import (
@@ -56,10 +57,10 @@ from coord.server.clients.pipeline import Pipeline
 from coord.server.clients.proposals import Proposals
 from coord.server.clients.syncs import Syncs
 from coord.server.config.addresses import config_text
+from coord.server.interfaces import PeerTransport, SnapshotJob, Tracer
 from coord.server.membership.joining import Joining
 from coord.server.membership.levels import Levels
 from coord.server.membership.reconfig import Reconfiguration
-from coord.server.net.interfaces import PeerTransport, SnapshotJob, Tracer
 from coord.server.node_settings import NodeSettings
 from coord.server.peers import codec, raft_frames
 from coord.server.recovery.divergence import DivergenceCheck
@@ -245,24 +246,24 @@ class Node:
         Raise RemoteProtocolError for a frame that violates the protocol, before any change: the caller closes the link.
         """
         if kind == codec.RAFT:
-            self._peer_message(peer, codec.readable(raft_frames.decode_raft, block, at, end))
+            self._peer_message(peer, framing.readable(raft_frames.decode_raft, block, at, end))
         elif kind == codec.FORWARD:
-            term, first, commands = codec.readable(raft_frames.decode_forward, block, at, end)
+            term, first, commands = framing.readable(raft_frames.decode_forward, block, at, end)
             self.submission.take_forward(peer, incarnation, term, first, commands)
         elif kind == codec.TOUCH:
-            self.liveness.take_report(peer, codec.readable(codec.decode_touch, block, at, end))
+            self.liveness.take_report(peer, framing.readable(codec.decode_touch, block, at, end))
         elif kind == codec.DUE:
-            self.liveness.answer_due(peer, *codec.readable(codec.decode_silent, block, at, end))
+            self.liveness.answer_due(peer, *framing.readable(codec.decode_silent, block, at, end))
         elif kind == codec.AGREED:
-            self.liveness.agreed(peer, *codec.readable(codec.decode_silent, block, at, end))
+            self.liveness.agreed(peer, *framing.readable(codec.decode_silent, block, at, end))
         elif kind == codec.CHUNK:
-            chunk = codec.readable(codec.decode_chunk, block, at, end)
+            chunk = framing.readable(codec.decode_chunk, block, at, end)
             self._transfers.take_chunk(peer, chunk, self._clock.monotonic_ms())
         elif kind == codec.RECEIVED:
-            name, ok = codec.readable(codec.decode_received, block, at, end)
+            name, ok = framing.readable(codec.decode_received, block, at, end)
             self._transfers.ended(peer, name, ok)
         elif kind == codec.DIGEST:
-            digest = codec.readable(codec.decode_digest, block, at, end)
+            digest = framing.readable(codec.decode_digest, block, at, end)
             if self.joining.is_joining:
                 return  # A joining node has its state from the leader, so its digest proves nothing.
             try:
@@ -270,9 +271,9 @@ class Node:
             except StateDiverged as error:
                 self.on_failed(error)
         elif kind == codec.ASK:
-            self.membership.ask(peer, *codec.readable(codec.decode_numbered, block, at, end))
+            self.membership.ask(peer, *framing.readable(codec.decode_numbered, block, at, end))
         elif kind == codec.ANSWER:
-            self.membership.answered(peer, *codec.readable(codec.decode_numbered, block, at, end))
+            self.membership.answered(peer, *framing.readable(codec.decode_numbered, block, at, end))
         else:
             raise RemoteProtocolError(f"peer {peer} sent a frame of unknown kind {kind}")
 

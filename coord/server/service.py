@@ -22,6 +22,9 @@ from coord.daemon import StderrLog, stop_on_signals
 from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory, share_processors
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
+from coord.peers.guard import PeerGuard
+from coord.peers.reactor import TurnReactor
+from coord.peers.stream import listening_socket
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
 from coord.server.admin.backup import Backups
@@ -34,11 +37,8 @@ from coord.server.config.settings import RAFT_TICK_MS, StoreSettings
 from coord.server.membership.joining import Joining, renew_memory
 from coord.server.membership.removal import Removal
 from coord.server.membership.steps import addresses_of
-from coord.server.net.reactor import TurnReactor
-from coord.server.net.stream import listening_socket
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
-from coord.server.peers.guard import PeerGuard
 from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import has_forgotten, recover_or_repair
 from coord.server.recovery.startup import WAL_FOLDER
@@ -366,7 +366,7 @@ class Service:
             self._admin = site.listen(self.reactor, *address)
             backups.admit(address)
             if self.settings.drill_links:
-                from coord.server.peers.partition import CUT_PATH, HEAL_PATH, PartitionEndpoint
+                from coord.peers.partition import CUT_PATH, HEAL_PATH, PartitionEndpoint
 
                 endpoint = PartitionEndpoint(self.reactor, self.links, backups.token)
                 site.actions |= {CUT_PATH: endpoint.answer_cut, HEAL_PATH: endpoint.answer_heal}

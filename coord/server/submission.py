@@ -13,7 +13,7 @@ from coord.errors import ProposalDropped, RemoteProtocolError
 from coord.raft.core import RaftCore
 from coord.raft.messages import LEADER
 from coord.server.clients.proposals import Forwarded, Proposals, Sent
-from coord.server.net.interfaces import PeerTransport
+from coord.server.interfaces import PeerTransport
 from coord.server.node_settings import NodeSettings
 from coord.server.peers import raft_frames
 from coord.tree.command import encode_batch, encode_command

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coord.env_os import OsDisk
+from coord.peers import framing
 from coord.raft.membership import Configuration
 from coord.raft.messages import (
     APPEND,
@@ -28,7 +29,7 @@ from coord.raft.messages import (
     RaftSnapshot,
 )
 from coord.server.config.settings import StoreSettings
-from coord.server.peers import codec, hello_frames, raft_frames
+from coord.server.peers import hello_frames, raft_frames
 from coord.storage.records import WriteBatch
 from coord.storage.wal import open_wal
 from coord.tree.levels import SUPPORTED
@@ -65,7 +66,7 @@ def send(cluster: Cluster, node: int, hello: hello_frames.Hello, frames: bytes) 
                 sock.recv(4096)
             return
         answer = sock.recv(4096)
-        assert answer[4] == codec.HELLO, answer
+        assert answer[4] == framing.HELLO, answer
         with contextlib.suppress(OSError):
             sock.sendall(frames)
             # A frame that was taken leaves the connection open, or the next hello in this name closes it.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from coord.peers import framing
 from coord.server.peers import codec, hello_frames
 from tests.e2e.test_store_cluster import Cluster
 from tests.support.certificates import Authority
@@ -113,10 +114,10 @@ def test_secret_is_shared_or_nobody_gets_in(tmp_path: Path) -> None:
         assert "another secret" in said(cluster, 3)
         outsider(cluster)
         assert "does not prove that it has the peers' secret" in said(cluster, 3)
-        raft = codec.frame(codec.RAFT, bytes(80))
+        raft = framing.frame(codec.RAFT, bytes(80))
         for frames in ((hello_of(cluster), raft), (raft,), (hello_frames.encode_who(),)):
             answer = stranger(cluster, *frames)
-            assert answer[4:5] == bytes([codec.REFUSED])
+            assert answer[4:5] == bytes([framing.REFUSED])
             assert b"does not prove" in answer
 
 

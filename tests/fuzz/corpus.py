@@ -6,6 +6,7 @@ import json
 import struct
 from pathlib import Path
 
+from coord.peers import framing
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, RaftSnapshot
 from coord.rpc import wire
@@ -158,7 +159,7 @@ def _peer() -> list[bytes]:
         codec.encode_touch([1, 2, 3]),
         codec.encode_chunk(codec.Chunk(snapshot.handle, 100, 50, b"x" * 50)),
         codec.encode_received(snapshot.handle, True),
-        codec.frame(codec.REFUSED, b"another cluster"),
+        framing.frame(framing.REFUSED, b"another cluster"),
         codec.encode_numbered(codec.ASK, 7, b'{"do": "facts"}'),
         codec.encode_numbered(codec.ANSWER, 7, b'{"code": 0}'),
         hello_frames.encode_cluster(bytes(16), 9, Configuration([1, 2, 3])),

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coord.errors import ConfigError, RemoteProtocolError
+from coord.peers.framing import CHALLENGE, COUNTER, PROOF
+from coord.peers.guard import NONCE_BYTES, Handshake
 from coord.server.config.secrets import parse_jaas
 from coord.server.config.zoo_cfg import parse_zoo_cfg
-from coord.server.peers.codec import CHALLENGE, COUNTER, PROOF
-from coord.server.peers.guard import NONCE_BYTES, Handshake
 from coord.tls.der import protected_key, subject_of
 from coord.tls.keystore import parse_store
 from coord.wire.sasl import SaslClient, SaslError, SaslServer, parse_directives

@@ -23,6 +23,7 @@ from typing import Any
 from crc32c import crc32c
 
 from coord.errors import CorruptRecord, RemoteProtocolError, StorageError
+from coord.peers import framing
 from coord.raft.bounds import INDEX_MAX, TERM_LEAP_MAX
 from coord.raft.membership import decode_configuration
 from coord.rpc import wire as rpc_wire
@@ -249,7 +250,7 @@ _MEMBER_KINDS = (
 
 def fuzz_peer(data: bytes) -> None:
     """A peer's stream is read or refused; before its hello it may keep nothing worth speaking of."""
-    frames = codec.PeerFrames()
+    frames = framing.PeerFrames()
     try:
         for piece in pieces(data):
             found = frames.feed(piece)
@@ -261,8 +262,8 @@ def fuzz_peer(data: bytes) -> None:
         pass
 
 
-def _peer_body(frames: codec.PeerFrames, kind: int, block: bytes, at: int, end: int) -> None:
-    if kind == codec.HELLO:
+def _peer_body(frames: framing.PeerFrames, kind: int, block: bytes, at: int, end: int) -> None:
+    if kind == framing.HELLO:
         hello_frames.decode_hello(block[at:end])
         frames.limit = codec.FRAME_BYTES_MAX
     elif kind in _BODIES:

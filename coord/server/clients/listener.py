@@ -15,10 +15,10 @@ from functools import partial
 from twisted.logger import Logger
 
 from coord.env import Clock
+from coord.peers.reactor import TurnReactor
+from coord.peers.stream import Stream, tune
 from coord.server.clients.connection import ClientTransport, Connection
 from coord.server.clients.pipeline import Pipeline
-from coord.server.net.reactor import TurnReactor
-from coord.server.net.stream import Stream, tune
 from coord.tls.context import Engine
 from coord.wire.client_conn import PHASE_CLOSED, PHASE_OPEN, PHASE_WORD, ClientConnection
 

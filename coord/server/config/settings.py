@@ -93,7 +93,7 @@ class StoreSettings:
     fsync: str = "thread"
     #: File to which this node writes its Raft events (`coord.server.admin.trace_file`); None: no trace.
     trace: Path | None = None
-    #: Whether requests with the token of `admin.json` may cut this node's links (`coord.server.peers.partition`).
+    #: Whether requests with the token of `admin.json` may cut this node's links (`coord.peers.partition`).
     drill_links: bool = False
     #: SASL DIGEST-MD5 users and their secrets. Without users SASL is off.
     sasl_users: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -13,10 +13,11 @@ import time
 from typing import Final
 
 from coord.errors import CoordError, RemoteProtocolError
+from coord.peers import framing
+from coord.peers.guard import PeerGuard
 from coord.raft.membership import Configuration
 from coord.server.config.addresses import Address, parse_config_text, shown
 from coord.server.peers import codec, hello_frames
-from coord.server.peers.guard import PeerGuard
 from coord.tree.datatree import CONFIG
 from coord.wire import opcodes as op
 from coord.wire.jute import buffer
@@ -94,7 +95,7 @@ def ask_peer(address: Address, guard: PeerGuard | None = None) -> DiscoveredStor
             _prove(sock, guard)
         sock.sendall(hello_frames.encode_who())
         body = _read_frame(sock)
-    if body[:1] == bytes([codec.REFUSED]):
+    if body[:1] == bytes([framing.REFUSED]):
         raise RemoteProtocolError("refused: " + body[1:].decode(errors="replace"))
     if body[:1] != bytes([codec.CLUSTER]):
         raise RemoteProtocolError("this is not the peer address of a store")

@@ -44,6 +44,7 @@ from coord.server.config.addresses import (
     with_members,
 )
 from coord.server.context import NodeContext
+from coord.server.interfaces import PeerTransport
 from coord.server.membership import steps as changes
 from coord.server.membership.levels import Levels
 from coord.server.membership.request import (
@@ -60,7 +61,6 @@ from coord.server.membership.request import (
     refusal,
 )
 from coord.server.membership.steps import MembershipStep
-from coord.server.net.interfaces import PeerTransport
 from coord.server.peers import codec
 from coord.tree.datatree import CONFIG
 from coord.wire import opcodes as op

@@ -23,6 +23,7 @@ from coord.errors import OK, RECONFIG_DISABLED
 from coord.server.clients.connection import Connection, Pending
 from coord.server.config.addresses import decode_members, shown
 from coord.server.context import NodeContext
+from coord.server.interfaces import PeerTransport
 from coord.server.membership.leading import MembershipLeader
 from coord.server.membership.levels import Levels
 from coord.server.membership.request import (
@@ -38,7 +39,6 @@ from coord.server.membership.request import (
     decode_request,
     refusal,
 )
-from coord.server.net.interfaces import PeerTransport
 from coord.server.peers import codec, hello_frames
 from coord.tree.datatree import CONFIG
 from coord.wire import opcodes as op

@@ -16,11 +16,12 @@ from typing import Final, Protocol
 from twisted.logger import Logger
 
 from coord.errors import RemoteProtocolError
-from coord.server.net.stream import Stream, tune
+from coord.peers import framing
+from coord.peers.guard import Handshake
+from coord.peers.stream import GIVE_UP_MS, Address, Stream, tune
 from coord.server.peers import codec
-from coord.server.peers.guard import Handshake
 from coord.server.peers.hello_frames import Hello, decode_hello, encode_hello, encode_removed, is_who
-from coord.server.peers.link_context import GIVE_UP_MS, HELLO_TIMEOUT_S, Address, LinkContext
+from coord.server.peers.link_context import HELLO_TIMEOUT_S, LinkContext
 from coord.tls.context import Engine
 
 log = Logger(__name__)
@@ -58,7 +59,7 @@ class AcceptedStream(Stream):
         super().__init__(context.reactor, sock)
         self._acceptor = acceptor
         self._context = context
-        self._frames = codec.PeerFrames()
+        self._frames = framing.PeerFrames()
         #: The node at the other end, 0 while the connection is unidentified.
         self.peer = 0
         self.incarnation = 0
@@ -100,7 +101,7 @@ class AcceptedStream(Stream):
         try:
             answer = handshake.counter(kind, body)
         except RemoteProtocolError as error:
-            self.output.append(codec.frame(codec.REFUSED, str(error).encode()))
+            self.output.append(framing.frame(framing.REFUSED, str(error).encode()))
             self.flush()
             raise
         if answer:
@@ -110,11 +111,11 @@ class AcceptedStream(Stream):
     def _first_frame(self, kind: int, body: bytes) -> None:
         """Handle the first frame of an unidentified connection; an accepted hello sets `peer`."""
         members = self._context.members
-        if kind == codec.CHALLENGE:
-            self._dismiss(codec.frame(codec.REFUSED, b"this node has no peer secret"))
+        if kind == framing.CHALLENGE:
+            self._dismiss(framing.frame(framing.REFUSED, b"this node has no peer secret"))
         elif kind == codec.WHO and members is not None and is_who(body):
             self._dismiss(members.describe())
-        elif kind == codec.HELLO:
+        elif kind == framing.HELLO:
             self._introduce(decode_hello(body))
         else:
             raise RemoteProtocolError(f"the first frame is of kind {kind} instead of a hello")
@@ -127,7 +128,7 @@ class AcceptedStream(Stream):
         why = acceptor.refuse(hello, self.tls)
         if why:
             since = acceptor.removed_since(hello)
-            self._dismiss(encode_removed(since) if since else codec.frame(codec.REFUSED, why.encode()))
+            self._dismiss(encode_removed(since) if since else framing.frame(framing.REFUSED, why.encode()))
             return
         self.peer = hello.src
         self.incarnation = hello.incarnation

@@ -1,18 +1,13 @@
 """The frames of the peer protocol: their kinds, their limits, and the bodies that are not about Raft. Pure.
 
 Each node dials every other node. A sends to B over the connection that A dialed, so one stream carries everything that
-A sends to B, in order. All numbers are big-endian:
-
-    stream   := hello frame*            dialer to listener
-    answer   := hello | refused         listener to dialer, once
-    frame    := length:u32  kind:u8  body
+A sends to B, in order. All numbers are big-endian. A connection begins as on every link (`coord.peers.framing`); the
+frames of this protocol are:
 
     hello    := frame kind 1            identity of the dialer, see `hello_frames`, also for:
-    refused  := frame kind 2: reason as UTF-8
     removed  := frame kind 10           sent instead of a hello: the receiver is no longer a member
     who      := frame kind 11           sent instead of a hello: request for the cluster's id and members
     cluster  := frame kind 12           the reply to who
-    challenge, counter, proof := frame kinds 13, 14, 15: before the hello if there is a shared secret, see `guard`
 
     raft     := frame kind 3            a Raft message, see `raft_frames`, also for:
     forward  := frame kind 4            commands for the leader
@@ -33,19 +28,13 @@ malformed frames, so the cause is a bug, a foreign process or a damaged stream.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from crc32c import crc32c
 
 from coord.errors import RemoteProtocolError
+from coord.peers.framing import frame
 from coord.raft.bounds import NUMBER_MAX
-from coord.wire.jute import IS_COMPILED
-
-T = TypeVar("T")
-
-if IS_COMPILED:
-    from librt.strings import read_i32_be
 
 MAGIC: Final = b"RKPR"
 VERSION: Final = 4
@@ -53,15 +42,11 @@ VERSION: Final = 4
 VERSION_BEFORE: Final = 3
 #: Longest frame accepted from a peer: one append or forward with the largest single command, and room for headers.
 FRAME_BYTES_MAX: Final = 64 << 20
-#: Longest frame accepted before the hello, which limits the memory that an unidentified connection uses.
-HELLO_BYTES_MAX: Final = 512
 #: Bytes of a snapshot file in one frame.
 CHUNK_BYTES: Final = 256 << 10
 #: Limit of a membership request or answer. The lines of a thousand members fit, and parsing such JSON takes some ms.
 REQUEST_BYTES_MAX: Final = 256 << 10
 
-HELLO: Final = 1
-REFUSED: Final = 2
 RAFT: Final = 3
 FORWARD: Final = 4
 TOUCH: Final = 5
@@ -72,17 +57,10 @@ ANSWER: Final = 9
 REMOVED: Final = 10
 WHO: Final = 11
 CLUSTER: Final = 12
-CHALLENGE: Final = 13
-COUNTER: Final = 14
-PROOF: Final = 15
 DIGEST: Final = 16
 DUE: Final = 17
 AGREED: Final = 18
 
-#: length and kind
-_HEAD_BYTES: Final = 5
-_FRAME: Final = struct.Struct(">IB")
-_LENGTH: Final = struct.Struct(">I")
 _NUMBER: Final = struct.Struct(">Q")
 _CHUNK: Final = struct.Struct(">QQIH")
 _DIGEST: Final = struct.Struct(">QQQ?")
@@ -97,11 +75,6 @@ class Chunk:
         self.total = total
         self.offset = offset
         self.data = data
-
-
-def frame(kind: int, body: bytes) -> bytes:
-    """Encode one frame."""
-    return _FRAME.pack(len(body) + 1, kind) + body
 
 
 def encode_numbered(kind: int, token: int, text: bytes) -> bytes:
@@ -191,61 +164,3 @@ def decode_digest(data: bytes, at: int, end: int) -> tuple[int, int, int, bool]:
     if not 0 < index < NUMBER_MAX:
         raise RemoteProtocolError(f"digest at {index}")
     return index, zxid, digest, asks
-
-
-def readable(decode: Callable[[bytes, int, int], T], data: bytes, at: int, end: int) -> T:
-    """Return `decode(data, at, end)`. Raise RemoteProtocolError for any exception of the decoder.
-
-    A decoder changes no state. So a bug in a decoder costs the link, and the node continues.
-    """
-    try:
-        return decode(data, at, end)
-    except RemoteProtocolError:
-        raise
-    except Exception as error:
-        raise RemoteProtocolError(f"malformed frame of {end - at} bytes: {error!r}") from error
-
-
-class PeerFrames:
-    """Splits a peer's bytes into frames. The owner raises `limit` when it has accepted the peer's hello."""
-
-    def __init__(self) -> None:
-        self.limit = HELLO_BYTES_MAX
-        self._parts: list[bytes] = []
-        self._have = 0
-        self._need = _HEAD_BYTES
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes, int, int]]:
-        """Return (kind, block, at, end) of each complete frame. Raise RemoteProtocolError for an invalid length.
-
-        Return at most one frame while the limit is that of a hello. Call `feed(b"")` after raising the limit to get
-        the frames after the hello.
-        """
-        if data:
-            self._parts.append(data)
-            self._have += len(data)
-        if self._have < self._need:
-            return []
-        block = b"".join(self._parts) if len(self._parts) > 1 else self._parts[0]
-        frames: list[tuple[int, bytes, int, int]] = []
-        at = 0
-        size = len(block)
-        need = _HEAD_BYTES
-        while size - at >= _HEAD_BYTES:
-            length: int = read_i32_be(block, at) if IS_COMPILED else _LENGTH.unpack_from(block, at)[0]
-            if length < 1 or length > self.limit:
-                raise RemoteProtocolError(f"a frame has {length} bytes; allowed are 1 to {self.limit}")
-            stop = at + 4 + length
-            if stop > size:
-                need = 4 + length
-                break
-            frames.append((block[at + 4], block, at + _HEAD_BYTES, stop))
-            at = stop
-            if self.limit == HELLO_BYTES_MAX:
-                break
-        self._parts.clear()
-        if at < size:
-            self._parts.append(block[at:])
-        self._have = size - at
-        self._need = need if self._have else _HEAD_BYTES
-        return frames

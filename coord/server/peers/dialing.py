@@ -20,9 +20,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.errors import RemoteProtocolError
-from coord.server.net.stream import Stream, family_of, is_numeric, tune
+from coord.peers import framing
+from coord.peers.stream import GIVE_UP_MS, Address, Stream, family_of, is_numeric, tune
 from coord.server.peers import codec, hello_frames
-from coord.server.peers.link_context import GIVE_UP_MS, HELLO_TIMEOUT_S, Address, LinkContext
+from coord.server.peers.link_context import HELLO_TIMEOUT_S, LinkContext
 
 log = Logger(__name__)
 
@@ -48,7 +49,7 @@ class DialedStream(Stream):
         context = link.context
         super().__init__(context.reactor, sock)
         self._link = link
-        self._frames = codec.PeerFrames()
+        self._frames = framing.PeerFrames()
         self.is_up = False
         guard = context.guard
         self.tls = guard.engine(is_server=False, host=link.address[0]) if guard is not None else None
@@ -83,7 +84,7 @@ class DialedStream(Stream):
 
     def _take(self, kind: int, body: bytes) -> bool:
         """Handle one frame of the reply. Return False if later frames must wait. Raise RemoteProtocolError."""
-        if kind == codec.REFUSED:
+        if kind == framing.REFUSED:
             reason = body.decode(errors="replace")
             self._link.refused(reason)
             self.fail("refused: " + reason)
@@ -98,7 +99,7 @@ class DialedStream(Stream):
                 members.removed(self._link.peer, hello_frames.decode_removed(body))
             self.fail("refused: this node is not a member")
             return False
-        if kind != codec.HELLO or self.is_up:
+        if kind != framing.HELLO or self.is_up:
             raise RemoteProtocolError(f"unexpected frame of kind {kind}")
         self._link.check_answer(hello_frames.decode_hello(body))
         self.is_up = True

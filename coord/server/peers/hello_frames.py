@@ -22,10 +22,11 @@ import struct
 from typing import Final
 
 from coord.errors import RemoteProtocolError
+from coord.peers.framing import HELLO, frame
 from coord.raft.bounds import NUMBER_MAX
 from coord.raft.membership import MEMBER_ID_MAX, Configuration
 from coord.server.config.addresses import check_configuration, parse_host_port
-from coord.server.peers.codec import CLUSTER, HELLO, MAGIC, REMOVED, VERSION, VERSION_BEFORE, WHO, frame
+from coord.server.peers.codec import CLUSTER, MAGIC, REMOVED, VERSION, VERSION_BEFORE, WHO
 
 #: WHO has no fields that could differ between versions. Its version stays, so that builds of both versions can join
 #: each other's store.

@@ -23,14 +23,15 @@ import socket
 from twisted.logger import Logger
 
 from coord.env import Rng
+from coord.peers.guard import PeerGuard
+from coord.peers.reactor import TurnReactor
+from coord.peers.stream import Address
 from coord.server.config.addresses import parse_host_port
-from coord.server.net.interfaces import MembersView, PeerEvents
-from coord.server.net.reactor import TurnReactor
+from coord.server.interfaces import MembersView, PeerEvents
 from coord.server.peers.accepting import Acceptor
 from coord.server.peers.dialing import QUEUE_BYTES_MAX, Link
-from coord.server.peers.guard import PeerGuard
 from coord.server.peers.hello_frames import Hello
-from coord.server.peers.link_context import Address, LinkContext
+from coord.server.peers.link_context import LinkContext
 
 log = Logger(__name__)
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from coord.env import Rng
-from coord.server.net.interfaces import MembersView, PeerEvents
-from coord.server.net.reactor import TurnReactor
+from coord.peers.guard import PeerGuard
+from coord.peers.reactor import TurnReactor
+from coord.server.interfaces import MembersView, PeerEvents
 from coord.server.peers.codec import VERSION
-from coord.server.peers.guard import PeerGuard
 from coord.server.peers.hello_frames import Hello
 
 #: A connection whose hello is not accepted within this time is closed.
 HELLO_TIMEOUT_S: Final = 3.0
-#: The kernel closes a connection whose data stays unacknowledged for this long.
-GIVE_UP_MS: Final = 5000
-
-Address = tuple[str, int]
 
 
 class LinkContext:
@@ -43,7 +39,7 @@ class LinkContext:
         self.node: PeerEvents
         #: None if the members never change.
         self.members: MembersView | None = None
-        #: Directions in which a drill silently drops all frames (`coord.server.peers.partition`).
+        #: Directions in which a drill silently drops all frames (`coord.peers.partition`).
         self.loses_incoming = False
         self.loses_outgoing = False
 

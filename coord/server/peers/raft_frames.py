@@ -15,6 +15,7 @@ import struct
 from typing import Final
 
 from coord.errors import RemoteProtocolError
+from coord.peers.framing import frame
 from coord.raft.bounds import NUMBER_MAX
 from coord.raft.messages import (
     APPEND_RESP,
@@ -28,7 +29,7 @@ from coord.raft.messages import (
     RaftSnapshot,
 )
 from coord.server.config.addresses import check_configuration
-from coord.server.peers.codec import FORWARD, FRAME_BYTES_MAX, RAFT, frame
+from coord.server.peers.codec import FORWARD, FRAME_BYTES_MAX, RAFT
 from coord.tree.command import COMMAND_HEADER_BYTES
 from coord.tree.levels import decode_level
 from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX

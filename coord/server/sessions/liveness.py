@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from coord.env import Clock
 from coord.server.context import NodeContext
-from coord.server.net.interfaces import PeerTransport
+from coord.server.interfaces import PeerTransport
 from coord.server.peers import codec
 from coord.server.sessions.contact import IDLE_REPORT_TICKS, REPORT_MARK, REPORT_TICKS, ContactLease
 from coord.server.sessions.endings import Endings

@@ -20,7 +20,7 @@ from typing import Final
 
 from coord.env_os import end_with_parent
 from coord.errors import StateDamaged
-from coord.server.net.reactor import TurnReactor
+from coord.peers.reactor import TurnReactor
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.tree.machine import StateMachine
 

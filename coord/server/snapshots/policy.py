@@ -10,7 +10,7 @@ from coord.env import Clock
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import RaftSnapshot as RaftSnapshot
-from coord.server.net.interfaces import SnapshotJob
+from coord.server.interfaces import SnapshotJob
 from coord.server.node_settings import NodeSettings
 from coord.storage.records import WriteBatch
 from coord.storage.snapshot import SnapshotMeta, Snapshots

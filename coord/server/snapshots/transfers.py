@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from coord.errors import InvalidMessage
 from coord.raft.core import RaftCore
 from coord.raft.messages import Message, RaftSnapshot
-from coord.server.net.interfaces import PeerTransport
+from coord.server.interfaces import PeerTransport
 from coord.server.peers import codec
 from coord.server.peers.snapshot_transfer import Arrival, GradualFree, SnapshotInbox, SnapshotOutbox
 from coord.storage.snapshot import Snapshots

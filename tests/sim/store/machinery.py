@@ -235,7 +235,7 @@ class ForkedJob:
 
 
 class NodeTracer:
-    """Tells the judge what Raft does in a node (a `coord.server.net.interfaces.Tracer`)."""
+    """Tells the judge what Raft does in a node (a `coord.server.interfaces.Tracer`)."""
 
     def __init__(self, process: Process, *, is_new: bool) -> None:
         self._id = process.host.id

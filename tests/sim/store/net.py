@@ -4,7 +4,7 @@ Bytes of one direction arrive in order, in pieces, after delays with a heavy tai
 broke. A cut from A to B holds back what A sends; if it lasts, A gives the connection up, and B may never hear of that.
 A connection that one end has given up still delivers what was on its way, perhaps after its successor has begun.
 
-`SimSocket` has the methods of a socket that `coord.server.net.stream` uses, and may raise what they may raise.
+`SimSocket` has the methods of a socket that `coord.peers.stream` uses, and may raise what they may raise.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import simulation.cluster.cluster
+from coord.peers.reactor import TurnReactor
 from coord.server.config.settings import StoreSettings
-from coord.server.net.reactor import TurnReactor
 from coord.server.service import Service
 from coord.wire import records
 from coord.wire.opcodes import OP_CREATE, OP_SET_DATA

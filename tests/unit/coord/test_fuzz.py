@@ -9,10 +9,10 @@ import tracemalloc
 import pytest
 
 from coord.errors import RemoteProtocolError
+from coord.peers.framing import HELLO_BYTES_MAX, PeerFrames
 from coord.raft.membership import decode_configuration
 from coord.rpc.wire import PREAMBLE, RpcFrameReader
 from coord.server.peers import codec
-from coord.server.peers.codec import HELLO_BYTES_MAX, PeerFrames
 from coord.wire.client_conn import MAX_FRAME_BYTES, ClientConnection
 from tests.fuzz.corpus import seeds
 from tests.fuzz.limits import bounded

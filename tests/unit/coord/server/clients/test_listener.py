@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from coord.peers.reactor import READABLE
+from coord.peers.stream import listening_socket
 from coord.server.clients.listener import ClientLimits, ClientListener, ClientStream
-from coord.server.net.reactor import READABLE
-from coord.server.net.stream import listening_socket
 from coord.tree.sessions import Session
 from tests.support.store_nodes import StoreNodes
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coord.errors import RemoteProtocolError
+from coord.peers import framing
 from coord.raft.bounds import NUMBER_MAX
 from coord.raft.membership import Configuration
 from coord.raft.messages import APPEND, SNAPSHOT, Entry, Message, RaftSnapshot
@@ -109,8 +110,8 @@ def test_chunk_damaged_on_the_way_is_refused() -> None:
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=6), st.integers(1, 9))
 def test_frames_are_found_however_they_are_cut(bodies: list[bytes], step: int) -> None:
     """Any segmentation of the stream gives the same frames."""
-    stream = b"".join(codec.frame(codec.TOUCH, body) for body in bodies)
-    reader = codec.PeerFrames()
+    stream = b"".join(framing.frame(codec.TOUCH, body) for body in bodies)
+    reader = framing.PeerFrames()
     reader.limit = codec.FRAME_BYTES_MAX
     found: list[bytes] = []
     for at in range(0, len(stream), step):
@@ -120,11 +121,11 @@ def test_frames_are_found_however_they_are_cut(bodies: list[bytes], step: int) -
 
 def test_strangers_may_not_send_long_frames() -> None:
     """Before its hello nobody gets memory out of this node."""
-    reader = codec.PeerFrames()
+    reader = framing.PeerFrames()
     with pytest.raises(RemoteProtocolError):
         reader.feed(b"\x7f\xff\xff\xff\x03")
     with pytest.raises(RemoteProtocolError):
-        codec.PeerFrames().feed(b"GET / HTTP/1.1\r\n\r\n")
+        framing.PeerFrames().feed(b"GET / HTTP/1.1\r\n\r\n")
 
 
 LEVELS = st.integers(0, (1 << 32) - 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coord.errors import RemoteProtocolError
-from coord.server.net.reactor import TurnReactor
+from coord.peers.reactor import TurnReactor
 from coord.server.peers.accepting import PROVISIONAL_MAX
 from coord.server.peers.dialing import PROVISIONAL_TRIES
 from coord.server.peers.hello_frames import Hello, decode_hello, encode_hello

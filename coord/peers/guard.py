@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Final
 
 from coord.errors import RemoteProtocolError
-from coord.server.peers.codec import CHALLENGE, COUNTER, PROOF, frame
+from coord.peers.framing import CHALLENGE, COUNTER, PROOF, frame
 from coord.tls.context import Engine, TlsFiles, client_context, server_context
 
 NONCE_BYTES: Final = 32

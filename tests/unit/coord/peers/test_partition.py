@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from coord.server.peers.link_context import GIVE_UP_MS
-from coord.server.peers.partition import CUT_S_MAX, PartitionEndpoint
+from coord.peers.partition import CUT_S_MAX, PartitionEndpoint
+from coord.peers.stream import GIVE_UP_MS
 
 TOKEN = b"ab" * 32
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from coord.server.net.reactor import TurnReactor
+from coord.peers.reactor import TurnReactor
 
 
 class Busy:

@@ -1,24 +1,23 @@
-"""Partition injection: cut a node off from its peers, for drills, on one machine and without root.
+"""Partition injection: cut a process off from its peers, for drills, on one machine and without root.
 
-`POST /cut?for_s=30&direction=both` on the admin port cuts the node off. The node must have been started with
+`POST /cut?for_s=30&direction=both` on the admin port cuts a store node off. The node must have been started with
 `--drill-links` (a local cluster is), and the request needs the token of `admin.json`. `direction` is relative to this
 node: `out` drops frames to its peers, `in` frames from its peers. The cut ends with `POST /heal`, or after `for_s`
 seconds if the drill has died.
 
 A cut behaves like a network partition. Frames are dropped without an error on either side, and attempts to connect get
-no reply. After `link_context.GIVE_UP_MS` connections are closed, as the kernel would close them: acknowledgments are
+no reply. After `stream.GIVE_UP_MS` connections are closed, as the kernel would close them: acknowledgments are
 lost whichever direction is cut. Client connections are not affected.
 """
 
 from __future__ import annotations
 
 import hmac
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
 
-from coord.server.peers.link import PeerLinks
-from coord.server.peers.link_context import GIVE_UP_MS
+from coord.peers.stream import GIVE_UP_MS
 
 log = Logger()
 
@@ -30,10 +29,27 @@ DIRECTIONS: Final = ("both", "in", "out")
 _BEARER: Final = b"Bearer "
 
 
-class PartitionEndpoint:
-    """The endpoint of POST /cut and /heal. One per node."""
+class LosingLinks(Protocol):
+    """All links of a process, as a cut uses them."""
 
-    def __init__(self, reactor: Any, links: PeerLinks, token: bytes) -> None:
+    @property
+    def is_cut(self) -> bool:
+        """True while frames are dropped in a direction. No connection is established then."""
+        ...
+
+    def lose(self, *, is_incoming: bool, is_outgoing: bool) -> None:
+        """Drop frames from peers (`is_incoming`) and to peers (`is_outgoing`) from now on."""
+        ...
+
+    def break_all(self, reason: str) -> None:
+        """Close every connection with a peer; links dial again."""
+        ...
+
+
+class PartitionEndpoint:
+    """The endpoint of POST /cut and /heal. One per process."""
+
+    def __init__(self, reactor: Any, links: LosingLinks, token: bytes) -> None:
         """`token` is the bearer token of a request; never empty."""
         assert token
         self._reactor = reactor

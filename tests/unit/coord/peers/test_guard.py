@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coord.errors import RemoteProtocolError
+from coord.peers import framing
+from coord.peers.guard import NONCE_BYTES, Handshake, PeerGuard
 from coord.server.peers import codec
-from coord.server.peers.guard import NONCE_BYTES, Handshake, PeerGuard
 
 SECRET = b"0123456789abcdef"
 
@@ -20,7 +21,7 @@ def made(secret: bytes, letter: bytes) -> Handshake:
 
 def parts(frame: bytes) -> tuple[int, bytes]:
     """(kind, body)."""
-    ((kind, block, at, end),) = codec.PeerFrames().feed(frame)
+    ((kind, block, at, end),) = framing.PeerFrames().feed(frame)
     return kind, block[at:end]
 
 
@@ -43,7 +44,7 @@ def test_another_secret_is_refused_by_either_end() -> None:
     with pytest.raises(RemoteProtocolError, match="another secret"):
         dialler.prove(*parts(counter))
     with pytest.raises(RemoteProtocolError, match="another secret"):
-        listener.counter(codec.PROOF, bytes(32))
+        listener.counter(framing.PROOF, bytes(32))
     assert not dialler.is_done
     assert not listener.is_done
 
@@ -53,18 +54,18 @@ def test_proofs_of_another_connection_are_refused() -> None:
     dialler, listener = made(SECRET, b"d"), made(SECRET, b"l")
     proof = dialler.prove(*parts(listener.counter(*parts(dialler.challenge()))))
     later = made(SECRET, b"m")
-    counter = later.counter(codec.CHALLENGE, b"d" * NONCE_BYTES)
+    counter = later.counter(framing.CHALLENGE, b"d" * NONCE_BYTES)
     with pytest.raises(RemoteProtocolError):
         later.counter(*parts(proof))
     mirrored = made(SECRET, b"m")
-    mirrored.counter(codec.CHALLENGE, b"d" * NONCE_BYTES)
+    mirrored.counter(framing.CHALLENGE, b"d" * NONCE_BYTES)
     with pytest.raises(RemoteProtocolError):
-        mirrored.counter(codec.PROOF, parts(counter)[1][NONCE_BYTES:])
+        mirrored.counter(framing.PROOF, parts(counter)[1][NONCE_BYTES:])
     assert not later.is_done
     assert not mirrored.is_done
 
 
-@pytest.mark.parametrize("kind", [codec.HELLO, codec.WHO, codec.RAFT, codec.PROOF, codec.COUNTER])
+@pytest.mark.parametrize("kind", [framing.HELLO, codec.WHO, codec.RAFT, framing.PROOF, framing.COUNTER])
 def test_nothing_else_is_heard_before(kind: int) -> None:
     """Not a hello, not a question, least of all a Raft message."""
     with pytest.raises(RemoteProtocolError):
@@ -75,7 +76,7 @@ def test_nothing_else_is_heard_before(kind: int) -> None:
 def test_any_frame_is_a_proof_or_refused(kind: int, body: bytes) -> None:
     """Chance does not know the secret."""
     listener = made(SECRET, b"l")
-    listener.counter(codec.CHALLENGE, b"d" * NONCE_BYTES)
+    listener.counter(framing.CHALLENGE, b"d" * NONCE_BYTES)
     with pytest.raises(RemoteProtocolError):
         listener.counter(kind, body)
     with pytest.raises(RemoteProtocolError):

@@ -6,11 +6,15 @@ import contextlib
 import socket
 from typing import Final
 
-from coord.server.net.reactor import READABLE, WRITABLE, TurnReactor
+from coord.peers.reactor import READABLE, WRITABLE, TurnReactor
 from coord.tls.context import Engine, TlsError
 
 #: Bytes read at once. Larger buffers make malloc map and unmap memory at every call.
 READ_BYTES: Final = 64 << 10
+#: The kernel closes a link whose data stays unacknowledged for this long.
+GIVE_UP_MS: Final = 5000
+
+Address = tuple[str, int]
 
 
 class Stream:

@@ -1,0 +1,8 @@
+"""Links between processes of one kind: nodes of a store, region servers. What both need of sockets and frames.
+
+reactor.py     Twisted's epoll reactor with turns: read all ready sockets, then act once
+stream.py      one non-blocking TCP socket on that reactor, bounded in both directions
+framing.py     length and kind of a frame; the kinds with which every connection begins (pure)
+guard.py       authentication of peers: shared secret, certificates
+partition.py   cuts links on request, for drills
+"""
