@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
+from coord.tls.context import TlsFiles
 from regions.messages.heartbeat import HEARTBEAT_PERIOD_S
 from regions.records.kinds import check_group
 from regions.records.znodes import DEFAULT_ROOT
@@ -60,6 +61,12 @@ class ServerSettings:
     heartbeat_period_s: float = HEARTBEAT_PERIOD_S
     #: Credentials and TLS settings for the store.
     access: StoreAccess = OPEN_ACCESS
+    #: Where this server listens for the other members of its tablets; None: it takes no tablets. Port 0: any free port,
+    #: the same one at each start.
+    peer_address: tuple[str, int] | None = None
+    #: What proves that a peer belongs to the cluster: a secret, certificates, both, or nothing on a private network.
+    peer_secret: bytes = field(default=b"", repr=False)
+    peer_tls: TlsFiles | None = None
 
     def __post_init__(self) -> None:
         """Check each value and their combination."""
@@ -90,5 +97,33 @@ class ServerSettings:
             raise ConfigError(f"{self.threads} threads: give a number from 1 to 64")
         if self.opener not in OPENERS:
             raise ConfigError(f"opener {self.opener!r} is unknown: give one of {', '.join(OPENERS)}")
+        if self.peer_address is not None:
+            self._check_peers(self.peer_address)
         if self.data_dir.absolute() == self.shared_dir.absolute():
             raise ConfigError(f"data directory and shared directory are both {self.data_dir}: give two directories")
+
+    def _check_peers(self, address: tuple[str, int]) -> None:
+        if self.opener != "kv":
+            raise ConfigError(f"tablets have key-value rows, and this server's opener is {self.opener!r}")
+        if address[0] != self.host:
+            # Masters and members know one host of a server, that of its registration.
+            raise ConfigError(
+                f"peer address {address[0]}:{address[1]} has another host than --address: members connect to"
+                f" {self.host}"
+            )
+        if address[1] and address[1] == self.port:
+            raise ConfigError(f"requests and members cannot both use port {self.port}: give two ports")
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only processes on this machine can connect to `host`."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def default_peer_address(host: str, opener: str) -> tuple[str, int] | None:
+    """Return the peer address of a server that was given none: a port of its own, if no other machine can reach it.
+
+    On an address that others can reach, a port that accepts every process would be a door to the tablets: there an
+    operator has to name it.
+    """
+    return (host, 0) if opener == "kv" and is_loopback(host) else None

@@ -54,7 +54,7 @@ from regions.messages import (
     ShowReplicas,
 )
 from regions.messages.cluster_check import check_cluster
-from regions.messages.heartbeat import ReplicaReport
+from regions.messages.heartbeat import ReplicaReport, TabletReport
 from regions.records.formats import KNOWN
 from regions.records.model import Incarnation, ServerRecord
 from regions.records.znodes import Layout
@@ -63,6 +63,7 @@ from regionserver.figures import figures, hosted_with_load, report_with_load
 from regionserver.health import HealthFacts, HealthWatch
 from regionserver.metrics import Metrics
 from regionserver.opener import RegionOpener, kind_of
+from regionserver.order_routes import OrderRoutes
 from regionserver.replica.effects import Key
 from regionserver.replica.host import Host
 from regionserver.request_gate import Serving
@@ -75,6 +76,7 @@ from regionserver.session.master_link import HeartbeatState
 from regionserver.session.registration import Registration
 from regionserver.shared_directory import Admission
 from regionserver.storage.purging import Purges
+from regionserver.tablets.server_tablets import ServerTablets
 from regionserver.workers import Pool, Workers
 
 log = Logger()
@@ -86,6 +88,8 @@ RETRY_S: Final = 1.0
 #: Time limit for closing the regions after SIGTERM; then the process ends without closing the rest.
 CLOSE_WITHIN_S: Final = 10.0
 
+#: Makes the tablets of a server: (metrics, called with internal errors, called when a report should not wait).
+MakeTablets = Callable[[Metrics, Callable[[Failure], None], Callable[[], None]], ServerTablets]
 #: Requests that only the latest master may send, and only to this incarnation.
 Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable
 
@@ -109,10 +113,12 @@ class RegionServer:
         system: System | None = None,
         boot_s: Callable[[], float] = boot_time_s,
         workers: Pool = Workers,
+        tablets: MakeTablets | None = None,
     ) -> None:
         """`died` is called with the reason if the process must end.
 
-        `system`, `boot_s` (the lease's clock) and `workers` default to those of this machine.
+        `tablets` makes what hosts tablets; None: the server takes none. `system`, `boot_s` (the lease's clock) and
+        `workers` default to those of this machine.
 
         Raises:
             ConfigError: `opener` declares no kind.
@@ -139,9 +145,12 @@ class RegionServer:
         )
         self._opener = opener
         self._kind = kind_of(opener)
+        self._tablets = None if tablets is None else tablets(self._metrics, self._fatal, self._report_soon)
+        of_tablets = () if self._tablets is None else self._tablets.requests
+        self._orders = OrderRoutes(self._host, self._tablets)
         self._rpc = RpcServer(
             self.dispatch,
-            requests=functools.reduce(operator.or_, opener.requests, ServerRequest),
+            requests=functools.reduce(operator.or_, (*opener.requests, *of_tablets), ServerRequest),
             receiver=lambda: (
                 f"server {self._record.uuid} at {self._record.host}:{self._record.port}, kind {self._kind},"
             ),
@@ -192,7 +201,10 @@ class RegionServer:
 
     def start(self) -> None:
         """Listen, and begin to register. Raise ConfigError if an address is in use."""
-        settings = self._settings
+        settings, tablets = self._settings, self._tablets
+        peer_port = 0 if tablets is None else tablets.listen()
+        if tablets is not None:
+            tablets.open(self._instance.cluster_id)
         _, port = self._listen(self._rpc, "address", settings.host, settings.port)
         admin_port = 0
         if settings.admin_host is not None:
@@ -214,6 +226,8 @@ class RegionServer:
             admin_port=admin_port,
             kind=self._kind,
             format=KNOWN,
+            tablets=tablets is not None,
+            peer_port=peer_port,
         )
         self._living = ensureDeferred(self._live())
         self._living.addErrback(self._fatal)
@@ -253,6 +267,8 @@ class RegionServer:
             log.error("{left} regions are still open: {error!r}", left=len(self._host.replicas), error=error)
         if client is not None:
             await client.close()
+        if self._tablets is not None:
+            await self._tablets.stop()
         await self._rpc.stop()
         self._health.stop()
         if self._admin_port is not None:
@@ -303,7 +319,11 @@ class RegionServer:
     async def _one_incarnation(self, client: ZkClient) -> None:
         me = self._instance.next_incarnation(self._clock.wall_ms())
         self._record = msgspec.structs.replace(
-            self._record, start_code=me.start_code, session_ms=client.timeout_ms, leaving=False
+            self._record,
+            start_code=me.start_code,
+            session_ms=client.timeout_ms,
+            leaving=False,
+            disk_free=0 if self._tablets is None else self._tablets.disk_free(),
         )
         registration = self._registration = Registration(
             self._reactor,
@@ -329,6 +349,8 @@ class RegionServer:
             return
         self._epoch = max(self._epoch, registration.epoch)
         self._host.begin(me, client)
+        if self._tablets is not None:
+            self._tablets.begin(me, client)
         self._host.set_serving(self._lease.holds(self._boot_s()))
         log.info("registered as {me} at {host}:{port}", me=str(me), host=self._record.host, port=self._record.port)
         heartbeats = self._heartbeats = HeartbeatSender(
@@ -344,6 +366,8 @@ class RegionServer:
             reason = await registration.over
         finally:
             heartbeats.stop()
+            if self._tablets is not None:
+                self._tablets.end()
         if self._is_stopping:
             return
         count = len(self._host.replicas)
@@ -362,6 +386,8 @@ class RegionServer:
         """Check that the store holds this server's cluster. Raise ConfigError if it is another cluster."""
         where = f"the cluster at {self._settings.store} below {self._settings.root or '/'}"
         self._instance.adopt(cluster_id, where)
+        if self._tablets is not None:
+            self._tablets.open(cluster_id)
 
     def _log_unreachable(self, client: ZkClient) -> None:
         if client.state is not SessionState.CONNECTED:
@@ -369,7 +395,11 @@ class RegionServer:
             log.warn("no session with the store {store}: {why}; retrying", store=self._settings.store, why=why)
 
     def _region_damaged(self, key: Key, why: str) -> None:
-        if self._host.damaged(key, why) and self._heartbeats is not None:
+        if self._host.damaged(key, why):
+            self._report_soon()
+
+    def _report_soon(self) -> None:
+        if self._heartbeats is not None:
             self._heartbeats.send_soon()
 
     def _lease_changed(self, holds: bool) -> None:
@@ -389,6 +419,8 @@ class RegionServer:
         """Answer one RPC. Raise RpcError(STALE_EPOCH, WRONG_SERVER, NO_LEASE), or an error of the opener."""
         if isinstance(request, self._opener.requests):
             return self._opener.answer(request)
+        if self._tablets is not None and isinstance(request, self._tablets.requests):
+            return self._tablets.answer(request)
         return self._dispatch(request)
 
     def _dispatch(self, request: ServerRequest) -> ServerReply | Deferred[Any]:
@@ -399,15 +431,14 @@ class RegionServer:
     def _obey(self, request: ServerRequest) -> ServerReply | Deferred[Any]:
         if isinstance(request, OpenRegions):
             self._admit(request)
-            return self._host.open_regions(request.orders, request.epoch, request.answer_within_ms)
+            return self._orders.open_regions(request.orders, request.epoch, request.answer_within_ms)
         if isinstance(request, CloseRegions):
             self._admit(request)
-            return self._host.close_regions(request.orders, request.epoch, request.answer_within_ms)
+            return self._orders.close_regions(request.orders, request.epoch, request.answer_within_ms)
         if isinstance(request, AlterRegions):
             self._admit(request)
             answer = self._host.alter_regions(request.orders)
-            if self._heartbeats is not None:
-                self._heartbeats.send_soon()  # a client waits for the table to leave ALTERING
+            self._report_soon()  # a client waits for the table to leave ALTERING
             return answer
         if isinstance(request, ReviewReplicas):
             self._admit(request)
@@ -425,7 +456,8 @@ class RegionServer:
         if isinstance(request, ListDirectories):
             return ensureDeferred(self._purges.directories())
         if isinstance(request, ShowReplicas):
-            return ReplicaList(self._record.uuid, self._record.start_code, [])
+            own = ([], "") if self._tablets is None else self._tablets.own_replicas(request)
+            return ReplicaList(self._record.uuid, self._record.start_code, *own)
         assert isinstance(request, GetServerStatus), f"unexpected request {request}"
         return self.status()
 
@@ -483,10 +515,14 @@ class RegionServer:
     def heartbeat_state(self) -> HeartbeatState:
         """Return the present state of this server."""
         phases = self._host.phases_now()
-        rates = self._serving.rates()
+        rates, tablets = self.rates(), self._tablets
 
-        def describe(key: Key) -> ReplicaReport | None:
-            return report_with_load(self._host.replicas.report(key), rates)
+        def describe(key: Key) -> ReplicaReport | TabletReport | None:
+            found = report_with_load(self._host.replicas.report(key), rates)
+            return found if found is not None or tablets is None else tablets.describe(key)
+
+        def keys() -> list[Key]:
+            return [*self._host.replicas.keys(), *([] if tablets is None else tablets.keys())]
 
         return HeartbeatState(
             self._instance.cluster_id,
@@ -494,16 +530,17 @@ class RegionServer:
             self._epoch,
             figures(phases, rates),
             describe,
-            self._host.replicas.keys,
+            keys,
         )
 
     def take_changed(self) -> list[Key]:
         """Return the replicas that have changed since the last call."""
-        return self._host.replicas.take_changed()
+        of_tablets = [] if self._tablets is None else self._tablets.take_changed()
+        return [*self._host.replicas.take_changed(), *of_tablets]
 
     def rates(self) -> Mapping[Key, float]:
         """Return recent requests per second."""
-        return self._serving.rates()
+        return self._serving.rates() if self._tablets is None else {**self._serving.rates(), **self._tablets.rates()}
 
     def learn_epoch(self, epoch: int) -> int:
         """Verify an epoch that a master of this cluster claims (FN-05), and return the epoch known now.
@@ -533,11 +570,12 @@ class RegionServer:
             open=counts.open,
             opening=counts.opening,
             closing=counts.closing,
-            failed=self._host.replicas.failed(),
+            failed=self._host.replicas.failed() + (0 if self._tablets is None else len(self._tablets.failures())),
             lease_ms_left=int(left_s * 1000),
             uptime_ms=int((self._boot_s() - self._began_s) * 1000),
             cluster_id=self._instance.cluster_id,
             masters=[] if self._heartbeats is None else self._heartbeats.reach(),
+            tablets=None if self._tablets is None else self._tablets.figures(),
         )
 
     def _ready(self) -> tuple[bool, Mapping[str, object]]:

@@ -284,6 +284,26 @@ class MasterReach(msgspec.Struct, frozen=True, omit_defaults=True):
     trouble: str = ""
 
 
+class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Figures of a server's tablets. Counts are since the start of its process."""
+
+    #: Number of replicas by `ReplicaState`.
+    replicas: dict[str, int] = {}
+    #: Tablets that the server leads.
+    leaders: int = 0
+    #: Syncs of the shared log, and the entries and bytes that they made durable.
+    syncs: int = 0
+    entries: int = 0
+    log_bytes: int = 0
+    segments: int = 0
+    slow_writes: int = 0
+    in_flight_bytes: int = 0
+    #: False while a write of the log takes too long: the server leads nothing.
+    disk_answers: bool = True
+    #: Port for the other members.
+    peer_port: int = 0
+
+
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):
     """Reply to GetServerStatus."""
 
@@ -297,6 +317,8 @@ class ServerStatus(msgspec.Struct, frozen=True, tag=True):
     uptime_ms: int
     cluster_id: str = ""
     masters: list[MasterReach] = []
+    #: None: the server takes no tablets, has not opened them yet, or has an earlier build.
+    tablets: TabletFigures | None = None
 
 
 ServerRequest = (

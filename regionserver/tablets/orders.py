@@ -85,7 +85,7 @@ class _Work:
     @property
     def key(self) -> Key:
         """Region id and number."""
-        return _key(self.order)
+        return key_of(self.order)
 
 
 class TabletOrders:
@@ -150,7 +150,7 @@ class TabletOrders:
     ) -> Deferred[OrderResults]:
         taken = [self._take(order, epoch) for order in orders]
         results = [one if isinstance(one, OrderResult) else None for one in taken]
-        batch = OrderBatch([_key(order) for order in orders], causes, results)
+        batch = OrderBatch([key_of(order) for order in orders], causes, results)
         for at, work in enumerate(taken):
             if isinstance(work, _Work):
                 work.waiting.append((batch, at))
@@ -159,7 +159,7 @@ class TabletOrders:
 
     def _take(self, order: Order, epoch: int) -> OrderResult | _Work:
         """Return the result of an order if that is certain, else the work that will have it."""
-        key = _key(order)
+        key = key_of(order)
         files, steps = self._files(), self._steps
         if files is None or steps is None:
             return OrderResult(*key, OrderOutcome.STARTED)  # a moment before the host has started: sent again
@@ -182,7 +182,7 @@ class TabletOrders:
         return work
 
     def _answered(self, order: Order, plan: OrderPlan) -> OrderResult:
-        key = _key(order)
+        key = key_of(order)
         if plan.outcome in (OrderOutcome.REFUSED, OrderOutcome.FAILED):
             log.warn("order for {tablet}-{number} not carried out: {why}", tablet=key[0], number=key[1], why=plan.why)
         result = OrderResult(*key, plan.outcome, -1, plan.why)
@@ -325,7 +325,8 @@ def split_orders(orders: Iterable[Any]) -> tuple[list[int], list[int]]:
     return shared, tablets
 
 
-def _key(order: Order) -> Key:
+def key_of(order: Order) -> Key:
+    """Return region id and number."""
     if isinstance(order, OpenOrder):
         return order.transition.region_id, order.transition.replica
     return order.region_id, order.replica

@@ -1,0 +1,43 @@
+"""Metrics of the tablets of one server."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from regions.messages.heartbeat import ReplicaState
+from regions.messages.server import TabletFigures
+
+_PREFIX: Final = "regionkeeper_server_tablet"
+
+
+class TabletMetrics:
+    """Gauges that follow the figures of the host."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"{_PREFIX}{name}", text, registry=registry)
+
+        self._replicas = Gauge(
+            f"{_PREFIX}s", "Replicas of tablets on this server by state.", ["state"], registry=registry
+        )
+        self._leaders = gauge("_leaders", "Tablets that this server leads.")
+        self._syncs = gauge("_log_syncs", "Syncs of the shared log since the process started.")
+        self._entries = gauge("_log_entries", "Entries that these syncs made durable.")
+        self._bytes = gauge("_log_bytes", "Bytes that these syncs made durable.")
+        self._segments = gauge("_log_segments", "Segments of the shared log.")
+        self._slow = gauge("_log_slow_writes", "Writes to the shared log that took longer than a second.")
+        self._in_flight = gauge("_in_flight_bytes", "Bytes of writes that are proposed and not applied.")
+
+    def show(self, found: TabletFigures) -> None:
+        """Set the gauges."""
+        for state in ReplicaState:
+            self._replicas.labels(state.value).set(found.replicas.get(state.value, 0))
+        self._leaders.set(found.leaders)
+        self._syncs.set(found.syncs)
+        self._entries.set(found.entries)
+        self._bytes.set(found.log_bytes)
+        self._segments.set(found.segments)
+        self._slow.set(found.slow_writes)
+        self._in_flight.set(found.in_flight_bytes)

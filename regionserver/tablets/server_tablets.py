@@ -1,0 +1,250 @@
+"""The tablets of one region server process: host, links, orders, requests, reports.
+
+    listen -> [cluster known] -> host and links start -> [ session -> orders, addresses of the store ]* -> stop
+
+The host needs no store: a server whose directory names its cluster opens its tablets before it asks the store for
+anything, and a lost session or lease touches no tablet. A server that has not joined a cluster yet opens its host once
+it has been adopted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from coord.client.session import ZkClient
+from coord.env import Clock
+from regions.messages import (
+    REPLICAS_PAGE_MAX,
+    CloseOrder,
+    HostedReplica,
+    OpenOrder,
+    OrderResults,
+    OwnReplica,
+    ShowReplicas,
+    TabletReport,
+)
+from regions.messages.server import TabletFigures
+from regions.records.model import Incarnation
+from regions.records.znodes import Layout
+from regionserver.config import ServerSettings
+from regionserver.metrics import Metrics
+from regionserver.replica.effects import Key
+from regionserver.tablets.metrics import TabletMetrics
+from regionserver.tablets.neighbors import Address, Neighbors
+from regionserver.tablets.orders import ReplicaFiles, TabletOrders
+from regionserver.tablets.peer_port import bind_peer_port
+from regionserver.tablets.service import TabletGroups, TabletService
+
+log = Logger()
+
+
+class Hosting(ReplicaFiles, TabletGroups, Protocol):
+    """The host of tablets with its links, as the server uses it."""
+
+    def report(self, tablet: str) -> TabletReport | None:
+        """Return a replica's report, None if this server has none of the tablet."""
+        ...
+
+    def reports(self) -> Sequence[TabletReport]:
+        """Return the reports of all replicas."""
+        ...
+
+    def tablets(self) -> Sequence[str]:
+        """Return the tablets of which this server has something."""
+        ...
+
+    def own_replica(self, tablet: str) -> OwnReplica | None:
+        """Return a replica's own view, None if this server has nothing of the tablet."""
+        ...
+
+    def figures(self) -> TabletFigures:
+        """Return the host's figures."""
+        ...
+
+    def learn(self, server: str, address: Address) -> None:
+        """Take in where another server listens for members."""
+        ...
+
+    async def stop(self) -> None:
+        """Hand leaderships over, close all replicas in order, and the links."""
+        ...
+
+
+#: Opens the host: the cluster's id, the socket for members, and what to call for a tablet whose report differs.
+OpenHost = Callable[[str, socket.socket, Callable[[str], None]], Hosting]
+
+
+class ServerTablets:
+    """See the module docstring. All calls are on the reactor's thread."""
+
+    requests = TabletService.requests
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: ServerSettings,
+        clock: Clock,
+        metrics: Metrics,
+        open_host: OpenHost,
+        fatal: Callable[[Failure], object],
+        report_soon: Callable[[], None],
+    ) -> None:
+        """`report_soon` is called when a report should not wait for the next heartbeat.
+
+        `open_host` raises ConfigError if the directory's tablets cannot be opened."""
+        assert settings.peer_address is not None, "without a peer address a server takes no tablets"
+        paths = Layout(settings.root)
+        self._settings = settings
+        self._open_host = open_host
+        self._host: Hosting | None = None
+        self._socket: socket.socket | None = None
+        #: Numbers by tablet, as last reported: what is gone is reported under its key.
+        self._numbers: dict[str, int] = {}
+        self._changed: dict[Key, None] = {}
+        self._report_soon = report_soon
+        self._neighbors = Neighbors(reactor, paths, self._learned)
+        self._orders = TabletOrders(reactor, clock, lambda: self._host, paths, metrics, fatal)
+        self._service = TabletService(
+            reactor.seconds, lambda: self._host, self._neighbors.address_of, self._report, metrics.registry
+        )
+        self._gauges = TabletMetrics(metrics.registry)
+
+    # --- life ---
+
+    def listen(self) -> int:
+        """Listen for members and return the port. Raise ConfigError if the address cannot be used."""
+        assert self._settings.peer_address is not None
+        self._socket = bind_peer_port(self._settings.data_dir, self._settings.peer_address)
+        return int(self._socket.getsockname()[1])
+
+    def open(self, cluster_id: str) -> None:
+        """Open the tablets of this server, as a member of the cluster, unless they are open.
+
+        Raises:
+            ConfigError: the directory's tablets cannot be opened; nothing was changed.
+        """
+        if self._host is not None or not cluster_id or self._socket is None:
+            return
+        listening, self._socket = self._socket, None
+        self._host = self._open_host(cluster_id, listening, self._has_changed)
+        for report in self._host.reports():
+            self._numbers[report.region_id] = report.number
+        for server, address in self._neighbors.known():
+            self._host.learn(server, address)
+        counts = Counter(str(report.state) for report in self._host.reports())
+        log.info("tablets opened: {count}", count=dict(counts) or "none")
+
+    async def stop(self) -> None:
+        """Hand leaderships over and close everything."""
+        self._orders.end()
+        self._neighbors.end()
+        if self._socket is not None:
+            self._socket.close()
+        if self._host is not None:
+            await self._host.stop()
+
+    # --- sessions with the store ---
+
+    def disk_free(self) -> int:
+        """Return the free bytes of the disk with the data directory."""
+        return shutil.disk_usage(self._settings.data_dir).free
+
+    def begin(self, me: Incarnation, client: ZkClient) -> None:
+        """Begin a session in which `me` is registered."""
+        self._orders.begin(me, client)
+        self._neighbors.begin(client)
+
+    def end(self) -> None:
+        """End the session. No tablet is touched."""
+        self._orders.end()
+        self._neighbors.end()
+
+    # --- requests ---
+
+    def open_regions(self, orders: Sequence[OpenOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:
+        """Accept OPEN orders for tablets' replicas."""
+        for order in orders:
+            if order.tablet is not None:
+                self._neighbors.named(order.tablet.initial)
+        return self._orders.open_regions(orders, epoch, answer_within_ms)
+
+    def close_regions(self, orders: Sequence[CloseOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:
+        """Accept CLOSE orders for tablets' replicas."""
+        return self._orders.close_regions(orders, epoch, answer_within_ms)
+
+    def answer(self, request: Any) -> Any:
+        """Answer a client's request. Raise RpcError."""
+        return self._service.answer(request)
+
+    def own_replicas(self, request: ShowReplicas) -> tuple[list[OwnReplica], str]:
+        """Return one page of the replicas' own views by id, and the id to continue after."""
+        host = self._host
+        if host is None:
+            return [], ""
+        wanted = sorted(set(request.tablets).intersection(host.tablets()) if request.tablets else host.tablets())
+        limit = min(request.limit or REPLICAS_PAGE_MAX, REPLICAS_PAGE_MAX)
+        rest = [tablet for tablet in wanted if tablet > request.after]
+        found = [own for tablet in rest[:limit] if (own := host.own_replica(tablet)) is not None]
+        return found, rest[limit - 1] if len(rest) > limit else ""
+
+    # --- reports ---
+
+    def describe(self, key: Key) -> TabletReport | None:
+        """Return a replica's report for a heartbeat, None if the server has no such replica."""
+        found = self._report(key[0])
+        if found is None or found.number != key[1]:
+            return None
+        load = self._service.rates().get(key)
+        return found if load is None else replace(found, load=round(load, 2))
+
+    def keys(self) -> list[Key]:
+        """Return the keys of all replicas."""
+        return [] if self._host is None else [(one.region_id, one.number) for one in self._host.reports()]
+
+    def take_changed(self) -> list[Key]:
+        """Return the replicas that are new, gone or changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def rates(self) -> dict[Key, float]:
+        """Return recent requests per second."""
+        return self._service.rates()
+
+    def failures(self) -> list[HostedReplica]:
+        """Return the failed opens that are remembered."""
+        return self._orders.failures()
+
+    def figures(self) -> TabletFigures | None:
+        """Return the figures of the host, and update the gauges; None before it has started."""
+        if self._host is None:
+            return None
+        found = self._host.figures()
+        self._gauges.show(found)
+        return found
+
+    def _report(self, tablet: str) -> TabletReport | None:
+        return None if self._host is None else self._host.report(tablet)
+
+    def _has_changed(self, tablet: str) -> None:
+        """Note a replica whose report differs; under its former number if it is gone or has another one."""
+        report = self._report(tablet)
+        former = self._numbers.pop(tablet, None)
+        if former is not None and (report is None or report.number != former):
+            self._changed[tablet, former] = None
+        if report is not None:
+            self._numbers[tablet] = report.number
+            self._changed[tablet, report.number] = None
+        self._report_soon()
+
+    def _learned(self, server: str, address: Address) -> None:
+        if self._host is not None:
+            self._host.learn(server, address)

@@ -1,0 +1,209 @@
+"""Answers the requests of clients to this server's tablets (`regionserver/tablets/messages.py`).
+
+Limits and range are checked first. Then the request goes through the Raft group: a write is an entry of its log, a read
+waits until a majority has confirmed the leader. No lease, session or master has a part in that.
+
+A request that finds another leader is answered by LeaderElsewhere, with the leader's address for requests if this
+server knows it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as CounterMetric
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from coord.rpc.wire import Code, RpcError
+from regions.messages.codes import TOO_STALE
+from regions.messages.heartbeat import TabletReport
+from regionserver.kv.snapshot import RowSnapshot
+from regionserver.replica.effects import Key
+from regionserver.request_gate import RATE_SPAN_S
+from regionserver.tablets.commands import CommandError, KvCommand
+from regionserver.tablets.host.requests import Fate, TabletAnswer
+from regionserver.tablets.messages import (
+    NO_REPLICA,
+    OUTCOME_UNKNOWN,
+    REPLICA_FAILED,
+    KeyRange,
+    KnownLeader,
+    LeaderElsewhere,
+    Leaders,
+    TabletLeader,
+    TabletPage,
+    TabletRead,
+    TabletRequest,
+    TabletScan,
+    TabletValues,
+    TabletWrite,
+    TabletWritten,
+    WhoLeads,
+    check_request,
+    check_tablets,
+)
+
+_PREFIX: Final = "regionkeeper_server_tablet_"
+
+#: Code and words of each fate that is an error.
+REFUSALS: Final[dict[Fate, tuple[str, str]]] = {
+    Fate.UNKNOWN: (OUTCOME_UNKNOWN, "leadership of tablet {} ended before the write was applied"),
+    Fate.BUSY: (Code.BUSY, "too much waits for tablet {}, or its leadership is being handed over"),
+    Fate.TOO_LARGE: (Code.BAD_REQUEST, "the write is too large for the log of tablet {}"),
+    Fate.TOO_STALE: (TOO_STALE, "the replica of tablet {} does not hold the entry yet"),
+    Fate.FAILED: (REPLICA_FAILED, "the replica of tablet {} does not run"),
+    Fate.DOES_NOT_EXIST: (NO_REPLICA, "this server has no replica of tablet {}"),
+}
+
+
+class TabletGroups(Protocol):
+    """The host of tablets, as requests of clients use it."""
+
+    def key_range(self, tablet: str) -> KeyRange | None:
+        """Return the range of a tablet that has a replica here."""
+        ...
+
+    def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
+        """Append the command with the leader's time. Fires when it is applied, or with the reason why not.
+
+        Raise CommandError for a command that breaks a limit.
+        """
+        ...
+
+    def read(self, tablet: str, read: Callable[[RowSnapshot], Any], *, at_least: int = 0) -> Deferred[TabletAnswer]:
+        """Answer with what `read` returns for the rows, which hold every entry up to the answer's index."""
+        ...
+
+    def leader_of(self, tablet: str) -> tuple[int, int, str]:
+        """Return the term, and the leader's number and server in it as far as known; zeros and "" if not."""
+        ...
+
+    def time_ms(self, tablet: str) -> int:
+        """Return this server's time, not below the tablet's clock."""
+        ...
+
+
+class TabletService:
+    """The requests of clients for the tablets of one server."""
+
+    requests: Final = (TabletRead, TabletScan, TabletWrite, WhoLeads)
+
+    def __init__(
+        self,
+        seconds: Callable[[], float],
+        groups: Callable[[], TabletGroups | None],
+        address_of: Callable[[str], tuple[str, int] | None],
+        report: Callable[[str], TabletReport | None],
+        registry: CollectorRegistry,
+    ) -> None:
+        """`address_of` returns the address for requests of a server, by its uuid; `groups` None: not started yet."""
+        self._seconds = seconds
+        self._groups = groups
+        self._address_of = address_of
+        self._report = report
+        self._asked_count: Counter[str] = Counter()
+        self._rates: dict[Key, float] = {}
+        self._since_s = seconds()
+        self._asked = CounterMetric(f"{_PREFIX}requests", "Requests for tablets.", ["kind"], registry=registry)
+        self._refused = CounterMetric(f"{_PREFIX}refused", "Requests turned back.", ["code"], registry=registry)
+
+    def answer(self, request: TabletRequest) -> Deferred[msgspec.Struct] | msgspec.Struct:
+        """Answer one of `requests`. Raise RpcError."""
+        self._asked.labels(type(request).__name__).inc()
+        try:
+            answer = self._accept(request)
+        except RpcError as error:
+            self._refused.labels(error.code).inc()
+            raise
+        return answer.addErrback(self._count) if isinstance(answer, Deferred) else answer
+
+    def _accept(self, request: TabletRequest) -> Deferred[msgspec.Struct] | msgspec.Struct:
+        groups = self._groups()
+        if groups is None:
+            raise RpcError(NO_REPLICA, "this server has not opened its tablets yet")
+        if isinstance(request, WhoLeads):
+            check_tablets(request.tablets)
+            views = [self._view(groups, tablet) for tablet in request.tablets]
+            return Leaders(views, groups.time_ms(""))
+        tablet = request.tablet
+        check_tablets([tablet])
+        found = groups.key_range(tablet)
+        if found is None:
+            raise RpcError(*_refusal(Fate.DOES_NOT_EXIST, tablet))
+        check_request(request, found)
+        self._asked_count[tablet] += 1
+        if isinstance(request, TabletWrite):
+            try:
+                proposed = groups.propose(tablet, request.command(0))
+            except CommandError as error:  # what depends on the leader's time
+                raise RpcError(Code.BAD_REQUEST, str(error)) from error
+            written: Deferred[msgspec.Struct] = proposed.addCallback(self._written, groups)
+            return written
+        asked = groups.read(tablet, _reader(request), at_least=request.at_least)
+        read: Deferred[msgspec.Struct] = asked.addCallback(self._was_read, groups, request)
+        return read
+
+    def _written(self, answer: TabletAnswer, groups: TabletGroups) -> msgspec.Struct:
+        if answer.fate is Fate.DONE:
+            return TabletWritten(answer.value, groups.time_ms(answer.tablet))
+        return self._turned_back(answer, groups)
+
+    def _was_read(self, answer: TabletAnswer, groups: TabletGroups, request: TabletRead | TabletScan) -> msgspec.Struct:
+        if answer.fate is not Fate.DONE:
+            return self._turned_back(answer, groups)
+        time_ms = groups.time_ms(answer.tablet)
+        if isinstance(request, TabletRead):
+            return TabletValues(answer.value, answer.index, time_ms)
+        rows, next_key = answer.value
+        return TabletPage(rows, next_key, answer.index, time_ms)
+
+    def _turned_back(self, answer: TabletAnswer, groups: TabletGroups) -> LeaderElsewhere:
+        if answer.fate is Fate.NOT_LEADER:
+            self._refused.labels("not_leader").inc()
+            return LeaderElsewhere(self._view(groups, answer.tablet), groups.time_ms(answer.tablet))
+        raise RpcError(*_refusal(answer.fate, answer.tablet))
+
+    def _view(self, groups: TabletGroups, tablet: str) -> KnownLeader:
+        term, number, server = groups.leader_of(tablet)
+        if not number:
+            return KnownLeader(tablet, term)
+        host, port = self._address_of(server) or ("", 0)
+        return KnownLeader(tablet, term, TabletLeader(number, server, host, port))
+
+    def _count(self, failure: Failure) -> Failure:
+        if isinstance(failure.value, RpcError):
+            self._refused.labels(failure.value.code).inc()
+        return failure
+
+    # --- load ---
+
+    def rates(self) -> dict[Key, float]:
+        """Return recent requests per second of the replicas that had some."""
+        span_s = self._seconds() - self._since_s
+        if span_s >= RATE_SPAN_S:
+            self._rates = {}
+            for tablet, count in self._asked_count.items():
+                report = self._report(tablet)
+                if report is not None:
+                    self._rates[tablet, report.number] = count / span_s
+            self._asked_count.clear()
+            self._since_s = self._seconds()
+        return self._rates
+
+
+def _refusal(fate: Fate, tablet: str) -> tuple[str, str]:
+    code, words = REFUSALS[fate]
+    return code, words.format(tablet)
+
+
+def _reader(request: TabletRead | TabletScan) -> Callable[[RowSnapshot], Any]:
+    """Return what a read takes from the rows, in a thread."""
+    if isinstance(request, TabletRead):
+        keys = [key.encode() for key in request.keys]
+        return lambda rows: rows.values(keys)
+    return lambda rows: rows.page(request.start.encode(), request.end.encode(), request.rows_max)

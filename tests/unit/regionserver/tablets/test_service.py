@@ -1,0 +1,156 @@
+"""Requests of clients to a server's tablets: what is checked, what reaches the group, and every answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from coord.rpc.wire import Code, RpcError
+from regionserver.request_gate import RATE_SPAN_S
+from regionserver.tablets.commands import DONE, KEY_BYTES_MAX, DeleteRow, PutRow, WriteOutcome
+from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.messages import (
+    NO_REPLICA,
+    WHO_LEADS_MAX,
+    WRONG_REGION,
+    KnownLeader,
+    LeaderElsewhere,
+    Leaders,
+    TabletLeader,
+    TabletPage,
+    TabletRead,
+    TabletScan,
+    TabletValues,
+    TabletWrite,
+    TabletWritten,
+    WhoLeads,
+)
+from regionserver.tablets.service import REFUSALS, TabletService
+from tests.unit.regionserver.tablets.fake_hosting import NOW_MS, FakeHosting
+
+LEADER = TabletLeader(2, "you", "h2", 7002)
+
+
+def write(*operations: Any, tablet: str = "r1", began_ms: int = 5) -> TabletWrite:
+    return TabletWrite(tablet, "w", 1, 1, began_ms, list(operations) or [PutRow("c", b"1")])
+
+
+class Rows:
+    def values(self, keys: Any) -> list[bytes | None]:
+        return [key if key != b"d" else None for key in keys]
+
+    def page(self, start: bytes, end: bytes, rows_max: int) -> tuple[list[Any], str]:
+        return [(start.decode(), end)][:rows_max], "next"
+
+
+class TabletServiceTest(SynchronousTestCase):
+    """A server with a replica of r1, whose range is [b, m)."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.host: FakeHosting | None = FakeHosting()
+        self.hosting = self.host
+        self.host.put("r1")
+        addresses = {"you": ("h2", 7002)}
+        self.service = TabletService(
+            self.clock.seconds, lambda: self.host, addresses.get, self.hosting.report, CollectorRegistry()
+        )
+
+    def ask(self, request: Any) -> Deferred[Any]:
+        return maybeDeferred(self.service.answer, request)
+
+    def refused(self, request: Any) -> str:
+        error: Any = self.failureResultOf(self.ask(request), RpcError).value
+        assert error.message
+        return str(error.code)
+
+    def test_a_write(self) -> None:
+        answer = self.ask(write())
+        tablet, command, _ = self.hosting.asked[0]
+        assert (tablet, command.writer, command.number, command.operations) == ("r1", "w", 1, [PutRow("c", b"1")])
+        outcome = WriteOutcome(DONE, 3, 17)
+        self.hosting.answer(Fate.DONE, outcome)
+        assert self.successResultOf(answer) == TabletWritten(outcome, NOW_MS)
+
+    def test_a_read(self) -> None:
+        """The rows are read by the host, on a thread; the answer says up to which entry they reach."""
+        answer = self.ask(TabletRead("r1", ["c", "d"], at_least=9))
+        value = self.hosting.asked[0][1](Rows())
+        self.hosting.answer(Fate.DONE, value, index=11)
+        assert self.successResultOf(answer) == TabletValues([b"c", None], 11, NOW_MS)
+        assert self.hosting.at_least == [9]
+
+    def test_a_scan(self) -> None:
+        answer = self.ask(TabletScan("r1", "c", "k", 10))
+        value = self.hosting.asked[0][1](Rows())
+        self.hosting.answer(Fate.DONE, value, index=11)
+        assert self.successResultOf(answer) == TabletPage([("c", b"k")], "next", 11, NOW_MS)  # type: ignore[list-item]
+
+    def test_another_leader_is_named_with_its_address(self) -> None:
+        self.hosting.leaders["r1"] = (4, 2, "you")
+        for request in (write(), TabletRead("r1", ["c"]), TabletScan("r1")):
+            answer = self.ask(request)
+            self.hosting.answer(Fate.NOT_LEADER)
+            assert self.successResultOf(answer) == LeaderElsewhere(KnownLeader("r1", 4, LEADER), NOW_MS)
+
+    def test_a_leader_without_a_known_address_and_no_leader(self) -> None:
+        self.hosting.leaders["r1"] = (4, 3, "her")
+        answer = self.ask(write())
+        self.hosting.answer(Fate.NOT_LEADER)
+        assert self.successResultOf(answer).view.leader == TabletLeader(3, "her")
+        self.hosting.leaders["r1"] = (5, 0, "")
+        answer = self.ask(write())
+        self.hosting.answer(Fate.NOT_LEADER)
+        assert self.successResultOf(answer).view == KnownLeader("r1", 5, None)
+
+    def test_who_leads(self) -> None:
+        """At once, without the group; of tablets that are not here nothing is known."""
+        self.hosting.leaders["r1"] = (4, 2, "you")
+        found = self.successResultOf(self.ask(WhoLeads(["r1", "elsewhere"])))
+        assert found == Leaders([KnownLeader("r1", 4, LEADER), KnownLeader("elsewhere")], NOW_MS)
+        assert self.refused(WhoLeads([])) == Code.BAD_REQUEST
+        assert self.refused(WhoLeads(["r1"] * (WHO_LEADS_MAX + 1))) == Code.BAD_REQUEST
+
+    def test_every_fate_has_an_answer(self) -> None:
+        """Nothing that a group answers becomes an internal error."""
+        for fate in Fate:
+            if fate in (Fate.DONE, Fate.NOT_LEADER):
+                continue
+            answer = self.ask(write())
+            self.hosting.answer(fate)
+            error: Any = self.failureResultOf(answer, RpcError).value
+            assert error.code == REFUSALS[fate][0]
+            assert "r1" in error.message
+
+    def test_limits_and_range_are_checked_before_the_group(self) -> None:
+        assert self.refused(write(tablet="elsewhere")) == NO_REPLICA
+        assert self.refused(write(tablet="")) == Code.BAD_REQUEST
+        assert self.refused(write(PutRow("a", b""))) == WRONG_REGION
+        assert self.refused(write(DeleteRow("m"))) == WRONG_REGION
+        assert self.refused(write(PutRow("c" * (KEY_BYTES_MAX + 1), b""))) == Code.BAD_REQUEST
+        assert self.refused(TabletRead("r1", ["z"])) == WRONG_REGION
+        assert self.refused(TabletRead("r1", [])) == Code.BAD_REQUEST
+        assert self.refused(TabletScan("r1", rows_max=0)) == Code.BAD_REQUEST
+        assert self.hosting.asked == []
+
+    def test_what_depends_on_the_leaders_time_is_refused_as_well(self) -> None:
+        """The fake host has time 0: a write that began an hour later is ahead of it."""
+        assert self.refused(write(began_ms=3_600_000)) == Code.BAD_REQUEST
+
+    def test_before_the_host_has_started(self) -> None:
+        self.host = None
+        assert self.refused(write()) == NO_REPLICA
+        assert self.refused(WhoLeads(["r1"])) == NO_REPLICA
+
+    def test_requests_are_counted_by_replica(self) -> None:
+        for _ in range(20):
+            self.ask(write())
+        assert self.service.rates() == {}
+        self.clock.advance(RATE_SPAN_S)
+        assert self.service.rates() == {("r1", 1): 2.0}
+        self.clock.advance(RATE_SPAN_S)
+        assert self.service.rates() == {}
