@@ -237,17 +237,18 @@ class RaftCore:
         else:
             raise NotLeader(0)
 
-    def peer_down(self, peer: int) -> None:
+    def peer_down(self, peer: int, ticks: int = 0) -> None:
         """Handle a broken connection to `peer`.
 
-        If `peer` is the leader, this node becomes a candidate within 1 .. PEER_DOWN_TICKS ticks; pre-vote protects a
-        leader that is alive. If this node leads, everything in flight to `peer` counts as lost.
+        If `peer` is the leader, this node becomes a candidate after `ticks` ticks, by default 1 .. PEER_DOWN_TICKS at
+        random; pre-vote protects a leader that is alive. If this node leads, everything in flight to `peer` counts as
+        lost.
         """
         if self.leadership is not None:
             self.leadership.peer_down(peer)
         elif peer == self.leader:
             self._set_leader(0)
-            self.hasten()
+            self.hasten(ticks)
 
     def hasten(self, ticks: int = 0) -> None:
         """Campaign within `ticks` ticks, by default 1 .. PEER_DOWN_TICKS, unless a leader is known before."""

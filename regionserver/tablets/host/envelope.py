@@ -4,7 +4,7 @@
     TURN body  := count:u32 item*                       what one turn of the sender has for the recipient
     item       := ENVELOPE tablet:text message  |  REFUSAL tablet:text refusal
     BEAT body  := number:u64 disk_answers:u8 count:u32 row*
-    row        := tablet:text kind:u8 6 x u64           a heartbeat, or the answer to one
+    row        := tablet:text kind:u8 7 x u64           a heartbeat, or the answer to one
     message    := kind:u8 flags:u8 8 x u64 count:u32 entry*
     entry      := term:u64 kind:u8 length:u32 data      indexes follow from prev_index
     refusal    := word:u8 from:u64 to:u64 term:u64 last_index:u64 last_term:u64 progress:u64
@@ -67,7 +67,7 @@ _COUNT: Final = struct.Struct(">I")
 _BEAT: Final = struct.Struct(">QBI")
 _MESSAGE: Final = struct.Struct(">BBQQQQQQQQI")
 _ENTRY: Final = struct.Struct(">QBI")
-_ROW: Final = struct.Struct(">BQQQQQQ")
+_ROW: Final = struct.Struct(">BQQQQQQQ")
 _REFUSAL: Final = struct.Struct(">BQQQQQQ")
 _GRANTED: Final = 1
 #: Answers carry the memory of the voter in the place of the commit index, as in the store's frames.
@@ -304,21 +304,25 @@ def _set_commit(m: Message, value: int) -> None:
 
 
 def _encode_row(m: Message) -> bytes:
-    """Return a heartbeat or its answer: commit with the term there, or the end of the log with the memory."""
+    """Return a heartbeat or its answer.
+
+    A heartbeat has the commit index with the term there, and what every member has; an answer has the end of the log
+    and the memory.
+    """
     if m.kind == HEARTBEAT:
-        return _ROW.pack(m.kind, m.src, m.dst, m.term, m.commit, m.prev_term, m.context)
+        return _ROW.pack(m.kind, m.src, m.dst, m.term, m.commit, m.prev_term, m.context, m.match_index)
     assert m.kind == HEARTBEAT_RESP, f"a message of kind {m.kind} in a BEAT"
-    return _ROW.pack(m.kind, m.src, m.dst, m.term, m.match_index, m.memory, m.context)
+    return _ROW.pack(m.kind, m.src, m.dst, m.term, m.match_index, m.memory, m.context, 0)
 
 
 def _decode_row(data: bytes, at: int) -> tuple[Envelope, int]:
     tablet, at = _read_text(data, at)
-    kind, src, dst, term, first, second, context = _ROW.unpack_from(data, at)
+    kind, src, dst, term, first, second, context, everywhere = _ROW.unpack_from(data, at)
     _members(src, dst)
-    _number(term | first | second | context)
+    _number(term | first | second | context | everywhere)
     if kind == HEARTBEAT:
-        m = Message(HEARTBEAT, src, dst, term, prev_term=second, commit=first, context=context)
-    elif kind == HEARTBEAT_RESP:
+        m = Message(HEARTBEAT, src, dst, term, prev_term=second, commit=first, match_index=everywhere, context=context)
+    elif kind == HEARTBEAT_RESP and not everywhere:
         m = Message(HEARTBEAT_RESP, src, dst, term, match_index=first, context=context, memory=second)
     else:
         raise RemoteProtocolError(f"a Raft message of kind {kind} in a BEAT")

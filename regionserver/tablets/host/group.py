@@ -50,6 +50,10 @@ from regionserver.tablets.host.requests import (
 #: apply thread meanwhile.
 ROUND_ENTRIES_MAX: Final = 1000
 ROUND_BYTES_MAX: Final = 4 << 20
+#: Ticks between the members that stand for election after their leader's server is gone, in the order of their numbers.
+#: All of them notice at once. With one tick the phases of two servers' ticks could cancel it; two keep at least 50 ms
+#: between them, which is time for a pre-vote, a vote and the sync that it needs.
+RANK_TICKS: Final = 2
 #: Entries that stay in memory behind the floor for members that are a little behind, and bytes of them.
 KEEP_ENTRIES: Final = 1000
 KEEP_BYTES: Final = 1 << 20
@@ -134,6 +138,8 @@ class Group:
         self.write_ready = 0
         self.reads = Reads()
         self.tracer = tracer
+        #: Every member is known to have all entries up to this index durably. Never falls.
+        self._everywhere = 0
         self._in_flight = in_flight or InFlight()
         self._bytes = 0
         self._proposals: deque[_Proposal] = deque()
@@ -156,6 +162,9 @@ class Group:
         """Process a message that the table of deliveries lets through. Raises InvalidMessage; nothing has changed
         then."""
         self.core.step(m)
+        if m.kind == HEARTBEAT and m.term == self.core.term and m.src == self.core.leader:
+            # Committed entries are the same everywhere, and stay.
+            self._everywhere = max(self._everywhere, min(m.match_index, self.core.log.commit))
         if self.refusals:
             self.refusals.pop(m.src, None)
 
@@ -205,7 +214,12 @@ class Group:
         """The process on `server` is gone: forget it as the leader, or take what is in flight to it for lost."""
         for number, each in self.servers.items():
             if each == server and number != self.replica.number:
-                self.core.peer_down(number)
+                self.core.peer_down(number, 1 + RANK_TICKS * self._rank(number))
+
+    def _rank(self, gone: int) -> int:
+        """Return how many voters stand for election before this one when the member `gone` has led."""
+        own = self.replica.number
+        return sum(voter < own and voter != gone for voter in self.core.configs.current.voters)
 
     def persisted(self, ready_number: int) -> None:
         """Everything of that Ready and of those before it is durable."""
@@ -232,6 +246,18 @@ class Group:
             core.snapshot_saved(meta)
             core.compacted(core.log.floor(index, KEEP_ENTRIES, KEEP_BYTES))
             floors.append(Floor(self.replica.slot, self.replica.generation, index, meta.term))
+
+    def everywhere(self) -> int:
+        """Return the index up to which every member is known to have all entries durably.
+
+        The leader learns this from acknowledgments, the other members from its heartbeats. A log that keeps the
+        entries behind this index can serve every member, whoever leads next.
+        """
+        lead = self.core.leadership
+        if lead is not None:
+            held = min((peer.match for peer in lead.peers), default=self.core.log.stable)
+            self._everywhere = max(self._everywhere, min(held, self.core.log.commit))
+        return self._everywhere
 
     def hand_over(self, is_there: Mapping[int, bool], handed: list[tuple[str, int]]) -> None:
         """As the leader, transfer leadership to the member there that has most of the log, and add it to `handed`."""
@@ -297,6 +323,8 @@ class Group:
             elif self._can_wait(m):
                 out.patient.append(m)
             else:
+                if m.kind == HEARTBEAT:
+                    m.match_index = self.everywhere()
                 out.messages.append(m)
         out.promises += r.messages_after_persist
         if r.must_persist():
@@ -330,6 +358,8 @@ class Group:
         if m.kind == HEARTBEAT_RESP:
             # An end of the log from before later acknowledgments would look like a log that has lost entries.
             m.match_index = core.log.last
+        else:
+            m.match_index = self.everywhere()
         return True
 
     def _can_begin_round(self) -> bool:

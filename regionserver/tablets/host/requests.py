@@ -27,6 +27,7 @@ class Fate(enum.Enum):
     NOT_LEADER = enum.auto()  #: nothing was done; ask the leader
     UNKNOWN = enum.auto()  #: leadership ended before the entry was applied: repeat the request under its number
     BUSY = enum.auto()  #: nothing was done; too much waits, ask again later
+    DISK_FULL = enum.auto()  #: nothing was done; the disk of this server is full
     TOO_LARGE = enum.auto()  #: nothing was done, and never will be
     TOO_STALE = enum.auto()  #: the replica has not applied the index that the read names; ask the leader
     FAILED = enum.auto()  #: this replica does not run; ask another one

@@ -95,6 +95,8 @@ class Turn:
         self.groups: dict[str, Group] = {}
         #: Tablets of which this server holds something that does not run.
         self.resting: dict[str, ReplicaStanding] = {}
+        #: Tablets whose replicas are being opened. Messages to them are lost; clients ask another member.
+        self.opening: set[str] = set()
         self.beats = Beats()
         self.in_flight = in_flight or InFlight()
         #: Number of the last list of log items that was handed out, and of the last that is durable.
@@ -119,6 +121,7 @@ class Turn:
         assert tablet not in self.groups, f"tablet {tablet} is hosted already"
         self.groups[tablet] = group
         self.resting.pop(tablet, None)
+        self.opening.discard(tablet)
         for server in group.servers.values():
             if server != self.server:
                 self._shared.setdefault(server, {})[tablet] = group
@@ -198,6 +201,8 @@ class Turn:
         m = envelope.message
         group = self.groups.get(tablet)
         if group is None:
+            if tablet in self.opening:
+                return
             standing = self.resting.get(tablet, ABSENT)
         else:
             # A number that the configuration gives to another server is a copied directory, or a forgery.
@@ -281,7 +286,10 @@ class Turn:
         group = self.groups.get(tablet)
         if group is not None and not group.failure:
             return group
-        fate = Fate.DOES_NOT_EXIST if group is None and tablet not in self.resting else Fate.FAILED
+        if tablet in self.opening:
+            fate = Fate.NOT_LEADER
+        else:
+            fate = Fate.DOES_NOT_EXIST if group is None and tablet not in self.resting else Fate.FAILED
         self._out.answers.append(TabletAnswer(tablet, request, fate))
         return None
 

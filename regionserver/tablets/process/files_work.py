@@ -1,0 +1,132 @@
+"""Work on the files of replicas: making first replicas, resting, deleting. On one thread of its own.
+
+Steps and their order are those of `disk/steps.py`. Changes of slots go through the running log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coord.errors import CoordError
+from regions.messages.server import ClosePurpose
+from regionserver.tablets.disk import steps, superblock
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.tablets.disk.files import TabletFiles
+from regionserver.tablets.disk.layout import is_tablet
+from regionserver.tablets.disk.life import DataState
+from regionserver.tablets.disk.startup import Unreadable
+from regionserver.tablets.disk.superblock import Memory, Superblock
+from regionserver.tablets.process.interfaces import ReplicaOpening
+from regionserver.tablets.process.log_thread import RunningSlots
+from regionserver.tablets.process.replica import first_configuration
+
+
+class MadeReplica(NamedTuple):
+    """What became of one opening: the files, or the reason why there are none."""
+
+    block: Superblock | None
+    meta: ConsensusMeta | None
+    reason: str = ""
+
+
+class FilesWork:
+    """The steps, as functions for the files' thread. They raise nothing: the reason is what they return."""
+
+    def __init__(self, files: TabletFiles, slots: RunningSlots, server: str) -> None:
+        self._files = files
+        self._slots = slots
+        self._server = server
+
+    def make(self, openings: Sequence[tuple[ReplicaOpening, int]], at_ms: int) -> list[MadeReplica]:
+        """Make first replicas together; each comes with the slot that it is to have.
+
+        Consensus metadata of all of them become durable, then all slots by one record of the log, then all superblocks.
+        """
+        made: list[MadeReplica] = []
+        for opening, slot in openings:
+            try:
+                made.append(MadeReplica(*self._plan(opening, slot, at_ms)))
+            except (CoordError, OSError, ValueError, AssertionError) as error:
+                made.append(MadeReplica(None, None, _why(error)))
+        plans = [steps.creation(one.block, one.meta) for one in made if one.block is not None and one.meta is not None]
+        try:
+            self._files.carry_out_together(plans)
+        except (CoordError, OSError) as error:
+            # What is half made has promised nothing: the next attempt, or the next start, sets it aside.
+            return [one if one.reason else MadeReplica(None, None, _why(error)) for one in made]
+        return made
+
+    def _plan(self, opening: ReplicaOpening, slot: int, at_ms: int) -> tuple[Superblock, ConsensusMeta]:
+        tablet = opening.tablet
+        if not is_tablet(tablet):
+            raise ValueError(f"{tablet!r} is no name of a tablet")
+        own = [one for one in opening.initial if one.number == opening.number]
+        if [one.uuid for one in own] != [self._server]:
+            raise ValueError(f"member {opening.number} of tablet {tablet} is not on this server, {self._server}")
+        configuration = first_configuration(opening.initial)
+        block = Superblock(
+            self._server,
+            tablet,
+            DataState.READY,
+            opening.number,
+            opening.number,
+            self._files.next_generation(tablet),
+            slot,
+            opening.table,
+            opening.start_key,
+            opening.end_key,
+            opening.hash_buckets,
+            created_ms=at_ms,
+            changed_ms=at_ms,
+        )
+        return block, ConsensusMeta(tablet, opening.number, 0, 0, configuration.encode())
+
+    def read(self, tablet: str) -> tuple[Superblock | Unreadable, ConsensusMeta | Unreadable | None]:
+        """Return superblock and consensus metadata of a tablet that a start has found sound."""
+        block = self._files.read_block(tablet)
+        try:
+            return block, self._files.read_meta(tablet)
+        except CoordError:
+            return block, None
+
+    def enable(self, block: Superblock, at_ms: int) -> Superblock | str:
+        """Let a resting replica run again. Return its superblock, or why not."""
+        after = superblock.enabled(block, at_ms)
+        return after if not (why := self._carry_out([steps.WriteBlock(after)])) else why
+
+    def close(self, block: Superblock, purpose: ClosePurpose, reason: str, at_ms: int) -> Superblock | str | None:
+        """Carry out what an order to close wants of a replica that has stopped.
+
+        Return the superblock behind it, None if the tablet does not exist here any more, or why that failed.
+        """
+        if purpose is ClosePurpose.REST:
+            after = superblock.resting(block, at_ms)
+            return self._carry_out([steps.WriteBlock(after)]) or after
+        if block.data_state is DataState.READY:
+            assert block.slot is not None
+            contents = self._slots.contents(block.slot)
+            if contents is None:
+                return f"the shared log has no slot {block.slot} for tablet {block.tablet}"
+            state, last = contents.hard_state, contents.last
+            memory = Memory(state.term, state.vote, last.term, last.index)
+            why = self._carry_out(steps.deletion(block, memory, reason, at_ms))
+            if why:
+                return why
+            block = superblock.deleted(block, memory, reason, at_ms)
+        if purpose is ClosePurpose.TOMBSTONE:
+            return block
+        return self._carry_out(steps.forgetting(block)) or None
+
+    def _carry_out(self, effects: Sequence[steps.Effect]) -> str:
+        try:
+            self._files.carry_out(effects)
+        except (CoordError, OSError) as error:
+            return _why(error)
+        return ""
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the data directory'} cannot be written: {error.strerror}"
+    return str(error)

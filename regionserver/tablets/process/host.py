@@ -1,0 +1,572 @@
+"""The tablet host of a region server: the shell around the pure turn (`regionserver/tablets/host/turn.py`).
+
+One turn of the reactor is one `take()`: one frame per peer, one record of the log, then rounds, reads and answers.
+
+    sockets, timers, threads  ->  turn.frame(), propose(), read(), tick(), persisted(), applied()
+    end of the reactor's turn ->  frames to peers, changes to the log's thread, rounds and reads to the rows'
+                                  threads, answers to whoever waits
+
+Every method is called on the reactor's thread. Nothing here decides: what to write, send, answer or give up is decided
+by `host/`, `disk/`, `floors` and `reports`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from coord.env import Disk, System
+from coord.env_os import OsDisk
+from coord.errors import ConfigError, CoordError
+from coord.storage.shared.items import Change, RecoveredSlot, SlotError
+from coord.storage.shared.log import SEGMENT_BYTES, SharedLog, open_shared_log
+from regions.messages.heartbeat import TabletReport
+from regions.messages.server import ClosePurpose, MemberEndpoint
+from regionserver.session.instance import Instance
+from regionserver.tablets import commands
+from regionserver.tablets.commands import KvCommand
+from regionserver.tablets.disk.files import SlotLog, TabletFiles
+from regionserver.tablets.disk.joined import StartingSlots
+from regionserver.tablets.disk.layout import LOG, ROWS
+from regionserver.tablets.disk.startup import Decision
+from regionserver.tablets.host.beats import TICK_MS
+from regionserver.tablets.host.envelope import BeatFrame, TurnFrame, encode_beat, encode_turn
+from regionserver.tablets.host.requests import Fate, TabletAnswer
+from regionserver.tablets.host.turn import Turn, TurnOutput
+from regionserver.tablets.offline.steady_points import StartingRows
+from regionserver.tablets.process import reports
+from regionserver.tablets.process.files_work import FilesWork
+from regionserver.tablets.process.interfaces import (
+    HostReactor,
+    HostSettings,
+    HostStatus,
+    PeerLinks,
+    ReplicaOpening,
+    RowsReader,
+)
+from regionserver.tablets.process.life_work import ReplicaLife, why_of
+from regionserver.tablets.process.log_thread import LogThread, RunningSlots
+from regionserver.tablets.process.opening import ReplicaOpener, close_rows
+from regionserver.tablets.process.replica import Replica
+from regionserver.tablets.process.rows_work import RowsWork, WaitingRequest
+from regionserver.tablets.rows.self_test import self_test
+from regionserver.workers import Workers
+
+log = Logger()
+
+#: Ticks between two looks at what is due once a second: steady points, floors, the members' health.
+SWEEP_TICKS: Final = 1000 // TICK_MS
+#: Threads that open files and make steady points.
+SLOW_THREADS: Final = 2
+#: A stopping host waits so long for its threads.
+STOP_S: Final = 5.0
+#: Events of Raft after which a replica's report differs.
+_REPORTED_EVENTS: Final = frozenset(("role", "leader", "config", "config_reverted", "promote", "demote"))
+
+
+class _Slots:
+    """The slots as the files need them: of the log that was just opened, then of the running log."""
+
+    def __init__(self) -> None:
+        self.now: SlotLog | None = None
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """See `SlotLog.write`."""
+        assert self.now is not None, "the log is not open"
+        self.now.write(changes)
+
+    def contents(self, slot: int) -> RecoveredSlot | None:
+        """See `SlotLog.contents`."""
+        assert self.now is not None, "the log is not open"
+        return self.now.contents(slot)
+
+
+class TabletHost:
+    """All tablets of one server's process."""
+
+    def __init__(
+        self,
+        reactor: HostReactor,
+        system: System,
+        instance: Instance,
+        links: PeerLinks,
+        *,
+        start_code: int,
+        died: Callable[[str], None],
+        changed: Callable[[str], None],
+        settings: HostSettings | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """
+        Args:
+            reactor: Where everything runs.
+            system: Clock and chance.
+            instance: The server's identity; its directory is locked.
+            links: Connections to the other servers.
+            start_code: Of this process.
+            died: Called once with a sentence when the process must end.
+            changed: Called with a tablet whose report differs from the last one.
+            settings: Limits.
+            disk: The data directory; for tests.
+        """
+        self.settings = settings or HostSettings()
+        self._reactor: Any = reactor
+        self._system = system
+        self._instance = instance
+        self._links = links
+        self._died = died
+        self._changed = changed
+        self._disk = disk or OsDisk(instance.directory)
+        self.turn = Turn(instance.cluster_id, instance.uuid, start_code)
+        self._replicas: dict[str, Replica] = {}
+        self._waiting: dict[int, WaitingRequest] = {}
+        self._requests = 0
+        self._is_due = False
+        self._is_planned = False
+        #: From `start` until everything is closed, or the process must end.
+        self._is_running = False
+        self._is_stopping = False
+        self._is_log_full = False
+        self._entries = 0
+        #: Leaders that have not committed an entry of their term yet; their first reports are due then.
+        self._young: set[str] = set()
+        self._healths: dict[str, object] = {}
+        self._has_turns = hasattr(reactor, "at_turn_end")
+        self._slots = _Slots()
+        self._files = TabletFiles(self._disk, self._slots)
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read what the directory holds, and begin to host it. Needs neither store nor master.
+
+        Rows are opened in the background; a replica is ASLEEP until its rows are open.
+
+        Raises:
+            ConfigError: The directory cannot be used, with one sentence. Nothing was started.
+        """
+        try:
+            shared, decisions, recovered = self._read_directory()
+        except ConfigError:
+            raise
+        except (CoordError, OSError) as error:
+            raise ConfigError(f"the tablets in {self._instance.directory} cannot be opened: {error}") from error
+        slow_ticks = max(1, self.settings.slow_write_ms // TICK_MS)
+        self._log = LogThread(shared, self._reactor, self, slow_ticks)
+        self._running_slots = RunningSlots(self._log, self._reactor)
+        self._slots.now = self._running_slots
+        self._pool = Workers(self._reactor, self.settings.threads, self._soon, self._fault)
+        self._slow_pool = Workers(self._reactor, SLOW_THREADS, self._soon, self._fault)
+        self._files_pool = Workers(self._reactor, 1, self._soon, self._fault)
+        self._rows = RowsWork(
+            self.turn, self._replicas, self._waiting, self._reactor, self._pool, self._slow_pool, self._park
+        )
+        self._life = ReplicaLife(
+            self.turn,
+            self._replicas,
+            self._reactor,
+            self._system.clock,
+            self._log,
+            ReplicaOpener(self._instance.directory, self._system.rng, self.turn.in_flight),
+            FilesWork(self._files, self._running_slots, self._instance.uuid),
+            self._slow_pool,
+            self._files_pool,
+            changed=self._report_changed,
+            soon=self._soon,
+            learn=self._learn,
+        )
+        self._log.start()
+        if self._has_turns:
+            self._reactor.at_turn_end(self.end_turn)
+        for decision in decisions:
+            self._life.take_found(self._files, decision, recovered)
+        self._is_running = True
+        self._reactor.callLater(TICK_MS / 1000, self._tick)
+
+    def _read_directory(self) -> tuple[SharedLog, list[Decision], dict[int, RecoveredSlot]]:
+        self._files.admit(self._instance)
+        self._files.prepare()
+        self_test(self._disk.where(ROWS))
+        segment_bytes = self.settings.segment_bytes or SEGMENT_BYTES
+        shared, recovered = open_shared_log(self._disk, LOG, segment_bytes=segment_bytes)
+        try:
+            for line in (*recovered.damage, recovered.cut):
+                if line:
+                    log.warn("{line}", line=line)
+            self._slots.now = StartingSlots(shared)
+            judge = StartingRows(self._instance.directory)
+            decisions = self._files.start(recovered.slots, judge, self._instance.uuid, self._system.clock.wall_ms())
+            self._instance.hold_tablets()
+        except BaseException:
+            shared.close()
+            raise
+        return shared, decisions, recovered.slots
+
+    def _learn(self, endpoint: MemberEndpoint) -> None:
+        """Note where a member's server listens. The first tablet comes after the server has joined its cluster."""
+        self.turn.cluster = self._instance.cluster_id
+        if endpoint.uuid != self._instance.uuid and endpoint.host:
+            self._links.learn(endpoint.uuid, (endpoint.host, endpoint.peer_port))
+
+    # --- links (LinkEvents) -------------------------------------------------------------------------------------------
+
+    def peer_introduced(self, server: str, start_code: int) -> None:
+        """A process on `server` has proved its identity over a new connection."""
+        self.turn.introduced(server, start_code)
+        self._soon()
+
+    def peer_frame(self, server: str, frame: TurnFrame | BeatFrame) -> None:
+        """A frame of a peer has arrived. Raises RemoteProtocolError for one in another server's name."""
+        self.turn.frame(server, frame)
+        self._soon()
+
+    def peer_lost(self, server: str, start_code: int) -> None:
+        """The connection to that process broke."""
+        self.turn.peer_gone(server, start_code)
+        self._soon()
+
+    # --- orders -------------------------------------------------------------------------------------------------------
+
+    def make(self, openings: Sequence[ReplicaOpening]) -> Deferred[list[str]]:
+        """Make first replicas, durable together. Return "" or the reason for each. They are not hosted yet."""
+        return self._life.make(openings)
+
+    def begin(self, tablet: str) -> Deferred[str]:
+        """Host the group of a replica that was made, or rests. Return "" once it is hosted, or why not."""
+        return self._life.begin(tablet)
+
+    def close(self, tablet: str, purpose: ClosePurpose, reason: str = "") -> Deferred[str]:
+        """Stop a replica, and do with its files what `purpose` says. Return "" or why that failed."""
+        return self._life.close(tablet, purpose, reason)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
+        """Write. The command gets the leader's time. Raises CommandError for a broken limit; nothing was done then."""
+        replica = self._replicas.get(tablet)
+        time_ms = self._system.clock.wall_ms()
+        if replica is not None and replica.rows is not None:
+            time_ms = max(time_ms, replica.rows.state.clock_ms)
+        payload = commands.encode(msgspec.structs.replace(command, time_ms=time_ms))
+        request, answer = self._new_request(tablet)
+        group = self.turn.groups.get(tablet)
+        if self.is_full() and group is not None and group.core.leadership is not None:
+            del self._waiting[request]
+            return succeed(TabletAnswer(tablet, request, Fate.DISK_FULL))
+        self.turn.propose(tablet, request, payload)
+        self._soon()
+        return answer
+
+    def read(self, tablet: str, read: RowsReader, *, at_least: int = 0) -> Deferred[TabletAnswer]:
+        """Read from a snapshot, on a thread. The answer's value is what `read` returned.
+
+        Without `at_least` the read is linearizable, and only the leader serves it. With an index, any replica serves it
+        whose rows hold that entry. The answer's position is one up to which the snapshot may reach.
+        """
+        request, answer = self._new_request(tablet, read)
+        if at_least:
+            self.turn.read_at_least(tablet, request, at_least)
+        else:
+            self.turn.read(tablet, request)
+        self._soon()
+        return answer
+
+    def _new_request(self, tablet: str, reader: RowsReader | None = None) -> tuple[int, Deferred[TabletAnswer]]:
+        self._requests += 1
+        answer: Deferred[TabletAnswer] = Deferred()
+        self._waiting[self._requests] = WaitingRequest(tablet, answer, reader)
+        return self._requests, answer
+
+    def leader_of(self, tablet: str) -> tuple[int, str]:
+        """Return number and server of the leader, (0, "") if unknown."""
+        group = self.turn.groups.get(tablet)
+        if group is None or group.failure:
+            return 0, ""
+        return group.core.leader, group.servers.get(group.core.leader, "")
+
+    def endpoint_of(self, tablet: str, server: str) -> MemberEndpoint | None:
+        """Return where a member's server listened for peers when the tablet was made."""
+        replica = self._replicas.get(tablet)
+        found = replica.endpoints() if replica is not None else ()
+        return next((one for one in found if one.uuid == server), None)
+
+    def is_full(self) -> bool:
+        """Return True while the disk has no room: writes are refused, nothing that was acknowledged is lost."""
+        return self._is_log_full or self._rows.is_full()
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def replicas(self) -> list[str]:
+        """Return the tablets of which this server has something, tombstones included."""
+        return list(self._replicas)
+
+    def report(self, tablet: str) -> TabletReport | None:
+        """Return what to report of a tablet, None if this server has nothing of it."""
+        replica = self._replicas.get(tablet)
+        if replica is None:
+            return None
+        return reports.report_of(replica, self.turn.groups.get(tablet), self._there(), self.settings.dead_s)
+
+    def reports(self) -> list[TabletReport]:
+        """Return what to report of all tablets."""
+        there = self._there()
+        return [
+            reports.report_of(replica, self.turn.groups.get(tablet), there, self.settings.dead_s)
+            for tablet, replica in self._replicas.items()
+        ]
+
+    def _there(self) -> frozenset[str]:
+        return frozenset(server for server, peer in self.turn.beats.peers.items() if peer.is_there)
+
+    def status(self) -> HostStatus:
+        """Return the figures of this host."""
+        states: dict[str, int] = {}
+        for replica in self._replicas.values():
+            states[replica.run.value] = states.get(replica.run.value, 0) + 1
+        groups = self.turn.groups.values()
+        shared = self._log.shared
+        return HostStatus(
+            states,
+            leaders=sum(group.core.leadership is not None and not group.failure for group in groups),
+            syncs=shared.syncs,
+            entries=self._entries,
+            log_bytes=shared.written_bytes,
+            segments=shared.segment_count(),
+            slow_writes=self._log.slow_writes,
+            in_flight_bytes=self.turn.in_flight.bytes,
+            memory_entries=sum(len(group.core.log.entries) for group in groups),
+            waiting=len(self._waiting),
+            disk_answers=self._log.answers,
+            is_full=self.is_full(),
+        )
+
+    def _report_changed(self, tablet: str) -> None:
+        if not self._is_stopping:
+            self._changed(tablet)
+
+    # --- the turn -----------------------------------------------------------------------------------------------------
+
+    def _soon(self) -> None:
+        """End the turn once this turn of the reactor has brought everything that it brings."""
+        self._is_due = True
+        if not self._has_turns and not self._is_planned:
+            self._is_planned = True
+            self._reactor.callLater(0, self._planned_end)
+
+    def _planned_end(self) -> None:
+        self._is_planned = False
+        if self.end_turn():
+            self._soon()
+
+    def end_turn(self) -> bool:
+        """Carry out what this turn's inputs lead to. Return True if there is more to do at once. Raises nothing."""
+        if not self._is_due or not self._is_running:
+            return False
+        self._is_due = False
+        try:
+            self._carry_out(self.turn.take())
+        except Exception:  # boundary: a broken invariant of the host ends the process, with its story
+            self._fault(Failure())  # type: ignore[no-untyped-call]
+        return self._is_due and self._is_running
+
+    def _carry_out(self, out: TurnOutput) -> None:
+        self._send(out)
+        if out.log or self._rows.floors:
+            self._write(out)
+        self._log.flush()
+        for tablet, entries in out.rounds.items():
+            self._rows.apply(tablet, entries)
+        if out.reads:
+            self._rows.read(out.reads)
+        for answer in out.answers:
+            waiting = self._waiting.pop(answer.request, None)
+            if waiting is not None:
+                waiting.answer.callback(answer)
+        self._note(out)
+
+    def _send(self, out: TurnOutput) -> None:
+        links = self._links
+        turn = self.turn
+        for server, items in out.frames.items():
+            for frame in encode_turn(turn.header(server), items):
+                links.send(server, frame)
+        for server, beat in out.beats.items():
+            header = turn.header(server)
+            for frame in encode_beat(header, beat.number, disk_answers=beat.disk_answers, heartbeats=beat.heartbeats):
+                links.send(server, frame)
+        if out.frames or out.beats:
+            links.flush()
+
+    def _write(self, out: TurnOutput) -> None:
+        """Submit what the groups write in this turn, and floors. A change that does not fit costs its tablet."""
+        changes: list[Change] = [*out.log, *self._rows.floors]
+        has_floors, self._rows.floors = bool(self._rows.floors), []
+        number = out.log_number
+        self._entries += sum(len(items.entries) for items in out.log)
+
+        def durable() -> None:
+            if number:
+                self.turn.persisted(number)
+                self._soon()
+            if has_floors:
+                self._log.prune()
+
+        while True:
+            try:
+                self._log.submit(changes, durable)
+                return
+            except SlotError as error:
+                slot, why = error.slot, str(error)
+            changes = [change for change in changes if change.slot != slot]
+            for tablet, replica in self._replicas.items():
+                if replica.block.slot == slot:
+                    self._park(tablet, why)
+
+    def _note(self, out: TurnOutput) -> None:
+        """Record what happened inside the groups, and report what has changed."""
+        changed: dict[str, None] = {}
+        for tablet, event in out.events:
+            if event.name in _REPORTED_EVENTS:
+                changed[tablet] = None
+                self._young.add(tablet)
+            if event.name == "role":
+                log.info("tablet {tablet} term {term}: {detail}", tablet=tablet, term=event.term, detail=event.detail)
+        for tablet, why in out.failed:
+            self._life.parked(tablet, why)
+        for tablet, server, why in out.rejected:
+            log.error(
+                "tablet {tablet}: dropped a message of server {server}: {why}", tablet=tablet, server=server, why=why
+            )
+        if self._young:
+            self._note_young(changed)
+        for tablet in changed:
+            self._report_changed(tablet)
+
+    def _note_young(self, changed: dict[str, None]) -> None:
+        """A leader counts from its first commit on: report it again then."""
+        for tablet in list(self._young):
+            group = self.turn.groups.get(tablet)
+            lead = group.core.leadership if group is not None and not group.failure else None
+            if lead is None:
+                self._young.discard(tablet)
+            elif lead.has_committed_in_term():
+                self._young.discard(tablet)
+                changed[tablet] = None
+
+    # --- trouble ------------------------------------------------------------------------------------------------------
+
+    def _park(self, tablet: str, why: str) -> None:
+        """Make a tablet FAILED; the others go on."""
+        if tablet in self.turn.groups:
+            self.turn.park(tablet, why)
+            self._soon()
+
+    def log_failed(self, error: Exception) -> None:
+        """See `LogEvents.log_failed`."""
+        self._die(f"the shared log of the tablets cannot be written: {error}")
+
+    def log_full(self, *, is_full: bool) -> None:
+        """See `LogEvents.log_full`. Leaderships leave; what waits is written when there is room."""
+        self._is_log_full = is_full
+        if is_full:
+            log.error("{path}: disk full; writes are rejected until there is room", path=self._disk.where(LOG))
+            self.turn.hand_over()
+        else:
+            log.info("{path}: the disk has room again", path=self._disk.where(LOG))
+        self._soon()
+
+    def log_answers(self, *, answers: bool) -> None:
+        """See `LogEvents.log_answers`."""
+        if answers:
+            log.info("the disk of the shared log answers again")
+        else:
+            log.error("a write to the shared log takes longer than {ms} ms", ms=self.settings.slow_write_ms)
+        self.turn.disk(answers=answers)
+        self._soon()
+
+    def _fault(self, failure: Failure) -> None:
+        """A broken invariant of the host itself: end the process."""
+        log.failure("the tablet host has failed", failure=failure)
+        self._die(f"the tablet host has failed: {failure.getErrorMessage()}")
+
+    def _die(self, reason: str) -> None:
+        if self._is_running:
+            self._is_running = False
+            self._running_slots.end()
+            self._died(reason)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if not self._is_running:
+            return
+        self._reactor.callLater(TICK_MS / 1000, self._tick)
+        self._log.tick()
+        self.turn.tick()
+        if self.turn.beats.now % SWEEP_TICKS == 0:
+            self._rows.sweep(self._system.clock.monotonic_ms() / 1000, self._log.shared)
+            self._note_health()
+        self._soon()
+
+    def _note_health(self) -> None:
+        """Report the tablets led here whose members fare otherwise than a second ago."""
+        there = self._there()
+        healths: dict[str, object] = {}
+        for tablet, group in self.turn.groups.items():
+            lead = group.core.leadership
+            if lead is not None and not group.failure:
+                judged = reports.judge_members(group, lead, there, self.settings.dead_s)
+                healths[tablet] = [(one.number, one.health, one.reason) for one in judged]
+        former, self._healths = self._healths, healths
+        for tablet, health in healths.items():
+            if former.get(tablet, health) != health:
+                self._report_changed(tablet)
+
+    # --- stop ---------------------------------------------------------------------------------------------------------
+
+    @inlineCallbacks
+    def stop(self) -> Generator[Deferred[Any], Any, None]:
+        """Hand leaderships over, make steady points, write the log, and end the threads."""
+        if not self._is_running or self._is_stopping:
+            return
+        self._is_stopping = self._life.is_stopping = True
+        self.turn.hand_over()
+        self._soon()
+        for _ in range(int(self.settings.hand_over_s * 1000 / TICK_MS)):
+            if not any(group.core.leadership is not None for group in self.turn.groups.values() if not group.failure):
+                break
+            yield self._after(TICK_MS / 1000)
+        for tablet in list(self.turn.groups):
+            self.turn.remove(tablet)
+        self._is_due = True
+        self.end_turn()
+        opened = [replica.rows for replica in self._replicas.values() if replica.rows is not None]
+        closings = [self._on_thread(self._slow_pool, partial(close_rows, rows)) for rows in opened]
+        for closing in closings:
+            why = yield closing
+            if why:
+                log.warn("rows were closed with an error: {why}", why=why_of(why))
+        self._is_running = False
+        self._running_slots.end()
+        yield self._on_thread(self._files_pool, lambda: None)
+        self._log.unwatch()
+        yield self._on_thread(self._slow_pool, self._log.close)
+        for pool in (self._pool, self._slow_pool, self._files_pool):
+            pool.stop(STOP_S)
+
+    def _after(self, delay_s: float) -> Deferred[None]:
+        passed: Deferred[None] = Deferred()
+        self._reactor.callLater(delay_s, passed.callback, None)
+        return passed
+
+    def _on_thread(self, pool: Workers, work: Callable[[], Any]) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        # An exception is a result like others here: `callback` takes it as a value only if it is no Failure.
+        pool.submit(work, done.callback)
+        return done

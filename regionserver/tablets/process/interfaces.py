@@ -1,0 +1,105 @@
+"""What the tablet host takes from the rest of the server, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from regions.messages.server import MemberEndpoint
+from regionserver.kv.snapshot import RowSnapshot
+
+#: A log write that takes longer counts as a disk that does not answer: leaderships leave.
+SLOW_WRITE_MS: Final = 1000
+#: Threads that apply rounds and serve reads. Their work is mostly LMDB's, outside of the interpreter's lock.
+THREADS: Final = 4
+
+#: Reads rows from a snapshot, on a thread. What it returns is the answer's value.
+RowsReader = Callable[[RowSnapshot], Any]
+
+
+class PeerLinks(Protocol):
+    """Connections to the other servers."""
+
+    def learn(self, server: str, address: tuple[str, int]) -> None:
+        """Note where a server listens for peers."""
+        ...
+
+    def send(self, server: str, frame: bytes) -> bool:
+        """Queue a frame. Return False if there is no link; the frame is lost then."""
+        ...
+
+    def flush(self) -> None:
+        """Send what was queued: one write per peer."""
+        ...
+
+
+class HostReactor(Protocol):
+    """The parts of a reactor that the host uses. A `TurnReactor` also calls the host at the end of each turn."""
+
+    def callLater(self, delay: float, f: Callable[..., object], *args: object) -> Any: ...
+    def callFromThread(self, f: Callable[..., object], *args: object) -> None: ...
+    def addReader(self, reader: Any) -> None: ...
+    def removeReader(self, reader: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """Limits of a host. The defaults are those of a server; tests have smaller ones."""
+
+    threads: int = THREADS
+    slow_write_ms: int = SLOW_WRITE_MS
+    #: A member that its leader has not heard for so long is FAILED.
+    dead_s: float = 300.0
+    #: Size of a segment of the shared log; None: the log's own.
+    segment_bytes: int | None = None
+    #: A stopping host waits so long for its leaderships to leave, and for its disk.
+    hand_over_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOpening:
+    """The order to make the first replica of a tablet on this server: member `number` of `initial`."""
+
+    tablet: str
+    table: str
+    number: int
+    #: All members, voters; the same on each of their servers.
+    initial: tuple[MemberEndpoint, ...]
+    start_key: str = ""
+    end_key: str = ""
+    hash_buckets: int = 0
+
+
+@dataclass(slots=True)
+class HostStatus:
+    """Figures of a host, for the status page and metrics. Counts are since the start of the process."""
+
+    #: Run state -> number of replicas.
+    replicas: dict[str, int]
+    leaders: int = 0
+    #: Records of the log: one write and one sync each.
+    syncs: int = 0
+    entries: int = 0
+    log_bytes: int = 0
+    segments: int = 0
+    #: Writes that took longer than `slow_write_ms`.
+    slow_writes: int = 0
+    #: Bytes of payloads that are proposed and not applied.
+    in_flight_bytes: int = 0
+    #: Log entries in memory, of all groups.
+    memory_entries: int = 0
+    #: Requests that wait for their answers.
+    waiting: int = 0
+    disk_answers: bool = True
+    is_full: bool = False
+
+    @property
+    def entries_per_sync(self) -> float:
+        """Entries that one sync made durable, on average."""
+        return self.entries / self.syncs if self.syncs else 0.0
+
+    @property
+    def bytes_per_sync(self) -> float:
+        """Bytes that one sync made durable, on average."""
+        return self.log_bytes / self.syncs if self.syncs else 0.0

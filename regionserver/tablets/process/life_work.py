@@ -1,0 +1,318 @@
+"""The replicas of this process, from start to removal: opening, making, closing.
+
+Every method is called on the reactor's thread. Other threads work on files and rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from coord.env import Clock
+from coord.errors import CoordError
+from coord.storage.shared.items import RecoveredSlot
+from regions.messages.server import ClosePurpose, MemberEndpoint
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.tablets.disk.files import TabletFiles
+from regionserver.tablets.disk.life import RunEvent, RunState, run_after
+from regionserver.tablets.disk.startup import Decision
+from regionserver.tablets.disk.superblock import Superblock
+from regionserver.tablets.host.turn import Turn
+from regionserver.tablets.process.files_work import FilesWork, MadeReplica
+from regionserver.tablets.process.interfaces import HostReactor, ReplicaOpening
+from regionserver.tablets.process.log_thread import LogThread
+from regionserver.tablets.process.opening import OpenedReplica, ReplicaOpener, close_rows
+from regionserver.tablets.process.replica import Replica
+from regionserver.tablets.process.rows_work import FULL_RETRY_S
+from regionserver.tablets.rows.errors import RowsError, RowsFull
+from regionserver.workers import Workers
+
+log = Logger()
+
+
+class ReplicaLife:
+    """Moves replicas through their run states (`disk/life.py`)."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        replicas: dict[str, Replica],
+        reactor: HostReactor,
+        clock: Clock,
+        log_thread: LogThread,
+        opener: ReplicaOpener,
+        work: FilesWork,
+        slow_pool: Workers,
+        files_pool: Workers,
+        *,
+        changed: Callable[[str], None],
+        soon: Callable[[], None],
+        learn: Callable[[MemberEndpoint], None],
+    ) -> None:
+        self._turn = turn
+        self._replicas = replicas
+        self._reactor = reactor
+        self._clock = clock
+        self._log = log_thread
+        self._opener = opener
+        self._work = work
+        self._slow_pool = slow_pool
+        self._files_pool = files_pool
+        self._changed = changed
+        self._soon = soon
+        self._learn = learn
+        self._making: set[str] = set()
+        self._next_slot = log_thread.shared.next_slot()
+        #: The process stops: nothing is opened any more.
+        self.is_stopping = False
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def take_found(self, files: TabletFiles, decision: Decision, recovered: dict[int, RecoveredSlot]) -> None:
+        """Take over what a start has decided about one tablet."""
+        if decision.run is None:
+            return
+        block = files.read_block(decision.tablet)
+        assert isinstance(block, Superblock), f"the superblock of {decision.tablet} was sound a moment ago"
+        meta = None
+        if decision.run not in (RunState.LOST, RunState.TOMBSTONE):
+            found = files.read_meta(decision.tablet)
+            meta = found if isinstance(found, ConsensusMeta) else None
+        replica = self._replicas[decision.tablet] = Replica(block, meta, decision.run, decision.story)
+        if block.slot is not None:
+            replica.recovered = recovered.get(block.slot)
+        if decision.run is RunState.ASLEEP:
+            self._open(replica, lambda _: None)
+        else:
+            self._stand(replica)
+
+    def _stand(self, replica: Replica) -> None:
+        """Let the replica's state answer messages."""
+        slot = replica.recovered
+        if slot is None and replica.block.slot is not None:
+            slot = self._log.shared.contents(replica.slot)
+        standing = replica.standing(slot)
+        self._turn.opening.discard(replica.tablet)
+        if standing is not None:
+            self._turn.resting[replica.tablet] = standing
+        self._changed(replica.tablet)
+
+    def _open(self, replica: Replica, done: Callable[[str], None]) -> None:
+        """Open rows and group on a thread, and host them."""
+        replica.is_opening = True
+        self._turn.resting.pop(replica.tablet, None)
+        self._turn.opening.add(replica.tablet)
+
+        def contents() -> RecoveredSlot | None:
+            return replica.recovered or self._log.shared.contents(replica.slot)
+
+        def opened(result: OpenedReplica | Exception) -> None:
+            if isinstance(result, RowsFull) and not self.is_stopping:
+                self._reactor.callLater(FULL_RETRY_S, self._open, replica, done)
+                return
+            replica.is_opening = False
+            if isinstance(result, Exception) or self.is_stopping:
+                if not isinstance(result, Exception):
+                    result.rows.abandon()
+                why = "the server stops" if self.is_stopping else why_of(result)
+                if replica.run is RunState.ASLEEP and not self.is_stopping:
+                    self._set_run(replica, RunEvent.FAULT, why)
+                    self._stand(replica)
+                done(why)
+                return
+            replica.recovered = None
+            replica.rows = result.rows
+            replica.floor = result.floor
+            for endpoint in replica.endpoints():
+                self._learn(endpoint)
+            self._set_run(replica, RunEvent.WAKE)
+            self._turn.add(result.group)
+            self._changed(replica.tablet)
+            done("")
+
+        self._slow_pool.submit(lambda: self._opener.open(replica, contents), opened)
+
+    def _set_run(self, replica: Replica, event: RunEvent, reason: str = "") -> None:
+        after = run_after(replica.tablet, replica.run, event)
+        assert after is not None, f"{event} leaves no replica"
+        replica.run = after
+        if reason:
+            replica.reason = reason
+        if after is RunState.FAILED:
+            log.error("tablet {tablet} is FAILED: {why}", tablet=replica.tablet, why=reason)
+
+    # --- orders -------------------------------------------------------------------------------------------------------
+
+    def make(self, openings: Sequence[ReplicaOpening]) -> Deferred[list[str]]:
+        """Make first replicas, durable together. Return "" or the reason for each. They are not hosted yet."""
+        answer: Deferred[list[str]] = Deferred()
+        reasons: list[str] = []
+        plans: list[tuple[ReplicaOpening, int]] = []
+        for opening in openings:
+            if opening.tablet in self._replicas or opening.tablet in self._making:
+                reasons.append(f"tablet {opening.tablet} is on this server already, or is being made")
+                continue
+            reasons.append("")
+            self._making.add(opening.tablet)
+            plans.append((opening, self._next_slot))
+            self._next_slot += 1
+
+        def made(results: list[MadeReplica] | Exception) -> None:
+            if isinstance(results, Exception):
+                results = [MadeReplica(None, None, why_of(results))] * len(plans)
+            outcomes = iter(results)
+            for opening, _ in plans:
+                self._making.discard(opening.tablet)
+            for position, reason in enumerate(reasons):
+                if reason:
+                    continue
+                one = next(outcomes)
+                reasons[position] = one.reason
+                if one.block is not None and not one.reason:
+                    self._replicas[one.block.tablet] = Replica(one.block, one.meta, RunState.ASLEEP)
+            answer.callback(reasons)
+
+        at_ms = self._clock.wall_ms()
+        self._files_pool.submit(lambda: self._work.make(plans, at_ms), made)
+        return answer
+
+    def begin(self, tablet: str) -> Deferred[str]:
+        """Host the group of a replica that was made, or rests. Return "" once it is hosted, or why not."""
+        replica = self._replicas.get(tablet)
+        if replica is None:
+            return succeed(f"tablet {tablet} is not on this server")
+        if replica.run is RunState.RUNNING:
+            return succeed("")
+        answer: Deferred[str] = Deferred()
+        if replica.run is RunState.RESTING:
+            self._enable(replica, answer)
+        elif replica.run is RunState.ASLEEP and not replica.is_opening:
+            self._open(replica, answer.callback)
+        else:
+            opening = ", its rows are being opened" if replica.is_opening else ""
+            answer.callback(f"tablet {tablet} is {replica.run.value}{opening}: {replica.reason}".rstrip(": "))
+        return answer
+
+    def _enable(self, replica: Replica, answer: Deferred[str]) -> None:
+        at_ms = self._clock.wall_ms()
+
+        def enabled(result: Superblock | str | Exception) -> None:
+            if not isinstance(result, Superblock):
+                answer.callback(why_of(result))
+                return
+            replica.block = result
+            if replica.run is RunState.RESTING:
+                self._set_run(replica, RunEvent.ENABLE)
+            self._open(replica, answer.callback)
+
+        self._files_pool.submit(lambda: self._work.enable(replica.block, at_ms), enabled)
+
+    def rest(self, tablet: str) -> Deferred[str]:
+        """Close a replica and keep its files: its table is disabled."""
+        return self.close(tablet, ClosePurpose.REST)
+
+    def delete(self, tablet: str, reason: str = "") -> Deferred[str]:
+        """Move the files of a replica to the quarantine, and forget the tablet."""
+        return self.close(tablet, ClosePurpose.DELETE, reason)
+
+    def close(self, tablet: str, purpose: ClosePurpose, reason: str = "") -> Deferred[str]:
+        """Stop a replica, and do with its files what `purpose` says. Return "" or why that failed.
+
+        The checks of the order come before (`regions/replication/guards.py`).
+        """
+        replica = self._replicas.get(tablet)
+        if replica is None:
+            return succeed("")
+        if replica.is_opening or replica.run is RunState.STOPPING:
+            return succeed(f"tablet {tablet} is being opened or closed")
+        is_removed = replica.run in (RunState.TOMBSTONE, RunState.LOST)
+        if is_removed and purpose is not ClosePurpose.DELETE:
+            return succeed("")
+        if replica.run is RunState.RESTING and purpose is ClosePurpose.REST:
+            return succeed("")
+        answer: Deferred[str] = Deferred()
+        if is_removed:
+            self._close_files(replica, purpose, reason, answer)
+            return answer
+        self._set_run(replica, RunEvent.STOP)
+        self._stop_group(replica)
+        rows, replica.rows = replica.rows, None
+
+        def closed(result: str | Exception) -> None:
+            if isinstance(result, Exception) or result:
+                log.warn("rows of {tablet} were closed with an error: {why}", tablet=tablet, why=why_of(result))
+            self._close_files(replica, purpose, reason, answer)
+
+        if rows is None:
+            closed("")
+        else:
+            self._slow_pool.submit(lambda: close_rows(rows), closed)
+        return answer
+
+    def _stop_group(self, replica: Replica) -> None:
+        """End the group; its requests are answered, and its state answers messages."""
+        if replica.tablet in self._turn.groups:
+            self._turn.remove(replica.tablet)
+        self._stand(replica)
+        self._soon()
+
+    def _close_files(self, replica: Replica, purpose: ClosePurpose, reason: str, answer: Deferred[str]) -> None:
+        tablet = replica.tablet
+        at_ms = self._clock.wall_ms()
+
+        def durable() -> None:
+            # Everything that the group has written is in the log now, so its memory can be read there.
+            self._files_pool.submit(lambda: self._work.close(replica.block, purpose, reason, at_ms), closed)
+
+        def closed(result: Superblock | str | Exception | None) -> None:
+            if isinstance(result, (str, Exception)):
+                why = why_of(result)
+                if replica.run is RunState.STOPPING:
+                    self._set_run(replica, RunEvent.FAULT, f"it could not be closed: {why}")
+                    self._stand(replica)
+                answer.callback(why)
+                return
+            replica.recovered = None
+            if result is None:
+                del self._replicas[tablet]
+                self._turn.resting.pop(tablet, None)
+                self._changed(tablet)
+            else:
+                replica.block = result
+                replica.reason = ""
+                event = RunEvent.REST if purpose is ClosePurpose.REST else RunEvent.DELETE
+                self._set_run(replica, event)
+                self._stand(replica)
+            answer.callback("")
+
+        self._log.submit([], durable)
+        self._log.flush()
+
+    def parked(self, tablet: str, why: str) -> None:
+        """Note that the turn has parked a tablet, and close its rows."""
+        replica = self._replicas.get(tablet)
+        if replica is None or replica.run not in (RunState.RUNNING, RunState.ASLEEP, RunState.STOPPING):
+            return
+        self._set_run(replica, RunEvent.FAULT, why)
+        rows, replica.rows = replica.rows, None
+        replica.is_full = False
+        if rows is not None:
+            self._slow_pool.submit(lambda: _abandon(rows), lambda _: None)
+        self._changed(tablet)
+
+
+def _abandon(rows: Any) -> None:
+    try:
+        rows.abandon()
+    except RowsError as error:
+        log.warn("rows were closed with an error: {why}", why=str(error))
+
+
+def why_of(error: object) -> str:
+    """Return a reason in one line."""
+    if isinstance(error, (str, CoordError)):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,194 @@
+"""The shared log of a running host: turns are written by a thread, and the reactor's thread is called back.
+
+The log's own rules (order of batches, one record for all that waits, full disks) are those of `coord.storage.writer`.
+Here: which batch was whose, and whether the disk answers. A write counts as slow by the ticks of this process, not by a
+clock: a process that stood still does not take its own absence for that of its disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from coord.errors import StorageError
+from coord.storage.shared.batch import SlotBatch
+from coord.storage.shared.items import Change, RecoveredSlot
+from coord.storage.shared.log import SharedLog
+from coord.storage.writer import ThreadWriter
+from regionserver.tablets.process.interfaces import HostReactor
+
+
+class LogEvents(Protocol):
+    """What the log reports, on the reactor's thread."""
+
+    def log_failed(self, error: Exception) -> None:
+        """The log cannot be written any more: the process must end."""
+        ...
+
+    def log_full(self, *, is_full: bool) -> None:
+        """The disk has become full, or has room again."""
+        ...
+
+    def log_answers(self, *, answers: bool) -> None:
+        """A write takes longer than it may, or has ended."""
+        ...
+
+
+class LogThread:
+    """The log's thread, and what waits for it. Every method is called on the reactor's thread."""
+
+    def __init__(self, shared: SharedLog, reactor: HostReactor, events: LogEvents, slow_ticks: int) -> None:
+        self.shared = shared
+        self._reactor: Any = reactor
+        self._events = events
+        self._slow_ticks = slow_ticks
+        self._writer: ThreadWriter[SlotBatch] = ThreadWriter(shared)
+        #: (number of the batch, tick at which it was submitted, called when it is durable), oldest first.
+        self._waiting: deque[tuple[int, int, Callable[[], None]]] = deque()
+        self._ticks = 0
+        self._prunes = 0
+        self._reader: _Readable | None = None
+        self.has_failed = False
+        self.answers = True
+        #: Times that the disk did not answer in time.
+        self.slow_writes = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._writer.start(self)
+        if hasattr(self._reactor, "watch"):
+            self._reactor.watch(self._writer.done_fd, self._collect)
+        else:
+            self._reader = _Readable(self._writer.done_fd, self._writer.collect)
+            self._reactor.addReader(self._reader)
+
+    def submit(self, changes: Sequence[Change], done: Callable[[], None]) -> None:
+        """Queue the changes as one batch; `done` is called when they are durable.
+
+        Raises SlotError for a change that does not fit its slot. Nothing is queued then.
+        """
+        number = self._writer.submit(self.shared.batch(changes))
+        self._waiting.append((number, self._ticks, done))
+
+    def flush(self) -> None:
+        """Let the thread write what was queued: once per turn."""
+        self._writer.flush()
+
+    def prune(self) -> None:
+        """Remove the segments that no slot needs any more."""
+        self._prunes += 1
+        self._writer.prune(self._prunes)
+
+    def tick(self) -> None:
+        """Let a tick pass: look whether the disk answers."""
+        self._ticks += 1
+        if self.answers and self._waiting and self._ticks - self._waiting[0][1] >= self._slow_ticks:
+            self.answers = False
+            self.slow_writes += 1
+            self._events.log_answers(answers=False)
+
+    def is_idle(self) -> bool:
+        """Return True if everything that was submitted is durable."""
+        return not self._waiting
+
+    def unwatch(self) -> None:
+        """Report nothing any more; call this before `close`."""
+        if self._reader is not None:
+            self._reactor.removeReader(self._reader)
+        elif hasattr(self._reactor, "unwatch"):
+            self._reactor.unwatch(self._writer.done_fd)
+
+    def close(self) -> None:
+        """Write what is queued, and close the log, on any thread. Blocks as long as the disk does."""
+        self._writer.close()
+
+    # --- reports of the writer ---
+
+    def _collect(self, _: int) -> None:
+        self._writer.collect()
+
+    def on_persisted(self, number: int) -> None:
+        """See `WriterEvents.on_persisted`."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= number:
+            waiting.popleft()[2]()
+        if not self.answers and (not waiting or self._ticks - waiting[0][1] < self._slow_ticks):
+            self.answers = True
+            self._events.log_answers(answers=True)
+
+    def on_full(self, is_full: bool) -> None:
+        """See `WriterEvents.on_full`."""
+        self._events.log_full(is_full=is_full)
+
+    def on_failed(self, error: Exception) -> None:
+        """See `WriterEvents.on_failed`."""
+        self.has_failed = True
+        self._events.log_failed(error)
+
+
+class _Readable:
+    """A descriptor for a reactor that has no `watch`."""
+
+    def __init__(self, fd: int, function: Callable[[], None]) -> None:
+        self._fd = fd
+        self._function = function
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def doRead(self) -> None:
+        self._function()
+
+    def connectionLost(self, reason: object) -> None:
+        pass
+
+    def logPrefix(self) -> str:
+        return "shared log"
+
+
+#: The files' thread looks so often whether the host has ended while it waits for the log.
+_LOOK_S: Final = 0.2
+
+
+class RunningSlots:
+    """The slots of a log whose thread runs (`files.SlotLog`), for the thread of the files.
+
+    Changes are handed to the reactor's thread, which alone may make batches.
+    """
+
+    def __init__(self, thread: LogThread, reactor: HostReactor) -> None:
+        self._thread = thread
+        self._reactor = reactor
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Let writes that wait raise: the log takes nothing any more."""
+        self._has_ended = True
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """See `SlotLog.write`."""
+        done = threading.Event()
+        refused: list[Exception] = []
+        self._reactor.callFromThread(self._submit, changes, done, refused)
+        while not done.wait(_LOOK_S):
+            if self._has_ended:
+                raise StorageError("the shared log takes nothing any more: the server ends")
+        if refused:
+            raise refused[0]
+
+    def _submit(self, changes: Sequence[Change], done: threading.Event, refused: list[Exception]) -> None:
+        if self._has_ended:
+            return
+        try:
+            self._thread.submit(changes, done.set)
+        except StorageError as error:
+            refused.append(error)
+            done.set()
+            return
+        self._thread.flush()
+
+    def contents(self, slot: int) -> RecoveredSlot | None:
+        """See `SlotLog.contents`."""
+        return self._thread.shared.contents(slot)

@@ -1,0 +1,101 @@
+"""One replica in this process: what its disk says of it, what of it is open, and its run state."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from coord.raft.membership import Configuration
+from coord.storage.shared.items import RecoveredSlot
+from regions.messages.server import MemberEndpoint
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.tablets.disk.life import SERVING, RunState
+from regionserver.tablets.disk.superblock import Superblock
+from regionserver.tablets.host.delivery import ReplicaStanding, State
+from regionserver.tablets.rows.tablet_rows import TabletRows
+
+_ENDPOINTS: Final = msgspec.json.Decoder(tuple[MemberEndpoint, ...])
+
+#: What a message to a replica that does not run is answered, by its run state.
+_STANDS: Final = {
+    RunState.STOPPING: State.RESTING,
+    RunState.RESTING: State.RESTING,
+    RunState.FAILED: State.FAILED,
+    RunState.COPYING: State.COPYING,
+    RunState.TOMBSTONE: State.DELETED,
+    RunState.LOST: State.DELETED,
+}
+
+
+def first_configuration(endpoints: tuple[MemberEndpoint, ...]) -> Configuration:
+    """Return the first configuration of a tablet: all voters, with their servers as the attachment."""
+    return Configuration([one.number for one in endpoints], attachment=msgspec.json.encode(endpoints))
+
+
+def endpoints_of(configuration: Configuration) -> tuple[MemberEndpoint, ...]:
+    """Return the servers of a configuration's members. Raises ValueError for an attachment that no build writes."""
+    try:
+        return _ENDPOINTS.decode(configuration.attachment)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the configuration {configuration} does not name the members' servers: {error}") from error
+
+
+class Replica:
+    """What this process has of one tablet."""
+
+    def __init__(self, block: Superblock, meta: ConsensusMeta | None, run: RunState, reason: str = "") -> None:
+        self.block = block
+        self.meta = meta
+        self.run = run
+        #: Why it is FAILED or LOST.
+        self.reason = reason
+        self.rows: TabletRows | None = None
+        #: What the log held when the process started; None for a replica that was made since.
+        self.recovered: RecoveredSlot | None = None
+        #: Index of the log's floor.
+        self.floor = 0
+        self.is_opening = False
+        self.is_steadying = False
+        #: Entries cannot be applied, because the disk is full.
+        self.is_full = False
+
+    @property
+    def tablet(self) -> str:
+        """The tablet's name."""
+        return self.block.tablet
+
+    @property
+    def number(self) -> int:
+        """The member that this replica is, or was."""
+        return self.block.number
+
+    @property
+    def slot(self) -> int:
+        """The slot in the shared log; only of a READY replica."""
+        assert self.block.slot is not None, f"{self.tablet} is {self.block.data_state} and has no slot"
+        return self.block.slot
+
+    def endpoints(self) -> tuple[MemberEndpoint, ...]:
+        """Return the members' servers as the noted configuration has them; empty if it does not say."""
+        try:
+            return endpoints_of(self.meta.members()) if self.meta is not None else ()
+        except ValueError:
+            return ()
+
+    def is_serving(self) -> bool:
+        """Return True if the replica takes part in its group, or is about to."""
+        return self.run in SERVING
+
+    def standing(self, slot: RecoveredSlot | None) -> ReplicaStanding | None:
+        """Return what answers messages while the replica does not run, given its slot; None if it is to run."""
+        state = _STANDS.get(self.run)
+        if state is None:
+            return None
+        if slot is not None:
+            last = slot.last
+            return ReplicaStanding(state, self.number, slot.hard_state.term, last.index, last.term)
+        memory = self.block.memory
+        if memory is None:
+            return ReplicaStanding(state, self.number)
+        return ReplicaStanding(state, self.number, memory.term, memory.last_index, memory.last_term)

@@ -1,0 +1,143 @@
+"""What a server reports of a replica, and how a leader judges its members. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coord.raft.leadership import Leadership
+from coord.raft.log import ConfigLog
+from coord.raft.membership import Configuration
+from coord.raft.messages import FOLLOWER, LEADER
+from coord.raft.progress import Progress
+from regions.messages.heartbeat import (
+    LeaderReport,
+    MemberHealth,
+    MemberReport,
+    ReplicaState,
+    TabletReport,
+    TabletRole,
+)
+from regions.records.members import ConfigId, Member, MemberRole
+from regionserver.tablets.host.beats import TICK_MS
+from regionserver.tablets.host.envelope import Refusal
+from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.words import Word
+from regionserver.tablets.process.replica import Replica
+
+#: Refusals after which a member needs an operator or a new number, and their reasons.
+_FAILING: Final = {
+    Word.INVALID_NAME: "its server says that this number is not its own",
+    Word.DELETED: "its server has removed it, or has lost its memory",
+    Word.FAILED: "its rows or its code are damaged",
+}
+#: Refusals of a member that is expected to take part later.
+_WAITING: Final = {
+    Word.OLD_NUMBER: "its server has a later number",
+    Word.OLDER: "its server has an earlier number",
+    Word.INVALID_TERM: "its server is in a later term",
+    Word.COPYING: "it is being copied",
+    Word.RESTING: "it rests",
+}
+
+
+def report_of(replica: Replica, group: Group | None, there: frozenset[str], dead_s: float) -> TabletReport:
+    """Return the report of a replica.
+
+    Args:
+        replica: The replica.
+        group: Its group while it is hosted.
+        there: Servers whose processes live, as far as this server knows.
+        dead_s: A member that was silent for so long is FAILED.
+    """
+    block = replica.block
+    rows = replica.rows
+    applied = rows.applied[0] if rows is not None else 0
+    size = rows.state.size if rows is not None else 0
+    state = ReplicaState(replica.run.value)
+    if group is None or group.failure:
+        memory = block.memory
+        return TabletReport(
+            block.tablet, block.table, block.number, state, term=memory.term if memory is not None else 0,
+            config_id=_noted_config(replica), applied_index=applied, size_bytes=size, reason=replica.reason,
+        )  # fmt: skip
+    core = group.core
+    lead = core.leadership
+    leader = None
+    if lead is not None and lead.has_committed_in_term():
+        committed = core.configs.at(core.log.commit)
+        health = judge_members(group, lead, there, dead_s)
+        leader = LeaderReport(members_of(committed, group), health)
+    return TabletReport(
+        block.tablet, block.table, block.number, state, core.term, role_of(group), config_of(replica, group),
+        applied_index=applied, size_bytes=size, reason=replica.reason, leader=leader,
+    )  # fmt: skip
+
+
+def role_of(group: Group) -> TabletRole:
+    """Return the Raft role of a replica that runs."""
+    role = group.core.role
+    if role == LEADER:
+        return TabletRole.LEADER
+    return TabletRole.FOLLOWER if role == FOLLOWER else TabletRole.CANDIDATE
+
+
+def members_of(configuration: Configuration, group: Group) -> tuple[Member, ...]:
+    """Return the members of a configuration with their servers."""
+    roles = {
+        **dict.fromkeys(configuration.voters, MemberRole.VOTER),
+        **dict.fromkeys(configuration.pre_voters, MemberRole.PRE_VOTER),
+        **dict.fromkeys(configuration.learners, MemberRole.LEARNER),
+    }
+    return tuple(Member(number, group.servers.get(number, ""), roles[number]) for number in sorted(roles))
+
+
+def config_of(replica: Replica, group: Group) -> ConfigId:
+    """Return the id of the latest committed configuration that a replica knows."""
+    core = group.core
+    index = _committed_config(core.configs, core.log.commit)
+    return ConfigId(core.log.term_at(index), index) if index else _noted_config(replica)
+
+
+def _committed_config(configs: ConfigLog, commit: int) -> int:
+    """Return the index of the latest committed CONFIG entry since the process started, 0 without one."""
+    # The first item is the configuration with which the process started; its index is that of the rows.
+    return max((index for index in configs.indexes[1:] if index <= commit), default=0)
+
+
+def _noted_config(replica: Replica) -> ConfigId:
+    meta = replica.meta
+    return ConfigId(meta.config_term, meta.config_index) if meta is not None else ConfigId(0, 0)
+
+
+def judge_members(group: Group, lead: Leadership, there: frozenset[str], dead_s: float) -> tuple[MemberReport, ...]:
+    """Return how each member fares, by its leader's judgment."""
+    found = [MemberReport(group.replica.number, MemberHealth.HEALTHY)]
+    for peer in lead.peers:
+        is_there = group.servers.get(peer.peer, "") in there
+        health, reason = _judge(peer, lead.now, group.refusals.get(peer.peer), dead_s, is_there=is_there)
+        found.append(MemberReport(peer.peer, health, max(0, lead.log.last - peer.match), reason))
+    return tuple(sorted(found, key=lambda one: one.number))
+
+
+def _judge(
+    peer: Progress, now: int, refusal: Refusal | None, dead_s: float, *, is_there: bool
+) -> tuple[MemberHealth, str]:
+    if refusal is not None:
+        if refusal.word is Word.DOES_NOT_EXIST:
+            # A first replica may not have been made yet. One that has acknowledged something has lost its disk.
+            health = MemberHealth.FAILED if peer.match else MemberHealth.UNKNOWN
+            return health, "its server does not have it"
+        why = _FAILING.get(refusal.word)
+        if why is not None:
+            return MemberHealth.FAILED, why
+        return MemberHealth.UNKNOWN, _WAITING[refusal.word]
+    silent_s = (now - peer.last_received) * TICK_MS / 1000
+    if silent_s >= dead_s:
+        return MemberHealth.FAILED, f"silent for more than {dead_s:g} s"
+    if peer.memory < 0:
+        return MemberHealth.UNKNOWN, "has not answered this leader yet"
+    if not peer.counts:
+        return MemberHealth.FAILED, "restarted without its memory"
+    if not is_there:
+        return MemberHealth.UNKNOWN, "its server does not answer"
+    return MemberHealth.HEALTHY, ""

@@ -1,0 +1,236 @@
+"""Work on rows, on threads: opening, rounds of entries, reads, steady points.
+
+Threads that apply and read are others than those that open files and make steady points, because a steady point may
+wait for the disk for a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from coord.errors import StorageError
+from coord.raft.messages import Entry
+from coord.rpc.wire import RpcError
+from coord.storage.shared.items import Floor
+from coord.storage.shared.log import SEGMENTS_CHECKPOINT, SharedLog
+from regionserver.kv.messages import DAMAGED
+from regionserver.kv.snapshot import DAMAGE
+from regionserver.tablets.commands import WriteOutcome
+from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.requests import Fate, ReadyRead, TabletAnswer
+from regionserver.tablets.host.turn import Turn
+from regionserver.tablets.process import floors
+from regionserver.tablets.process.interfaces import HostReactor, RowsReader
+from regionserver.tablets.process.replica import Replica
+from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
+from regionserver.tablets.rows.tablet_rows import TabletRows
+from regionserver.workers import Workers
+
+log = Logger()
+
+#: What waits for room on the disk is tried again so often.
+FULL_RETRY_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class WaitingRequest:
+    """A request whose answer is awaited; `reader` only of a read."""
+
+    tablet: str
+    answer: Deferred[TabletAnswer]
+    reader: RowsReader | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadsDone:
+    """What reads of one snapshot have found, and the position up to which the snapshot may reach."""
+
+    values: list[Any]
+    index: int
+    term: int
+
+
+class RowsWork:
+    """The rows of all replicas. Every method is called on the reactor's thread."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        replicas: dict[str, Replica],
+        waiting: dict[int, WaitingRequest],
+        reactor: HostReactor,
+        pool: Workers,
+        slow_pool: Workers,
+        park: Callable[[str, str], None],
+    ) -> None:
+        self._turn = turn
+        self._replicas = replicas
+        self._waiting = waiting
+        self._reactor = reactor
+        self._pool = pool
+        self._slow_pool = slow_pool
+        self._park = park
+        #: Floors for the next batch of the log.
+        self.floors: list[Floor] = []
+
+    def is_full(self) -> bool:
+        """Return True if some rows wait for room on the disk."""
+        return any(replica.is_full for replica in self._replicas.values())
+
+    # --- rounds -------------------------------------------------------------------------------------------------------
+
+    def apply(self, tablet: str, entries: list[Entry]) -> None:
+        """Apply a round, and report it to the turn when the rows hold all of it."""
+        replica = self._replicas[tablet]
+        rows = replica.rows
+        assert rows is not None, f"{tablet} has a round and no rows"
+        self._apply(replica, rows, self._turn.groups[tablet], entries, [])
+
+    def _apply(
+        self, replica: Replica, rows: TabletRows, group: Group, entries: list[Entry], done: list[WriteOutcome]
+    ) -> None:
+        def ended(result: list[WriteOutcome] | Exception) -> None:
+            if self._turn.groups.get(replica.tablet) is not group:
+                return
+            if isinstance(result, list):
+                done.extend(result)
+            elif not isinstance(result, RowsFull):
+                self._park(replica.tablet, _sentence(result))
+                return
+            if len(done) == len(entries):
+                replica.is_full = False
+                self._turn.applied(replica.tablet, entries[-1].index, done)
+                return
+            if not replica.is_full:
+                replica.is_full = True
+                log.error("rows of tablet {tablet} wait for room on the disk", tablet=replica.tablet)
+            self._reactor.callLater(FULL_RETRY_S, self._apply, replica, rows, group, entries, done)
+
+        rest = entries[len(done) :] if done else entries
+        self._pool.submit(lambda: rows.apply(rest), ended)
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    def read(self, ready: Sequence[ReadyRead]) -> None:
+        """Serve reads from their rows: those of one tablet from one snapshot."""
+        by_tablet: dict[str, list[int]] = {}
+        for one in ready:
+            if one.request in self._waiting:
+                by_tablet.setdefault(one.tablet, []).append(one.request)
+        for tablet, requests in by_tablet.items():
+            replica = self._replicas.get(tablet)
+            if replica is None or replica.rows is None:
+                self._refuse(requests)
+            else:
+                self._read(replica, replica.rows, requests)
+
+    def _read(self, replica: Replica, rows: TabletRows, requests: list[int]) -> None:
+        readers = [self._waiting[request].reader for request in requests]
+
+        def ended(result: ReadsDone | Exception) -> None:
+            if not isinstance(result, ReadsDone):
+                if isinstance(result, RowsFailed):
+                    self._park(replica.tablet, _sentence(result))
+                elif not isinstance(result, RowsClosed):
+                    log.warn("reads of tablet {tablet} failed: {why}", tablet=replica.tablet, why=_sentence(result))
+                self._refuse(requests)
+                return
+            for request, value in zip(requests, result.values, strict=True):
+                waiting = self._waiting.pop(request, None)
+                if waiting is None:
+                    continue
+                if isinstance(value, Failure):
+                    waiting.answer.errback(value)
+                else:
+                    answer = TabletAnswer(replica.tablet, request, Fate.DONE, value, result.term, result.index)
+                    waiting.answer.callback(answer)
+
+        self._pool.submit(lambda: _read_all(rows, readers), ended)
+
+    def _refuse(self, requests: list[int]) -> None:
+        for request in requests:
+            waiting = self._waiting.pop(request, None)
+            if waiting is not None:
+                waiting.answer.callback(TabletAnswer(waiting.tablet, request, Fate.FAILED))
+
+    # --- steady points and floors -------------------------------------------------------------------------------------
+
+    def sweep(self, now_s: float, shared: SharedLog) -> None:
+        """Make steady points that are due, and move floors. Called once a second."""
+        segments = shared.segment_count()
+        pinning = frozenset(shared.pinning()) if segments >= SEGMENTS_CHECKPOINT else frozenset()
+        for replica in list(self._replicas.values()):
+            rows = replica.rows
+            if rows is None or replica.is_steadying or rows.damage or not replica.is_serving():
+                continue
+            point, applied = rows.point[0], rows.applied[0]
+            is_pinning = replica.slot in pinning
+            if floors.wants_point(point, applied, segments, is_pinning=is_pinning, is_due=rows.is_due(now_s)):
+                self._make_point(replica, rows, segments if is_pinning else 0)
+            else:
+                self.move_floor(replica, rows, segments if is_pinning else 0)
+
+    def _make_point(self, replica: Replica, rows: TabletRows, segments: int) -> None:
+        replica.is_steadying = True
+
+        def ended(result: tuple[int, int] | Exception) -> None:
+            replica.is_steadying = False
+            if isinstance(result, RowsFailed):
+                self._park(replica.tablet, _sentence(result))
+            elif isinstance(result, RowsFull):
+                log.warn("no steady point of tablet {tablet}: {why}", tablet=replica.tablet, why=str(result))
+            elif not isinstance(result, Exception) and replica.rows is rows:
+                self.move_floor(replica, rows, segments)
+
+        self._slow_pool.submit(rows.steady, ended)
+
+    def move_floor(self, replica: Replica, rows: TabletRows, segments: int) -> None:
+        """Let the log drop what the rows hold durably and every member has."""
+        group = self._turn.groups.get(replica.tablet)
+        if group is None or group.failure:
+            return
+        index = floors.target(rows.point[0], group.everywhere(), segments)
+        if index <= replica.floor:
+            return
+        if index > group.everywhere():
+            log.warn(
+                "the log drops entries of tablet {tablet} up to {index}; members that are away may need a copy",
+                tablet=replica.tablet,
+                index=index,
+            )
+        floor = self._turn.steady(replica.tablet, index)
+        if floor is not None:
+            replica.floor = floor.index
+            self.floors.append(floor)
+
+
+def _read_all(rows: TabletRows, readers: Sequence[RowsReader | None]) -> ReadsDone:
+    """Run the readers on one snapshot. What a reader raises is its own affair, unless the rows are damaged."""
+    values: list[Any] = []
+    with rows.reading() as snapshot:
+        for reader in readers:
+            assert reader is not None, "a read without a reader"
+            try:
+                values.append(reader(snapshot))
+            except DAMAGE:
+                raise
+            except Exception as error:
+                if isinstance(error, RpcError) and error.code == DAMAGED:
+                    raise
+                values.append(Failure())  # type: ignore[no-untyped-call]
+    # Behind the reads: the snapshot holds nothing that is later.
+    index, term = rows.applied
+    return ReadsDone(values, index, term)
+
+
+def _sentence(error: Exception) -> str:
+    """Return what happened, in one line."""
+    if isinstance(error, (RowsError, StorageError)):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
