@@ -525,7 +525,7 @@ class TabletHost:
                 healths[tablet] = [(one.number, one.health, one.reason) for one in judged]
         former, self._healths = self._healths, healths
         for tablet, health in healths.items():
-            if former.get(tablet, health) != health:
+            if former.get(tablet) != health:
                 self._report_changed(tablet)
 
     # --- stop ---------------------------------------------------------------------------------------------------------
