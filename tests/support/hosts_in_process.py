@@ -44,7 +44,7 @@ class Wires:
 
 
 class WireLinks:
-    """The links of one server (`PeerLinks`)."""
+    """The links of one server (`HostLinks`)."""
 
     def __init__(self, wires: Wires, server: str) -> None:
         self._wires = wires
@@ -52,16 +52,16 @@ class WireLinks:
         self.learned: dict[str, tuple[str, int]] = {}
 
     def learn(self, server: str, address: tuple[str, int]) -> None:
-        """See `PeerLinks.learn`."""
+        """See `HostLinks.learn`."""
         self.learned[server] = address
 
     def send(self, server: str, frame: bytes) -> bool:
-        """See `PeerLinks.send`."""
+        """See `HostLinks.send`."""
         self._wires.carry(self._server, server, frame)
         return True
 
     def flush(self) -> None:
-        """See `PeerLinks.flush`."""
+        """See `HostLinks.flush`."""
 
 
 class Machine:

@@ -43,17 +43,17 @@ from regionserver.tablets.offline.steady_points import StartingRows
 from regionserver.tablets.process import reports
 from regionserver.tablets.process.files_work import FilesWork
 from regionserver.tablets.process.interfaces import (
-    HostReactor,
+    ThreadedReactor,
     HostSettings,
     HostStatus,
-    PeerLinks,
+    HostLinks,
     ReplicaOpening,
     RowsReader,
 )
 from regionserver.tablets.process.life_work import ReplicaLife, why_of
 from regionserver.tablets.process.log_thread import LogThread, RunningSlots
 from regionserver.tablets.process.opening import ReplicaOpener, close_rows
-from regionserver.tablets.process.replica import Replica
+from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.process.rows_work import RowsWork, WaitingRequest
 from regionserver.tablets.rows.self_test import self_test
 from regionserver.workers import Workers
@@ -92,10 +92,10 @@ class TabletHost:
 
     def __init__(
         self,
-        reactor: HostReactor,
+        reactor: ThreadedReactor,
         system: System,
         instance: Instance,
-        links: PeerLinks,
+        links: HostLinks,
         *,
         start_code: int,
         died: Callable[[str], None],
@@ -124,7 +124,7 @@ class TabletHost:
         self._changed = changed
         self._disk = disk or OsDisk(instance.directory)
         self.turn = Turn(instance.cluster_id, instance.uuid, start_code)
-        self._replicas: dict[str, Replica] = {}
+        self._replicas: dict[str, TabletReplica] = {}
         self._waiting: dict[int, WaitingRequest] = {}
         self._requests = 0
         self._is_due = False

@@ -18,7 +18,7 @@ THREADS: Final = 4
 RowsReader = Callable[[RowSnapshot], Any]
 
 
-class PeerLinks(Protocol):
+class HostLinks(Protocol):
     """Connections to the other servers."""
 
     def learn(self, server: str, address: tuple[str, int]) -> None:
@@ -34,7 +34,7 @@ class PeerLinks(Protocol):
         ...
 
 
-class HostReactor(Protocol):
+class ThreadedReactor(Protocol):
     """The parts of a reactor that the host uses. A `TurnReactor` also calls the host at the end of each turn."""
 
     def callLater(self, delay: float, f: Callable[..., object], *args: object) -> Any: ...

@@ -22,10 +22,10 @@ from regionserver.tablets.disk.startup import Decision
 from regionserver.tablets.disk.superblock import Superblock
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process.files_work import FilesWork, MadeReplica
-from regionserver.tablets.process.interfaces import HostReactor, ReplicaOpening
+from regionserver.tablets.process.interfaces import ThreadedReactor, ReplicaOpening
 from regionserver.tablets.process.log_thread import LogThread
 from regionserver.tablets.process.opening import OpenedReplica, ReplicaOpener, close_rows
-from regionserver.tablets.process.replica import Replica
+from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.process.rows_work import FULL_RETRY_S
 from regionserver.tablets.rows.errors import RowsError, RowsFull
 from regionserver.workers import Workers
@@ -39,8 +39,8 @@ class ReplicaLife:
     def __init__(
         self,
         turn: Turn,
-        replicas: dict[str, Replica],
-        reactor: HostReactor,
+        replicas: dict[str, TabletReplica],
+        reactor: ThreadedReactor,
         clock: Clock,
         log_thread: LogThread,
         opener: ReplicaOpener,
@@ -81,7 +81,7 @@ class ReplicaLife:
         if decision.run not in (RunState.LOST, RunState.TOMBSTONE):
             found = files.read_meta(decision.tablet)
             meta = found if isinstance(found, ConsensusMeta) else None
-        replica = self._replicas[decision.tablet] = Replica(block, meta, decision.run, decision.story)
+        replica = self._replicas[decision.tablet] = TabletReplica(block, meta, decision.run, decision.story)
         if block.slot is not None:
             replica.recovered = recovered.get(block.slot)
         if decision.run is RunState.ASLEEP:
@@ -89,7 +89,7 @@ class ReplicaLife:
         else:
             self._stand(replica)
 
-    def _stand(self, replica: Replica) -> None:
+    def _stand(self, replica: TabletReplica) -> None:
         """Let the replica's state answer messages."""
         slot = replica.recovered
         if slot is None and replica.block.slot is not None:
@@ -100,7 +100,7 @@ class ReplicaLife:
             self._turn.resting[replica.tablet] = standing
         self._changed(replica.tablet)
 
-    def _open(self, replica: Replica, done: Callable[[str], None]) -> None:
+    def _open(self, replica: TabletReplica, done: Callable[[str], None]) -> None:
         """Open rows and group on a thread, and host them."""
         replica.is_opening = True
         self._turn.resting.pop(replica.tablet, None)
@@ -135,7 +135,7 @@ class ReplicaLife:
 
         self._slow_pool.submit(lambda: self._opener.open(replica, contents), opened)
 
-    def _set_run(self, replica: Replica, event: RunEvent, reason: str = "") -> None:
+    def _set_run(self, replica: TabletReplica, event: RunEvent, reason: str = "") -> None:
         after = run_after(replica.tablet, replica.run, event)
         assert after is not None, f"{event} leaves no replica"
         replica.run = after
@@ -172,7 +172,7 @@ class ReplicaLife:
                 one = next(outcomes)
                 reasons[position] = one.reason
                 if one.block is not None and not one.reason:
-                    self._replicas[one.block.tablet] = Replica(one.block, one.meta, RunState.ASLEEP)
+                    self._replicas[one.block.tablet] = TabletReplica(one.block, one.meta, RunState.ASLEEP)
             answer.callback(reasons)
 
         at_ms = self._clock.wall_ms()
@@ -196,7 +196,7 @@ class ReplicaLife:
             answer.callback(f"tablet {tablet} is {replica.run.value}{opening}: {replica.reason}".rstrip(": "))
         return answer
 
-    def _enable(self, replica: Replica, answer: Deferred[str]) -> None:
+    def _enable(self, replica: TabletReplica, answer: Deferred[str]) -> None:
         at_ms = self._clock.wall_ms()
 
         def enabled(result: Superblock | str | Exception) -> None:
@@ -252,14 +252,14 @@ class ReplicaLife:
             self._slow_pool.submit(lambda: close_rows(rows), closed)
         return answer
 
-    def _stop_group(self, replica: Replica) -> None:
+    def _stop_group(self, replica: TabletReplica) -> None:
         """End the group; its requests are answered, and its state answers messages."""
         if replica.tablet in self._turn.groups:
             self._turn.remove(replica.tablet)
         self._stand(replica)
         self._soon()
 
-    def _close_files(self, replica: Replica, purpose: ClosePurpose, reason: str, answer: Deferred[str]) -> None:
+    def _close_files(self, replica: TabletReplica, purpose: ClosePurpose, reason: str, answer: Deferred[str]) -> None:
         tablet = replica.tablet
         at_ms = self._clock.wall_ms()
 

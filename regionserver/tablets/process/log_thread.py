@@ -17,7 +17,7 @@ from coord.storage.shared.batch import SlotBatch
 from coord.storage.shared.items import Change, RecoveredSlot
 from coord.storage.shared.log import SharedLog
 from coord.storage.writer import ThreadWriter
-from regionserver.tablets.process.interfaces import HostReactor
+from regionserver.tablets.process.interfaces import ThreadedReactor
 
 
 class LogEvents(Protocol):
@@ -39,7 +39,7 @@ class LogEvents(Protocol):
 class LogThread:
     """The log's thread, and what waits for it. Every method is called on the reactor's thread."""
 
-    def __init__(self, shared: SharedLog, reactor: HostReactor, events: LogEvents, slow_ticks: int) -> None:
+    def __init__(self, shared: SharedLog, reactor: ThreadedReactor, events: LogEvents, slow_ticks: int) -> None:
         self.shared = shared
         self._reactor: Any = reactor
         self._events = events
@@ -158,7 +158,7 @@ class RunningSlots:
     Changes are handed to the reactor's thread, which alone may make batches.
     """
 
-    def __init__(self, thread: LogThread, reactor: HostReactor) -> None:
+    def __init__(self, thread: LogThread, reactor: ThreadedReactor) -> None:
         self._thread = thread
         self._reactor = reactor
         self._has_ended = False

@@ -14,7 +14,7 @@ from regionserver.tablets.disk.layout import rows_path
 from regionserver.tablets.host.group import Group, ReplicaIdentity
 from regionserver.tablets.host.recovery import reopen
 from regionserver.tablets.host.requests import InFlight
-from regionserver.tablets.process.replica import Replica, endpoints_of
+from regionserver.tablets.process.replica import TabletReplica, endpoints_of
 from regionserver.tablets.rows.errors import RowsError
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.tablet_rows import TabletRows
@@ -39,7 +39,7 @@ class ReplicaOpener:
         self._in_flight = in_flight
         self._boot = _BOOT_ID.read_text().strip()
 
-    def open(self, replica: Replica, contents: Callable[[], RecoveredSlot | None]) -> OpenedReplica:
+    def open(self, replica: TabletReplica, contents: Callable[[], RecoveredSlot | None]) -> OpenedReplica:
         """Open the rows of a READY replica, and make its group. `contents` returns what the log holds of its slot.
 
         Raises:

@@ -41,7 +41,7 @@ def endpoints_of(configuration: Configuration) -> tuple[MemberEndpoint, ...]:
         raise ValueError(f"the configuration {configuration} does not name the members' servers: {error}") from error
 
 
-class Replica:
+class TabletReplica:
     """What this process has of one tablet."""
 
     def __init__(self, block: Superblock, meta: ConsensusMeta | None, run: RunState, reason: str = "") -> None:

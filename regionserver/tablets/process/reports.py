@@ -22,7 +22,7 @@ from regionserver.tablets.host.beats import TICK_MS
 from regionserver.tablets.host.envelope import Refusal
 from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.words import Word
-from regionserver.tablets.process.replica import Replica
+from regionserver.tablets.process.replica import TabletReplica
 
 #: Refusals after which a member needs an operator or a new number, and their reasons.
 _FAILING: Final = {
@@ -40,7 +40,7 @@ _WAITING: Final = {
 }
 
 
-def report_of(replica: Replica, group: Group | None, there: frozenset[str], dead_s: float) -> TabletReport:
+def report_of(replica: TabletReplica, group: Group | None, there: frozenset[str], dead_s: float) -> TabletReport:
     """Return the report of a replica.
 
     Args:
@@ -91,7 +91,7 @@ def members_of(configuration: Configuration, group: Group) -> tuple[Member, ...]
     return tuple(Member(number, group.servers.get(number, ""), roles[number]) for number in sorted(roles))
 
 
-def config_of(replica: Replica, group: Group) -> ConfigId:
+def config_of(replica: TabletReplica, group: Group) -> ConfigId:
     """Return the id of the latest committed configuration that a replica knows."""
     core = group.core
     index = _committed_config(core.configs, core.log.commit)
@@ -104,7 +104,7 @@ def _committed_config(configs: ConfigLog, commit: int) -> int:
     return max((index for index in configs.indexes[1:] if index <= commit), default=0)
 
 
-def _noted_config(replica: Replica) -> ConfigId:
+def _noted_config(replica: TabletReplica) -> ConfigId:
     meta = replica.meta
     return ConfigId(meta.config_term, meta.config_index) if meta is not None else ConfigId(0, 0)
 

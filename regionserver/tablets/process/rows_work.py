@@ -26,8 +26,8 @@ from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.requests import Fate, ReadyRead, TabletAnswer
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process import floors
-from regionserver.tablets.process.interfaces import HostReactor, RowsReader
-from regionserver.tablets.process.replica import Replica
+from regionserver.tablets.process.interfaces import ThreadedReactor, RowsReader
+from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.workers import Workers
@@ -62,9 +62,9 @@ class RowsWork:
     def __init__(
         self,
         turn: Turn,
-        replicas: dict[str, Replica],
+        replicas: dict[str, TabletReplica],
         waiting: dict[int, WaitingRequest],
-        reactor: HostReactor,
+        reactor: ThreadedReactor,
         pool: Workers,
         slow_pool: Workers,
         park: Callable[[str, str], None],
@@ -93,7 +93,7 @@ class RowsWork:
         self._apply(replica, rows, self._turn.groups[tablet], entries, [])
 
     def _apply(
-        self, replica: Replica, rows: TabletRows, group: Group, entries: list[Entry], done: list[WriteOutcome]
+        self, replica: TabletReplica, rows: TabletRows, group: Group, entries: list[Entry], done: list[WriteOutcome]
     ) -> None:
         def ended(result: list[WriteOutcome] | Exception) -> None:
             if self._turn.groups.get(replica.tablet) is not group:
@@ -130,7 +130,7 @@ class RowsWork:
             else:
                 self._read(replica, replica.rows, requests)
 
-    def _read(self, replica: Replica, rows: TabletRows, requests: list[int]) -> None:
+    def _read(self, replica: TabletReplica, rows: TabletRows, requests: list[int]) -> None:
         readers = [self._waiting[request].reader for request in requests]
 
         def ended(result: ReadsDone | Exception) -> None:
@@ -176,7 +176,7 @@ class RowsWork:
             else:
                 self.move_floor(replica, rows, segments if is_pinning else 0)
 
-    def _make_point(self, replica: Replica, rows: TabletRows, segments: int) -> None:
+    def _make_point(self, replica: TabletReplica, rows: TabletRows, segments: int) -> None:
         replica.is_steadying = True
 
         def ended(result: tuple[int, int] | Exception) -> None:
@@ -190,7 +190,7 @@ class RowsWork:
 
         self._slow_pool.submit(rows.steady, ended)
 
-    def move_floor(self, replica: Replica, rows: TabletRows, segments: int) -> None:
+    def move_floor(self, replica: TabletReplica, rows: TabletRows, segments: int) -> None:
         """Let the log drop what the rows hold durably and every member has."""
         group = self._turn.groups.get(replica.tablet)
         if group is None or group.failure:
