@@ -43,12 +43,12 @@ from regionserver.tablets.offline.steady_points import StartingRows
 from regionserver.tablets.process import reports
 from regionserver.tablets.process.files_work import FilesWork
 from regionserver.tablets.process.interfaces import (
-    ThreadedReactor,
+    HostLinks,
     HostSettings,
     HostStatus,
-    HostLinks,
     ReplicaOpening,
     RowsReader,
+    ThreadedReactor,
 )
 from regionserver.tablets.process.life_work import ReplicaLife, why_of
 from regionserver.tablets.process.log_thread import LogThread, RunningSlots

@@ -22,7 +22,7 @@ from regionserver.tablets.disk.startup import Decision
 from regionserver.tablets.disk.superblock import Superblock
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process.files_work import FilesWork, MadeReplica
-from regionserver.tablets.process.interfaces import ThreadedReactor, ReplicaOpening
+from regionserver.tablets.process.interfaces import ReplicaOpening, ThreadedReactor
 from regionserver.tablets.process.log_thread import LogThread
 from regionserver.tablets.process.opening import OpenedReplica, ReplicaOpener, close_rows
 from regionserver.tablets.process.replica import TabletReplica

@@ -26,7 +26,7 @@ from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.requests import Fate, ReadyRead, TabletAnswer
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process import floors
-from regionserver.tablets.process.interfaces import ThreadedReactor, RowsReader
+from regionserver.tablets.process.interfaces import RowsReader, ThreadedReactor
 from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
 from regionserver.tablets.rows.tablet_rows import TabletRows
