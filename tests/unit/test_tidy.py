@@ -43,8 +43,6 @@ DUPLICATE_CLASSES: Final[set[str]] = set()
 #: Definitions whose users are still to be written, or that a base class of another project calls.
 UNUSED: Final[set[str]] = {
     "cli.main.format_commands",
-    "regionserver.tablets.disk.files.carry_out_together",
-    "regionserver.tablets.disk.files.next_generation",
 }
 #: How often each package still has each retired word of docs/glossary.md.
 RETIRED_LEFT: Final[dict[str, dict[str, int]]] = {
