@@ -407,6 +407,7 @@ def summary(found: messages.Tables) -> Group:
             one.table.state,
             one.table.intent,
             one.regions,
+            one.running if one.running >= 0 else "",
             one.open,
             one.rit,
             one.parked,
@@ -415,7 +416,7 @@ def summary(found: messages.Tables) -> Group:
         )
         for one in found.tables
     ]
-    columns = ["table", "state", "intent", "#regions", "#open", "#in transition", "#parked", "kind", "id"]
+    columns = ["table", "state", "intent", "#regions", "#running", "#open", "#in transition", "#parked", "kind", "id"]
     return Group(output.table("", columns, rows))
 
 
@@ -467,6 +468,11 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
         f"{output.count(record.regions, 'region')}, {copies}, kind {record.kind or KV}, "
         f"schema version {record.schema_version}"
     ]
+    if counts is not None and counts.running >= 0:
+        lines.append(
+            f"tablets: {counts.running} of {counts.regions} are running, {counts.open} of {counts.replicas} replicas"
+            " take part"
+        )
     note = one_copy(record.kind, record.replication, record.storage)
     lines += [f"copies: {note}"] if note else []
     if record.state is TableState.ALTERING:

@@ -30,6 +30,7 @@ from coord.errors import CoordError, RetryableError
 from coord.wire.records import EVENT_DATA_CHANGED
 from master.assignment.balancer import Balancing
 from master.assignment.dispatch import Dispatcher
+from master.assignment.effects import AssignerEffects
 from master.assignment.history_writer import HistoryWriter
 from master.assignment.misplaced import MisplacedReplicas
 from master.assignment.registry import Registry, take_over
@@ -61,6 +62,7 @@ from master.plans.planner import Planner
 from master.runs import Runs
 from master.settings import MasterSettings
 from master.standby.watcher import Warm
+from master.tablets.keeping import TabletKeeping
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -131,10 +133,15 @@ class ActiveMaster:
         self.registry = Registry(self._client, self._layout, self._servers_changed, self._failed)
         self.history_writer = HistoryWriter(fence, self.assigner.history, now_ms, self._failed)
         self.runs = Runs(fence, phases, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
+        #: True while the store is being asked whether the epoch is still valid.
+        self._checking_epoch = False
+        self._pump_due = False
         self._writer = TransitionWriter(fence, self._written, self._pump, self._failed, self.history_writer)
         self._reader = TransitionReader(fence, self._handle, self._pump, self._failed)
-        self._dispatcher = Dispatcher(reactor, fence.epoch, self._handle_soon, self.check_epoch, fence.cluster_id)
+        self._dispatcher = Dispatcher(reactor, fence.epoch, self.handle_soon, self.check_epoch, fence.cluster_id)
+        self._effects = AssignerEffects(self, self._writer, self._reader, self._dispatcher, now_ms, self._failed)
         self.reports = Reports(self.assigner.world)
+        self.keeper = TabletKeeping(self, reactor, settings.limits, now_ms, self._failed)
         self.server_events = ServerEvents(
             reactor, self.assigner, self.history_writer, self.reports, now_ms, self._shutdown_canceled
         )
@@ -162,15 +169,12 @@ class ActiveMaster:
         self.began_ms = now_ms()
         #: Returns problems of other parts of the process, for `rk status`.
         self.other_problems: Callable[[], list[str]] = list
-        #: True while the store is being asked whether the epoch is still valid.
-        self._checking_epoch = False
         self.bulk_plans = BulkPlans(self, planner, now_ms, token)
         self.operations = TableOperations(self, now_ms, token, int(settings.purge_after_s * 1000))
         self.purging = Purging(self, self.operations.locks, now_ms, int(settings.purge_after_s * 1000))
         self.operations.undelete = Undelete(self, self.operations.locks, self.purging.forget).perform
         self.janitor = Janitor(self, self.operations, now_ms, self.purging.finished)
         self.formats = Formats(fence, now_ms)
-        self._pump_due = False
         self._ticking: IDelayedCall | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._waiters = Waiters()
@@ -233,12 +237,15 @@ class ActiveMaster:
             await self.server_events.wait_for(self._settings.min_servers, pause_s, len(self.registry.servers))
         self.phases.begin("recover")
         take_over(self.assigner, loaded, transitions, self.registry, self._now_ms())
+        self.keeper.servers_changed(self.registry.servers, self.registry.draining, self.registry.bars)
+        self.keeper.take_over([*loaded.transitions, *(() if warm is None else warm.tablets)])
         self.is_open = True
         if warm is not None and not startup and warm.regions:
-            self.persist(partial(self._read_regions, warm.regions))
+            self.persist(partial(self.read_regions, warm.regions))
         if stopping:
             self.server_events.await_shutdown(self.registry.servers)
         self.assigner.begin(self._now_ms(), startup=startup)
+        self.keeper.begin()
         if startup:
             self.applying.give_up("the cluster was restarted: no region is open that could be moved")
         self._pump()
@@ -289,6 +296,7 @@ class ActiveMaster:
         self.history_writer.close()
         self._reader.close()
         self._dispatcher.close()
+        self.keeper.close()
         self.registry.close()
         self.store_session.close()
         self._planner.cancel()
@@ -352,8 +360,10 @@ class ActiveMaster:
         if self.is_over or self._client.state is not SessionState.CONNECTED:
             return
         self._writer.fail_unknown()
+        self.keeper.fail_unknown()
         for event in events:
             self._handle(event)
+        self.keeper.missed({one.record.key for one in events if isinstance(one, ev.TransitionRead) and one.record})
         log.info("reconnected to the store, the active master of epoch {epoch} resumes", epoch=self.fence.epoch)
         self.store_session.resumed()
         self._pump()
@@ -383,13 +393,15 @@ class ActiveMaster:
     def reported(self, server: Incarnation, report: Report) -> None:
         """Process a server's report of all its replicas, or of those that have changed (HB-03, HB-15)."""
         self.reports.take(server, report, self._now_ms())
+        self.keeper.reported(server, report)
         if report.replicas:
-            self._handle_soon(ev.ReplicasReported(server, report.replicas))
+            self.handle_soon(ev.ReplicasReported(server, report.replicas))
 
     def problems(self, limit: int) -> list[str]:
         """Return what needs an operator's attention, at most `limit` lines."""
         found = problems(self.assigner.world, self.assigner.unplaceable(), self.assigner.config, self._now_ms(), limit)
-        return [*found, *self.balancing.problems(), *self.misplaced.problems(), *self.other_problems()][:limit]
+        found += [*self.keeper.problems(), *self.balancing.problems(), *self.misplaced.problems()]
+        return [*found, *self.other_problems()][:limit]
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -402,6 +414,9 @@ class ActiveMaster:
         found = self._layout.parse_transition(path)
         if found is None:
             return
+        if self.keeper.watch_event(event_type, *found):
+            self.schedule()
+            return
         replica = self.assigner.world.replicas.get(replica_key(*found))
         if replica is not None and is_own_write(replica, event_type):
             return  # if another process made the change, our write is refused, and the znode is read then
@@ -410,7 +425,7 @@ class ActiveMaster:
         if begun and self._reader.put_later(*found, self._now_ms() + OPENING_UNREAD_MS):
             return
         self._reader.put(*found)
-        self._schedule()
+        self.schedule()
 
     def _servers_changed(
         self, servers: list[ServerRecord], draining: list[str], fences: list[FenceRecord], bars: list[BarRecord]
@@ -418,14 +433,16 @@ class ActiveMaster:
         self.server_events.counted(len(servers))
         if self.is_open:
             self.server_events.changed(servers, draining, fences, bars)
+            self.keeper.servers_changed(servers, draining, bars)
             self._pump()
 
-    def _handle_soon(self, event: ev.Event) -> None:
+    def handle_soon(self, event: ev.Event) -> None:
+        """Hand an event to the assigner, and carry out its effects in the next reactor turn."""
         self._handle(event)
-        self._schedule()
+        self.schedule()
 
     def _handle(self, event: ev.Event) -> None:
-        if self.is_open:
+        if self.is_open and not self.keeper.observe(event):
             self.assigner.handle(event, self._now_ms(), acting())
 
     def _written(self, effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
@@ -438,6 +455,7 @@ class ActiveMaster:
         if self.is_open and not self.store_session.is_paused:
             self.assigner.tick(self._now_ms())
             self._reader.due(self._now_ms())
+            self.keeper.tick()
             moves = self.balancing.tick()
             origin = self.assigner.causes.begin("timer: a round of the balancer") if moves else None
             for move in moves:
@@ -456,7 +474,8 @@ class ActiveMaster:
 
     # --- the event loop -----------------------------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
+        """Carry out effects, and send queued writes and reads, in the next reactor turn."""
         if not self._pump_due and not self.is_over:
             self._pump_due = True
             self._reactor.callLater(0, self._pump)
@@ -470,54 +489,14 @@ class ActiveMaster:
             effects = self.assigner.take(self._now_ms())
             log_begun(self.assigner.causes)
             for effect in effects:
-                self._carry_out(effect)
+                self._effects.carry_out(effect)
             self._writer.flush()
             self._reader.flush()
+            self.keeper.pump()
         except Exception:  # a broken invariant: end the tenure, the next active master starts from the store
             self._failed(Failure())  # type: ignore[no-untyped-call]
             return
         self._waiters.wake()
-
-    def _carry_out(self, effect: fx.Effect) -> None:
-        match effect:
-            case fx.WriteOffline() | fx.DeleteTransition():
-                self._writer.put(effect)
-            case fx.SendOpen() | fx.SendClose():
-                self._dispatcher.send(effect)
-            case fx.ReadTransition():
-                self._reader.put(effect.region_id, effect.replica)
-            case fx.ReadRegion():
-                self.persist(partial(self.read_region, effect.table_id, effect.region_id))
-            case fx.ReadTable():
-                self.persist(partial(self.operations.refresh_table, effect.table_id))
-            case fx.RequestPlan():
-                ensureDeferred(self.bulk_plans.make(effect)).addErrback(self._failed)
-            case fx.Note():
-                log.warn("{region}: {text} (cause {cause})", region=effect.region_id or "cluster", text=effect.text,
-                         cause=", ".join(fx.cause_ids(effect)))  # fmt: skip
-            case fx.WriteFence():
-                self.persist(partial(self._fence_server, effect))
-            case fx.ForgetFence():
-                self.persist(partial(store.delete_if_there, self.fence, self._layout.fence_mark(effect.uuid)))
-            case fx.ForgetBar():
-                self.persist(partial(store.end_bar, self.fence, effect.bar))
-            case fx.FinishMoves():
-                self.persist(partial(store.delete_if_there, self.fence, self._layout.move_batch(effect.move_id)))
-            case fx.FinishTable():
-                self.persist(partial(self.janitor.finish_table, effect))
-            case fx.SendAlter():
-                self._dispatcher.send_alter(effect)
-            case fx.FinishAltering():
-                self.persist(partial(self.operations.finish_altering, effect))
-            case fx.ReplaceRegion():
-                self.persist(partial(self.janitor.replace_region, effect))
-
-    async def _fence_server(self, effect: fx.WriteFence) -> None:
-        server = effect.server
-        mark = FenceRecord(server, effect.lease_ms, effect.reason, self.fence.epoch, self._now_ms(), effect.origin)
-        bar = self.bar_of(server, effect.reason, effect.bar_ms) if effect.bar_ms else None
-        done = await store.fence_server(self.fence, mark, bar)
-        self._handle_soon(ev.ServerFenced(mark) if done else ev.FenceFailed(server.uuid))
 
     def bar_of(self, server: ServerRecord, reason: str, bar_ms: int) -> BarRecord:
         """Return the bar that keeps regions from `server` for `bar_ms` from now on, or until an operator ends it."""
@@ -532,12 +511,13 @@ class ActiveMaster:
 
     async def read_region(self, table_id: str, region_id: str) -> None:
         """Read a region's record again: the record in memory may be out of date."""
-        await self._read_regions([self._layout.region(table_id, region_id)])
+        await self.read_regions([self._layout.region(table_id, region_id)])
 
-    async def _read_regions(self, paths: list[str]) -> None:
+    async def read_regions(self, paths: list[str]) -> None:
+        """Read regions' records again."""
         for record, version in store.decoded(await store.read_all(self._client, paths), decode_region):
             self._handle(ev.RegionSeen(record, version))
-        self._schedule()
+        self.schedule()
 
     @property
     def world(self) -> ClusterState:
@@ -564,7 +544,7 @@ class ActiveMaster:
     def when(self, holds: Callable[[], bool]) -> Deferred[None]:
         """Return a Deferred that fires at the first step after which `holds()`, and fails with Deposed."""
         waiter = self._waiters.when(holds)
-        self._schedule()
+        self.schedule()
         return waiter
 
     async def wait(self, holds: Callable[[], bool], wait_ms: int, so_far: Callable[[], str]) -> None:

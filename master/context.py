@@ -16,10 +16,13 @@ from master.leadership.fence import Fence
 from master.phases import Phases
 from master.runs import Runs
 from regions.assign.assigner import Assigner
+from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.state import ClusterState
+from regions.liveness.reports import Reports
 from regions.messages import Purged
 from regions.records.model import BarRecord, ServerRecord, TransitionRecord
+from regions.replication.tablet import TabletTable
 from regions.transitions.states import Cause
 
 
@@ -32,6 +35,35 @@ class HistoryPages(Protocol):
     async def write(self, page: Any, ops: Sequence[WriteOp]) -> None:
         """Perform `ops` and write the page in one multi."""
 
+    def page(self, writes: Sequence[Any]) -> Any:
+        """Return a page for a multi with these steps, or None if there are no entries to write."""
+
+
+class FormatWork(Protocol):
+    """Raises the cluster's format (`master/catalog/formats.py`)."""
+
+    async def look(self) -> None:
+        """Raise the format if all processes support a higher one."""
+
+
+class Tablets(Protocol):
+    """The part of the keeper of tablets (`master/tablets/keeping.py`) that operations on tables use."""
+
+    def counts(self, table_id: str) -> TabletTable | None:
+        """Return a table with the counts of its tablets, or None if it is no table of tablets."""
+
+    def is_closed(self, table_id: str) -> bool:
+        """Return True if no replica of the table takes part, as all live servers report."""
+
+    async def purge(self, table_id: str) -> int:
+        """Have the replicas of a table deleted. Return how many servers still report."""
+
+    def purged(self, table_id: str) -> None:
+        """Forget a table whose rows are removed."""
+
+    def finish(self, effect: fx.FinishTable) -> None:
+        """Write the end of a deleted table once no replica takes part any more."""
+
 
 class ActiveContext(Protocol):
     """The active master's state and operations that its parts use."""
@@ -41,6 +73,14 @@ class ActiveContext(Protocol):
     phases: Phases
     runs: Runs
     is_over: bool
+
+    @property
+    def formats(self) -> FormatWork:
+        """Raises the cluster's format."""
+
+    @property
+    def keeper(self) -> Tablets:
+        """The keeper of tablets."""
 
     @property
     def world(self) -> ClusterState:
@@ -67,3 +107,60 @@ class ActiveContext(Protocol):
 
     def order_purge(self, server: ServerRecord, table_id: str) -> Deferred[Purged]:
         """Order `server` to remove the rows of a deleted table; the result fails with RpcError."""
+
+
+class CatalogWork(Protocol):
+    """Background work on tables (`master/catalog/janitor.py`)."""
+
+    async def finish_table(self, effect: fx.FinishTable) -> None:
+        """Write the end of a deleted table."""
+
+    async def replace_region(self, effect: fx.ReplaceRegion) -> None:
+        """Replace a region in one write."""
+
+
+class TableWork(Protocol):
+    """Operations on tables that effects begin (`master/catalog/ddl.py`)."""
+
+    async def refresh_table(self, table_id: str) -> None:
+        """Read a table again."""
+
+    async def finish_altering(self, effect: fx.FinishAltering) -> None:
+        """Set an ALTERING table to RUNNING."""
+
+
+class PlanWork(Protocol):
+    """Bulk plans (`master/plans/bulk.py`)."""
+
+    async def make(self, request: fx.RequestPlan) -> None:
+        """Compute a plan and hand the placements to the assigner."""
+
+
+class EffectContext(ActiveContext, Protocol):
+    """The active master as those use it who carry out effects of the assigner and of the keeper of tablets."""
+
+    reports: Reports
+
+    @property
+    def janitor(self) -> CatalogWork:
+        """Background work on tables."""
+
+    @property
+    def operations(self) -> TableWork:
+        """Operations on tables."""
+
+    @property
+    def bulk_plans(self) -> PlanWork:
+        """Bulk plans."""
+
+    def schedule(self) -> None:
+        """Carry out effects, and send queued writes and reads, in the next reactor turn."""
+
+    def handle_soon(self, event: ev.Event) -> None:
+        """Hand an event to the assigner and the keeper, and carry out their effects in the next reactor turn."""
+
+    def check_epoch(self, message: str) -> None:
+        """Read the epoch from the store because a server has reported a higher one."""
+
+    async def read_region(self, table_id: str, region_id: str) -> None:
+        """Read a region's record again."""

@@ -6,7 +6,7 @@ functions never wait or write, and they do not check roles: `master/api/roles.py
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -18,7 +18,10 @@ from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
 from regions.diagnose.explain_table import explain_table
+from regions.records.members import Member
+from regions.records.model import RegionRecord, TransitionRecord
 from regions.records.replica_key import parse_replica_key
+from regions.replication.tablet import TabletTable
 from regions.transitions.table_states import tablet_state
 
 RECENT_MAX: Final = 10_000
@@ -46,13 +49,39 @@ READS: Final = (
 )
 
 
+class TabletViews(Protocol):
+    """What the active master knows of tablets beside their records."""
+
+    def counts(self, table_id: str) -> TabletTable | None:
+        """Return a table with the counts of its tablets, or None if it is no table of tablets."""
+
+    def transition(self, region_id: str, number: int) -> TransitionRecord | None:
+        """Return the transition of a tablet's member, or None if it has none."""
+
+
+class RecordsAlone:
+    """A standby's view: its mirror has tablets' records and no reports."""
+
+    def counts(self, _table_id: str) -> TabletTable | None:
+        """Return None."""
+        return None
+
+    def transition(self, _region_id: str, _number: int) -> TransitionRecord | None:
+        """Return None."""
+        return None
+
+
 class ReadView(NamedTuple):
-    """Input of a read: cluster state, limits that explanations name, latest steps, and current time."""
+    """Input of a read: cluster state, limits that explanations name, latest steps, and current time.
+
+    `tablets` is the keeper of tablets; a standby has none.
+    """
 
     world: ClusterState
     config: AssignerConfig
     history: StepLog
     now_ms: int
+    tablets: TabletViews = RecordsAlone()
 
 
 def read(view: ReadView, request: Read) -> ms.MasterReply:
@@ -60,12 +89,13 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
     world = view.world
     match request:
         case ms.ListTables():
-            return ms.Tables([summary(world.names[name]) for name in sorted(world.names)])
+            tables = [world.names[name] for name in sorted(world.names)]
+            return ms.Tables([summary(one, view.tablets.counts(one.record.table_id)) for one in tables])
         case ms.DescribeTable():
-            return describe_table(find_table(world, request.table), request)
+            return describe_table(find_table(world, request.table), request, view)
         case ms.DescribeRegion():
             region = find_region(world, request.region_id)
-            return ms.Regions(region.table.record, [region_status(region)])
+            return ms.Regions(region.table.record, [region_status(region, view)])
         case ms.ExplainRegion():
             replicas = find_region(world, request.region_id).replicas
             return ms.Explanations([explain(one, world, view.config, view.now_ms) for one in replicas])
@@ -85,18 +115,21 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
 # --- replies ----------------------------------------------------------------------------------------------------------
 
 
-def describe_table(table: Table, request: ms.DescribeTable) -> ms.Regions:
+def describe_table(table: Table, request: ms.DescribeTable, view: ReadView) -> ms.Regions:
     """Return regions in key order, beginning with the region of `request.start_key`."""
     ordered = sorted(table.regions.values(), key=lambda region: region.record.start_key)
     start = request.start_key
     wanted = [one for one in ordered if one.record.end_key == "" or one.record.end_key > start or start == ""]
     if request.limit > 0:
         wanted = wanted[: request.limit]
-    return ms.Regions(table.record, [region_status(region) for region in wanted])
+    return ms.Regions(table.record, [region_status(region, view) for region in wanted])
 
 
-def region_status(region: Region) -> ms.RegionStatus:
-    """Return a region with the servers of its replicas."""
+def region_status(region: Region, view: ReadView) -> ms.RegionStatus:
+    """Return a region with the servers of its replicas; a tablet's are its members, on those servers that live."""
+    if region.record.is_tablet:
+        members = [_member_status(region.record, one, view) for one in region.record.members]
+        return ms.RegionStatus(region.record, members)
     replicas = [
         ms.ReplicaStatus(one.number, None if one.open_on is None else one.open_on.incarnation, one.transition)
         for one in region.replicas
@@ -107,6 +140,12 @@ def region_status(region: Region) -> ms.RegionStatus:
     if state is not record.state:
         record = msgspec.structs.replace(record, state=state)
     return ms.RegionStatus(record, replicas)
+
+
+def _member_status(record: RegionRecord, member: Member, view: ReadView) -> ms.ReplicaStatus:
+    server = view.world.servers.get(member.uuid)
+    transition = view.tablets.transition(record.region_id, member.number)
+    return ms.ReplicaStatus(member.number, None if server is None else server.incarnation, transition)
 
 
 def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:

@@ -19,14 +19,16 @@ from master.api.staleness import age_of, by_active_master, by_mirror, stamped
 from master.assignment import fencing
 from master.catalog import store
 from master.catalog.locks import Lock, Rank
-from master.catalog.lookup import find_region, find_replica
+from master.catalog.lookup import find_region, find_replica, is_tablet
 from master.causes import acting, acting_for, log_begun, text_of
 from master.leadership.fence import Deposed
 from master.process import MasterProcess
 from regions import messages as ms
 from regions.assign.placement import objection_to
 from regions.cluster import events as ev
+from regions.cluster.entities import Replica
 from regions.records.model import Move, RegionRecord
+from regions.records.replica_key import replica_key
 from regions.records.znodes import CorruptZnode
 
 _FSCK: Final = "`rk fsck` lists all damaged znodes."
@@ -167,6 +169,8 @@ class MasterApi:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     async def _move(self, active_master: ActiveMaster, request: ms.MoveRegion) -> ms.Accepted:
+        if is_tablet(active_master.assigner.world, request.region_id):
+            raise RpcError(ms.BAD_REQUEST, f"{request.region_id} is a tablet: its members cannot be moved yet")
         replica = find_replica(active_master.assigner.world, request.region_id, request.replica)
         source = replica.open_on
         if not replica.wants_open:
@@ -226,6 +230,8 @@ class MasterApi:
         wanted = region.wants_open
 
         def is_done() -> bool:
+            if record.is_tablet:
+                return active_master.keeper.is_settled(request.region_id)
             return all(
                 (one.transition is None and (one.open_on is not None) == wanted)
                 or (one.transition is not None and one.transition.parked and wanted)
@@ -234,7 +240,10 @@ class MasterApi:
 
         wanted_state = "open" if wanted else "closed"
         await active_master.wait(is_done, request.wait_ms, lambda: f"{request.region_id} is not {wanted_state} yet")
-        where = ", ".join("closed" if one.open_on is None else f"open on {one.open_on.uuid}" for one in region.replicas)
+        if record.is_tablet:
+            where = f"of {len(record.members)} replicas, {active_master.keeper.serving(request.region_id)} take part"
+        else:
+            where = ", ".join(_place(one) for one in region.replicas)
         if request.assigned and not wanted:
             return ms.Accepted(f"{request.region_id} will open when table {region.table.record.name} is enabled")
         return ms.Accepted(f"{request.region_id} is {where}" if request.wait_ms else "accepted")
@@ -252,23 +261,39 @@ class MasterApi:
         if not request.drain:
             return ms.Accepted(f"server {request.uuid} may get regions again")
 
+        kept = active_master.keeper.members_on(request.uuid)
+        note = f"; {kept} tablets keep a member there, and members cannot be moved yet" if kept else ""
+
         def empty() -> bool:
             now = active_master.assigner.world.servers.get(request.uuid)
             return now is None or (now.marked and not now.open and not now.incoming)
 
         def so_far() -> str:
             now = active_master.assigner.world.servers.get(request.uuid)
-            return f"server {request.uuid} still has {0 if now is None else now.load} replicas"
+            return f"server {request.uuid} still has {0 if now is None else now.load} replicas{note}"
 
         await active_master.wait(empty, request.wait_ms, so_far)
-        return ms.Accepted(f"server {request.uuid} is empty" if request.wait_ms else so_far())
+        left = (
+            f"server {request.uuid} has no shared regions any more{note}" if note else f"server {request.uuid} is empty"
+        )
+        return ms.Accepted(left if request.wait_ms else so_far())
 
     def _retry(self, active_master: ActiveMaster, request: ms.RetryRegion) -> ms.Accepted:
+        if is_tablet(active_master.assigner.world, request.region_id):
+            return self._retry_member(active_master, request)
         replica = find_replica(active_master.assigner.world, request.region_id, request.replica)
         if replica.transition is None or not replica.transition.parked:
             raise RpcError(ms.BAD_REQUEST, f"{replica.key} is not parked: there is nothing to retry")
         active_master.observe(ev.RetryRequested(replica.key))
         return ms.Accepted(f"retrying {replica.key}")
+
+    @staticmethod
+    def _retry_member(active_master: ActiveMaster, request: ms.RetryRegion) -> ms.Accepted:
+        """Have the servers of parked members asked again; the replica of the request is the member's number."""
+        key = replica_key(request.region_id, request.replica)
+        if not active_master.keeper.retry(key):
+            raise RpcError(ms.BAD_REQUEST, f"{key} is not parked, or its server is away: there is nothing to retry")
+        return ms.Accepted(f"retrying {key}")
 
     @staticmethod
     async def _balance(active_master: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
@@ -290,3 +315,8 @@ class MasterApi:
         active_master.assigner.suspend()
         await store.write_clean_shutdown(active_master.fence, clean=True, now_ms=self._master.now_ms())
         return ms.Accepted("the clean-shutdown flag is set")
+
+
+def _place(replica: Replica) -> str:
+    """Return where a replica is open, for people."""
+    return "closed" if replica.open_on is None else f"open on {replica.open_on.uuid}"

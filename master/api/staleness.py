@@ -58,7 +58,7 @@ async def by_active_master(active_master: ActiveMaster, master: MasterProcess, r
         if not bound.allows(as_of):
             raise _too_stale(bound, as_of, "")
     assigner = active_master.assigner
-    view = ReadView(assigner.world, assigner.config, assigner.history, master.now_ms())
+    view = ReadView(assigner.world, assigner.config, assigner.history, master.now_ms(), tablets=active_master.keeper)
     return stamped(read(view, request), as_of)
 
 

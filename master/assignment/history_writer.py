@@ -27,6 +27,7 @@ from coord.errors import MultiFailed, OperationError, RetryableError
 from master.assignment.transitions import Write
 from master.catalog import store
 from master.leadership.fence import OPS_MAX, Fence
+from regions.cluster import effects as fx
 from regions.cluster.history import (
     ENTRIES_MAX,
     EPOCH_BEGINS,
@@ -44,12 +45,24 @@ from regions.cluster.history import (
     unpack,
 )
 from regions.records.model import ServerRecord, TransitionRecord, WorkOrigin
+from regions.replication.effects import BeginTablet, WriteRegion
 from regions.transitions.states import Actor, Cause
 
 log = Logger()
 
 #: Period of merging and deleting segments.
 COMPACT_MS: Final = 5_000
+
+
+def _steps_of(write: Write) -> list[fx.WriteOffline | fx.DeleteTransition]:
+    """Return the steps of transitions in a write."""
+    match write:
+        case WriteRegion():
+            return []
+        case BeginTablet():
+            return [fx.WriteOffline(one.key, one, None, -1, Cause.ASSIGN) for one in write.transitions]
+        case _:
+            return [write]
 
 
 class HistoryPage:
@@ -162,7 +175,8 @@ class HistoryWriter:
     def page(self, writes: Sequence[Write]) -> HistoryPage | None:
         """Return a page for a multi with these steps, or None if there are no entries to write."""
         now, epoch = self._now_ms(), self._fence.epoch
-        return self._page([entry for write in writes for entry in entries_of_write(write, epoch, now)])
+        steps = [step for write in writes for step in _steps_of(write)]
+        return self._page([entry for step in steps for entry in entries_of_write(step, epoch, now)])
 
     def page_of_ends(
         self, transitions: Sequence[tuple[TransitionRecord, int]], cause: Cause, origin: WorkOrigin | None = None

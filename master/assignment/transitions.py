@@ -1,5 +1,7 @@
 """Writes and reads of the `/unassigned` znodes. All transitions of a master go through this module.
 
+Tablets' records go the same way, because the multi that begins a tablet has transitions, too.
+
 Writes are batched into fenced multis, with several multis in flight. If the store refuses a multi because of one
 operation, the others are sent again in two halves, so one lost race does not delay 500 regions. A watch event only
 names the znode that has changed. The changed znodes are read many at a time.
@@ -32,7 +34,8 @@ from regions.cluster.entities import Replica
 from regions.cluster.state import ClusterState
 from regions.records.model import RegionState, TransitionRecord
 from regions.records.znodes import CorruptZnode, Layout, decode_transition, encode
-from regions.transitions.states import RESTS_ON_MEMBERS, Actor, IllegalStep, check
+from regions.replication.effects import BeginTablet, WriteRegion
+from regions.transitions.states import RESTS_ON_MEMBERS, Actor, Cause, IllegalStep, check
 
 log = Logger()
 
@@ -46,7 +49,7 @@ OPENING_UNREAD_MS: Final = 1_500
 READS_MAX: Final = 250
 READS_IN_FLIGHT_MAX: Final = 4
 
-Write = fx.WriteOffline | fx.DeleteTransition
+Write = fx.WriteOffline | fx.DeleteTransition | BeginTablet | WriteRegion
 
 
 class Page(Protocol):
@@ -70,7 +73,7 @@ class Journal(Protocol):
 
 
 class _Item:
-    """One effect and its operations. The first operation is the one on the transition.
+    """One effect and its operations. The first operation is the one whose version the caller gets.
 
     Items of a multi with the same `check` (table id, version) share one check operation.
     """
@@ -80,7 +83,7 @@ class _Item:
     def __init__(self, effect: Write, ops: list[WriteOp]) -> None:
         self.effect = effect
         self.ops = ops
-        self.check = effect.table_check
+        self.check = None if isinstance(effect, WriteRegion) else effect.table_check
         self.bytes = sum(weight(op) for op in ops)
 
 
@@ -89,7 +92,21 @@ def _checks(batch: list[_Item]) -> list[tuple[str, int]]:
     return list(dict.fromkeys(item.check for item in batch if item.check is not None))
 
 
-def _check_members(effect: Write) -> None:
+def _check_steps(effect: Write) -> None:
+    """Raise InvalidTransition for a step that is not in the table of transitions."""
+    match effect:
+        case fx.WriteOffline():
+            check(Actor.MASTER, effect.before, effect.record.state, effect.cause, subject=effect.key)
+            _check_members(effect)
+        case fx.DeleteTransition():
+            check(Actor.MASTER, effect.before, None, effect.cause, subject=effect.key)
+            _check_members(effect)
+        case BeginTablet():
+            for record in effect.transitions:
+                check(Actor.MASTER, None, record.state, Cause.ASSIGN, subject=record.key)
+
+
+def _check_members(effect: fx.WriteOffline | fx.DeleteTransition) -> None:
     """Raise InvalidTransition for a step that rests on a record which has the member, or names no record."""
     if effect.cause not in RESTS_ON_MEMBERS:
         return
@@ -100,7 +117,7 @@ def _check_members(effect: Write) -> None:
 
 
 class TransitionWriter:
-    """Carries out WriteOffline and DeleteTransition.
+    """Carries out WriteOffline and DeleteTransition, and for tablets BeginTablet and WriteRegion.
 
     `done(effect, event)` is called for each write with WriteDone or WriteFailed, and `batch_done()` after the last
     write of a reply. `failed(failure)` is called for a multi whose outcome is unknown, or that found a higher epoch.
@@ -138,9 +155,7 @@ class TransitionWriter:
 
     def put(self, effect: Write) -> None:
         """Queue a write. Raise InvalidTransition for a step that is not in the table of transitions."""
-        after = effect.record.state if isinstance(effect, fx.WriteOffline) else None
-        check(Actor.MASTER, effect.before, after, effect.cause, subject=effect.key)
-        _check_members(effect)
+        _check_steps(effect)
         self._waiting.append(_Item(effect, self._ops(effect)))
 
     def flush(self) -> None:
@@ -167,6 +182,13 @@ class TransitionWriter:
         self._unknown.clear()
 
     def _ops(self, effect: Write) -> list[WriteOp]:
+        if isinstance(effect, BeginTablet | WriteRegion):
+            path = self._layout.region(effect.record.table_id, effect.record.region_id)
+            made = effect.transitions if isinstance(effect, BeginTablet) else []
+            return [
+                SetData(path, encode(effect.record), effect.version),
+                *(Create(self._layout.transition(one.region_id, one.replica), encode(one)) for one in made),
+            ]
         if isinstance(effect, fx.WriteOffline):
             record = effect.record
             path = self._layout.transition(record.region_id, record.replica)
@@ -180,7 +202,7 @@ class TransitionWriter:
             ops.append(SetData(path, encode(effect.region), effect.region_version))
         return [*ops, *self._without_member(effect)]
 
-    def _without_member(self, effect: Write) -> list[WriteOp]:
+    def _without_member(self, effect: fx.WriteOffline | fx.DeleteTransition) -> list[WriteOp]:
         """Return the check of the record that a step rests on, if its cause rests on one."""
         if effect.without_member is None:
             return []

@@ -8,5 +8,6 @@ janitor.py   background work on tables
 purging.py   removal of the rows of deleted tables
 undelete.py  restores deleted tables
 formats.py   raises the cluster's format
+tablet_progress.py  when a request about tablets is carried out
 lookup.py    tables, regions and replicas by name or id
 """

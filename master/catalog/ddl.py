@@ -31,7 +31,7 @@ from twisted.logger import Logger
 
 from coord.errors import BadVersion, MultiFailed
 from coord.rpc.server import RpcError
-from master.catalog import store, tables
+from master.catalog import store, tables, tablet_progress
 from master.catalog.locks import Lock, LockTable, Rank
 from master.catalog.lookup import find_table, summary
 from master.context import ActiveContext
@@ -44,6 +44,7 @@ from regions.cluster.state import ClusterState
 from regions.messages import ddl
 from regions.records import partitioning
 from regions.records import schema as columns
+from regions.records.formats import TABLETS
 from regions.records.kinds import check_group, check_kind, one_copy, resolve
 from regions.records.members import REPLICAS_MAX, Storage
 from regions.records.model import RegionRecord, RequestRecord, TableIntent, TableRecord, TableState, TabletState
@@ -198,6 +199,8 @@ class TableOperations:
     async def _sites(self, request: ddl.CreateTable, kind: str) -> list[Server]:
         """Return the servers on which a new table's tablets may lie. Raise RpcError if the table cannot be created."""
         registered, sites = tablet_hosts(request.group, kind, self._active_master.world)
+        if sites and await store.format_in_force(self._active_master.fence) < TABLETS:
+            await self._active_master.formats.look()  # all may have upgraded since it was checked last
         objection = objection_to_tablets(
             sites,
             replicas=request.replication,
@@ -277,6 +280,11 @@ class TableOperations:
             altered = alter(former, request)
         except ValueError as error:
             raise RpcError(ms.BAD_REQUEST, f"table {former.name}: {error}") from error
+        if former.is_tablet and altered.schema != former.schema:
+            raise RpcError(
+                ms.BAD_REQUEST,
+                f"table {former.name} is made of tablets, whose schema cannot be changed yet; it can be renamed",
+            )
         return await self._put(request, table, altered)
 
     async def _set_intent(self, request: ddl.SetTableIntent, table: Table) -> TableRecord:
@@ -372,12 +380,23 @@ class TableOperations:
                     ms.TIMED_OUT, f"the change of table {record.name} is stored; another master completes it"
                 )
             return ms.Tables([ms.TableSummary(record, record.regions, 0, 0, 0, 0)])
-        await self._active_master.wait(
-            lambda: is_wait_over(request, table),
-            request.wait_ms,
-            lambda: f"table {record.name}: {progress_text(request, table)}",
-        )
-        return ms.Tables([msgspec.structs.replace(summary(table), table=answer_record(record, table.record))])
+        keeper = self._active_master.keeper
+        tablets = keeper.counts(record.table_id) if record.is_tablet else None
+
+        def is_over() -> bool:
+            if tablets is None:
+                return is_wait_over(request, table)
+            return tablet_progress.is_wait_over(request, tablets, is_closed=keeper.is_closed(record.table_id))
+
+        def so_far() -> str:
+            if tablets is None:
+                how_far = progress_text(request, table)
+            else:
+                how_far = tablet_progress.progress_text(request, tablets)
+            return f"table {record.name}: {how_far}"
+
+        await self._active_master.wait(is_over, request.wait_ms, so_far)
+        return ms.Tables([msgspec.structs.replace(summary(table, tablets), table=answer_record(record, table.record))])
 
 
 def answer_record(written: TableRecord, now: TableRecord) -> TableRecord:

@@ -6,7 +6,8 @@ from coord.rpc.server import RpcError
 from regions import messages as ms
 from regions.cluster.entities import Region, Replica, Table
 from regions.cluster.state import ClusterState
-from regions.records.model import TableState
+from regions.records.model import TableState, TabletState
+from regions.replication.tablet import TabletTable
 
 
 def find_table(world: ClusterState, name: str) -> Table:
@@ -33,10 +34,30 @@ def find_replica(world: ClusterState, region_id: str, number: int) -> Replica:
     return region.replicas[number]
 
 
-def summary(table: Table) -> ms.TableSummary:
-    """Return a table's record with its counts of regions and replicas."""
+def is_tablet(world: ClusterState, region_id: str) -> bool:
+    """Return True if the region is a tablet."""
+    region = world.regions.get(region_id)
+    return region is not None and region.record.is_tablet
+
+
+def summary(table: Table, tablets: TabletTable | None = None) -> ms.TableSummary:
+    """Return a table's record with its counts of regions and replicas.
+
+    `tablets` are the keeper's counts of a table of tablets; None on a standby, which knows the records alone.
+    """
+    if table.record.is_tablet:
+        return _summary_of_tablets(table, tablets)
     is_known = table.record.state is not TableState.ALTERING or bool(table.behind)
     altered = table.altered if is_known else -1
     return ms.TableSummary(
         table.record, len(table.regions), table.replicas, table.open_replicas, table.rit, table.parked, altered
     )
+
+
+def _summary_of_tablets(table: Table, tablets: TabletTable | None) -> ms.TableSummary:
+    """Return the counts of a table of tablets. A standby counts every member of a RUNNING tablet as open."""
+    records = [region.record for region in table.regions.values()]
+    running = [record for record in records if record.state is TabletState.RUNNING]
+    members = sum(len(record.members) for record in records)
+    serving = sum(len(record.members) for record in running) if tablets is None else tablets.serving
+    return ms.TableSummary(table.record, len(records), members, serving, 0, 0, running=len(running))

@@ -4,7 +4,8 @@ Each step depends only on the table's record, so the next active master continue
 
 1. Write `purging_ms` into the record by compare-and-set. From here on the table cannot be restored.
 2. Order a live server of the table's kind to remove the rows. The server first reads the record itself, and does not
-   remove rows of a region that is open. The order is sent to one server after the other until one has succeeded.
+   remove rows of a region that is open. The order is sent to one server after the other until one has succeeded. The
+   rows of tablets lie on many servers: the keeper of tablets orders each of them to delete its replicas.
 3. Write `purged_ms` into the record.
 
 The clock is the active master's. The grace period begins at the time of the deletion in the record.
@@ -33,6 +34,8 @@ log = Logger()
 
 #: Pause after a failed order. The next order goes to another server, if there is one.
 RETRY_MS: Final = 10_000
+#: Pause before the servers' reports are looked at again while a table's tablets are being deleted.
+TABLETS_RETRY_MS: Final = 1_000
 #: Limit of the tables that are purged at a time: removing files loads the servers' disks, and nothing waits for it.
 PURGES_MAX: Final = 2
 
@@ -97,6 +100,9 @@ class Purging:
         table = await self._claimed(table_id)
         if table is None:
             return
+        if table.is_tablet:
+            await self._purge_tablets(table)
+            return
         server = self._server_for(table)
         self._next_ms[table_id] = self._now_ms() + RETRY_MS
         self._tries[table_id] = self._tries.get(table_id, 0) + 1
@@ -116,6 +122,17 @@ class Purging:
             table_id=table_id,
             regions=answer.regions,
         )
+
+    async def _purge_tablets(self, table: TableRecord) -> None:
+        """Have every server delete its replicas, and write the end once no live server reports one."""
+        left = await self._active_master.keeper.purge(table.table_id)
+        if left:
+            self._next_ms[table.table_id] = self._now_ms() + TABLETS_RETRY_MS
+            return
+        await self._write(table.table_id, purged_ms=self._now_ms())
+        self.forget(table.table_id)
+        self._active_master.keeper.purged(table.table_id)
+        log.info("removed the tablets of deleted table {table} ({table_id})", table=table.name, table_id=table.table_id)
 
     async def _claimed(self, table_id: str) -> TableRecord | None:
         """Return the table's record with `purging_ms`, which is written if it is time; None if it is not."""

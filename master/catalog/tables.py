@@ -170,12 +170,12 @@ async def mark_deleted(fence: Fence, regions: list[tuple[RegionRecord, int]]) ->
     """Write DELETED into the regions of a removed table.
 
     The regions are closed and name no server (`clear_locations`), so no server writes them any more. May be repeated.
-    Raise MultiFailed if a record has changed.
+    Raise MultiFailed if a record has changed. A tablet keeps its state: an undelete must know whether it was created.
     """
     ops: Ops = []
     for region, version in regions:
         record = msgspec.structs.replace(region, state=TabletState.DELETED)
-        if record != region and not region.is_replaced:
+        if record != region and not region.is_replaced and not region.is_tablet:
             ops.append(SetData(fence.layout.region(region.table_id, region.region_id), encode(record), version))
     for batch in in_batches(ops):
         await fence.write(batch)

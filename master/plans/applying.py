@@ -24,6 +24,7 @@ from coord.client.ops import Create, Delete, SetData, WriteOp
 from coord.errors import MultiFailed, NodeExists, NoNode
 from coord.rpc.server import RpcError
 from master.catalog import store
+from master.catalog.lookup import is_tablet
 from master.causes import acting
 from master.context import ActiveContext
 from regions import messages as ms
@@ -174,7 +175,7 @@ class Applying:
         world = self._active_master.assigner.world
         replica = world.replicas.get(replica_key(planned.region_id, planned.replica))
         if replica is None:
-            return "the region is gone"
+            return "its members cannot be moved yet" if is_tablet(world, planned.region_id) else "the region is gone"
         if not replica.wants_open:
             return "the region is to stay closed"
         if replica.transition is not None:

@@ -136,7 +136,7 @@ class BulkPlans:
                 bulk.offline += 1
                 if bulk.offline == len(bulk.keys) and bulk is self.latest:
                     self._active_master.phases.begin("open")
-        elif effect.cause is Cause.DONE:
+        elif isinstance(effect, fx.DeleteTransition) and effect.cause is Cause.DONE:
             replica = self._active_master.assigner.world.replicas.get(effect.key)
             transition = None if replica is None else replica.transition
             bulk = self._running.get("" if transition is None else transition.plan_id)

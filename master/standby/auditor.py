@@ -320,13 +320,18 @@ class Auditor:
                 self._raise(alarm)
 
     async def _report_if_open(self, alarm: Alarm) -> None:
-        """Raise the alarm unless the region was unassigned, replaced or deleted, which also ends its transition."""
-        region_id = parse_replica_key(alarm.key)[0]
+        """Raise the alarm unless the region was unassigned, replaced or deleted, which also ends its transition.
+
+        The same holds for a number that is not in a tablet's configuration.
+        """
+        region_id, number = parse_replica_key(alarm.key)
         path = self._layout.region(region_id.rpartition(".")[0], region_id)
         for _, data, _ in await store.read_all(self._client, [path]):
             try:
                 region = decode_region(data, path)
                 is_wanted = not region.unassigned and not region.is_replaced
+                if region.is_tablet and region.member(number) is None:
+                    is_wanted = False  # the replica of a removed member was closed, or the member was given up
             except CorruptZnode:
                 is_wanted = True
             if is_wanted:

@@ -39,6 +39,7 @@ from regions.cluster.mirror import ReadBatch, StandbyMirror, Unread
 from regions.cluster.state import ClusterState
 from regions.messages import MirrorStatus
 from regions.messages.staleness import AsOf, Bound
+from regions.records.model import TransitionRecord
 from regions.records.znodes import Layout
 
 log = Logger()
@@ -77,10 +78,14 @@ class Listener(Protocol):
 
 
 class Warm(NamedTuple):
-    """The mirror that a standby hands to its `ActiveMaster`, and paths of region records that must be read again."""
+    """The mirror that a standby hands to its `ActiveMaster`, and paths of region records that must be read again.
+
+    `tablets` are the transitions of tablets' members.
+    """
 
     world: ClusterState
     regions: list[str]
+    tablets: list[tuple[TransitionRecord, int]] = []
 
 
 class _Waiter(NamedTuple):
@@ -386,7 +391,7 @@ class StoreWatcher:
             if mirror is None or not mirror.is_complete:
                 return None
             await self._read_up()
-            return Warm(mirror.world, self._records.paths())
+            return Warm(mirror.world, self._records.paths(), mirror.tablet_transitions())
         finally:
             self._release()
 

@@ -81,6 +81,15 @@ class StandbyMirror:
             self._missing.update(asked)
         return asked
 
+    def tablet_transitions(self) -> list[tuple[TransitionRecord, int]]:
+        """Return the transitions of tablets' members, which have no replicas in the cluster state."""
+        return [
+            found
+            for region_id, early in self._early_transitions.items()
+            if region_id in self.world.regions
+            for found in early.values()
+        ]
+
     # --- events -------------------------------------------------------------------------------------------------------
 
     def is_record(self, path: str) -> bool:

@@ -189,11 +189,19 @@ class Audit:
         for observed in self._known.values():
             record = observed.record
             still_ms = now_ms - observed.at_ms
-            if still_ms > self._still_ms and not record.parked:
+            if still_ms > self._still_ms and not record.parked and not self._waits_for_its_server(record):
                 text = f"{observed.key}: {record.state.value} for {still_ms // 1000} s without a step (rk why)"
                 occurrence = f"{observed.czxid}:{observed.version}"
                 alarms += self._raise(Rule.STANDS_STILL, observed.key, occurrence, text, now_ms)
         return alarms
+
+    def _waits_for_its_server(self, record: TransitionRecord) -> bool:
+        """Return True for a tablet's member whose server is away: its transition waits until the server is back."""
+        table = self._tables.get(record.table_id)
+        named = record.source if record.state in _CLOSE else record.destination
+        if table is None or not table.is_tablet or named is None:
+            return False
+        return self._alive.get(named.uuid) != named.start_code
 
     def owners(
         self,

@@ -1,22 +1,49 @@
-"""Effects of the keeper of tablets: those of the assigner, and two of its own. Carried out by the active master."""
+"""Effects of the keeper of tablets: those of the assigner, and two of its own. Carried out by the active master.
+
+The functions below return the writes that tablets and their members need. Pure.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
 from regions.cluster import effects as fx
-from regions.records.model import RegionRecord, TransitionRecord
+from regions.cluster.limits import AssignerConfig
+from regions.records.members import Member
+from regions.records.model import (
+    Incarnation,
+    Intent,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TabletState,
+    TransitionRecord,
+)
+from regions.replication.config import first_members
+from regions.replication.siting import TabletSite, choose_members
+from regions.replication.tablet import MemberWork, Tablet
+from regions.transitions.states import RESTS_ON_MEMBERS, Cause
+from regions.transitions.table_states import successor
 
 
 class BeginTablet(fx.Caused):
     """Write a new tablet's record as CREATING, with its members, and the OFFLINE of each, in one multi.
 
     The multi checks the table's record (id, version) and names the region's version. So CREATING without a transition
-    of a member means that the member has been made. Answered by `Keeper.begun` or `Keeper.not_begun`.
+    of a member means that the member has been made. Answered by `Keeper.begun` or `Keeper.region_refused`.
     """
 
     record: RegionRecord
     version: int
     table_check: tuple[str, int]
     transitions: list[TransitionRecord]
+
+    @property
+    def key(self) -> str:
+        """The region's id."""
+        return self.record.region_id
 
 
 class WriteRegion(fx.Caused):
@@ -27,6 +54,11 @@ class WriteRegion(fx.Caused):
 
     record: RegionRecord
     version: int
+
+    @property
+    def key(self) -> str:
+        """The region's id."""
+        return self.record.region_id
 
 
 KeeperEffect = (
@@ -40,7 +72,106 @@ KeeperEffect = (
     | fx.ReadTransition
     | fx.ReadRegion
     | fx.ReadTable
-    | fx.Note
 )
 
-__all__ = ["BeginTablet", "KeeperEffect", "WriteRegion"]
+
+def begin_tablet(
+    tablet: Tablet,
+    sites: Sequence[TabletSite],
+    servers: Mapping[str, ServerRecord],
+    epoch: int,
+    deadline_ms: int,
+    now_ms: int,
+) -> BeginTablet | None:
+    """Return the write that begins to make a PREPARING tablet's first members; None while servers are missing."""
+    record = tablet.record
+    wanted = len(record.members) or tablet.table.record.replication
+    known = {site.uuid for site in sites}
+    if record.members and all(one.uuid in known for one in record.members):
+        members = record.members
+    else:
+        chosen = choose_members(sites, tablet.table.record.replication)
+        if len(chosen) < wanted:
+            return None
+        # The numbers were in no configuration yet; higher ones are given all the same, so none is given twice.
+        first = max(record.next_number, 1)
+        members = tuple(Member(first + at, one.uuid) for at, one in enumerate(first_members(chosen)))
+    next_number = max(record.next_number, members[-1].number + 1)
+    written = msgspec.structs.replace(record, state=TabletState.CREATING, members=members, next_number=next_number)
+    transitions = [
+        TransitionRecord(
+            record.region_id, record.table_id, member.number, RegionState.OFFLINE,
+            destination=servers[member.uuid].incarnation, epoch=epoch, reason=Cause.ASSIGN.value,
+            since_ms=now_ms, deadline_ms=deadline_ms,
+        )
+        for member in members
+    ]  # fmt: skip
+    return BeginTablet(written, tablet.version, (record.table_id, tablet.table.version), transitions)
+
+
+def replace_tablet(tablet: Tablet, sites: Sequence[TabletSite]) -> fx.ReplaceRegion:
+    """Return the write that puts another region in the place of a tablet that could not be created (DD-03)."""
+    fresh = msgspec.structs.replace(successor(tablet.record), members=(), leader=0, leader_term=0, next_number=1)
+    chosen = first_members(choose_members(sites, tablet.table.record.replication))
+    if len(chosen) >= len(tablet.record.members):
+        fresh = msgspec.structs.replace(fresh, members=chosen, next_number=len(chosen) + 1)
+    transitions = [(one.transition, one.version) for one in tablet.work.values() if one.transition is not None]
+    # Without members: what servers have of it is no member of anything any more.
+    former = msgspec.structs.replace(tablet.record, members=())
+    return fx.ReplaceRegion(former, tablet.version, tablet.table.version, transitions, fresh)
+
+
+def write_offline(
+    tablet: Tablet,
+    work: MemberWork,
+    destination: Incarnation | None,
+    cause: Cause,
+    epoch: int,
+    config: AssignerConfig,
+    now_ms: int,
+    *,
+    intent: Intent = Intent.OPEN,
+    begun: bool = False,
+    attempt: int | None = None,
+    error: str | None = None,
+    parked: bool = False,
+) -> fx.WriteOffline:
+    """Return the write that creates OFFLINE or forces a transition back to it.
+
+    The record remembers whether a server has ever begun to make the member.
+    """
+    former = work.transition
+    begun = begun or (former is not None and (former.begun or former.state is not RegionState.OFFLINE))
+    record = TransitionRecord(
+        tablet.region_id, tablet.record.table_id, work.number, RegionState.OFFLINE,
+        destination=destination, intent=intent, epoch=epoch,
+        attempt=attempt if attempt is not None else 0 if former is None else former.attempt,
+        reason=cause.value, since_ms=now_ms, deadline_ms=now_ms + config.start_timeout_ms,
+        last_error=error if error is not None else "" if former is None else former.last_error,
+        parked=parked, base=0 if former is None else work.version + 1, begun=begun,
+    )  # fmt: skip
+    check = (tablet.record.table_id, tablet.table.version) if former is None or destination is not None else None
+    before = None if former is None else former.state
+    effect = fx.WriteOffline(work.key, record, before, work.version, cause, check, former)
+    if cause in RESTS_ON_MEMBERS:
+        effect.without_member = (tablet.record, tablet.version)
+    return effect
+
+
+def delete_transition(tablet: Tablet, work: MemberWork, cause: Cause) -> fx.DeleteTransition:
+    """Return the write that ends a member's transition."""
+    transition = work.transition
+    assert transition is not None, work.key
+    effect = fx.DeleteTransition(
+        work.key, tablet.region_id, work.number, transition.state, work.version, cause, former=transition
+    )
+    if cause is Cause.DO_NOT_REOPEN:
+        effect.table_check = (tablet.record.table_id, tablet.table.version)
+    if cause in RESTS_ON_MEMBERS:
+        effect.without_member = (tablet.record, tablet.version)
+    return effect
+
+
+def marked_replaced(record: RegionRecord) -> RegionRecord:
+    """Return the record of a region in whose place another one has come."""
+    return msgspec.structs.replace(record, members=(), state=TabletState.REPLACED)

@@ -27,7 +27,6 @@ from regions.cluster.limits import AssignerConfig
 from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import TabletReport
 from regions.messages.server import TabletClosing
-from regions.records.members import Member
 from regions.records.model import (
     Incarnation,
     Intent,
@@ -39,16 +38,24 @@ from regions.records.model import (
     TransitionRecord,
 )
 from regions.records.replica_key import parse_replica_key, replica_key
-from regions.replication.config import first_members
-from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
+from regions.replication.effects import (
+    BeginTablet,
+    KeeperEffect,
+    WriteRegion,
+    begin_tablet,
+    delete_transition,
+    marked_replaced,
+    replace_tablet,
+    write_offline,
+)
 from regions.replication.heartbeat_steps import Facts, ReportAction, closing, steps_for, updated
 from regions.replication.member_orders import MemberOrders
 from regions.replication.recovery import Goal, ServerFate, fate_of, goal_of, next_step
-from regions.replication.siting import TabletSite, choose_members, tablet_sites
+from regions.replication.reports import ReplicaView
+from regions.replication.siting import TabletSite, tablet_sites
 from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.next_action import Action, NextStep
-from regions.transitions.states import RESTS_ON_MEMBERS, Cause
-from regions.transitions.table_states import successor
+from regions.transitions.states import Cause
 
 #: Tablets at which something is to be looked at are looked at so often.
 LOOK_EVERY_MS: Final = 1_000
@@ -67,7 +74,7 @@ class Keeper:
         self.servers: dict[str, ServerRecord] = {}
         self.draining: frozenset[str] = frozenset()
         #: Replicas that servers report and the store does not know (FN-04).
-        self.orphans: dict[tuple[str, str], TabletReport] = {}
+        self.orphans: dict[tuple[str, str], ReplicaView] = {}
         #: Members by server, for the choice of servers.
         self._loads: Counter[str] = Counter()
         self._effects: list[KeeperEffect] = []
@@ -99,9 +106,18 @@ class Keeper:
         if tablet is None:
             tablet = self.tablets[record.region_id] = Tablet(table, record, version)
             self._loads.update(one.uuid for one in record.members)
+            self._adopt(tablet)
         elif version > tablet.version:
             self._put(tablet, record, version)
         self._touch(tablet, now_ms)
+
+    def forget_table(self, table_id: str) -> None:
+        """Forget a deleted table whose rows are removed. Whoever reports a replica of it later is asked about again."""
+        for region_id in [one.region_id for one in self.tablets.values() if one.record.table_id == table_id]:
+            tablet = self.tablets.pop(region_id)
+            self._open.pop(region_id, None)
+            self._loads.subtract(one.uuid for one in tablet.record.members)
+        self.tables.pop(table_id, None)
 
     def transition_seen(
         self, region_id: str, number: int, record: TransitionRecord | None, version: int, now_ms: int
@@ -138,14 +154,15 @@ class Keeper:
         if table_version is not None:
             self._emit(fx.ReadTable(tablet.record.table_id))
 
-    def retry(self, key: str, now_ms: int) -> None:
-        """An operator has a parked member tried again."""
+    def retry(self, key: str, now_ms: int) -> bool:
+        """An operator has a parked member tried again. Return False if it is not parked, or its server is away."""
         tablet, work = self._find(key)
         if tablet is None or work is None or work.transition is None or not work.transition.parked:
-            return
+            return False
         server = self.servers.get(tablet.home_of(work))
         if server is not None:
             self._offline(tablet, work, server.incarnation, Cause.REPLAN, now_ms, attempt=0)
+        return server is not None
 
     def begun(self, effect: BeginTablet, now_ms: int) -> None:
         """BeginTablet has committed."""
@@ -186,9 +203,7 @@ class Keeper:
         if former is not None:
             former.is_writing = False
             former.work.clear()
-            gone = msgspec.structs.replace(former.record, members=(), state=TabletState.REPLACED)
-            self._put(former, gone, former.version + 1)
-        self._emit(fx.Note(f"could not be created; {fresh.region_id} takes its place", region_id))
+            self._put(former, marked_replaced(former.record), former.version + 1)
         self.region_seen(fresh, version, now_ms)
 
     # --- what servers say -------------------------------------------------------------------------------------------
@@ -210,16 +225,17 @@ class Keeper:
         for report in reports:
             tablet = self.tablets.get(report.region_id)
             if tablet is None:
-                self.orphans[server.uuid, report.key] = report
+                self.orphans[server.uuid, report.key] = ReplicaView(server, report)
                 continue
             tablet.view.fold(server, report)
+            tablet.recount()
             self._touch(tablet, now_ms)
         for key in gone:
             self.orphans.pop((server.uuid, key), None)
             tablet, work = self._find(key)
             view = None if tablet is None else tablet.view.replicas.get(server.uuid)
             if tablet is not None and view is not None and view.report.key == key:
-                tablet.view.gone(server.uuid)
+                tablet.server_gone(server.uuid)
                 if work is not None and work.transition is None:
                     work.order = None
                 self._touch(tablet, now_ms)
@@ -264,6 +280,14 @@ class Keeper:
         taken, self._effects = self._effects, []
         return taken
 
+    def is_closed(self, table_id: str) -> bool:
+        """Return True if no server reports that a replica of the table takes part, and no member is in transition."""
+        table = self.tables.get(table_id)
+        if table is None:
+            return True
+        at_work = (one for one in self._open.values() if one.table is table)
+        return not table.serving and not any(one.work or one.is_writing for one in at_work)
+
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def _touch(self, tablet: Tablet, now_ms: int) -> None:
@@ -292,33 +316,12 @@ class Keeper:
         """Begin to make the first members, once all their servers are there."""
         if tablet.is_writing or not tablet.wants_open:
             return
-        record = tablet.record
-        wanted = len(record.members) or tablet.table.record.replication
         sites = self._sites(tablet.table.record)
-        known = {site.uuid for site in sites}
-        if record.members and all(one.uuid in known for one in record.members):
-            members = record.members
-        else:
-            chosen = choose_members(sites, tablet.table.record.replication)
-            if len(chosen) < wanted:
-                return  # looked at again when a server comes
-            # The numbers were in no configuration yet; higher ones are given all the same, so none is given twice.
-            first = max(record.next_number, 1)
-            members = tuple(Member(first + at, one.uuid) for at, one in enumerate(first_members(chosen)))
-        next_number = max(record.next_number, members[-1].number + 1)
-        written = msgspec.structs.replace(record, state=TabletState.CREATING, members=members, next_number=next_number)
-        transitions = [self._first(record, member, now_ms) for member in members]
-        tablet.is_writing = True
-        check = (record.table_id, tablet.table.version)
-        self._emit(BeginTablet(written, tablet.version, check, transitions))
-
-    def _first(self, record: RegionRecord, member: Member, now_ms: int) -> TransitionRecord:
-        deadline = now_ms + self._config.start_timeout_ms
-        return TransitionRecord(
-            record.region_id, record.table_id, member.number, RegionState.OFFLINE,
-            destination=self.servers[member.uuid].incarnation, epoch=self._epoch, reason=Cause.ASSIGN.value,
-            since_ms=now_ms, deadline_ms=deadline,
-        )  # fmt: skip
+        deadline_ms = now_ms + self._config.start_timeout_ms
+        effect = begin_tablet(tablet, sites, self.servers, self._epoch, deadline_ms, now_ms)
+        if effect is not None:  # else looked at again when a server comes
+            tablet.is_writing = True
+            self._emit(effect)
 
     def _settle_creating(self, tablet: Tablet, now_ms: int) -> bool:
         """DD-03: replace a tablet of which no leader reports in time. Return True while it is given up."""
@@ -355,16 +358,8 @@ class Keeper:
                 self._offline(tablet, work, None, cause, now_ms, intent=Intent.CLOSE)
 
     def _replace(self, tablet: Tablet) -> None:
-        sites = self._sites(tablet.table.record)
-        fresh = msgspec.structs.replace(successor(tablet.record), members=(), leader=0, leader_term=0, next_number=1)
-        chosen = first_members(choose_members(sites, tablet.table.record.replication))
-        if len(chosen) >= len(tablet.record.members):
-            fresh = msgspec.structs.replace(fresh, members=chosen, next_number=len(chosen) + 1)
-        transitions = [(one.transition, one.version) for one in tablet.work.values() if one.transition is not None]
-        # Without members: what servers have of it is no member of anything any more.
-        former = msgspec.structs.replace(tablet.record, members=())
         tablet.is_writing = True
-        self._emit(fx.ReplaceRegion(former, tablet.version, tablet.table.version, transitions, fresh))
+        self._emit(replace_tablet(tablet, self._sites(tablet.table.record)))
 
     def _settle_member(self, tablet: Tablet, work: MemberWork, now_ms: int) -> None:
         """Do what a member's transition needs (`recovery.py`)."""
@@ -504,34 +499,15 @@ class Keeper:
         """Create or force OFFLINE. It remembers whether a server has ever begun to make the member."""
         if work.is_writing or work.is_unread:
             return
-        former = work.transition
-        begun = begun or (former is not None and (former.begun or former.state is not RegionState.OFFLINE))
-        record = TransitionRecord(
-            tablet.region_id, tablet.record.table_id, work.number, RegionState.OFFLINE,
-            destination=destination, intent=intent, epoch=self._epoch,
-            attempt=attempt if attempt is not None else 0 if former is None else former.attempt,
-            reason=cause.value, since_ms=now_ms, deadline_ms=now_ms + self._config.start_timeout_ms,
-            last_error=error if error is not None else "" if former is None else former.last_error,
-            parked=parked, base=0 if former is None else work.version + 1, begun=begun,
+        effect = write_offline(
+            tablet, work, destination, cause, self._epoch, self._config, now_ms,
+            intent=intent, begun=begun, attempt=attempt, error=error, parked=parked,
         )  # fmt: skip
-        check = (tablet.record.table_id, tablet.table.version) if former is None or destination is not None else None
-        before = None if former is None else former.state
-        effect = fx.WriteOffline(work.key, record, before, work.version, cause, check, former)
-        if cause in RESTS_ON_MEMBERS:
-            effect.without_member = (tablet.record, tablet.version)
-        work.write, work.cause, work.order = record, cause, None
+        work.write, work.cause, work.order = effect.record, cause, None
         self._emit(effect)
 
     def _delete(self, tablet: Tablet, work: MemberWork, cause: Cause) -> None:
-        transition = work.transition
-        assert transition is not None, work.key
-        effect = fx.DeleteTransition(
-            work.key, tablet.region_id, work.number, transition.state, work.version, cause, former=transition
-        )
-        if cause is Cause.DO_NOT_REOPEN:
-            effect.table_check = (tablet.record.table_id, tablet.table.version)
-        if cause in RESTS_ON_MEMBERS:
-            effect.without_member = (tablet.record, tablet.version)
+        effect = delete_transition(tablet, work, cause)
         work.write, work.cause, work.order = None, cause, None
         self._emit(effect)
 
@@ -548,10 +524,18 @@ class Keeper:
             work.order = None
         work.transition, work.version, work.seen_ms = record, version, now_ms
 
+    def _adopt(self, tablet: Tablet) -> None:
+        """Take in what servers had reported before the tablet's record was read."""
+        for name, view in list(self.orphans.items()):
+            if view.report.region_id == tablet.region_id:
+                del self.orphans[name]
+                tablet.view.fold(*view)
+        tablet.recount()
+
     def _put(self, tablet: Tablet, record: RegionRecord, version: int) -> None:
         self._loads.subtract(one.uuid for one in tablet.record.members)
         self._loads.update(one.uuid for one in record.members)
-        tablet.record, tablet.version = record, version
+        tablet.put(record, version)
         if record.leader_term:
             tablet.leader_due_ms = 0
         if record.state is not TabletState.CREATING:
@@ -559,11 +543,14 @@ class Keeper:
 
     def _server_changed(self, uuid: str, now_ms: int) -> None:
         """A server has come, gone or started again: what concerns it is decided again; nothing moves."""
+        server = self.servers.get(uuid)
+        for name, orphan in list(self.orphans.items()):
+            if name[0] == uuid and (server is None or server.incarnation != orphan.server):
+                del self.orphans[name]
         for tablet in list(self.tablets.values()):
             view = tablet.view.replicas.get(uuid)
-            server = self.servers.get(uuid)
             if view is not None and (server is None or server.incarnation != view.server):
-                tablet.view.gone(uuid)
+                tablet.server_gone(uuid)
             concerns = tablet.record.state is TabletState.PREPARING or any(
                 tablet.home_of(work) == uuid for work in tablet.work.values()
             )

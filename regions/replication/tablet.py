@@ -5,6 +5,8 @@ They hold data and answer questions about themselves. `regions/replication/keepe
 
 from __future__ import annotations
 
+from collections import Counter
+
 from regions.messages.server import TabletClosing
 from regions.records.model import (
     Incarnation,
@@ -21,13 +23,28 @@ from regions.transitions.states import Cause
 
 
 class TabletTable:
-    """A table of tablets at its znode's version."""
+    """A table of tablets at its znode's version, with counts of its tablets."""
 
-    __slots__ = ("record", "version")
+    __slots__ = ("led", "record", "serving", "states", "version")
 
     def __init__(self, record: TableRecord, version: int) -> None:
         self.record = record
         self.version = version
+        #: Tablets by the state of their records.
+        self.states: Counter[TabletState] = Counter()
+        #: RUNNING tablets whose leader reports to this master, and replicas that take part, by their servers' reports.
+        self.led = 0
+        self.serving = 0
+
+    @property
+    def tablets(self) -> int:
+        """Number of tablets, without those in whose place another one has come."""
+        return self.states.total() - self.states[TabletState.REPLACED]
+
+    @property
+    def running(self) -> int:
+        """Number of tablets that clients may use, by their records."""
+        return self.states[TabletState.RUNNING]
 
     @property
     def wants_open(self) -> bool:
@@ -108,9 +125,11 @@ class Tablet:
         "asked_ms",
         "creating_since_ms",
         "is_given_up",
+        "is_led",
         "is_writing",
         "leader_due_ms",
         "record",
+        "serving",
         "table",
         "version",
         "view",
@@ -132,6 +151,30 @@ class Tablet:
         #: When the leader's name is written at the earliest, and when the record was last asked for.
         self.leader_due_ms = 0
         self.asked_ms = 0
+        #: As the table's counts have it.
+        self.is_led = False
+        self.serving = 0
+        table.states[record.state] += 1
+
+    def put(self, record: RegionRecord, version: int) -> None:
+        """Replace the record, and count the tablet in its new state."""
+        self.table.states[self.record.state] -= 1
+        self.table.states[record.state] += 1
+        self.record, self.version = record, version
+        self.recount()
+
+    def recount(self) -> None:
+        """Update the table's counts after a change of the record or of what servers report."""
+        serving = len(self.view.takes_part)
+        is_led = self.record.state is TabletState.RUNNING and self.view.leader_now() is not None
+        self.table.serving += serving - self.serving
+        self.table.led += is_led - self.is_led
+        self.serving, self.is_led = serving, is_led
+
+    def server_gone(self, uuid: str) -> None:
+        """Forget what a server has reported: it has no replica any more, or is dead."""
+        self.view.gone(uuid)
+        self.recount()
 
     @property
     def region_id(self) -> str:

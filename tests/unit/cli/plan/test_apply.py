@@ -16,8 +16,10 @@ from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CliError
 from cli.main import run
 from cli.plan import apply
 from coord.rpc.server import RpcError
-from master.api.reads import describe_table, server_load, summary
+from master.api.reads import ReadView, describe_table, server_load, summary
 from regions import messages as ms
+from regions.cluster.history import StepLog
+from regions.cluster.limits import AssignerConfig
 from regions.records.znodes import Layout
 from tests.unit.master.plans.test_applying import LAYOUT, PLAN, Ruler, memory_store
 
@@ -71,7 +73,9 @@ class MemoryCluster:
             case ms.ListTables():
                 return ms.Tables([summary(one) for one in world.tables.values()])
             case ms.DescribeTable():
-                return describe_table(world.names[message.table], message)
+                return describe_table(
+                    world.names[message.table], message, ReadView(world, AssignerConfig(), StepLog(0), 0)
+                )
             case ms.BeginPlan():
                 return self.ruler.do(self.ruler.applying.begin(message))
             case ms.AddPlanMoves():

@@ -1,0 +1,462 @@
+"""The keeper of tablets during one tenure: what it is fed with, and how its effects are carried out.
+
+Shared regions belong to the assigner, tablets to the keeper. Both read the same watches, lists of servers and
+heartbeats; the names, tables and regions of both are in one `ClusterState`, where tablets have no replicas, so nothing
+there plans or opens them. A write of the keeper changes the `ClusterState` once it has committed.
+
+Everything that comes in numbers (a new table's regions, a server's full report) waits in a queue, and a part of it is
+worked on in each reactor turn.
+
+A write whose outcome is unknown counts as refused when the connection is back: the keeper reads, and decides again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.logger import Logger
+
+from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
+from master.assignment.dispatch import Dispatcher
+from master.assignment.transitions import OPENING_UNREAD_MS, TransitionReader, TransitionWriter, Write
+from master.catalog import store
+from master.context import EffectContext
+from master.tablets.reports import ReportQueue
+from regions.cluster import effects as fx
+from regions.cluster import events as ev
+from regions.cluster.history import master_step, steps_since
+from regions.cluster.limits import AssignerConfig
+from regions.messages.heartbeat import Report
+from regions.records.model import (
+    BarRecord,
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ServerRecord,
+    TabletState,
+    TransitionRecord,
+)
+from regions.records.znodes import decode_region, decode_table
+from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
+from regions.replication.keeper import Keeper
+from regions.replication.tablet import MemberWork, Tablet, TabletTable
+from regions.transitions.states import Cause
+
+if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+log = Logger()
+
+#: Regions of a new table that the keeper takes in one reactor turn: some milliseconds of work.
+REGIONS_PER_TURN: Final = 100
+#: Region records in one read.
+READ_MAX: Final = 500
+#: A replica that no record in memory has is looked up in the store so often.
+UNKNOWN_RECHECK_MS: Final = 60_000
+#: Orphans and parked members that `rk status` names.
+SHOWN_MAX: Final = 5
+
+
+class TabletKeeping:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        active_master: EffectContext,
+        reactor: Any,
+        config: AssignerConfig,
+        now_ms: Callable[[], int],
+        failed: Callable[[Failure], None],
+    ) -> None:
+        """`failed` handles a failed store request."""
+        fence = active_master.fence
+        self._active_master = active_master
+        self._now_ms = now_ms
+        self._layout = fence.layout
+        #: The decisions. Requests of operators read it; only this object feeds it.
+        self.keeper = Keeper(fence.epoch, config)
+        self._writer = TransitionWriter(
+            fence, self._written, active_master.schedule, failed, active_master.history_writer
+        )
+        self._reader = TransitionReader(fence, self._transition_read, active_master.schedule, failed)
+        self._dispatcher = Dispatcher(
+            reactor, fence.epoch, self._orders_event, active_master.check_epoch, fence.cluster_id
+        )
+        self._reports = ReportQueue(self.keeper, now_ms)
+        #: Regions of new tables that the keeper has not taken in.
+        self._regions: deque[tuple[RegionRecord, int]] = deque()
+        #: Tables, and regions with their tables, that are to be read.
+        self._tables_to_read: dict[str, None] = {}
+        self._regions_to_read: dict[str, str] = {}
+        self._is_reading = False
+        #: When an unknown region that a server reports was looked up last.
+        self._looked_up_ms: dict[str, int] = {}
+        #: Deleted tables whose end is to be written once their replicas have closed.
+        self._finishing: dict[str, fx.FinishTable] = {}
+
+    # --- beginning and end ------------------------------------------------------------------------------------------
+
+    def take_over(self, transitions: Iterable[tuple[TransitionRecord, int]]) -> None:
+        """Load tables and regions from the cluster state, which has just been loaded or adopted, and transitions."""
+        now = self._now_ms()
+        for table in self._active_master.world.tables.values():
+            self.keeper.table_seen(table.record, table.version)
+            for region in table.regions.values() if table.record.is_tablet else ():
+                self.keeper.region_seen(region.record, region.version, now)
+        for record, version in transitions:
+            self.keeper.transition_seen(record.region_id, record.replica, record, version, now)
+
+    def begin(self) -> None:
+        """Begin to decide. A cluster startup is no other case."""
+        self.keeper.begin(self._now_ms())
+
+    def close(self) -> None:
+        """Stop at the end of the tenure."""
+        self._writer.close()
+        self._reader.close()
+        self._dispatcher.close()
+        self._regions.clear()
+        self._reports.clear()
+
+    def fail_unknown(self) -> None:
+        """Take the writes without a known outcome for refused, because the connection is back."""
+        self._writer.fail_unknown()
+
+    def missed(self, present: Collection[str]) -> None:
+        """End in memory the transitions that ended while events were missed; `present` are the keys of all others."""
+        now = self._now_ms()
+        for tablet in list(self.keeper.tablets.values()):
+            for work in list(tablet.work.values()):
+                if work.transition is not None and work.key not in present:
+                    self.keeper.transition_seen(tablet.region_id, work.number, None, -1, now)
+
+    # --- what the store says ----------------------------------------------------------------------------------------
+
+    def observe(self, event: ev.Event) -> bool:
+        """Feed the keeper with an event. Return True if the event is not the assigner's as well."""
+        keeper, now = self.keeper, self._now_ms()
+        match event:
+            case ev.TransitionRead():
+                return self._take_transition(event)
+            case ev.TableSeen() if event.record.is_tablet:
+                keeper.table_seen(event.record, event.version)
+                self._regions.extend(event.regions)
+            case ev.RegionSeen() if event.record.table_id in keeper.tables:
+                is_new = event.record.region_id not in keeper.tablets
+                keeper.region_seen(event.record, event.version, now)
+                for member in event.record.members if is_new else ():
+                    self._reader.put(event.record.region_id, member.number)
+            case ev.RegionReplaced() if event.region_id in keeper.tablets:
+                keeper.replaced(event.region_id, event.fresh, event.version, now)
+            case ev.ReplaceFailed():
+                keeper.region_refused(event.region_id)
+        return False
+
+    def _take_transition(self, event: ev.TransitionRead) -> bool:
+        """Take a transition that the assigner's reader has read. Return False if it is the assigner's."""
+        if event.region_id in self.keeper.tablets:
+            self._transition_read(event)
+            return True
+        if event.record is None or event.record.table_id not in self.keeper.tables:
+            return False
+        self._regions_to_read[event.region_id] = event.record.table_id
+        return True
+
+    def _transition_read(self, event: ev.TransitionRead) -> None:
+        tablet, now = self.keeper.tablets.get(event.region_id), self._now_ms()
+        if tablet is None:
+            return
+        work = tablet.work.get(event.replica)
+        if work is None or not work.is_writing:
+            former, version = (None, -1) if work is None else (work.transition, work.version)
+            history, epoch = self._active_master.assigner.history, self._active_master.fence.epoch
+            if event.record is not None and (event.record, event.version) != (former, version):
+                history.extend(steps_since(former, version, event.record, event.version, now))
+            elif event.record is None and former is not None:
+                history.append(master_step(former, None, None, epoch, now))
+        self.keeper.transition_seen(event.region_id, event.replica, event.record, event.version, now)
+
+    def watch_event(self, event_type: int, region_id: str, number: int) -> bool:
+        """Read a transition that has changed, unless that is our own write. Return False for an unknown tablet."""
+        tablet = self.keeper.tablets.get(region_id)
+        if tablet is None:
+            return False
+        work = tablet.work.get(number)
+        if _is_own_write(tablet, work, event_type):
+            return True  # if another process made the change, our write is refused, and the znode is read then
+        begun = event_type == EVENT_DATA_CHANGED and work is not None and _is_only_begun(work)
+        # A server takes OFFLINE only to OPENING, and OPENING needs no action of the master (RT-18).
+        if not begun or not self._reader.put_later(region_id, number, self._now_ms() + OPENING_UNREAD_MS):
+            self._reader.put(region_id, number)
+        return True
+
+    def servers_changed(
+        self, servers: Iterable[ServerRecord], draining: Iterable[str], bars: Iterable[BarRecord]
+    ) -> None:
+        """Feed the keeper with the registered servers. Those that drain or are barred get no new members."""
+        now = self._now_ms()
+        self.keeper.draining = frozenset(draining) | {bar.uuid for bar in bars}
+        alive = {one.uuid: one for one in servers}
+        for uuid in [uuid for uuid in self.keeper.servers if uuid not in alive]:
+            self.keeper.server_down(uuid, now)
+        for record in alive.values():
+            self.keeper.server_up(record, now)
+
+    # --- what servers say -------------------------------------------------------------------------------------------
+
+    def reported(self, server: Incarnation, report: Report) -> None:
+        """Queue what a heartbeat says of tablets."""
+        if self._reports.put(server, report):
+            self._active_master.schedule()
+
+    def _orders_event(self, event: ev.Event) -> None:
+        match event:
+            case ev.OrdersAnswered():
+                self.keeper.orders_answered(event.batch, event.results, self._now_ms())
+            case ev.OrdersLost():
+                self.keeper.orders_lost(event.batch, self._now_ms())
+        self._active_master.schedule()
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Look at what is due. Called twice a second."""
+        now = self._now_ms()
+        self.keeper.tick(now)
+        self._reader.due(now)
+        self._look_up(now)
+
+    def pump(self) -> None:
+        """Work on a part of the queue, carry out the effects, and send the queued writes and reads."""
+        now = self._now_ms()
+        for _ in range(min(REGIONS_PER_TURN, len(self._regions))):
+            self.keeper.region_seen(*self._regions.popleft(), now)
+        self._reports.take_some()
+        if self._regions or self._reports:
+            self._active_master.schedule()
+        for effect in self.keeper.take(now):
+            self._carry_out(effect)
+        self._finish_closed()
+        self._writer.flush()
+        self._reader.flush()
+        if (self._tables_to_read or self._regions_to_read) and not self._is_reading:
+            self._is_reading = True
+            self._active_master.persist(self._read_records)
+
+    # --- effects ----------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: KeeperEffect) -> None:
+        match effect:
+            case fx.SendOpen() | fx.SendClose():
+                self._dispatcher.send(effect)
+            case fx.ReadTransition():
+                self._reader.put(effect.region_id, effect.replica)
+            case fx.ReadRegion():
+                self._regions_to_read[effect.region_id] = effect.table_id
+            case fx.ReadTable():
+                self._tables_to_read[effect.table_id] = None
+            case fx.ReplaceRegion():
+                self._active_master.persist(partial(self._active_master.janitor.replace_region, effect))
+            case _:
+                self._writer.put(effect)
+
+    def _written(self, effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:
+        keeper, now = self.keeper, self._now_ms()
+        if isinstance(effect, BeginTablet | WriteRegion):
+            if isinstance(event, ev.WriteFailed):
+                keeper.region_refused(effect.key)
+                return
+            self._active_master.world.put_region(effect.record, event.version)
+            if isinstance(effect, WriteRegion):
+                keeper.region_written(effect, now)
+                return
+            for record in effect.transitions:
+                self._add_step(None, record, fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN), now)
+            keeper.begun(effect, now)
+        elif isinstance(event, ev.WriteFailed):
+            keeper.write_failed(event.key, event.table_version)
+        else:
+            written = effect.record if isinstance(effect, fx.WriteOffline) else None
+            self._add_step(effect.former, written, effect, now)
+            keeper.write_done(event.key, event.version, now)
+
+    def _add_step(
+        self,
+        former: TransitionRecord | None,
+        record: TransitionRecord | None,
+        effect: fx.WriteOffline | fx.DeleteTransition,
+        now_ms: int,
+    ) -> None:
+        """Add an own step to the latest steps in memory. The store has it in the history, by the same multi."""
+        epoch = self._active_master.fence.epoch
+        self._active_master.assigner.history.append(master_step(former, record, effect.cause, epoch, now_ms))
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def _read_records(self) -> None:
+        """Read the tables and regions that are to be read, and hand them to all who have them in memory."""
+        try:
+            while self._tables_to_read or self._regions_to_read:
+                tables, self._tables_to_read = self._tables_to_read, {}
+                regions, self._regions_to_read = self._regions_to_read, {}
+                try:
+                    await self._read(tables, regions)
+                except BaseException:
+                    self._tables_to_read = {**tables, **self._tables_to_read}
+                    self._regions_to_read = {**regions, **self._regions_to_read}
+                    raise
+        finally:
+            self._is_reading = False
+
+    async def _read(self, tables: Iterable[str], regions: dict[str, str]) -> None:
+        active_master = self._active_master
+        client = active_master.fence.client
+        paths = [self._layout.table(table_id) for table_id in tables]
+        for record, version in store.decoded(await store.read_all(client, paths), decode_table):
+            active_master.handle_soon(ev.TableSeen(record, version))
+        paths = [self._layout.region(table_id, region_id) for region_id, table_id in regions.items()]
+        for at in range(0, len(paths), READ_MAX):
+            found = await store.read_all(client, paths[at : at + READ_MAX])
+            for region, version in store.decoded(found, decode_region):
+                active_master.handle_soon(ev.RegionSeen(region, version))
+
+    def _look_up(self, now_ms: int) -> None:
+        """Have the records read of regions that servers report and that are not in memory.
+
+        Regions of deleted tables and replaced regions are not loaded: their replicas are deleted as they are reported.
+        What is not in the store either is an orphan, and left alone (FN-04).
+        """
+        unknown = {view.report.region_id: view.report.table_id for view in self.keeper.orphans.values()}
+        self._looked_up_ms = {one: at_ms for one, at_ms in self._looked_up_ms.items() if one in unknown}
+        for region_id, table_id in unknown.items():
+            if now_ms >= self._looked_up_ms.get(region_id, 0):
+                self._looked_up_ms[region_id] = now_ms + UNKNOWN_RECHECK_MS
+                self._active_master.persist(partial(self._load, table_id, region_id))
+
+    async def _load(self, table_id: str, region_id: str) -> None:
+        """Feed the keeper alone with a region of which the cluster state keeps nothing."""
+        client = self._active_master.fence.client
+        path = self._layout.table(table_id)
+        for table, version in store.decoded(await store.read_all(client, [path]), decode_table):
+            self.keeper.table_seen(table, version)
+        path = self._layout.region(table_id, region_id)
+        for region, version in store.decoded(await store.read_all(client, [path]), decode_region):
+            self.keeper.region_seen(region, version, self._now_ms())
+        self._active_master.schedule()
+
+    # --- tables -----------------------------------------------------------------------------------------------------
+
+    def counts(self, table_id: str) -> TabletTable | None:
+        """Return a table with the counts of its tablets, or None if it is no table of tablets."""
+        return self.keeper.tables.get(table_id)
+
+    def transition(self, region_id: str, number: int) -> TransitionRecord | None:
+        """Return the transition of a tablet's member, or None if it has none."""
+        tablet = self.keeper.tablets.get(region_id)
+        work = None if tablet is None else tablet.work.get(number)
+        return None if work is None else work.transition
+
+    def finish(self, effect: fx.FinishTable) -> None:
+        """Write the end of a deleted table once no replica takes part any more."""
+        self._finishing[effect.record.table_id] = effect
+
+    def _finish_closed(self) -> None:
+        for table_id, effect in list(self._finishing.items()):
+            if self.is_closed(table_id):
+                del self._finishing[table_id]
+                self._active_master.persist(partial(self._active_master.janitor.finish_table, effect))
+
+    def is_closed(self, table_id: str) -> bool:
+        """Return True if no replica of the table takes part, as all live servers report."""
+        if not self.keeper.is_closed(table_id) or any(one.table_id == table_id for one, _ in self._regions):
+            return False
+        return self._have_all_reported()
+
+    def _have_all_reported(self) -> bool:
+        """Return True if each live server that takes tablets has sent a full report."""
+        complete = self._active_master.reports.lists()
+        return all(one.incarnation in complete for one in self.keeper.servers.values() if one.tablets)
+
+    async def purge(self, table_id: str) -> int:
+        """Have the replicas of a table deleted whose purge has begun. Return how many servers still report.
+
+        A server that is away deletes its replicas when it reports them.
+        """
+        client = self._active_master.fence.client
+        path = self._layout.table(table_id)
+        for table, version in store.decoded(await store.read_all(client, [path]), decode_table):
+            self.keeper.table_seen(table, version)
+        known = [one for one in self.keeper.tablets.values() if one.record.table_id == table_id]
+        if not known:
+            for region, version in await store.load_regions(client, self._layout, table_id):
+                self._regions.append((region, version))
+        self._active_master.schedule()
+        left = sum(len(one.view.replicas) for one in known)
+        return left if known and not self._regions and self._have_all_reported() else max(left, 1)
+
+    def purged(self, table_id: str) -> None:
+        """Forget a table whose rows are removed."""
+        self.keeper.forget_table(table_id)
+
+    # --- requests about one tablet or server ------------------------------------------------------------------------
+
+    def is_settled(self, region_id: str) -> bool:
+        """Return True if the tablet's replicas take part, or rest, as is wanted."""
+        tablet = self.keeper.tablets.get(region_id)
+        if tablet is None:
+            return True
+        return tablet.is_led if tablet.wants_open else not tablet.serving and not tablet.work
+
+    def serving(self, region_id: str) -> int:
+        """Return how many replicas of a tablet take part, as their servers report."""
+        tablet = self.keeper.tablets.get(region_id)
+        return 0 if tablet is None else tablet.serving
+
+    def members_on(self, uuid: str) -> int:
+        """Return how many tablets have a member on a server."""
+        tablets = self.keeper.tablets.values()
+        return sum(1 for tablet in tablets if any(one.uuid == uuid for one in tablet.record.members))
+
+    def retry(self, key: str) -> bool:
+        """Have a parked member's server asked again. Return False if it is not parked, or its server is away."""
+        asked = self.keeper.retry(key, self._now_ms())
+        self._active_master.schedule()
+        return asked
+
+    def problems(self) -> list[str]:
+        """Return the lines about orphans and parked members for the operator."""
+        lines = [
+            f"orphan: server {uuid} has tablet {key}, which no table in the store has; the server keeps it"
+            for uuid, key in self.keeper.orphans
+        ]
+        lines += [
+            f"{work.key} is parked after {work.transition.attempt} attempts: {work.transition.last_error}"
+            for tablet in self.keeper.tablets.values()
+            for work in tablet.work.values()
+            if work.transition is not None and work.transition.parked
+        ]
+        return lines if len(lines) <= SHOWN_MAX else [*lines[:SHOWN_MAX], f"and {len(lines) - SHOWN_MAX} more tablets"]
+
+
+def _is_own_write(tablet: Tablet, work: MemberWork | None, event_type: int) -> bool:
+    """Return True if a watch event reports the write that is in flight for the member, or for its tablet."""
+    if tablet.is_writing and tablet.record.state is TabletState.PREPARING:
+        return event_type == EVENT_CREATED
+    if tablet.is_writing and tablet.is_given_up:
+        return event_type == EVENT_DELETED
+    if work is None or not work.is_writing:
+        return False
+    if work.transition is None:
+        return event_type == EVENT_CREATED
+    return event_type == (EVENT_DELETED if work.write is None else EVENT_DATA_CHANGED)
+
+
+def _is_only_begun(work: MemberWork) -> bool:
+    """Return True if a change of the transition's data can only be the server's step from OFFLINE to OPENING."""
+    transition = work.transition
+    if transition is None or transition.state is not RegionState.OFFLINE or work.is_writing:
+        return False
+    return work.order is not None and work.order.asks > 0

@@ -1,0 +1,1 @@
+"""Tests of tablets in the active master."""

@@ -1,0 +1,228 @@
+"""Tables of tablets are made, by masters and servers that die at every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regions import messages as ms
+from regions.messages.ddl import CreateTable
+from regions.records.model import ServerRecord, TabletState
+from regions.records.znodes import encode
+from tests.support.tablet_servers import STOPS
+from tests.unit.master.active_fixture import LAYOUT
+from tests.unit.master.tablets.fixture import TabletBench
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> TabletBench:
+    return TabletBench(tmp_path)
+
+
+def test_a_table_is_made(world: TabletBench) -> None:
+    """PREPARING, CREATING, RUNNING; each member once, and nothing is left in transition."""
+    world.create(regions=5)
+    assert world.states() == ["CREATING"] * 5
+    world.turn()
+    assert world.is_running(), (world.states(), world.transitions())
+    assert len(world.servers.made) == 15
+    assert set(world.servers.made.values()) == {1}
+    assert all(region.leader == 1 and region.leader_term == 1 for region in world.regions())
+
+
+def test_running_waits_for_a_leader(world: TabletBench) -> None:
+    """DD-05: members that are open are not enough; the report of a leader is."""
+    world.create()
+    (region,) = world.regions()
+    world.servers.leaderless.add(region.region_id)
+    world.turn()
+    assert (len(world.servers.made), world.transitions(), world.states()) == (3, [], ["CREATING"])
+    world.servers.leaderless.clear()
+    world.turn()
+    assert world.is_running()
+
+
+def test_the_request_waits_until_the_tablets_run(world: TabletBench) -> None:
+    """`--wait`; the answer has the counts."""
+    answers: list[ms.Tables] = []
+    request = CreateTable("x", ["g"], replication=3, wait_ms=60_000)
+    world.bench.ask_into(request, answers)
+    world.bench.go_on()
+    assert not answers
+    world.turn()
+    (found,) = answers[0].tables
+    assert (found.regions, found.running, found.replicas, found.open) == (2, 2, 6, 6)
+    listed = world.bench.ask(ms.ListTables()).tables
+    assert [(one.table.name, one.running) for one in listed] == [("x", 2)]
+
+
+def test_a_wait_in_vain_says_how_far_it_is(world: TabletBench) -> None:
+    world.servers.stop("s3")
+    world.servers.start("s3")
+    world.turn(3)
+    answers: list[object] = []
+    world.bench.ask_into(CreateTable("x", replication=3, wait_ms=1_000), answers)
+    world.bench.go_on()
+    world.servers.leaderless.update(region.region_id for region in world.regions())
+    world.turn(5, 0.5)
+    assert answers == [ms.TIMED_OUT]
+
+
+@pytest.mark.parametrize("stop_at", STOPS)
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_server_dies_at_each_step(world: TabletBench, stop_at: str, lost: bool) -> None:
+    """It comes back, with its disk or without; no member is made from nothing twice, and clients get a tablet."""
+    world.servers.servers["s2"].stop_at = stop_at
+    world.create()
+    world.turn()
+    assert not world.servers.servers["s2"].lives
+    world.servers.start("s2", empty=lost)
+    world.until(lambda: "RUNNING" in world.states(), 1.0)
+    world.turn(20, 1.0)
+    assert max(world.servers.made.values()) == 1, world.servers.made
+    # A number that a server began and lost is the policy's, later: here it stays refused, and the other two serve.
+    left = {one.key for one in world.transitions()}
+    assert all(one.endswith("-2") for one in left), left
+
+
+def test_a_member_whose_server_is_away_is_chosen_anew_before_creation(tmp_path: Path) -> None:
+    """While PREPARING, members change their servers, under higher numbers."""
+    world = TabletBench(tmp_path, servers=4)
+    world.bench.ask_into(CreateTable("x", replication=3), [])
+    while LAYOUT.name("x") not in world.store.nodes:
+        world.store.answer(1)
+    (region,) = world.regions()
+    gone = region.members[0].uuid
+    world.servers.stop(gone)
+    world.fail_over()
+    world.until(world.is_running)
+    (region,) = world.regions()
+    assert gone not in {one.uuid for one in region.members}
+    assert min(one.number for one in region.members) > 3
+
+
+def test_a_table_waits_for_servers(world: TabletBench) -> None:
+    """All servers go before the creation begins: it begins when they are back."""
+    world.bench.ask_into(CreateTable("x", replication=3), [])
+    while LAYOUT.name("x") not in world.store.nodes:
+        world.store.answer(1)
+    for uuid in ("s1", "s2", "s3"):
+        world.servers.stop(uuid)
+    world.fail_over()
+    world.turn(20, 0.5)
+    assert world.states() == ["PREPARING"]
+    for uuid in ("s1", "s2", "s3"):
+        world.servers.start(uuid)
+    world.until(world.is_running)
+
+
+def test_another_region_takes_the_place(world: TabletBench) -> None:
+    """DD-03: no leader reports in time. What servers have of the former region is deleted when they report it."""
+    world.create()
+    (first,) = world.regions()
+    world.servers.leaderless.add(first.region_id)
+    world.until(world.is_running, 2.0)
+    former, fresh = world.regions()
+    assert (former.state, fresh.state, fresh.replaces) == (TabletState.REPLACED, TabletState.RUNNING, first.region_id)
+    world.until(lambda: all(list(one.disk) == [fresh.region_id] for one in world.servers.servers.values()))
+    assert [one.running for one in world.bench.ask(ms.ListTables()).tables] == [1]
+
+
+def test_a_leader_in_time_wins(world: TabletBench) -> None:
+    """A leader that reports while the region is given up, and before it is replaced."""
+    world.create()
+    (first,) = world.regions()
+    world.servers.leaderless.add(first.region_id)
+    world.servers.servers["s3"].stop_at = "after OPENING"
+    world.turn(20, 2.0)
+    world.servers.leaderless.clear()
+    world.servers.start("s3")
+    world.until(world.is_running, 2.0)
+    assert [one.state for one in world.regions()] == [TabletState.RUNNING]
+
+
+def test_a_server_is_lost_while_a_table_is_made(world: TabletBench) -> None:
+    """Two of three are a majority: the tablet runs; the third is made when its server comes."""
+    world.servers.servers["s1"].stop_at = "before OPENING"
+    world.create()
+    world.until(lambda: world.states() == ["RUNNING"], 0.5)
+    (waiting,) = world.transitions()
+    assert waiting.state.value == "OFFLINE"
+    world.servers.start("s1")
+    world.until(world.is_running)
+    assert len(world.servers.made) == 3
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("answers", range(1, 26))
+def test_the_master_dies_at_each_answer_of_the_store(tmp_path: Path, answers: int, done: bool) -> None:
+    """After each request of the creation: the next master goes on. What was under way is done, or it is not."""
+    world = TabletBench(tmp_path)
+    results: list[object] = []
+    world.bench.ask_into(CreateTable("x", ["m"], replication=3), results)
+    for _ in range(answers):
+        if not world.store.waiting:
+            world.bench.clock.advance(0)
+            world.servers.beat(world.active_master.reported)
+        world.store.answer(1)
+    if done:
+        world.store.cut(done=True)
+    world.fail_over()
+    if LAYOUT.name("x") not in world.store.nodes:
+        world.create(regions=2)
+    world.until(world.is_running)
+    assert set(world.servers.made.values()) == {1}, world.servers.made
+    assert len(world.servers.made) == 6
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("answers", range(1, 26, 2))
+def test_the_connection_breaks_at_each_answer_of_the_store(tmp_path: Path, answers: int, done: bool) -> None:
+    """The same master reads what it does not know, and goes on."""
+    world = TabletBench(tmp_path)
+    world.bench.ask_into(CreateTable("x", ["m"], replication=3), [])
+    for _ in range(answers):
+        if not world.store.waiting:
+            world.bench.clock.advance(0)
+            world.servers.beat(world.active_master.reported)
+        world.store.answer(1)
+    world.store.cut(done=done)
+    world.turn(3)
+    world.store.mend()
+    world.turn()
+    if LAYOUT.name("x") not in world.store.nodes:
+        world.create(regions=2)
+    world.until(world.is_running)
+    assert world.bench.ended == []
+    assert set(world.servers.made.values()) == {1}, world.servers.made
+    assert len(world.servers.made) == 6
+
+
+def test_a_large_table_takes_many_short_turns(tmp_path: Path) -> None:
+    """A thousand tablets, a hundred records per turn and a few hundred operations per multi."""
+    world = TabletBench(tmp_path)
+    world.create(regions=1_000)
+    sizes = []
+    for _ in range(80):
+        count = len(world.store.multis)
+        world.servers.beat(world.active_master.reported)
+        world.bench.clock.advance(0)
+        world.store.answer()
+        sizes += [len(multi) for multi in world.store.multis[count:]]
+        if world.is_running():
+            break
+    assert world.is_running()
+    assert max(sizes) <= 502
+    assert len(world.store.multis) < 120
+
+
+def test_servers_that_take_no_tablets_get_none(world: TabletBench) -> None:
+    """A mixed cluster: shared regions on all servers, tablets on those that take them."""
+    plain = ServerRecord("p", "h", 99, 7, "r9", kind="kv/1", format=4)
+    world.store.change(LAYOUT.server("p"), encode(plain))
+    world.turn(3)
+    world.create(regions=3)
+    world.turn()
+    assert world.is_running()
+    assert all(one.uuid != "p" for region in world.regions() for one in region.members)

@@ -1,0 +1,144 @@
+"""Requests about tables of tablets: closed, opened, deleted and brought back; what cannot be done yet is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regions import messages as ms
+from regions.messages.ddl import AlterTable, CreateTable, DeleteTable, SetTableIntent, UndeleteTable
+from regions.messages.heartbeat import ReplicaState
+from regions.records.model import TableIntent
+from regions.records.schema import AddColumn, ColumnSpec, ColumnType
+from regions.records.znodes import decode_table
+from tests.unit.master.active_fixture import LAYOUT
+from tests.unit.master.tablets.fixture import TabletBench
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> TabletBench:
+    """Three servers with a table of two tablets."""
+    made = TabletBench(tmp_path)
+    made.create(regions=2)
+    made.turn()
+    assert made.is_running()
+    return made
+
+
+def on_disk(world: TabletBench) -> set[ReplicaState]:
+    """States of all replicas on all disks."""
+    return {local.state for server in world.servers.servers.values() for local in server.disk.values()}
+
+
+def answer_to(world: TabletBench, request: ms.MasterRequest, turns: int = 40) -> object:
+    """The reply to a request that waits."""
+    answers: list[object] = []
+    world.bench.ask_into(request, answers)
+    world.turn(turns, 0.1)
+    return answers[0] if answers else None
+
+
+def test_disabled_and_enabled(world: TabletBench) -> None:
+    """Replicas rest with their files, and wake again; nothing is made anew."""
+    closed = answer_to(world, SetTableIntent("x", TableIntent.DISABLED, wait_ms=30_000))
+    assert isinstance(closed, ms.Tables)
+    assert (on_disk(world), world.transitions(), world.states()) == ({ReplicaState.RESTING}, [], ["RUNNING"] * 2)
+    assert closed.tables[0].open == 0
+    opened = answer_to(world, SetTableIntent("x", TableIntent.ENABLED, wait_ms=30_000))
+    assert isinstance(opened, ms.Tables)
+    assert (on_disk(world), world.transitions()) == ({ReplicaState.RUNNING}, [])
+    assert set(world.servers.made.values()) == {1}
+
+
+def test_a_server_that_was_away_while_a_table_was_disabled(world: TabletBench) -> None:
+    """It closes its replicas when it comes."""
+    world.servers.stop("s2")
+    answer_to(world, SetTableIntent("x", TableIntent.DISABLED))
+    world.servers.start("s2")
+    world.turn(20, 0.5)
+    assert (on_disk(world), world.transitions()) == ({ReplicaState.RESTING}, [])
+
+
+def test_deleted_and_brought_back(world: TabletBench) -> None:
+    """The rows rest until they are purged; an undelete opens them again, under another master too."""
+    members = [region.members for region in world.regions()]
+    deleted = answer_to(world, DeleteTable("x", wait_ms=30_000))
+    assert isinstance(deleted, ms.Tables)
+    assert on_disk(world) == {ReplicaState.RESTING}
+    world.fail_over()
+    world.turn(10, 1.0)
+    assert on_disk(world) == {ReplicaState.RESTING}
+    assert isinstance(answer_to(world, UndeleteTable("x", wait_ms=30_000)), ms.Tables)
+    world.turn(20, 1.0)
+    assert (on_disk(world), world.is_running()) == ({ReplicaState.RUNNING}, True)
+    assert [region.members for region in world.regions()] == members
+    assert set(world.servers.made.values()) == {1}
+
+
+@pytest.mark.parametrize("failover", [False, True])
+def test_deleted_for_good(world: TabletBench, failover: bool) -> None:
+    """After the grace period every server deletes its replicas; one that was away does so when it is back."""
+    table_id = world.table_id()
+    world.servers.stop("s3")
+    assert isinstance(answer_to(world, DeleteTable("x", wait_ms=30_000)), ms.Tables)
+    if failover:
+        world.fail_over()
+    world.turn(80, 60.0)
+    table = decode_table(world.store.nodes[LAYOUT.table(table_id)][0])
+    assert table.purged_ms > 0, table
+    assert [list(world.servers.servers[uuid].disk) for uuid in ("s1", "s2")] == [[], []]
+    assert len(world.servers.servers["s3"].disk) == 2
+    world.servers.start("s3")
+    world.turn(30, 1.0)
+    assert not world.servers.servers["s3"].disk
+    assert not world.transitions()
+
+
+def test_one_tablet_is_closed_and_opened(world: TabletBench) -> None:
+    """`rk region unassign` and `assign`."""
+    (first, _) = world.regions()
+    closed = answer_to(world, ms.SetRegionIntent(first.region_id, False, wait_ms=30_000))
+    assert isinstance(closed, ms.Accepted)
+    assert "of 3 replicas, 0 take part" in closed.detail
+    opened = answer_to(world, ms.SetRegionIntent(first.region_id, True, wait_ms=30_000))
+    assert isinstance(opened, ms.Accepted)
+    assert "of 3 replicas" in opened.detail
+    assert "3 take part" in opened.detail
+
+
+def test_what_cannot_be_done_yet_is_refused(world: TabletBench) -> None:
+    """Each with a sentence; a rename can."""
+    (first, _) = world.regions()
+    assert world.bench.ask(ms.MoveRegion(first.region_id, 1, "s2")) == ms.BAD_REQUEST
+    assert world.bench.ask(ms.RetryRegion(first.region_id, 1)) == ms.BAD_REQUEST
+    assert world.bench.ask(AlterTable("x", schema="other")) == ms.BAD_REQUEST
+    renamed = answer_to(world, AlterTable("x", name="y", wait_ms=30_000))
+    assert isinstance(renamed, ms.Tables)
+    assert renamed.tables[0].table.name == "y"
+
+
+def test_a_drain_leaves_tablets_and_says_so(world: TabletBench) -> None:
+    """The server gets no new ones."""
+    answers: list[object] = []
+    world.bench.ask_into(ms.DrainServer("s1", True, wait_ms=10_000), answers)
+    world.bench.go_on()
+    world.store.change(LAYOUT.draining_mark("s1"))  # this store tells watchers of what servers write alone
+    world.turn(5)
+    (drained,) = answers
+    assert isinstance(drained, ms.Accepted)
+    assert "2 tablets keep a member there" in drained.detail
+    assert world.bench.ask(CreateTable("z", replication=3)) == ms.BAD_REQUEST
+    assert len(world.servers.servers["s1"].disk) == 2
+
+
+def test_columns_are_not_changed(world: TabletBench) -> None:
+    """Columns of tablets."""
+    key = ColumnSpec("k", ColumnType.STRING, key=True)
+    request = CreateTable("c", replication=3, columns=[key, ColumnSpec("v", ColumnType.STRING)])
+    assert not isinstance(world.bench.ask(request), str)
+    world.turn()
+    assert (
+        world.bench.ask(AlterTable("c", steps=[AddColumn(ColumnSpec("w", ColumnType.STRING, nullable=True))]))
+        == ms.BAD_REQUEST
+    )

@@ -1,0 +1,160 @@
+"""Masters and servers come and go: tablets stay as they are, whatever the next master begins with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+
+from master.standby.watcher import StoreWatcher, Warm
+from regions import messages as ms
+from regions.messages.ddl import CreateTable
+from regions.records.model import RegionRecord
+from tests.unit.master.active_fixture import LAYOUT
+from tests.unit.master.tablets.fixture import TabletBench
+
+
+class Nobody:
+    """Hears what the watcher hears, and does nothing."""
+
+    def transition_event(self, event_type: int, path: str) -> None: ...
+
+    def transition_read(self, path: str, data: bytes, stat: object) -> None: ...
+
+    def gap(self) -> None: ...
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> TabletBench:
+    """Three servers with a shared table and a table of four tablets."""
+    made = TabletBench(tmp_path)
+    made.create(regions=4)
+    made.turn()
+    assert made.is_running()
+    return made
+
+
+def frozen(world: TabletBench) -> list[tuple[str, bytes, int]]:
+    """Regions' records and transitions, byte for byte, with their versions."""
+    kept = (LAYOUT.regions, LAYOUT.unassigned)
+    return sorted((path, node[0], node[1]) for path, node in world.store.nodes.items() if path.startswith(kept))
+
+
+def test_a_failover_writes_nothing(world: TabletBench) -> None:
+    """Not to records, not to transitions; and no order goes out."""
+    before, orders = frozen(world), dict(world.servers.counts)
+    world.fail_over()
+    assert world.active_master.path == "failover"
+    world.turn(30, 0.5)
+    assert (frozen(world), dict(world.servers.counts)) == (before, orders)
+    assert [one.running for one in world.bench.ask(ms.ListTables()).tables] == [4]
+
+
+def test_a_server_death_moves_nothing(world: TabletBench) -> None:
+    """Nor does its return; only the leader's name changes, late."""
+    before = [region.members for region in world.regions()]
+    world.servers.stop("s1")
+    world.turn(30, 1.0)
+    assert [region.members for region in world.regions()] == before
+    assert not world.transitions()
+    world.servers.start("s1")
+    world.turn(30, 1.0)
+    assert [region.members for region in world.regions()] == before
+    assert not world.transitions()
+
+
+def test_a_full_restart_wipes_and_plans_nothing(world: TabletBench) -> None:
+    """All servers and masters: in a cluster of tablets alone this is no startup, and nothing is to be done."""
+    before = frozen(world)
+    for uuid in world.servers.servers:
+        world.servers.stop(uuid)
+    world.turn(5, 1.0)
+    world.fail_over()
+    world.turn(5, 1.0)
+    for uuid in world.servers.servers:
+        world.servers.start(uuid)
+    world.turn(30, 1.0)
+    assert frozen(world) == before
+
+
+def test_a_full_restart_of_a_mixed_cluster(world: TabletBench) -> None:
+    """The startup plans the shared regions; a member that was being made is opened by its own server."""
+    world.bench.ask(CreateTable("shared", ["g"]))
+    world.servers.servers["s2"].stop_at = "after OPENING"
+    world.create("late", 1)
+    world.turn(5)
+    (late,) = [one for one in world.transitions() if one.replica > 0]
+    members = {region.region_id: region.members for region in world.regions()}
+    for uuid, server in world.servers.servers.items():
+        if server.lives:
+            world.servers.stop(uuid)
+    world.fail_over(start=True)
+    assert world.active_master.path == "startup"
+    world.turn(20, 1.0)
+    assert {region.region_id: region.members for region in world.regions()} == members
+    waiting = {one.key for one in world.transitions() if one.replica > 0}
+    assert waiting <= {late.key}, "it was begun and has no files: refused as AMNESIA, and the other two serve"
+    assert max(world.servers.made.values()) == 1
+
+
+def test_a_warm_mirror_has_the_transitions_of_tablets(world: TabletBench) -> None:
+    """The mirror keeps no replicas of tablets; what it hands over is what a load reads."""
+    world.servers.servers["s3"].stop_at = "before OPENING"
+    world.create("late", 2)
+    world.turn(10)
+    waiting = world.transitions()
+    assert waiting
+
+    watcher = StoreWatcher(world.bench.clock, world.store, LAYOUT, world.bench.now_ms, Nobody())  # type: ignore[arg-type]
+    watcher.start()
+    watcher.follow()
+    for _ in range(40):
+        world.bench.go_on(0.5)
+    assert watcher.mirror is not None
+    assert watcher.mirror.is_complete
+    handed: list[Warm] = []
+    ensureDeferred(watcher.hand_over()).addCallback(handed.append)
+    world.bench.go_on(1.0)
+    (warm,) = handed
+    assert sorted(record.key for record, _ in warm.tablets) == sorted(one.key for one in waiting)
+    assert not list(warm.world.rit()), "no replica of the assigner's"
+    watcher.stop()
+
+
+def test_reports_before_the_records(world: TabletBench) -> None:
+    """A report of a tablet that the master does not know is remembered until the record has been read."""
+    table = world.table_id()
+    keeper = world.active_master.keeper.keeper
+    (region_id, *_) = sorted(keeper.tablets)
+    keeper.forget_table(table)
+    world.servers.new_master()
+    world.turn(3)
+    assert keeper.orphans
+    world.turn(5, 1.0)
+    assert region_id in keeper.tablets
+    assert not keeper.orphans
+    assert keeper.tablets[region_id].is_led
+
+
+def test_a_tablet_of_no_table_is_named_and_left_alone(world: TabletBench) -> None:
+    """FN-04."""
+    server = world.servers.servers["s1"]
+    (local, *_) = server.disk.values()
+    server.disk["zz.0000"] = local
+    world.turn(10, 1.0)
+    assert "zz.0000" in server.disk
+    problems = world.active_master.problems(20)
+    assert any("orphan: server s1 has tablet zz.0000-" in line for line in problems), problems
+
+
+def test_the_assigner_has_no_replicas_of_tablets(world: TabletBench) -> None:
+    """Neither plans nor the balancer can move what is not there; its invariants hold."""
+    assigner = world.active_master.assigner
+    assert not assigner.world.replicas
+    assert len(assigner.world.regions) == 4
+    assigner.validate()
+    assert all(isinstance(region.record, RegionRecord) for region in assigner.world.regions.values())
+    for region in assigner.world.regions.values():
+        stored = world.store.nodes[LAYOUT.region(region.record.table_id, region.record.region_id)]
+        assert region.version == stored[1], "the cluster state follows the keeper's writes"
