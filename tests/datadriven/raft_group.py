@@ -18,7 +18,7 @@ links are written 1->2. Commands:
     propose N data [data ...]    writes, in one turn
     change N voters=.. [pre_voters=..] [learners=..]
     read N context [patient] / transfer N to
-    down N peer                  the node sees its link to the peer break
+    down N peer [ticks]          the node sees its link to the peer break; after so many ticks it stands for election
     slow N / sync N [count]      its disk takes its time / is done with some writes, or all and fast again
     crash N / start N / wipe N [memory]     from what was synced / its disk is empty, and remembers as that
     snapshot N / compact N i     at the applied index / the log up to i
@@ -247,9 +247,9 @@ class RaftGroup:
         core.transfer_leadership(int(to))
         self._pump(node)
 
-    def do_down(self, node_id: str, peer: str) -> None:
+    def do_down(self, node_id: str, peer: str, ticks: str = "0") -> None:
         node, core = self._node(node_id)
-        core.peer_down(int(peer))
+        core.peer_down(int(peer), int(ticks))
         self._pump(node)
 
     def do_slow(self, node_id: str) -> None:

@@ -21,10 +21,10 @@ from coord.raft.progress import REPLICATE
 from coord.storage.shared.items import Floor
 from regionserver.tablets.host import group as group_module
 from regionserver.tablets.host import requests
-from regionserver.tablets.host.beats import SILENCE_TICKS
+from regionserver.tablets.host.beats import BEAT_TICKS, SILENCE_TICKS
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
-from regionserver.tablets.host.group import ReplicaIdentity
+from regionserver.tablets.host.group import RANK_TICKS, ReplicaIdentity
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.host.turn import REFUSAL_TICKS
 from regionserver.tablets.host.words import Word
@@ -595,3 +595,60 @@ def test_a_repeated_beat_proves_nothing(hosts: Hosts) -> None:
         turn.frame("s2", frame)
         turn.tick()
     assert not turn.beats.is_there("s2")
+
+
+def test_followers_that_lose_their_leader_in_one_tick_do_not_split_the_vote() -> None:
+    """Both learn of the broken connection at once, and their ticks come at once: each tablet needs one term."""
+    hosts = Hosts(tablets=[f"t{n}" for n in range(40)])
+    hosts.elect("t0")
+    hosts.ticks(60)
+    for name in hosts.servers:
+        led = [tablet for tablet in hosts.servers[name].turn.groups if hosts.leader(tablet) == name]
+        if led:
+            break
+    terms = {tablet: hosts.core(name, tablet).term for tablet in led}
+    assert len(led) > 5
+    hosts.mute.add(name)
+    others = [other for other in hosts.servers.values() if other.name != name]
+    for other in others:
+        other.turn.peer_gone(name, 1)
+    for _ in range(2 * RANK_TICKS + 2):
+        for other in others:
+            other.turn.tick()
+        hosts.settle()
+    after = {tablet: hosts.core(hosts.leader(tablet), tablet).term for tablet in led if hosts.leader(tablet)}
+    assert after == {tablet: term + 1 for tablet, term in terms.items()}
+
+
+def test_every_replica_learns_what_all_members_have(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    hosts.ticks(2 * BEAT_TICKS)
+    groups = {name: server.turn.groups["t"] for name, server in hosts.servers.items()}
+    assert {group.everywhere() for group in groups.values()} == {2}
+    # A member that hears nothing holds all of them back, whoever leads.
+    away = next(name for name in groups if name != leader)
+    hosts.mute.add(away)
+    hosts.servers[leader].turn.propose("t", 2, b"y")
+    hosts.ticks(4 * BEAT_TICKS)
+    assert fates(hosts, leader)[2] is Fate.DONE
+    assert {group.everywhere() for group in groups.values()} == {2}
+    hosts.mute.clear()
+    hosts.ticks(10 * BEAT_TICKS)
+    assert {group.everywhere() for group in groups.values()} == {3}
+
+
+def test_a_tablet_that_is_being_opened_is_silent(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    other = next(name for name in hosts.servers if name != leader)
+    turn = hosts.servers[other].turn
+    turn.remove("t")
+    turn.opening.add("t")
+    before = len(hosts.servers[other].sent)
+    hosts.ticks(10)
+    assert len(hosts.servers[other].sent) == before
+    turn.propose("t", 5, b"x")
+    turn.read("t", 6)
+    hosts.settle()
+    assert {fate for request, fate in fates(hosts, other).items() if request in (5, 6)} == {Fate.NOT_LEADER}
+    assert not hosts.core(leader).leadership.peers[0].waiting or not hosts.servers[leader].turn.groups["t"].refusals
