@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred
-
-from coord.env import Disk
-from coord.env_os import os_system
+from coord.env import Disk, DiskFile
+from coord.env_os import OsDisk, os_system
 from coord.raft.messages import LEADER
 from regions.messages.server import MemberEndpoint
 from regionserver.session.instance import Instance
@@ -19,10 +19,64 @@ from regionserver.tablets.host.envelope import decode_frame
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.process.host import TabletHost
 from regionserver.tablets.process.interfaces import HostSettings, ReplicaOpening
+from tests.support.helpers import PATIENCE_S
 from tests.support.reactors import until
 
 CLUSTER = "c" * 32
 START_MS = 1_000_000
+
+
+class TroubledDisk(OsDisk):
+    """A directory whose log can fail, be full, or not answer."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.fails = False
+        self.is_full = False
+        self._may_go_on = threading.Event()
+        self._may_go_on.set()
+
+    def hold(self) -> None:
+        """Let syncs of the log wait."""
+        self._may_go_on.clear()
+
+    def release(self) -> None:
+        """Let them go on."""
+        self._may_go_on.set()
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        """See `Disk.open`."""
+        file = super().open(path, create=create)
+        return _TroubledFile(file, self) if path.startswith("wals/") else file
+
+    def write(self) -> None:
+        """A write to the log begins."""
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    def sync_log(self) -> None:
+        """A sync of the log begins."""
+        self._may_go_on.wait(PATIENCE_S)
+        if self.fails:
+            raise OSError(errno.EIO, "input/output error")
+
+
+class _TroubledFile:
+    def __init__(self, file: DiskFile, disk: TroubledDisk) -> None:
+        self._file = file
+        self._disk = disk
+        self.read_at = file.read_at
+        self.truncate = file.truncate
+        self.size = file.size
+        self.close = file.close
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        self._disk.write()
+        self._file.write_at(offset, data)
+
+    def sync(self) -> None:
+        self._disk.sync_log()
+        self._file.sync()
 
 
 class Wires:
@@ -200,6 +254,10 @@ class Cluster:
         self._writes += 1
         return KvCommand(writer, self._writes, 0, int(time.time() * 1000), 0, list(operations))
 
+    def command_for(self, key: str, value: bytes) -> KvCommand:
+        """Return a write of one row."""
+        return self.command(PutRow(key, value))
+
     async def put(self, tablet: str, key: str, value: bytes) -> TabletAnswer:
         """Write a row, at whatever server leads by then."""
         command = self.command(PutRow(key, value))
@@ -211,7 +269,7 @@ class Cluster:
         raise AssertionError(f"{tablet} does not take {key}: {answer.fate}")
 
     async def send(self, machine: Machine, tablet: str, command: KvCommand) -> TabletAnswer:
-        """Send a write to one server."""
+        """Send a write to one server, and wait for its answer."""
         answer: TabletAnswer = await machine.running().propose(tablet, command)
         return answer
 
@@ -224,8 +282,3 @@ class Cluster:
                 value: bytes | None = answer.value
                 return value
         raise AssertionError(f"{tablet} does not answer: {answer.fate}")
-
-
-def fired(deferred: Deferred[Any]) -> bool:
-    """Return True if the answer is there."""
-    return deferred.called

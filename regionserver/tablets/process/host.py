@@ -56,6 +56,7 @@ from regionserver.tablets.process.opening import ReplicaOpener, close_rows
 from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.process.rows_work import RowsWork, WaitingRequest
 from regionserver.tablets.rows.self_test import self_test
+from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.workers import Workers
 
 log = Logger()
@@ -295,6 +296,19 @@ class TabletHost:
         replica = self._replicas.get(tablet)
         found = replica.endpoints() if replica is not None else ()
         return next((one for one in found if one.uuid == server), None)
+
+    def rows_of(self, tablet: str) -> TabletRows | None:
+        """Return the rows of a replica that runs: for figures and tests."""
+        replica = self._replicas.get(tablet)
+        return replica.rows if replica is not None else None
+
+    def rest(self, tablet: str) -> Deferred[str]:
+        """Close a replica and keep its files: its table is disabled."""
+        return self._life.close(tablet, ClosePurpose.REST, "")
+
+    def delete(self, tablet: str, reason: str = "") -> Deferred[str]:
+        """Move the files of a replica to the quarantine, and forget the tablet."""
+        return self._life.close(tablet, ClosePurpose.DELETE, reason)
 
     def is_full(self) -> bool:
         """Return True while the disk has no room: writes are refused, nothing that was acknowledged is lost."""
