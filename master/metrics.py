@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 from master.active import ActiveMaster
 from master.heartbeats import HeartbeatReceiver
 from master.standby.auditor import Auditor
-from regions.messages import MasterStatus
+from regions.diagnose.tablets import TabletWatch
+from regions.messages import MasterStatus, TabletHealth
 
 
 class StatusSource(Protocol):
@@ -77,6 +78,7 @@ class MasterMetrics(Collector):
         )
         active_master = self._master.active_master
         if active_master is not None:
+            yield from of_tablets(active_master.keeper.watch)
             for name, held, text in (
                 ("steps", active_master.history_writer.steps, "steps in the history"),
                 ("bytes", active_master.history_writer.size, "bytes of the history in the store"),
@@ -120,3 +122,17 @@ class MasterMetrics(Collector):
             yield GaugeMetricFamily(f"regionkeeper_master_{name}", text, value=value)
         for name, value, text in counters:
             yield CounterMetricFamily(f"regionkeeper_master_{name}", text, value=value)
+
+
+def of_tablets(watch: TabletWatch) -> Iterator[Metric]:
+    """Yield the numbers of tablets by health, and of those with a leader."""
+    tablets = GaugeMetricFamily("regionkeeper_master_tablets", "tablets by health", labels=["health"])
+    for health in TabletHealth:
+        tablets.add_metric([health.value], watch.counts[health])
+    yield tablets
+    leaders = watch.leaders.total()
+    yield GaugeMetricFamily(
+        "regionkeeper_master_tablets_led", "tablets whose leader reports to this master", value=leaders
+    )
+    text = "replicas of tablets that the store does not know"
+    yield GaugeMetricFamily("regionkeeper_master_tablet_orphans", text, value=len(watch.keeper.orphans))

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from master.api.tablets import list_tablets, show_tablet
 from master.catalog.lookup import find_region, find_table, summary
 from regions import messages as ms
 from regions.cluster.entities import Region, Replica, Server, Table
@@ -18,6 +19,8 @@ from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.diagnose.explain import explain
 from regions.diagnose.explain_table import explain_table
+from regions.diagnose.explain_tablets import explain_watched
+from regions.diagnose.tablets import TabletWatch
 from regions.records.members import Member
 from regions.records.model import RegionRecord, TransitionRecord
 from regions.records.replica_key import parse_replica_key
@@ -35,6 +38,8 @@ Read = (
     | ms.ListServers
     | ms.ListRit
     | ms.RecentTransitions
+    | ms.ListTablets
+    | ms.ShowTablet
 )
 #: Requests answered from memory.
 READS: Final = (
@@ -46,11 +51,17 @@ READS: Final = (
     ms.ListServers,
     ms.ListRit,
     ms.RecentTransitions,
+    ms.ListTablets,
+    ms.ShowTablet,
 )
 
 
 class TabletViews(Protocol):
-    """What the active master knows of tablets beside their records."""
+    """What the active master knows of tablets beside their records. `watch`: their health; None on a standby."""
+
+    @property
+    def watch(self) -> TabletWatch | None:
+        """The health of all tablets."""
 
     def counts(self, table_id: str) -> TabletTable | None:
         """Return a table with the counts of its tablets, or None if it is no table of tablets."""
@@ -61,6 +72,8 @@ class TabletViews(Protocol):
 
 class RecordsAlone:
     """A standby's view: its mirror has tablets' records and no reports."""
+
+    watch: TabletWatch | None = None
 
     def counts(self, _table_id: str) -> TabletTable | None:
         """Return None."""
@@ -100,16 +113,30 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
             replicas = find_region(world, request.region_id).replicas
             return ms.Explanations([explain(one, world, view.config, view.now_ms) for one in replicas])
         case ms.ExplainTable():
-            return explain_table(find_table(world, request.table), world, view.config, view.now_ms)
+            table = find_table(world, request.table)
+            if table.record.is_tablet and view.tablets.watch is not None:
+                return explain_watched(table.record, view.tablets.watch, view.now_ms)
+            return explain_table(table, world, view.config, view.now_ms)
         case ms.ListServers():
             servers, flapping = world.servers, world.flapping
-            loads = [server_load(servers[uuid], flapping.get(uuid, 0)) for uuid in sorted(servers)]
+            watch = view.tablets.watch
+            loads = [with_tablets(server_load(servers[uuid], flapping.get(uuid, 0)), watch) for uuid in sorted(servers)]
             return ms.Servers(loads, barred=[bar for uuid, bar in sorted(world.bars.items()) if uuid not in servers])
         case ms.ListRit():
             found = sorted(world.rit(), key=lambda one: one.seen_ms)[: max(0, request.limit)]
             return ms.Transitions([_in_transition(replica) for replica in found])
         case ms.RecentTransitions():
             return _recent(view.history, request)
+        case ms.ListTablets():
+            return list_tablets(_watch_of(view), world, request, view.now_ms)
+        case ms.ShowTablet():
+            return show_tablet(_watch_of(view), world, request, view.now_ms)
+
+
+def _watch_of(view: ReadView) -> TabletWatch:
+    """Return the active master's watch: standbys do not answer these requests."""
+    assert view.tablets.watch is not None, "only the active master has reports of tablets"
+    return view.tablets.watch
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------
@@ -162,6 +189,14 @@ def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:
         shunned_until_ms,
         server.bar,
     )
+
+
+def with_tablets(load: ms.ServerLoad, watch: TabletWatch | None) -> ms.ServerLoad:
+    """Return the load with the server's tablets; `watch` None: nobody has reported any."""
+    if watch is None or not load.server.tablets:
+        return load
+    leaders = watch.leaders_on(load.server.incarnation)
+    return msgspec.structs.replace(load, tablets=watch.members[load.server.uuid], leaders=leaders)
 
 
 def _in_transition(replica: Replica) -> ms.TransitionStep:

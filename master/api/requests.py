@@ -27,6 +27,7 @@ from regions import messages as ms
 from regions.assign.placement import objection_to
 from regions.cluster import events as ev
 from regions.cluster.entities import Replica
+from regions.diagnose.tablets import by_health
 from regions.records.model import Move, RegionRecord
 from regions.records.replica_key import replica_key
 from regions.records.znodes import CorruptZnode
@@ -164,6 +165,7 @@ class MasterApi:
             uptime_ms=master.uptime_ms(),
             mirror=None if master.watcher is None else master.watcher.status(),
             warm=active_master is not None and active_master.is_warm,
+            tablets=by_health(active_master.keeper.watch.counts) if active_master is not None and is_open else None,
         )
 
     # --- changes ------------------------------------------------------------------------------------------------------

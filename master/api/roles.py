@@ -45,6 +45,9 @@ WHO: Final[Mapping[type, Who]] = {
     ms.ExplainRegion: Who.BOUNDED,
     ms.ExplainTable: Who.BOUNDED,
     ms.ListRit: Who.BOUNDED,
+    # Health and replicas are known from reports, which standbys do not get.
+    ms.ListTablets: Who.ACTIVE,
+    ms.ShowTablet: Who.ACTIVE,
     # From the log of the active master's own steps. A standby does not have all steps.
     ms.RecentTransitions: Who.ACTIVE,
     ms.CreateTable: Who.ACTIVE,

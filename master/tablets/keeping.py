@@ -29,6 +29,7 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.history import master_step, steps_since
 from regions.cluster.limits import AssignerConfig
+from regions.diagnose.tablets import TabletWatch, problem_lines
 from regions.messages.heartbeat import Report
 from regions.records.model import (
     BarRecord,
@@ -86,6 +87,8 @@ class TabletKeeping:
             reactor, fence.epoch, self._orders_event, active_master.check_epoch, fence.cluster_id
         )
         self._reports = ReportQueue(self.keeper, now_ms)
+        #: Health of the tablets, for operators; `tick` keeps it up to date.
+        self.watch = TabletWatch(self.keeper, self._has_reported, now_ms())
         #: Regions of new tables that the keeper has not taken in.
         self._regions: deque[tuple[RegionRecord, int]] = deque()
         #: Tables, and regions with their tables, that are to be read.
@@ -228,6 +231,7 @@ class TabletKeeping:
         self.keeper.tick(now)
         self._reader.due(now)
         self._look_up(now)
+        self.watch.look(now)
 
     def pump(self) -> None:
         """Work on a part of the queue, carry out the effects, and send the queued writes and reads."""
@@ -380,6 +384,11 @@ class TabletKeeping:
         complete = self._active_master.reports.lists()
         return all(one.incarnation in complete for one in self.keeper.servers.values() if one.tablets)
 
+    def _has_reported(self, server: Incarnation) -> bool:
+        """Return True if the keeper knows all replicas of a server."""
+        holding = self._active_master.reports.holding(server)
+        return holding is not None and holding.is_complete and not self._reports
+
     async def purge(self, table_id: str) -> int:
         """Have the replicas of a table deleted whose purge has begun. Return how many servers still report.
 
@@ -427,7 +436,7 @@ class TabletKeeping:
         return asked
 
     def problems(self) -> list[str]:
-        """Return the lines about orphans and parked members for the operator."""
+        """Return the lines about unhealthy tablets, orphans and parked members for the operator."""
         lines = [
             f"orphan: server {uuid} has tablet {key}, which no table in the store has; the server keeps it"
             for uuid, key in self.keeper.orphans
@@ -438,7 +447,9 @@ class TabletKeeping:
             for work in tablet.work.values()
             if work.transition is not None and work.transition.parked
         ]
-        return lines if len(lines) <= SHOWN_MAX else [*lines[:SHOWN_MAX], f"and {len(lines) - SHOWN_MAX} more tablets"]
+        if len(lines) > SHOWN_MAX:
+            lines = [*lines[:SHOWN_MAX], f"and {len(lines) - SHOWN_MAX} more tablets"]
+        return [*problem_lines(self.watch, self._now_ms()), *lines]
 
 
 def _is_own_write(tablet: Tablet, work: MemberWork | None, event_type: int) -> bool:

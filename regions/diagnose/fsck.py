@@ -17,6 +17,7 @@ import msgspec
 
 from regions.messages import HostedReplica
 from regions.messages.heartbeat import OPEN
+from regions.messages.tablets import OwnReplica
 from regions.records.kinds import one_copy
 from regions.records.model import (
     DirectoryRecord,
@@ -50,12 +51,20 @@ class Problem(enum.StrEnum):
     OTHER_DIRECTORY = "a server with another shared directory"
     OTHER_OPENING = "open under another token than the store says"
     DAMAGED = "damaged rows"
+    TABLET_UNAVAILABLE = "tablet without a leader"
+    TABLET_MISMATCH = "replicas contradict each other"
+    TABLET_UNDER_REPLICATED = "tablet with too few healthy replicas"
+    MISSING_REPLICA = "member without a replica"
+    TOMBSTONE = "tombstone of a member"
+    REPLICA_FAILED = "replica that does not run"
     UNKNOWN_REGION = "a server has a region that the store does not know"
     ORPHAN_TRANSITION = "transition without a region"
     MISPLACED_TRANSITION = "transition in the wrong directory"
     UNATTENDED = "transition that nobody attends to"
     PARKED = "parked"
     LATE = "late"
+    TABLET_UNFINISHED = "tablet that is being made or repaired"
+    EXTRA_REPLICA = "replica that no configuration has"
     NAMELESS = "table without its name"
     HALF_TABLE = "half a table"
     LEFTOVER = "files that no table claims"
@@ -74,6 +83,23 @@ WARNINGS: Final = frozenset(
         Problem.HALF_TABLE,
         Problem.ONE_COPY,
         Problem.LEFTOVER,
+        Problem.TABLET_UNFINISHED,
+        Problem.EXTRA_REPLICA,
+    }
+)
+
+
+#: Findings of `regions/diagnose/fsck_tablets.py`.
+OF_TABLETS: Final = frozenset(
+    {
+        Problem.TABLET_UNAVAILABLE,
+        Problem.TABLET_MISMATCH,
+        Problem.TABLET_UNDER_REPLICATED,
+        Problem.TABLET_UNFINISHED,
+        Problem.MISSING_REPLICA,
+        Problem.EXTRA_REPLICA,
+        Problem.TOMBSTONE,
+        Problem.REPLICA_FAILED,
     }
 )
 
@@ -136,6 +162,9 @@ class ClusterView(msgspec.Struct):
     servers: list[ServerRecord] = []
     #: Replicas that each server has, by uuid; None if the server has not answered.
     lists: dict[str, list[HostedReplica] | None] = {}
+    #: Replicas of tablets, by uuid of their server; None if the server has not answered. Servers that take no tablets
+    #: are not asked.
+    replicas: dict[str, list[OwnReplica] | None] = {}
     #: Shared directories in the store, by kind.
     directories: dict[str, DirectoryRecord] = {}
     #: Id of the shared directory that each server uses, by uuid.
@@ -153,7 +182,7 @@ class ClusterView(msgspec.Struct):
 
 def check(view: ClusterView) -> list[Finding]:
     """Return all findings of one view, in the order of `Problem`."""
-    found = [_finding(Problem.UNREADABLE, path, f"{path}: {reason}") for path, reason in view.unreadable]
+    found = [make_finding(Problem.UNREADABLE, path, f"{path}: {reason}") for path, reason in view.unreadable]
     found += _key_space(view)
     found += _owners(view)
     found += _directories(view)
@@ -163,11 +192,18 @@ def check(view: ClusterView) -> list[Finding]:
     for server in view.servers:
         if view.lists.get(server.uuid) is None:
             text = f"server {server.name} is registered and does not answer; its regions could not be compared"
-            found.append(_finding(Problem.SILENT_SERVER, server.uuid, text))
+            found.append(make_finding(Problem.SILENT_SERVER, server.uuid, text))
     if not view.has_master:
-        found.append(_finding(Problem.NO_MASTER, "", "no master is active: no region is assigned until one is active"))
+        found.append(
+            make_finding(Problem.NO_MASTER, "", "no master is active: no region is assigned until one is active")
+        )
+    return in_order(found)
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings in the order of `Problem`."""
     order = {problem.value: number for number, problem in enumerate(Problem)}
-    return sorted(found, key=lambda one: order[one.problem])
+    return sorted(findings, key=lambda one: order[one.problem])
 
 
 def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
@@ -176,7 +212,8 @@ def confirmed(first: Sequence[Finding], second: Sequence[Finding]) -> list[Findi
     return [one for one in second if (one.problem, one.subject) in before]
 
 
-def _finding(problem: Problem, subject: str, text: str, fix: Fix | None = None) -> Finding:
+def make_finding(problem: Problem, subject: str, text: str, fix: Fix | None = None) -> Finding:
+    """Return a finding; `WARNINGS` says whether it is one."""
     return Finding(problem.value, subject, text, problem in WARNINGS, fix)
 
 
@@ -190,7 +227,7 @@ def _key_space(view: ClusterView) -> Iterable[Finding]:
         there = [one for one in view.regions.get(table.table_id, []) if not one.is_replaced]
         regions = sorted(there, key=lambda one: (one.start_key, one.region_id))
         if not regions:
-            yield _finding(Problem.HOLE, table.name, f"table {table.name} has no regions")
+            yield make_finding(Problem.HOLE, table.name, f"table {table.name} has no regions")
             continue
         reached = ""
         ended = False
@@ -198,17 +235,17 @@ def _key_space(view: ClusterView) -> Iterable[Finding]:
             start = region.start_key
             if ended or start < reached:
                 text = f"region {region.region_id} begins at {start!r}, where {reached or 'the end'!r} is reached"
-                yield _finding(Problem.OVERLAP, region.region_id, f"{text} already: its keys are in two regions")
+                yield make_finding(Problem.OVERLAP, region.region_id, f"{text} already: its keys are in two regions")
             elif start > reached:
                 text = f"no region of {table.name} holds the keys from {reached!r} to {start!r}"
-                yield _finding(Problem.HOLE, f"{table.name}:{reached}", text)
+                yield make_finding(Problem.HOLE, f"{table.name}:{reached}", text)
             if region.end_key == "":
                 ended = True
             elif not ended:
                 reached = max(reached, region.end_key)
         if not ended:
             text = f"no region of {table.name} holds the keys from {reached!r} on"
-            yield _finding(Problem.HOLE, f"{table.name}:{reached}", text)
+            yield make_finding(Problem.HOLE, f"{table.name}:{reached}", text)
 
 
 # --- owners -----------------------------------------------------------------------------------------------------------
@@ -228,21 +265,21 @@ def _owners(view: ClusterView) -> Iterable[Finding]:
             continue  # the region's record is reported as unreadable; the replica may belong there
         if region is None:
             text = f"{key} is open on {_names(owners, alive)}; the store has no such region"
-            yield _finding(Problem.UNKNOWN_REGION, key, text, _fence(owners[0], alive, view))
+            yield make_finding(Problem.UNKNOWN_REGION, key, text, _fence(owners[0], alive, view))
             continue
         stored = region.location(replica).incarnation
         if len(owners) > 1:
             # The store decides: every other server must close the replica.
             strangers = [one for one in owners if stored is None or one != stored.uuid]
             text = f"{key} is open on {_names(owners, alive)}; the store says {_stored(stored, alive)}"
-            yield _finding(Problem.SEVERAL_OWNERS, key, text, _fence(strangers[0], alive, view))
+            yield make_finding(Problem.SEVERAL_OWNERS, key, text, _fence(strangers[0], alive, view))
         elif (
             key not in moving
             and region.table_id not in corrupt
             and not _wants_open(tables.get(region.table_id), region)
         ):
             text = f"{key} is open on {_names(owners, alive)}, and nothing is about to close it"
-            yield _finding(Problem.NOT_CLOSED, key, text)
+            yield make_finding(Problem.NOT_CLOSED, key, text)
     for region in known.values():
         table = tables.get(region.table_id)
         if table is None or table.is_tablet or not _wants_open(table, region):
@@ -264,16 +301,16 @@ def _owner(
         where = f", though {_names(owners, alive)} has it open" if owners else ""
         waits = "no master is there to assign it" if not view.has_master else "the active master has not assigned it"
         problem = Problem.ELSEWHERE if owners else Problem.NO_OWNER
-        yield _finding(problem, key, f"{key} has no live server in the store{where}; {waits}")
+        yield make_finding(problem, key, f"{key} has no live server in the store{where}; {waits}")
         return
     if home.uuid in owners or view.lists.get(home.uuid) is None:
         return
     if owners:
         text = f"{key} is open on {_names(owners, alive)}; the store says {_stored(stored, alive)}"
-        yield _finding(Problem.ELSEWHERE, key, text, _fence(owners[0], alive, view))
+        yield make_finding(Problem.ELSEWHERE, key, text, _fence(owners[0], alive, view))
     else:
         text = f"{key} is to be open on {_stored(stored, alive)}, which does not have it"
-        yield _finding(Problem.NO_OWNER, key, text, _fence(home.uuid, alive, view))
+        yield make_finding(Problem.NO_OWNER, key, text, _fence(home.uuid, alive, view))
 
 
 def _held(lists: Mapping[str, Sequence[HostedReplica] | None]) -> dict[str, list[str]]:
@@ -324,7 +361,7 @@ def _directories(view: ClusterView) -> Iterable[Finding]:
         if used and used not in ids:
             named = ", ".join(sorted(ids)) or "none"
             text = f"server {server.name} uses shared directory {used}, the store names {named}"
-            yield _finding(
+            yield make_finding(
                 Problem.OTHER_DIRECTORY, server.uuid, f"{text}: stop it, and start it with --shared-dir of the others"
             )
     known = {region.region_id: region for regions in view.regions.values() for region in regions}
@@ -338,7 +375,7 @@ def _directories(view: ClusterView) -> Iterable[Finding]:
             location = region.location(one.replica)
             if location.uuid == uuid and one.token and location.token and one.token != location.token:
                 text = f"{key} is open under zxid {one.token:#x}, the store says {location.token:#x}"
-                yield _finding(Problem.OTHER_OPENING, key, text)
+                yield make_finding(Problem.OTHER_OPENING, key, text)
 
 
 # --- transitions ------------------------------------------------------------------------------------------------------
@@ -356,14 +393,14 @@ def _transitions(view: ClusterView) -> Iterable[Finding]:
             continue  # the transition, its region or its table is reported as unreadable
         if found.path != layout.transition(record.region_id, record.replica):
             text = f"{found.path} holds the transition of {record.key}, and masters do not read it there"
-            yield _finding(Problem.MISPLACED_TRANSITION, found.path, text, _fix_of_orphan(found, record, alive))
+            yield make_finding(Problem.MISPLACED_TRANSITION, found.path, text, _fix_of_orphan(found, record, alive))
             continue
         region = known.get(record.region_id)
         table = None if region is None else tables.get(region.table_id)
         missing = _missing(record, region, table)
         if missing:
             text = f"{record.key} is {record.state.value}, and {missing}: every master ignores it"
-            yield _finding(Problem.ORPHAN_TRANSITION, record.key, text, _fix_of_orphan(found, record, alive))
+            yield make_finding(Problem.ORPHAN_TRANSITION, record.key, text, _fix_of_orphan(found, record, alive))
         elif record.parked:
             text = f"{record.key} is parked after {record.attempt} attempts: {record.last_error or 'no reason given'}"
             fix = Fix(
@@ -372,7 +409,7 @@ def _transitions(view: ClusterView) -> Iterable[Finding]:
                 region_id=record.region_id,
                 replica=record.replica,
             )
-            yield _finding(Problem.PARKED, record.key, text, fix if view.has_master else None)
+            yield make_finding(Problem.PARKED, record.key, text, fix if view.has_master else None)
         else:
             yield from _waiting(view, record, alive)
 
@@ -388,8 +425,10 @@ def _missing(record: TransitionRecord, region: RegionRecord | None, table: Table
         return "there is no such region"
     if table is None:
         return "there is no such table"
-    if record.replica >= table.replication:
+    if not table.is_tablet and record.replica >= table.replication:
         return "there is no such replica"
+    if table.is_tablet and record.replica >= region.next_number:
+        return "the tablet's record has never given that number"
     if region.is_replaced:
         return "another region has replaced it"
     return f"table {table.name} has been deleted" if table.finished_ms else ""
@@ -401,11 +440,11 @@ def _waiting(view: ClusterView, record: TransitionRecord, alive: set[Incarnation
     worker = record.source if closing else record.destination
     if not view.has_master and (worker is None or worker not in alive or record.state is RegionState.CLOSED):
         text = f"{record.key} is {record.state.value} and waits for a master to become active"
-        yield _finding(Problem.UNATTENDED, record.key, text)
+        yield make_finding(Problem.UNATTENDED, record.key, text)
     late_ms = view.now_ms - record.deadline_ms
     if record.deadline_ms and late_ms > LATE_MS:
         text = f"{record.key} is {record.state.value}, {late_ms // 1000} s beyond its deadline (rk why)"
-        yield _finding(Problem.LATE, record.key, text)
+        yield make_finding(Problem.LATE, record.key, text)
 
 
 def _fix_of_orphan(found: FoundTransition, record: TransitionRecord, alive: set[Incarnation]) -> Fix | None:
@@ -437,15 +476,15 @@ def _tables(view: ClusterView) -> Iterable[Finding]:
     for name, table_id in view.names.items():
         if table_id not in tables:
             text = f"the name {name!r} refers to table {table_id}, which does not exist"
-            yield _finding(Problem.HALF_TABLE, name, f"{text}; the next active master removes it")
+            yield make_finding(Problem.HALF_TABLE, name, f"{text}; the next active master removes it")
     for table_id, regions in view.regions.items():
         if table_id not in tables:
             text = f"there are {len(regions)} regions of table {table_id}, which does not exist"
-            yield _finding(Problem.HALF_TABLE, table_id, f"{text}; the next active master removes them")
+            yield make_finding(Problem.HALF_TABLE, table_id, f"{text}; the next active master removes them")
     for table in view.tables:
         note = one_copy(table.kind, table.replication, table.storage)
         if note and table.state is not TableState.REMOVED:
-            yield _finding(Problem.ONE_COPY, table.name, f"table {table.name}: {note}")
+            yield make_finding(Problem.ONE_COPY, table.name, f"table {table.name}: {note}")
         if table.state is not TableState.REMOVED:
             yield from _name_of(table, view, ids)
 
@@ -461,7 +500,7 @@ def _name_of(table: TableRecord, view: ClusterView, ids: Mapping[str, str]) -> I
     text = f"table {table.name} ({table.table_id})"
     if table.name in view.names:
         text += f" has lost its name: {table.name!r} refers to table {view.names[table.name]}"
-        yield _finding(Problem.NAMELESS, table.name, f"{text}; rename it by its id (rk table rename)")
+        yield make_finding(Problem.NAMELESS, table.name, f"{text}; rename it by its id (rk table rename)")
         return
     if table.table_id in ids:
         text += f" is registered under the name {ids[table.table_id]!r}"
@@ -469,7 +508,7 @@ def _name_of(table: TableRecord, view: ClusterView, ids: Mapping[str, str]) -> I
         text += " has no znode for its name"
     preview = f"{path} = {table.table_id}, if the name is free and the table has not changed"
     fix = Fix(FixKind.NAME, preview, path=path, table_id=table.table_id)
-    yield _finding(Problem.NAMELESS, table.name, f"{text}: another table could take {table.name!r}", fix)
+    yield make_finding(Problem.NAMELESS, table.name, f"{text}: another table could take {table.name!r}", fix)
 
 
 def _leftovers(view: ClusterView) -> Iterable[Finding]:
@@ -480,7 +519,9 @@ def _leftovers(view: ClusterView) -> Iterable[Finding]:
         table = tables.get(table_id)
         if table_id not in known:
             text = f"the shared directory has files of table {table_id}, which is not in the store"
-            yield _finding(Problem.LEFTOVER, table_id, f"{text}; check where they come from, then remove them by hand")
+            yield make_finding(
+                Problem.LEFTOVER, table_id, f"{text}; check where they come from, then remove them by hand"
+            )
         elif table is not None and table.purged_ms:
             text = f"the shared directory has files of table {table.name} ({table_id}), whose rows were removed"
-            yield _finding(Problem.LEFTOVER, table_id, f"{text}; they can be removed by hand")
+            yield make_finding(Problem.LEFTOVER, table_id, f"{text}; they can be removed by hand")

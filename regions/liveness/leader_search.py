@@ -32,6 +32,8 @@ _READS = (
     ms.ExplainTable,
     ms.ListRit,
     ms.RecentTransitions,
+    ms.ListTablets,
+    ms.ShowTablet,
 )
 
 

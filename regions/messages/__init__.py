@@ -127,6 +127,14 @@ from regions.messages.tables import SetRegionIntent as SetRegionIntent
 from regions.messages.tables import Tables as Tables
 from regions.messages.tables import TableSummary as TableSummary
 from regions.messages.tablets import REPLICAS_PAGE_MAX as REPLICAS_PAGE_MAX
+from regions.messages.tablets import TABLETS_PAGE_MAX as TABLETS_PAGE_MAX
+from regions.messages.tablets import ListTablets as ListTablets
+from regions.messages.tablets import OrphanReplica as OrphanReplica
 from regions.messages.tablets import OwnReplica as OwnReplica
 from regions.messages.tablets import ReplicaList as ReplicaList
 from regions.messages.tablets import ShowReplicas as ShowReplicas
+from regions.messages.tablets import ShowTablet as ShowTablet
+from regions.messages.tablets import TabletHealth as TabletHealth
+from regions.messages.tablets import TabletList as TabletList
+from regions.messages.tablets import TabletMember as TabletMember
+from regions.messages.tablets import TabletStatus as TabletStatus

@@ -108,6 +108,10 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     shunned_until_ms: int = 0
     #: Bar of the server: it gets no regions until the bar ends.
     bar: BarRecord | None = None
+    #: Tablets with a member on the server, and those that it leads. None: unknown, as on a standby, or until the server
+    #: has reported everything to a new active master.
+    tablets: int | None = None
+    leaders: int | None = None
 
 
 class Servers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -196,6 +200,8 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     warm: bool = False
     #: Id of the cluster, "" before the master's first store session.
     cluster: str = ""
+    #: Number of tablets by health, on the active master; None on a standby, which gets no reports.
+    tablets: dict[str, int] | None = None
 
 
 class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -39,6 +39,7 @@ from regions.messages.tables import (
     SetRegionIntent,
     Tables,
 )
+from regions.messages.tablets import ListTablets, ShowTablet, TabletList
 
 MasterRequest = (
     CreateTable
@@ -51,6 +52,8 @@ MasterRequest = (
     | DescribeRegion
     | ExplainRegion
     | ExplainTable
+    | ListTablets
+    | ShowTablet
     | MoveRegion
     | RetryRegion
     | SetRegionIntent
@@ -84,6 +87,7 @@ MasterReply = (
     | Transitions
     | Explanations
     | TableExplanation
+    | TabletList
     | Accepted
     | Contacts
     | HeartbeatReply

@@ -1,5 +1,9 @@
 """Requests about tablets for operators, and their replies. All of them only read.
 
+**To the active master:** ListTablets and ShowTablet. The master answers from the region records, and from what servers
+have reported since it became active. Standbys get no reports, so they do not answer. A field that is None is unknown:
+nobody has reported it to this master.
+
 **To a server:** ShowReplicas. The server answers from its own replicas, without store and masters. `rk fsck` compares
 these answers with each other and with the store.
 """
@@ -11,9 +15,13 @@ from typing import Final
 
 import msgspec
 
-from regions.messages.heartbeat import TabletReport
-from regions.records.members import NO_CONFIG, ConfigId, Member
+from regions.messages.heartbeat import MemberHealth, ReplicaState, TabletReport, TabletRole
+from regions.messages.staleness import AsOf
+from regions.records.members import NO_CONFIG, ConfigId, Member, MemberRole
+from regions.records.model import TabletState
 
+#: Tablets in one reply of a master: about 1 kB each, so a reply stays far below the limit of a frame.
+TABLETS_PAGE_MAX: Final = 1_000
 #: Replicas in one reply of a server: about 300 B each.
 REPLICAS_PAGE_MAX: Final = 5_000
 
@@ -26,6 +34,113 @@ class TabletHealth(enum.StrEnum):
     UNDER_REPLICATED = "UNDER_REPLICATED"  #: fewer healthy voters than wanted
     CONSENSUS_MISMATCH = "CONSENSUS_MISMATCH"  #: replicas contradict each other about leader or configuration
     UNAVAILABLE = "UNAVAILABLE"  #: no leader, or the leader does not reach a majority
+    UNKNOWN = "UNKNOWN"  #: servers of its members have not reported to this master yet
+    CREATING = "CREATING"  #: its first members are being made; clients do not use it yet
+    CLOSED = "CLOSED"  #: its table is disabled or deleted, or an operator has unassigned it
+
+
+# --- requests to a master -------------------------------------------------------------------------------------------
+
+
+class ListTablets(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """List tablets by id, at most `limit` of them, beginning after the id `after`. Reply: TabletList."""
+
+    #: Only tablets of the table with this name or id; "": of all tables.
+    table: str = ""
+    #: Only tablets that have a member or a replica on the server with this uuid; "": on any.
+    server: str = ""
+    #: Only tablets with one of these healths; []: with any.
+    health: list[TabletHealth] = []
+    after: str = ""
+    #: 0: TABLETS_PAGE_MAX, which is also the greatest limit.
+    limit: int = 0
+
+
+class ShowTablet(msgspec.Struct, frozen=True, tag=True):
+    """Describe the tablet with this id, or the only one whose id begins so. Reply: TabletList with one tablet."""
+
+    region_id: str
+
+
+class TabletMember(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A member of a tablet, or a replica that is no member: what the master knows of it."""
+
+    number: int
+    #: Uuid of the server, and whether the server is registered in the store.
+    server: str
+    is_registered: bool
+    #: Role in the latest configuration that the master knows; None: the configuration does not have the number.
+    role: MemberRole | None = None
+    #: What the server has reported about its replica; None: it has reported none to this master.
+    state: ReplicaState | None = None
+    raft_role: TabletRole | None = None
+    term: int | None = None
+    config_id: ConfigId | None = None
+    applied_index: int | None = None
+    size_bytes: int | None = None
+    #: The leader's judgment, and the entries of its log that the member is not known to have. None: no leader has said.
+    health: MemberHealth | None = None
+    behind: int | None = None
+    #: Why the replica does not run, or why the leader does not call the member healthy.
+    reason: str = ""
+    #: State of the member's transition, "" if it has none; whether its attempts are used up; and the last error.
+    transition: str = ""
+    is_parked: bool = False
+    last_error: str = ""
+
+
+class TabletStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One tablet: health, members, and what the region's record says."""
+
+    region_id: str
+    table_id: str
+    #: Name of its table.
+    table: str
+    health: TabletHealth
+    #: Why the tablet is not HEALTHY, in one sentence.
+    reason: str
+    #: For how long this master has seen this health. `at_least`: it may have begun before the master became active.
+    for_ms: int
+    at_least: bool
+    state: TabletState
+    #: Voters that the table wants.
+    wanted: int
+    members: list[TabletMember]
+    #: Number of the member that leads now, and its term; None: no leader has reported.
+    leader: int | None = None
+    term: int | None = None
+    #: The latest committed configuration that a leader has reported; None: none has.
+    config_id: ConfigId | None = None
+    #: What the region's record in the store says: configuration, leader and its term. Leader 0: not written yet.
+    record_config_id: ConfigId = NO_CONFIG
+    record_leader: int = 0
+    record_term: int = 0
+    start_key: str = ""
+    end_key: str = ""
+    hash_buckets: int = 0
+
+
+class OrphanReplica(msgspec.Struct, frozen=True):
+    """A replica that a server has and the store does not know (FN-04)."""
+
+    server: str
+    report: TabletReport
+
+
+class TabletList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Reply to ListTablets and ShowTablet, sorted by id."""
+
+    tablets: list[TabletStatus]
+    #: Id to continue after; "": this was the last page.
+    next: str = ""
+    #: Number of all tablets by health, whatever the filters; healths without tablets are left out.
+    counts: dict[str, int] = {}
+    #: Orphans of the server, or of all servers. Only on the first page.
+    orphans: list[OrphanReplica] = []
+    as_of: AsOf | None = None
+
+
+# --- requests to a server -------------------------------------------------------------------------------------------
 
 
 class ShowReplicas(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -44,7 +44,7 @@ class LeaderView(NamedTuple):
 class TabletView:
     """One tablet as its servers report it to this master."""
 
-    __slots__ = ("leader", "replicas", "rivals")
+    __slots__ = ("leader", "replicas", "revision", "rivals")
 
     def __init__(self) -> None:
         #: By the server's uuid: a server has at most one replica of a tablet.
@@ -52,6 +52,8 @@ class TabletView:
         self.leader: LeaderView | None = None
         #: Numbers that have claimed to lead in the leader's term. More than one is a bug, or a copied data directory.
         self.rivals: tuple[int, ...] = ()
+        #: Rises with every change of what is reported.
+        self.revision = 0
 
     def fold(self, server: Incarnation, report: TabletReport) -> bool:
         """Take in a report. Return True if it says something new about the leader or the configuration.
@@ -62,6 +64,7 @@ class TabletView:
         if known is not None and known.server.start_code > server.start_code:
             return False  # an earlier start of the server
         self.replicas[server.uuid] = ReplicaView(server, report)
+        self.revision += 1
         if not report.leads:
             return False
         assert report.leader is not None, report.key
@@ -79,7 +82,8 @@ class TabletView:
 
     def gone(self, uuid: str) -> None:
         """Forget a server's replica: its server reports that it has none any more, or is dead."""
-        self.replicas.pop(uuid, None)
+        if self.replicas.pop(uuid, None) is not None:
+            self.revision += 1
 
     def leader_now(self) -> LeaderView | None:
         """Return the leader if its server's latest report still says that it leads in that term."""
