@@ -28,10 +28,13 @@ from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.diagnose.fsck_deep import Deep, progress, read_rows, summary
+from cli.tablets.matrix import show_tablets, tablets_found
+from cli.tablets.reading import read_replicas
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.cluster.history import CorruptSegment, unpack
-from regions.diagnose.fsck import ClusterView, Finding, Fix, FixKind, FoundTransition, check, confirmed
+from regions.diagnose.fsck import ClusterView, Finding, Fix, FixKind, FoundTransition, confirmed
+from regions.diagnose.fsck_tablets import check_all
 from regions.records.model import RegionState, ServerRecord, TableState
 from regions.records.replica_key import replica_key
 from regions.records.znodes import (
@@ -90,20 +93,26 @@ class FixResult(msgspec.Struct):
 @global_options
 @click.pass_obj
 def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
-    """Find holes and overlaps in the key space, regions open twice or nowhere, and stray transitions.
+    """Find holes and overlaps in the key space, regions open twice or nowhere, stray transitions, and tablets that lack
+    replicas or a leader.
 
     Everything is read twice, so steps in progress are not reported. Works without an active master. Nothing is changed
     without --fix, and then only by steps of docs/transitions.md: fenced compare-and-sets, or requests to the master.
+
+    Of each tablet that is not HEALTHY a matrix shows every replica's own view of the configuration: V voter, P
+    PRE_VOTER, L learner, * the leader, - no member, ? unknown.
     """
     if yes and not fix:
         raise UsageFaultError("--yes without --fix does nothing", "rk fsck --fix --yes")
     with open_cluster(given) as cluster:
         view = read_view(cluster)
-        findings = check(view)
+        findings, tablets = check_all(view)
         if findings:
             time.sleep(_PAUSE_S)
             view = read_view(cluster)
-            findings = confirmed(findings, check(view))
+            later, tablets = check_all(view)
+            findings = confirmed(findings, later)
+        found = tablets_found(tablets)
         read: Deep | None = None
         if deep:
             show = progress()
@@ -113,6 +122,7 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
         names = Names(cluster.servers(), cluster.local)
         cluster.unreadable.clear()  # they are findings
         if not given.json:
+            show_tablets(found, names, output.console())
             _show(findings, names, output.console())
             for line in summary(read) if read is not None else ():
                 click.echo(line)
@@ -120,7 +130,8 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
         if fix:
             done = _fix(given, cluster, findings, ask=not yes)
     if given.json:
-        output.print_json({"findings": findings, "fixes": done} | ({"deep": read} if read is not None else {}))
+        report: dict[str, object] = {"findings": findings, "fixes": done, "tablets": found}
+        output.print_json(report | ({"deep": read} if read is not None else {}))
     damage = [one for one in findings if not one.is_warning]
     damage_unread = read is not None and bool(read.unread)
     return EXIT_REFUSED if damage or damage_unread or any(not one.done for one in done) else EXIT_OK
@@ -170,6 +181,7 @@ def read_view(cluster: Cluster) -> ClusterView:
             view.lists[server.uuid] = None if found is None else found.replicas
             if found is not None and found.directory:
                 view.used_directories[server.uuid] = found.directory
+    view.replicas = read_replicas(view.servers)
     return view
 
 
@@ -254,10 +266,10 @@ def _show(findings: list[Finding], names: Names, console: Console) -> None:
 
 
 def _named(text: str, names: Names) -> str:
-    """Replace addresses by names."""
+    """Replace addresses and uuids by names."""
     for address, name in names.by_address().items():
         text = text.replace(address, name)
-    return text
+    return names.in_text(text)
 
 
 def _what(fix: Fix, names: Names) -> str:

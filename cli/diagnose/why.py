@@ -1,5 +1,5 @@
 """`rk why`: one region on one screen: its state, who must act next, until when, and what would help; or one table
-(`cli/diagnose/why_table.py`).
+(`cli/diagnose/why_table.py`), or one tablet (`cli/tablets/why.py`).
 
 With an active master the answer is the master's; without one it is computed from the store, and marked so. `rk unstick`
 takes the one legal step that would help, if there is one.
@@ -25,6 +25,7 @@ from cli.common.options import Globals, global_options
 from cli.diagnose.audit import read_alarms
 from cli.diagnose.history import HistoryLine, lines, read_past
 from cli.diagnose.why_table import show_table, table_answer
+from cli.tablets.why import show_answer, tablet_answer
 from regions import messages
 from regions.assign.assigner import Assigner
 from regions.diagnose.explain import explain
@@ -55,20 +56,25 @@ class Answer(msgspec.Struct):
 
 
 @click.command()
-@click.argument("region_name", metavar="REGION|TABLE")
-@click.option("--replica", type=click.IntRange(0), help="Only this replica.")
+@click.argument("region_name", metavar="REGION|TABLET|TABLE")
+@click.option("--replica", type=click.IntRange(0), help="Only this replica of a region.")
 @global_options
 @click.pass_obj
 def why(given: Globals, region_name: str, replica: int | None) -> None:
     """Show why REGION is where it is: state, who must act next, since when, until when, last error, and remedies.
 
     REGION is an id, a prefix of one, or TABLE:KEY. For a TABLE: why it is ALTERING or not completely open, and what
-    blocks it. Works without an active master.
+    blocks it. For a TABLET: its health and since when, its members, and what each replica itself says. Works without
+    an active master.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         table = table_answer(cluster, region_name) if replica is None and ":" not in region_name else None
-        answers = [] if table is not None else _answers(cluster, names, region_name, replica)
+        found = None if table is not None else region_in_store(cluster, region_name)
+        if found is not None and found.region.is_tablet:
+            _why_tablet(given, cluster, found, names)
+            return
+        answers = [] if found is None else _answers(cluster, names, found, replica)
     if table is not None:
         if given.json:
             output.print_json(table)
@@ -94,7 +100,13 @@ def unstick_command(given: Globals, region_name: str, replica: int, dry_run: boo
     """Take the one legal step that helps REGION, after showing it: retry, assign, or fence the server."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
-        [answer] = _answers(cluster, names, region_name, replica)
+        found = region_in_store(cluster, region_name)
+        if found.region.is_tablet:
+            raise CliError(
+                f"{found.region.region_id} is a tablet, whose members agree by themselves: no step of a master helps",
+                f"`rk why {found.region.region_id}` shows what would.",
+            )
+        [answer] = _answers(cluster, names, found, replica)
         if not answer.from_master:
             raise UnreachableError(
                 f"no master is active ({answer.note}), and only a master can take these steps",
@@ -126,8 +138,23 @@ def unstick_command(given: Globals, region_name: str, replica: int, dry_run: boo
 # --- collecting -------------------------------------------------------------------------------------------------------
 
 
-def _answers(cluster: Cluster, names: Names, region_name: str, replica: int | None) -> list[Answer]:
-    found = region_in_store(cluster, region_name)
+def _why_tablet(given: Globals, cluster: Cluster, found: FoundRegion, names: Names) -> None:
+    answer = tablet_answer(cluster, found)
+    region_id = found.region.region_id
+    past = read_past(cluster, names)
+    tables = {one.table_id: one.name for one in cluster.tables()}
+    steps = [past.step(one, tables) for one in past.entries if one.key.rpartition("-")[0] == region_id][-_STEPS:]
+    alarms = [one for one in read_alarms(cluster) if one.key.rpartition("-")[0] == region_id]
+    raised = [f"{one.alarm_id} {one.rule}: {one.text}" for one in alarms]
+    if given.json:
+        output.print_json({**output.whole(answer), "steps": steps, "alarms": raised})
+        return
+    console = output.console()
+    show_answer(answer, names, console)
+    _show_past(steps, raised, console)
+
+
+def _answers(cluster: Cluster, names: Names, found: FoundRegion, replica: int | None) -> list[Answer]:
     region = found.region
     try:
         asked = messages.ExplainRegion(region.region_id)
@@ -235,14 +262,18 @@ def _show(answer: Answer, names: Names, console: Console) -> None:
             console.print(Text(f"  {label:<14}", style="dim").append(text, style=""), soft_wrap=True)
     for one in reply.ruled_out:
         console.print(Text(f"  {'not possible':<14}", style="dim").append(_named(one, reply, names)), soft_wrap=True)
-    if answer.steps:
-        console.print(Text("  latest steps", style="dim"))
-        for line in lines(answer.steps):
-            console.print(Text("    ").append_text(line), soft_wrap=True)
-    for alarm in answer.alarms:
-        console.print(Text(f"  ALARM {alarm}", style="red"), soft_wrap=True)
+    _show_past(answer.steps, answer.alarms, console)
     for way in _ways_out(answer):
         console.print(Text("  try  ", style="bold").append(_named(way, reply, names), style="cyan"), soft_wrap=True)
+
+
+def _show_past(steps: list[HistoryLine], alarms: list[str], console: Console) -> None:
+    if steps:
+        console.print(Text("  latest steps", style="dim"))
+        for line in lines(steps):
+            console.print(Text("    ").append_text(line), soft_wrap=True)
+    for alarm in alarms:
+        console.print(Text(f"  ALARM {alarm}", style="red"), soft_wrap=True)
 
 
 def _facts(answer: Answer, names: Names, now_ms: int) -> list[tuple[str, str]]:

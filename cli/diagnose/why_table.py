@@ -17,8 +17,12 @@ from cli.common.connect import Cluster, ask_active, is_alive
 from cli.common.errors import UnreachableError
 from cli.common.lookup import table_named
 from cli.common.names import Names
+from cli.tablets.reading import view_of_table
 from regions.assign.assigner import Assigner
 from regions.diagnose.explain_table import explain_table
+from regions.diagnose.explain_tablets import explain_tablets
+from regions.diagnose.fsck_tablets import TabletCheck
+from regions.diagnose.tablets import HealthSince
 from regions.messages import ExplainTable, NextActor, TableExplanation
 from regions.records.model import TableRecord
 from regions.records.znodes import decode_region, decode_transition
@@ -57,6 +61,8 @@ def table_answer(cluster: Cluster, text: str) -> TableAnswer | None:
 
 def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
     """Return the explanation computed from the store."""
+    if record.is_tablet:
+        return _tablets_from_store(cluster, record)
     layout = cluster.layout
     found = cluster.records(layout.table_regions(record.table_id), decode_region)
     regions = [(region, 0) for region in found.values()]
@@ -69,6 +75,14 @@ def _from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
     draining = cluster.children(layout.draining)
     assigner.load([(record, 0)], regions, cluster.servers(), transitions, draining, now_ms, bars=cluster.bars())
     return explain_table(assigner.world.tables[record.table_id], assigner.world, assigner.config, now_ms)
+
+
+def _tablets_from_store(cluster: Cluster, record: TableRecord) -> TableExplanation:
+    """Return the explanation of a table of tablets, from the store and the servers' own answers."""
+    view = view_of_table(cluster, record)
+    check = TabletCheck(view)
+    standings = {region_id: HealthSince(judgment, view.now_ms, True) for region_id, judgment in check.judged.items()}
+    return explain_tablets(record, standings, check.keeper)
 
 
 def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
@@ -98,7 +112,8 @@ def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
             who += ", which does not answer"
         if one.actor is NextActor.MASTER and not answer.from_master:
             who = "a master, but none is active"
-        line = Text(f"  {output.count(one.replicas, 'replica')}: ", style="bold")
+        noun = "tablet" if record.is_tablet else "replica"
+        line = Text(f"  {output.count(one.replicas, noun)}: ", style="bold")
         console.print(line.append(names.in_text(one.text), style="").append(f"; next: {who}"), soft_wrap=True)
     if reply.not_looked_at:
         console.print(f"  and {reply.not_looked_at} more that were not checked", soft_wrap=True)

@@ -1,0 +1,101 @@
+"""`rk tablet`: list the tablets, and show one with its members.
+
+A tablet is a region of a table made with `--replicas 3` or so: a Raft group whose members keep copies on their own
+disks. The active master answers, from what servers report to it. What it does not know is shown as `?`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from cli.common import output
+from cli.common.connect import open_cluster
+from cli.common.errors import NotFoundError
+from cli.common.lookup import region_in_store
+from cli.common.names import Names
+from cli.common.options import Globals, global_options
+from cli.tablets.display import orphan_lines, show_tablet, tablets_table
+from cli.tablets.reading import all_tablets
+from regions import messages
+from regions.messages import TabletHealth
+
+#: Characters of a whole uuid: a server that is not running can only be named by it.
+_UUID_LENGTH: Final = 32
+
+
+@click.group()
+@global_options
+def tablet() -> None:
+    """List tablets, or show one. Tablets are the regions of tables with several replicas (rk table create --replicas).
+
+    Health, the worst first: UNAVAILABLE (no leader, or it reaches no majority: no reads, no writes), CONSENSUS_MISMATCH
+    (replicas contradict each other), UNDER_REPLICATED (works with fewer copies than wanted), RECOVERING, HEALTHY. And:
+    UNKNOWN (servers have not reported to a new master yet), CREATING, CLOSED.
+    """
+
+
+@tablet.command("list")
+@click.option("--table", "table_name", default="", metavar="TABLE", help="Only tablets of this table.")
+@click.option("--server", "server_name", default="", metavar="SERVER", help="Only tablets with a replica there.")
+@click.option(
+    "--health",
+    multiple=True,
+    type=click.Choice([one.value for one in TabletHealth], case_sensitive=False),
+    help="Only tablets of this health; repeatable.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Show only that many tablets.  [default: all]")
+@global_options
+@click.pass_obj
+def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, ...], limit: int | None) -> None:
+    """List tablets with their health, leader and members, and say what stands against those that are not HEALTHY."""
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        server = _uuid_of(server_name, names) if server_name else ""
+        wanted = [TabletHealth(one.upper()) for one in health]
+        found = all_tablets(cluster, messages.ListTablets(table_name, server, wanted), limit)
+    if given.json:
+        output.print_json(found)
+        return
+    console = output.console()
+    if found.tablets:
+        console.print(tablets_table(found.tablets, names))
+    elif any(found.counts.values()):
+        console.print("no tablet fits")
+    else:
+        console.print("no tablets: rk table create NAME --replicas 3 makes a table of tablets")
+    if found.next:
+        console.print(f"only the first {len(found.tablets)} are shown: --limit", style="yellow")
+    for line in orphan_lines(found.orphans, names):
+        console.print(line, style="red", soft_wrap=True)
+
+
+@tablet.command()
+@click.argument("name", metavar="TABLET")
+@global_options
+@click.pass_obj
+def show(given: Globals, name: str) -> None:
+    """Show one tablet: its health and since when, and each member with role, term, config id, applied entry and lag.
+
+    TABLET is an id, a prefix of one, or TABLE:KEY for the tablet that holds a key. `*` marks the leader.
+    """
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        region_id = region_in_store(cluster, name).region.region_id if ":" in name else name
+        found = cluster.ask_master(messages.ShowTablet(region_id), messages.TabletList).tablets[0]
+    if given.json:
+        output.print_json(found)
+        return
+    show_tablet(found, names, output.console())
+
+
+def _uuid_of(text: str, names: Names) -> str:
+    try:
+        return names.find(text).uuid
+    except NotFoundError as error:
+        if len(text) >= _UUID_LENGTH:
+            return text
+        raise NotFoundError(
+            error.message, f"{error.hint} Give the whole uuid of a server that is not running."
+        ) from None

@@ -1,0 +1,101 @@
+"""Tablets as the active master sees them; and as the servers themselves do: asked in parallel, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final
+
+from cli.common.connect import Cluster, ask_server
+from cli.common.lookup import FoundRegion
+from coord.rpc.wire import RpcError
+from regions.diagnose.fsck import ClusterView, FoundTransition
+from regions.messages import (
+    ListTablets,
+    OrphanReplica,
+    OwnReplica,
+    ReplicaList,
+    ShowReplicas,
+    TabletList,
+    TabletStatus,
+)
+from regions.records.model import RegionRecord, ServerRecord, TableRecord
+from regions.records.znodes import decode_region, decode_transition
+
+#: Deadline of one server's whole answer, in all its pages.
+SERVER_TIMEOUT_S: Final = 5.0
+_ASKED_AT_ONCE: Final = 16
+
+
+def read_replicas(
+    servers: Sequence[ServerRecord], tablets: Sequence[str] = (), timeout_s: float = SERVER_TIMEOUT_S
+) -> dict[str, list[OwnReplica] | None]:
+    """Return each server's own view of its replicas, or of those of `tablets`, by uuid; None: no answer in time.
+
+    Servers that take no tablets are not asked.
+    """
+    asked = [one for one in servers if one.tablets]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        answers = pool.map(partial(_replicas_of, tablets=list(tablets), timeout_s=timeout_s), asked)
+        return {server.uuid: found for server, found in zip(asked, answers, strict=True)}
+
+
+def _replicas_of(server: ServerRecord, tablets: list[str], timeout_s: float) -> list[OwnReplica] | None:
+    deadline_s = time.monotonic() + timeout_s
+    found: list[OwnReplica] = []
+    after = ""
+    while True:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            return None
+        try:
+            page = ask_server(server, ShowReplicas(server.uuid, tablets, after), ReplicaList, left_s)
+        except RpcError:
+            return None
+        if page.start_code != server.start_code:
+            return None  # another start of the server than the one in the store
+        found += page.replicas
+        after = page.next
+        if not after:
+            return found
+
+
+def view_of_tablet(cluster: Cluster, found: FoundRegion) -> ClusterView:
+    """Return what the store and the servers say of one tablet."""
+    assert found.table is not None, found.region.region_id
+    return _view(cluster, found.table, [found.region])
+
+
+def view_of_table(cluster: Cluster, table: TableRecord) -> ClusterView:
+    """Return what the store and the servers say of the tablets of one table."""
+    regions = cluster.records(cluster.layout.table_regions(table.table_id), decode_region)
+    return _view(cluster, table, list(regions.values()))
+
+
+def _view(cluster: Cluster, table: TableRecord, regions: list[RegionRecord]) -> ClusterView:
+    layout, servers = cluster.layout, cluster.servers()
+    view = ClusterView([table], {table.table_id: regions}, servers=servers, now_ms=int(time.time() * 1000))
+    paths = [layout.transition(one.region_id, number) for one in regions for number in range(1, one.next_number)]
+    for path, data, version in cluster.get_versions(paths):
+        for record in cluster.understood({path: data}, decode_transition).values():
+            view.transitions.append(FoundTransition(path, record, version))
+    view.replicas = read_replicas(servers, [one.region_id for one in regions])
+    return view
+
+
+def all_tablets(cluster: Cluster, request: ListTablets, limit: int | None = None) -> TabletList:
+    """Return all tablets that fit, or the first `limit`. They are asked for in pages."""
+    found: list[TabletStatus] = []
+    orphans: list[OrphanReplica] = []
+    after = ""
+    while True:
+        left = 0 if limit is None else limit - len(found)
+        asked = ListTablets(request.table, request.server, request.health, after, left)
+        page = cluster.ask_master(asked, TabletList)
+        found += page.tablets
+        orphans += page.orphans
+        after = page.next
+        if not after or (limit is not None and len(found) >= limit):
+            return TabletList(found, after, page.counts, orphans)

@@ -1,0 +1,61 @@
+"""`rk why TABLET`: what stands against a tablet, what each replica itself says, and what would help.
+
+With an active master the judgment is the master's. Without one, `rk` asks the servers itself and judges by the same
+rules; the screen says so.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from cli.common.connect import Cluster, ask_active
+from cli.common.errors import UnreachableError
+from cli.common.lookup import FoundRegion
+from cli.common.names import Names
+from cli.tablets.display import show_tablet
+from cli.tablets.matrix import matrix_table
+from cli.tablets.reading import view_of_tablet
+from regions.diagnose.fsck_tablets import MatrixRow, TabletCheck
+from regions.diagnose.tablets import HealthSince, describe, ways_out
+from regions.messages import ShowTablet, TabletList, TabletStatus
+
+
+class TabletWhy(msgspec.Struct):
+    """Content of `rk why` for a tablet."""
+
+    tablet: TabletStatus
+    #: False: no master is active, and `rk` has judged from the store and the servers' own answers.
+    from_master: bool
+    note: str
+    #: The store's view and each replica's own.
+    views: list[MatrixRow]
+    way_out: list[str]
+
+
+def tablet_answer(cluster: Cluster, found: FoundRegion) -> TabletWhy:
+    """Return the answer for a tablet. Raise CliError."""
+    region_id = found.region.region_id
+    view = view_of_tablet(cluster, found)
+    check = TabletCheck(view)
+    try:
+        status, note = ask_active(cluster, ShowTablet(region_id), TabletList).tablets[0], ""
+    except UnreachableError as error:
+        tablet = check.keeper.tablets[region_id]
+        judgment = check.judged.get(region_id) or check.judge(tablet)
+        status = describe(tablet, check.keeper, HealthSince(judgment, view.now_ms, True), view.now_ms)
+        note = error.message
+    return TabletWhy(status, not note, note, check.matrix(region_id).rows, ways_out(status))
+
+
+def show_answer(answer: TabletWhy, names: Names, console: Console) -> None:
+    """Print the screen."""
+    if answer.note:
+        text = f"judged from the store and the servers' own answers: {answer.note}"
+        console.print(Text(text, style="yellow"), soft_wrap=True)
+    show_tablet(answer.tablet, names, console)
+    console.print(Text("each replica's own view of the configuration", style="dim"))
+    console.print(matrix_table(answer.views, names))
+    for way in answer.way_out:
+        console.print(Text("  try  ", style="bold").append(names.in_text(way), style="cyan"), soft_wrap=True)

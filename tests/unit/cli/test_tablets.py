@@ -1,0 +1,193 @@
+"""`rk tablet`, and how fsck and why show tablets: over a real keeper, with a master and servers that answer from it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from cli.common.connect import refusal
+from cli.common.names import Names
+from cli.main import rk
+from cli.tablets import command, reading
+from cli.tablets.matrix import show_tablets, tablets_found
+from coord.rpc.wire import RpcError
+from master.api.tablets import list_tablets, show_tablet
+from regions import messages as ms
+from regions.diagnose.fsck_tablets import check_all
+from regions.messages import OwnReplica, ReplicaList
+from regions.messages.heartbeat import ReplicaState, TabletReport
+from regions.records.model import ServerRecord
+from tests.unit.master.api.test_tablets import world_of
+from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
+
+
+class FakeCluster:
+    """A cluster whose active master watches a `TabletCluster`."""
+
+    local = None
+
+    def __init__(self, tablets: TabletCluster) -> None:
+        self.tablets = tablets
+        self.asked: list[Any] = []
+
+    def servers(self) -> list[ServerRecord]:
+        return [one.record for one in self.tablets.world.machines.values() if one.lives]
+
+    def ask_master(self, message: Any, expect: type, timeout_s: float = 0.0) -> Any:
+        self.asked.append(message)
+        answer = list_tablets if isinstance(message, ms.ListTablets) else show_tablet
+        now = self.tablets.world.now
+        try:
+            found = answer(self.tablets.watch, world_of(self.tablets), message, now)  # type: ignore[arg-type]
+        except RpcError as error:
+            raise refusal(error, message) from error
+        assert isinstance(found, expect)
+        return found
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """Two tablets on three servers, one of which died 5 s ago."""
+    tablets = TabletCluster()
+    dead = next(uuid for uuid in tablets.world.machines if uuid != tablets.leader("t.0"))
+    tablets.world.stop(tablets.machine(dead))
+    tablets.pass_time(5_000)
+    made = FakeCluster(tablets)
+
+    @contextlib.contextmanager
+    def opened(_given: object) -> Iterator[FakeCluster]:
+        yield made
+
+    monkeypatch.setattr(command, "open_cluster", opened)
+    return made
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(rk, ["tablet", *words], standalone_mode=False)
+
+
+def test_list_says_what_stands_against_each(cluster: FakeCluster) -> None:
+    """Health, leader, members and why, in text and as JSON."""
+    found = run("list")
+    assert found.exception is None
+    lines = found.output.splitlines()
+    assert lines[0].split() == ["tablet", "table", "keys", "health", "leader", "members", "why"]
+    assert len(lines) == 3
+    assert "UNDER_REPLICATED" in lines[1]
+    assert "2 of 3 voters are healthy" in lines[1]
+    assert "its server is not registered" in lines[1]
+    payload = json.loads(run("list", "--json").output)
+    assert payload["counts"] == {"UNDER_REPLICATED": 2}
+    assert [len(one["members"]) for one in payload["tablets"]] == [3, 3]
+
+
+def test_filters_reach_the_master(cluster: FakeCluster) -> None:
+    """A server by its name or the prefix of its uuid; one that is not running by its whole uuid."""
+    found = run("list", "--table", "orders", "--server", cluster.tablets.leader("t.0"), "--health", "healthy")
+    assert "no tablet fits" in found.output
+    [asked] = cluster.asked
+    assert asked == ms.ListTablets("orders", cluster.tablets.leader("t.0"), [ms.TabletHealth.HEALTHY])
+    assert run("list", "--server", "f" * 32).exception is None
+    assert cluster.asked[-1].server == "f" * 32
+    wrong = run("list", "--server", "server-9").exception
+    assert str(wrong) == "no live server 'server-9'"
+    assert "whole uuid" in wrong.hint
+
+
+def test_limit_and_pages(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is listed in pages; --limit says that there is more."""
+    monkeypatch.setattr(ms, "TABLETS_PAGE_MAX", 1)
+    assert len(json.loads(run("list", "--json").output)["tablets"]) == 2
+    assert [one.after for one in cluster.asked] == ["", "t.0"]
+    assert "only the first 1 are shown" in run("list", "--limit", "1").output
+
+
+def test_show_has_unknown_where_nobody_has_reported(cluster: FakeCluster) -> None:
+    """The dead member's role, term and applied entry are `?`, never 0; the leader is marked."""
+    found = run("show", "t.0")
+    assert found.exception is None
+    text = found.output
+    assert "UNDER_REPLICATED for " in text
+    dead = next(line for line in text.splitlines() if "(not registered)" in line)
+    assert dead.count("?") == 5
+    group = cluster.tablets.world.groups["t.0"]
+    assert any(line.strip().startswith(f"{group.leader}*") for line in text.splitlines())
+    status = json.loads(run("show", "t.0", "--json").output)
+    member = next(one for one in status["members"] if not one["is_registered"])
+    assert (member["state"], member["term"], member["applied_index"], member["health"]) == (None, None, None, "UNKNOWN")
+
+
+def test_mistakes_of_newcomers(cluster: FakeCluster) -> None:
+    """Unknown, ambiguous, and of a table with shared storage: one sentence and what to do."""
+    cases = [
+        ("x", 4, "no tablet 'x'", "`rk tablet list` shows the tablets."),
+        ("t", 1, "'t' begins the ids of 2 tablets: t.0, t.1", "Give more of the id."),
+        (
+            "u.0", 1, "u.0 is no tablet: the rows of table counters lie in the shared directory",
+            "`rk why u.0` shows where the region is.",
+        ),
+    ]  # fmt: skip
+    for name, code, text, hint in cases:
+        error = run("show", name).exception
+        assert (error.exit_code, error.message, error.hint) == (code, text, hint)
+    error = run("list", "--table", "counters").exception
+    assert error.hint == "`rk region list --table counters` shows its regions."
+
+
+def test_orphans_are_named(cluster: FakeCluster) -> None:
+    """A replica that no table knows."""
+    keeper = cluster.tablets.watch.keeper
+    leader = cluster.tablets.machine(cluster.tablets.leader("t.0"))
+    keeper.reported(leader.incarnation, [TabletReport("x.7", "x", 2, ReplicaState.RUNNING)], [], 1)
+    assert "has replica x.7-2 (RUNNING), which the store does not know" in run("list").output.replace("\n", " ")
+
+
+def test_the_matrix(cluster: FakeCluster) -> None:
+    """A row for the store and for each member; the leader is marked; what is unknown is `?`."""
+    view = cluster.tablets.view()
+    stream = io.StringIO()
+    names = Names(cluster.servers(), None)
+    show_tablets(tablets_found(check_all(view)[1]), names, Console(file=stream, width=200))
+    lines = stream.getvalue().splitlines()
+    assert lines[0].split() == ["table", "tablets", "UNDER_REPLICATED"]
+    assert lines[1].split() == ["orders", "2", "2"]
+    assert lines[2].startswith("orders t.0 ")
+    header = lines[3].split()
+    assert header[:2] == ["view", "of"]
+    store, *rows = lines[4:8]
+    group = cluster.tablets.world.groups["t.0"]
+    marks = ["V*" if number == group.leader else "V" for number in (1, 2, 3)]
+    assert store.split()[:6] == ["the", "store", *marks, "RUNNING"]
+    assert sum("no answer" in row for row in rows) == 1
+    silent = next(row for row in rows if "no answer" in row)
+    assert silent.split()[1:4] == ["?", "?", "?"]
+    assert all(row.split()[3:6] == marks for row in rows if "no answer" not in row)
+
+
+def test_servers_are_asked_in_pages_with_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None for a server that is late, that rejects the request or that has been restarted; others in whole."""
+    servers = [
+        ServerRecord(uuid, "h", port, 1, tablets=uuid != "shared")
+        for port, uuid in enumerate(("pages", "late", "old", "again", "shared"), 1)
+    ]
+    own = [OwnReplica(TabletReport(f"t.{at}", "t", 1, ReplicaState.RUNNING)) for at in range(2)]
+
+    def answer(server: ServerRecord, message: ms.ShowReplicas, _expect: type, timeout_s: float) -> ReplicaList:
+        assert 0 < timeout_s <= 5.0
+        assert server.uuid == message.recipient != "shared"
+        if server.uuid in ("late", "old"):
+            raise RpcError("timeout" if server.uuid == "late" else ms.BAD_REQUEST, "")
+        if server.uuid == "again":
+            return ReplicaList("again", 2, own)
+        return ReplicaList("pages", 1, own[1:] if message.after else own[:1], "" if message.after else "t.0")
+
+    monkeypatch.setattr(reading, "ask_server", answer)
+    assert reading.read_replicas(servers) == {"pages": own, "late": None, "old": None, "again": None}
+    assert reading.read_replicas(servers, timeout_s=0) == {"pages": None, "late": None, "old": None, "again": None}
