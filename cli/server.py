@@ -18,6 +18,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, daemon_options, global_options
 from cli.common.staleness import duration_ms
 from cli.diagnose import reach
+from cli.tablets.display import UNKNOWN
 from regions import messages
 from regions.cluster.effects import BAR_FOR_EVER
 from regions.records.kinds import KV
@@ -59,6 +60,8 @@ def list_(given: Globals) -> None:
             one.incoming,
             one.outgoing,
             output.size(one.bytes),
+            UNKNOWN if one.tablets is None else one.tablets,
+            UNKNOWN if one.leaders is None else one.leaders,
             reach.summary(heard, names.of_uuid(one.server.uuid)),
             one.server.uuid,
         )
@@ -75,6 +78,8 @@ def list_(given: Globals) -> None:
         "#incoming",
         "#closing",
         "#size",
+        "#tablets",
+        "#leads",
         "heartbeats to",
         "uuid",
     ]

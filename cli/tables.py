@@ -20,6 +20,8 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
 from cli.splits import read_keys, split_evenly
+from cli.tablets.display import tablets_table
+from cli.tablets.reading import all_tablets
 from regions import messages
 from regions.messages.staleness import Bound
 from regions.records.kinds import KV, check_kind, one_copy
@@ -412,11 +414,14 @@ def summary(found: messages.Tables) -> Group:
             one.rit,
             one.parked,
             one.table.kind or KV,
+            one.table.storage.value,
+            one.table.replication,
             one.table.table_id,
         )
         for one in found.tables
     ]
-    columns = ["table", "state", "intent", "#regions", "#running", "#open", "#in transition", "#parked", "kind", "id"]
+    counts = ["#regions", "#running", "#open", "#in transition", "#parked"]
+    columns = ["table", "state", "intent", *counts, "kind", "storage", "#replicas", "id"]
     return Group(output.table("", columns, rows))
 
 
@@ -437,13 +442,20 @@ def show(given: Globals, name: str, limit: int, start_key: str, bound: Bound) ->
         everywhere = cluster.ask_master(messages.ListTables(), messages.Tables).tables
         counts = [one for one in everywhere if one.table.table_id == found.table.table_id]
         names = Names(cluster.servers(), cluster.local)
+        has_tablets = found.table.is_tablet and bound.is_none
+        tablets = all_tablets(cluster, messages.ListTablets(found.table.table_id)).tablets if has_tablets else []
     if given.json:
-        report = {"table": found.table, "summary": counts[0] if counts else None, "regions": found.regions}
+        report: dict[str, object] = {
+            "table": found.table,
+            "summary": counts[0] if counts else None,
+            "regions": found.regions,
+        }
+        report |= {"tablets": tablets} if has_tablets else {}
         output.print_json(report if bound.is_none else {"as_of": cluster.as_of, **report})
         return
     for line in table_lines(found.table, counts[0] if counts else None):
         output.console().print(line, markup=False)
-    output.console().print(regions_table(found, names))
+    output.console().print(tablets_table(tablets, names) if has_tablets else regions_table(found, names))
     print_age(cluster.as_of, bound)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from cli.common import output
@@ -30,10 +31,12 @@ from cli.diagnose import reach
 from cli.diagnose.audit import read_alarms
 from cli.diagnose.reach import Reach
 from cli.tables import summary
+from cli.tablets.display import UNKNOWN, health_word
 from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
 from regions import messages
+from regions.messages import TabletHealth
 from regions.messages.staleness import AsOf, Bound
 from regions.records.kinds import KV
 from regions.records.model import ActiveRecord, MasterRecord
@@ -84,6 +87,9 @@ class ServerLine(msgspec.Struct):
     uuid: str = ""
     #: Kind of its opener.
     kind: str = ""
+    #: Tablets with a member on the server, and those that it leads; None: unknown.
+    tablets: int | None = None
+    leaders: int | None = None
 
 
 class Status(msgspec.Struct):
@@ -96,6 +102,8 @@ class Status(msgspec.Struct):
     in_transition: list[messages.TransitionStep] = []
     rit: int = 0
     problems: list[str] = []
+    #: Number of tablets by health; None: no active master has said.
+    tablets: dict[str, int] | None = None
     #: Which server reaches which master.
     heartbeats: list[Reach] = []
     note: str = ""
@@ -178,7 +186,7 @@ def _fill(found: Status, cluster: Cluster) -> Names:
         found.in_transition = cluster.ask_master(messages.ListRit(_RIT_SHOWN), messages.Transitions).transitions
         if cluster.bound.is_none:
             figures = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus)
-            found.rit, found.problems = figures.rit, figures.problems
+            found.rit, found.problems, found.tablets = figures.rit, figures.problems, figures.tablets
         else:
             found.rit = sum(one.rit for one in found.tables)
     except UnreachableError as error:
@@ -244,6 +252,8 @@ def _server_line(load: messages.ServerLoad, names: Names) -> ServerLine:
         load.outgoing,
         one.uuid,
         one.kind or KV,
+        load.tablets,
+        load.leaders,
     )
 
 
@@ -278,12 +288,7 @@ def show(found: Status, names: Names, console: Console) -> None:
         lines = [(m.name, m.address, _word(m.role), m.epoch or "", m.mirror) for m in found.masters]
         console.print(output.table("", ["master", "address", "role", "#epoch", "mirror"], lines))
     if found.servers:
-        servers = [
-            (s.name, s.address, _word(s.state), s.kind, s.rack, s.open, output.size(s.bytes), s.incoming, s.outgoing)
-            for s in found.servers
-        ]
-        columns = ["server", "address", "state", "kind", "rack", "#open", "#data", "#coming", "#going"]
-        console.print(output.table("", columns, servers))
+        console.print(_servers_table(found.servers))
     if found.tables:
         console.print(summary(messages.Tables(found.tables)))
     if found.rit:
@@ -293,11 +298,37 @@ def show(found: Status, names: Names, console: Console) -> None:
         )
     elif found.tables:
         console.print("[green]no region in transition[/green]")
+    if found.tablets:
+        console.print(_tablets_line(found.tablets))
     reach.show(found.heartbeats, console)
     for problem in found.problems:
         console.print(f"[red]{names.in_text(problem)}[/red]")
     if found.note:
         console.print(found.note, style="yellow")
+
+
+def _servers_table(servers: Sequence[ServerLine]) -> Table:
+    """Return the printed servers; with the columns of tablets if one has tablets."""
+    with_tablets = any(one.tablets for one in servers)
+    rows = [
+        (s.name, s.address, _word(s.state), s.kind, s.rack, s.open, output.size(s.bytes), s.incoming, s.outgoing)
+        + ((_known(s.tablets), _known(s.leaders)) if with_tablets else ())
+        for s in servers
+    ]
+    columns = ["server", "address", "state", "kind", "rack", "#open", "#data", "#coming", "#going"]
+    return output.table("", columns + (["#tablets", "#leads"] if with_tablets else []), rows)
+
+
+def _known(count: int | None) -> str:
+    return UNKNOWN if count is None else str(count)
+
+
+def _tablets_line(counts: dict[str, int]) -> Text:
+    """Return `tablets: 190 HEALTHY, 10 UNAVAILABLE`."""
+    parts = [
+        Text(f"{counts[one.value]} ").append_text(health_word(one)) for one in TabletHealth if counts.get(one.value)
+    ]
+    return Text("tablets: ").append_text(Text(", ").join(parts))
 
 
 def _rit(found: Status, names: Names) -> list[tuple[object, ...]]:
