@@ -7,23 +7,25 @@
 
 Calls block. Threads may share a client: each call in progress has its own connection.
 
+    client.py        the calls; the table's storage decides how each is made
+    shared.py        calls to the server that has a shared region open, and their retries
+    tablets/         calls to tablets: the leader is found and followed, and a write is carried out once
+    errors.py        errors of calls, and what codes say about a request
     locator.py       locations of regions, from the store, with a cache
     connections.py   requests to servers over pooled connections
-    client.py        the calls and their retries
+    store.py         reads from the store with deadlines
 
 A service with requests of its own uses `RegionClient.call` (docs/regionserver.md).
 """
 
-from regionserver.client.client import (
+from regionserver.client.client import Change, RegionClient, connect
+from regionserver.client.errors import (
     Attempt,
-    Change,
     DataError,
     NoSuchTable,
     OutcomeUnknown,
     Refused,
-    RegionClient,
     Unavailable,
-    connect,
 )
 from regionserver.client.locator import RegionLocator
 

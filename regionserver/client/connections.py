@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from typing import Final, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -89,49 +89,31 @@ class _Connection:
         self._socket.close()
 
 
-class Connections:
-    """Pooled connections by address, for any thread."""
+class Poolable(Protocol):
+    """A connection that can be kept between two requests."""
+
+    def is_quiet(self) -> bool:
+        """Return True if the connection looks alive."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+C = TypeVar("C", bound=Poolable)
+
+
+class Pool(Generic[C]):
+    """Idle connections by address, for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: defaultdict[Address, list[_Connection]] = defaultdict(list)
+        self._idle: defaultdict[Address, list[C]] = defaultdict(list)
         self._is_closed = False
 
-    def call(self, address: Address, message: msgspec.Struct, expect: type[T], timeout_s: float) -> T:
-        """Send one request to the server at `address`. Raise RpcError; UNREACHABLE means that nothing was sent."""
-        deadline_s = time.monotonic() + timeout_s
-        connection = self._kept(address) or _Connection(address, timeout_s)
-        where = f"{address[0]}:{address[1]}"
-        try:
-            reply = connection.call(message, expect, deadline_s)
-        except RpcError:
-            # The server rejected the request; the connection is still good.
-            self._keep(address, connection)
-            raise
-        except TimeoutError as error:
-            connection.close()
-            raise RpcError(Code.TIMEOUT, f"{where} did not reply within {timeout_s:.1f} s") from error
-        except StreamError as error:
-            connection.close()
-            raise RpcError(Code.PROTOCOL, f"{where}: {error}") from error
-        except OSError as error:
-            connection.close()
-            self._drop_idle(address)
-            raise RpcError(Code.CONNECTION_LOST, f"{where} closed the connection: {error.strerror or error}") from error
-        self._keep(address, connection)
-        return reply
-
-    def close(self) -> None:
-        """Close idle connections. Calls in progress close theirs when they end."""
-        with self._lock:
-            self._is_closed = True
-            left = [connection for kept in self._idle.values() for connection in kept]
-            self._idle.clear()
-        for connection in left:
-            connection.close()
-
-    def _kept(self, address: Address) -> _Connection | None:
-        """Return a pooled connection that is still good, or None.
+    def take(self, address: Address) -> C | None:
+        """Return an idle connection that is still good, or None.
 
         A connection that its server has closed long ago must not make the outcome of a call unknown.
         """
@@ -143,16 +125,61 @@ class Connections:
                 return connection
             connection.close()
 
-    def _keep(self, address: Address, connection: _Connection) -> None:
+    def keep(self, address: Address, connection: C) -> None:
+        """Keep a connection without a request for the next call."""
         with self._lock:
             if not self._is_closed and len(self._idle[address]) < IDLE_MAX:
                 self._idle[address].append(connection)
                 return
         connection.close()
 
-    def _drop_idle(self, address: Address) -> None:
+    def drop(self, address: Address) -> None:
         """Close the idle connections to a server that has just broken a connection: they are broken, too."""
         with self._lock:
             left = self._idle.pop(address, [])
         for connection in left:
             connection.close()
+
+    def close(self) -> None:
+        """Close idle connections. Calls in progress close theirs when they end."""
+        with self._lock:
+            self._is_closed = True
+            left = [connection for kept in self._idle.values() for connection in kept]
+            self._idle.clear()
+        for connection in left:
+            connection.close()
+
+
+class Connections:
+    """Pooled connections by address, for any thread."""
+
+    def __init__(self) -> None:
+        self._pool: Pool[_Connection] = Pool()
+
+    def call(self, address: Address, message: msgspec.Struct, expect: type[T], timeout_s: float) -> T:
+        """Send one request to the server at `address`. Raise RpcError; UNREACHABLE means that nothing was sent."""
+        deadline_s = time.monotonic() + timeout_s
+        connection = self._pool.take(address) or _Connection(address, timeout_s)
+        where = f"{address[0]}:{address[1]}"
+        try:
+            reply = connection.call(message, expect, deadline_s)
+        except RpcError:
+            # The server rejected the request; the connection is still good.
+            self._pool.keep(address, connection)
+            raise
+        except TimeoutError as error:
+            connection.close()
+            raise RpcError(Code.TIMEOUT, f"{where} did not reply within {timeout_s:.1f} s") from error
+        except StreamError as error:
+            connection.close()
+            raise RpcError(Code.PROTOCOL, f"{where}: {error}") from error
+        except OSError as error:
+            connection.close()
+            self._pool.drop(address)
+            raise RpcError(Code.CONNECTION_LOST, f"{where} closed the connection: {error.strerror or error}") from error
+        self._pool.keep(address, connection)
+        return reply
+
+    def close(self) -> None:
+        """Close idle connections. Calls in progress close theirs when they end."""
+        self._pool.close()

@@ -8,15 +8,25 @@ opening that a request names, so an outdated entry costs a round trip and nothin
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
 import time
+from collections.abc import Iterable
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from regions.records.model import RegionRecord, ServerRecord, TableRecord
 from regions.records.partitioning import place
-from regions.records.znodes import CorruptZnode, Layout, decode_name, decode_region, decode_server, decode_table
+from regions.records.znodes import (
+    CorruptZnode,
+    Layout,
+    decode_cluster,
+    decode_name,
+    decode_region,
+    decode_server,
+    decode_table,
+)
 from regionserver.client.store import READ_TIMEOUT_S, StoreReader
 
 
@@ -43,6 +53,23 @@ class RegionLocator:
         self._lock = threading.Lock()
         self._tables: dict[str, _Table] = {}
         self._servers: dict[str, ServerRecord] = {}
+        #: Id of the cluster; "" until `learn_cluster` has read it.
+        self.cluster_id = ""
+
+    def learn_cluster(self, *, until_s: float | None = None) -> None:
+        """Read the cluster's id, once. A cluster that has none yet is not checked."""
+        if not self.cluster_id:
+            with contextlib.suppress(NoNodeError):
+                path = self._layout.cluster
+                self.cluster_id = decode_cluster(self._store.get(path, _end(until_s)), path).cluster_id
+
+    def servers(self, uuids: Iterable[str], *, until_s: float | None = None) -> list[ServerRecord]:
+        """Read the registrations of servers; servers that are not registered are missing in the result."""
+        values = self._store.get_many([self._layout.server(uuid) for uuid in uuids], _end(until_s))
+        found = [decode_server(data, path) for path, data in values.items()]
+        with self._lock:
+            self._servers.update((one.uuid, one) for one in found)
+        return found
 
     def table(self, name: str, *, until_s: float | None = None) -> TableRecord | None:
         """Return the table with this name or id, or None."""

@@ -22,8 +22,8 @@ from regionserver.client import (
     RegionClient,
     RegionLocator,
     Unavailable,
+    shared,
 )
-from regionserver.client import client as client_module
 from regionserver.kv.messages import KEYS_MAX, KvRead, KvRow, KvRows, KvScan, KvValues, KvWrite, KvWritten
 
 PATHS = Layout("/rk")
@@ -93,8 +93,8 @@ class Cluster:
         self.answers: list[Any] = []
         self.now_s = 0.0
         monkeypatch.setattr(self.client._connections, "call", self._call)
-        monkeypatch.setattr(client_module.time, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(client_module.time, "sleep", self._sleep)
+        monkeypatch.setattr(shared.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(shared.time, "sleep", self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -191,7 +191,7 @@ def test_a_region_that_is_open_nowhere_is_waited_for(cluster: Cluster) -> None:
         cluster.client.put("rows", "n", b"1")
     assert cluster.asked == []
     assert not caught.value.may_have_been_done
-    assert 10 / client_module.PAUSE_MAX_S <= len(cluster.attempts) < 60
+    assert 10 / shared.PAUSE_MAX_S <= len(cluster.attempts) < 60
 
 
 def test_another_start_of_the_server_is_another_server(cluster: Cluster) -> None:
@@ -313,7 +313,7 @@ def test_a_known_place_is_used_while_the_store_is_silent(cluster: Cluster) -> No
     cluster.store.failures = [ConnectionLoss() for _ in range(10_000)]
     cluster.answers = [RpcError("unreachable", "refused"), KvValues([b"2"])]
     assert cluster.client.get("rows", "n") == b"2"
-    assert cluster.now_s < client_module.REFRESH_S + 1
+    assert cluster.now_s < shared.REFRESH_S + 1
 
 
 def test_another_kind_of_service_is_named_and_nothing_was_done(cluster: Cluster) -> None:

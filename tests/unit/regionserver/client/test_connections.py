@@ -99,7 +99,7 @@ def test_a_connection_that_its_server_closed_is_not_used(server: Server, connect
     """Else a call that may not be repeated would end in doubt for nothing."""
     ask(connections, server)
     server.close_all()
-    eventually(lambda: not connections._idle[server.address][0].is_quiet(), what="the end of the stream")
+    eventually(lambda: not connections._pool._idle[server.address][0].is_quiet(), what="the end of the stream")
     server.connections = [server.connections[0]]
     assert ask(connections, server) == "2"
 

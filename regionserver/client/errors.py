@@ -1,0 +1,89 @@
+"""Errors of the client of regions, and what the codes of replies say about a request.
+
+nothing was done   find the region's current location and retry, for every call
+outcome unknown    retry if the request is idempotent, else raise OutcomeUnknown
+permanent          every other code (a key that is too long, a full region): raise Refused at once
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kazoo.exceptions import KazooException
+
+from coord.rpc.wire import Code
+from regions.messages import NO_LEASE, WRONG_SERVER
+from regions.records.model import RegionRecord, TableRecord
+from regionserver.client.store import StoreSilentError
+from regionserver.kv.messages import SUPERSEDED, WRONG_REGION
+from regionserver.request_gate import FENCED, NOT_SERVING
+
+NOTHING_DONE: Final = frozenset({NOT_SERVING, WRONG_SERVER, NO_LEASE, WRONG_REGION, Code.UNREACHABLE, Code.BUSY})
+#: Rejections of the request itself, before any of it is executed.
+NEVER_BEGUN: Final = frozenset({Code.BAD_REQUEST, Code.UNSUPPORTED})
+UNKNOWN: Final = frozenset({Code.TIMEOUT, Code.CONNECTION_LOST, FENCED, SUPERSEDED})
+
+
+class DataError(Exception):
+    """A call did not succeed; the message is one line for the user.
+
+    `may_have_been_done` is True if the change may take effect all the same, now or until the server's lease ends.
+    """
+
+    def __init__(self, message: str, *, may_have_been_done: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_been_done = may_have_been_done
+
+
+class NoSuchTable(DataError):  # noqa: N818 - named after what it reports
+    """Raised if no table has this name."""
+
+
+class Unavailable(DataError):  # noqa: N818
+    """Raised if no server answered for the region in time."""
+
+
+class OutcomeUnknown(DataError):  # noqa: N818
+    """Raised if the reply to a request that must not be repeated was lost: the server may have executed the request."""
+
+
+class Refused(DataError):  # noqa: N818
+    """Raised if the server rejects the request; `code` is the rejection's code."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message, may_have_been_done=code not in (*NOTHING_DONE, *NEVER_BEGUN))
+        self.code = code
+
+
+class Attempt(NamedTuple):
+    """One attempt of a call, for observers. `code` is "" after success."""
+
+    region_id: str
+    code: str
+
+
+def require(table: str, region: RegionRecord | None) -> RegionRecord:
+    """Return the region. Raise NoSuchTable for None."""
+    if region is None:
+        raise NoSuchTable(f"table {table!r} does not exist")
+    return region
+
+
+def require_table(name: str, table: TableRecord | None) -> TableRecord:
+    """Return the table. Raise NoSuchTable for None."""
+    if table is None:
+        raise NoSuchTable(f"table {name!r} does not exist")
+    return table
+
+
+@contextlib.contextmanager
+def store_errors(table: str, key: str) -> Iterator[None]:
+    """Turn errors of the store into Unavailable."""
+    try:
+        yield
+    except StoreSilentError as error:
+        raise Unavailable(f"{table}: {key!r}: {error}") from error
+    except KazooException as error:
+        raise Unavailable(f"{table}: {key!r}: the store does not answer ({type(error).__name__})") from error

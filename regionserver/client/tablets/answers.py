@@ -1,0 +1,69 @@
+"""What each answer to a request means: whether the request may have been carried out, and what the call does next.
+
+Codes that are not in the table are rejections of the request itself: the call ends with them.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+from coord.rpc.wire import Code
+from regions.messages.codes import NO_LEASE, TOO_STALE, WRONG_CLUSTER, WRONG_SERVER
+from regionserver.tablets.messages import NO_REPLICA, OUTCOME_UNKNOWN, REPLICA_FAILED, WRONG_REGION
+
+#: Code of the reply LeaderElsewhere, in the table below and for observers.
+NOT_LEADER: Final = "not_leader"
+#: No address of the member's server is known; nothing was sent.
+NO_ADDRESS: Final = "no_address"
+
+
+class Step(enum.Enum):
+    """What a call does after an answer."""
+
+    FOLLOW = enum.auto()  #: ask the leader that the answer names, else the members who leads
+    PAUSE = enum.auto()  #: ask the same server again after a pause
+    SEARCH = enum.auto()  #: ask the members who leads; this server is asked again later
+    LOCATE = enum.auto()  #: look for the key's region anew
+    END = enum.auto()  #: the call ends with this error
+
+
+class Meaning(NamedTuple):
+    """What an answer means. `is_unknown`: the request may have been carried out, or may still be."""
+
+    is_unknown: bool
+    step: Step
+
+
+MEANINGS: Final[dict[str, Meaning]] = {
+    NOT_LEADER: Meaning(False, Step.FOLLOW),
+    Code.BUSY: Meaning(False, Step.PAUSE),
+    OUTCOME_UNKNOWN: Meaning(True, Step.SEARCH),
+    REPLICA_FAILED: Meaning(True, Step.SEARCH),
+    NO_REPLICA: Meaning(False, Step.SEARCH),
+    TOO_STALE: Meaning(False, Step.SEARCH),
+    NO_ADDRESS: Meaning(False, Step.SEARCH),
+    Code.UNREACHABLE: Meaning(False, Step.SEARCH),
+    Code.CONNECTION_LOST: Meaning(True, Step.SEARCH),
+    Code.TIMEOUT: Meaning(True, Step.SEARCH),
+    # The server stops, or lost its registration, or its address is another server's by now.
+    Code.CLOSED: Meaning(True, Step.SEARCH),
+    NO_LEASE: Meaning(False, Step.SEARCH),
+    WRONG_SERVER: Meaning(False, Step.SEARCH),
+    WRONG_CLUSTER: Meaning(False, Step.SEARCH),
+    Code.UNSUPPORTED: Meaning(False, Step.SEARCH),
+    Code.PROTOCOL: Meaning(True, Step.SEARCH),
+    # A fault of one server; the same write may be sent to another one.
+    Code.INTERNAL: Meaning(True, Step.SEARCH),
+    Code.BAD_REPLY: Meaning(True, Step.SEARCH),
+    WRONG_REGION: Meaning(False, Step.LOCATE),
+    Code.BAD_REQUEST: Meaning(False, Step.END),
+    Code.TOO_LARGE: Meaning(False, Step.END),
+}
+#: Any other code: the server may have done something before it failed.
+UNLISTED: Final = Meaning(True, Step.END)
+
+
+def meaning_of(code: str) -> Meaning:
+    """Return what an answer with this code means."""
+    return MEANINGS.get(code, UNLISTED)

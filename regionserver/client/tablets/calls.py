@@ -1,0 +1,139 @@
+"""Reads, scans and writes of tablets: finds the region of a key, and calls its tablet.
+
+A region's record and its servers' addresses are read from the store when the region is first used. After that a call
+needs neither store nor masters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Final
+
+from kazoo.exceptions import KazooException
+
+from regions.records.model import RegionRecord, TabletState
+from regionserver.client.errors import Attempt, Refused, Unavailable, require, store_errors
+from regionserver.client.locator import RegionLocator
+from regionserver.client.store import StoreSilentError
+from regionserver.client.tablets.context import TabletContext
+from regionserver.client.tablets.numbers import WriteName
+from regionserver.client.tablets.region_call import CallPurpose, R, RegionCall, RelocateError
+from regionserver.kv.messages import REGION_FULL
+from regionserver.tablets.commands import TABLET_FULL, Operation, WriteOutcome
+from regionserver.tablets.messages import (
+    TabletPage,
+    TabletRead,
+    TabletScan,
+    TabletValues,
+    TabletWrite,
+    TabletWritten,
+)
+
+#: Pause before the record of a region that cannot be called is read again, doubling up to the second value.
+PAUSE_FIRST_S: Final = 0.02
+PAUSE_MAX_S: Final = 0.2
+#: Time limit for reading the address of a server that is new to the client, if it knows another member's.
+ADDRESS_S: Final = 0.2
+
+
+class TabletCalls:
+    """Calls to tablets, for any thread. Methods raise DataError; keys of requests are placed keys."""
+
+    def __init__(self, locator: RegionLocator, on_attempt: Callable[[Attempt], object]) -> None:
+        self._locator = locator
+        self._context = TabletContext(locator, on_attempt)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._context.pool.close()
+
+    def values(self, table: str, placed: list[str], wait_s: float) -> list[bytes | None]:
+        """Return the values of keys of one region, or of the first of them that fill a page."""
+
+        def ask(tablet: str, _name: WriteName | None) -> TabletRead:
+            return TabletRead(tablet, placed)
+
+        return self._call(table, placed[0], ask, TabletValues, wait_s)[0].values
+
+    def page(self, table: str, at: str, end: str, rows_max: int, wait_s: float) -> tuple[TabletPage, str]:
+        """Return one page of the region that holds `at`, and the start key of the next region ("" after the last)."""
+
+        def ask(tablet: str, _name: WriteName | None) -> TabletScan:
+            return TabletScan(tablet, at, end, rows_max)
+
+        found, region = self._call(table, at, ask, TabletPage, wait_s)
+        return found, region.end_key
+
+    def write(self, table: str, operations: list[Operation], wait_s: float) -> WriteOutcome:
+        """Carry out operations on one region, in one step and once; return the outcome."""
+
+        def ask(tablet: str, name: WriteName | None) -> TabletWrite:
+            assert name is not None, "a write without a name"
+            return TabletWrite(tablet, name.writer, name.number, name.done_below, name.began_ms, operations)
+
+        key = operations[0].key
+        outcome = self._call(table, key, ask, TabletWritten, wait_s)[0].outcome
+        if outcome.code == TABLET_FULL:
+            raise Refused(
+                REGION_FULL, f"{table}: {key!r}: the tablet has reached its largest size; nothing was written"
+            )
+        return outcome
+
+    # --- inside ---
+
+    def _call(
+        self,
+        table: str,
+        placed: str,
+        ask: Callable[[str, WriteName | None], TabletRead | TabletScan | TabletWrite],
+        expect: type[R],
+        wait_s: float,
+    ) -> tuple[R, RegionRecord]:
+        """Return the reply of the tablet that holds the placed key, and the tablet's record."""
+        purpose = CallPurpose(table, placed, ask, expect, wait_s, time.monotonic() + wait_s)
+        while True:
+            region = self._region(purpose)
+            try:
+                return RegionCall(self._context, region, purpose).run(), region
+            except RelocateError:
+                self._locator.forget(table)
+                self._pause(purpose, PAUSE_FIRST_S, f"region {region.region_id} does not hold the key")
+
+    def _region(self, purpose: CallPurpose[R]) -> RegionRecord:
+        """Return the region of the key, once it can be called."""
+        table, until_s = purpose.table, purpose.deadline_s
+        pause_s = PAUSE_FIRST_S
+        while True:
+            with store_errors(table, purpose.key):
+                region = require(table, self._locator.region_at(table, purpose.key, until_s=until_s))
+                if region.is_tablet and region.state is TabletState.RUNNING:
+                    self._find_servers(region, until_s)
+                    return region
+                # A tablet that is still being created may yet be replaced by another one.
+                self._locator.refresh(table, region.region_id, until_s=until_s)
+            self._pause(purpose, pause_s, f"region {region.region_id} is {region.state.value}")
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def _pause(self, purpose: CallPurpose[R], pause_s: float, problem: str) -> None:
+        """Wait. Raise Unavailable at the deadline."""
+        left_s = purpose.deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise Unavailable(f"{purpose.table}: {purpose.key!r}: no answer within {purpose.wait_s:g} s; {problem}")
+        time.sleep(min(pause_s, left_s))
+
+    def _find_servers(self, region: RegionRecord, until_s: float) -> None:
+        """Read from the store what a first call needs: the cluster's id, and the addresses of the members.
+
+        Raise StoreSilentError, KazooException if no member's address is known.
+        """
+        hints = self._context.hints
+        members = [one.uuid for one in region.members]
+        unknown = [server for server in members if hints.address(server) is None]
+        if len(unknown) == len(members):
+            self._locator.learn_cluster(until_s=until_s)
+            self._context.read_addresses(unknown, until_s)
+        elif unknown and hints.is_first_use(region.region_id):
+            with contextlib.suppress(StoreSilentError, KazooException):
+                self._context.read_addresses(unknown, min(until_s, time.monotonic() + ADDRESS_S))

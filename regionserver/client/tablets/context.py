@@ -1,0 +1,95 @@
+"""What all calls of a client to tablets share: connections, hints, and readings of doubtful records.
+
+A call must not wait for the store, which may be away. So a thread of its own reads a doubtful record, one thread for
+each region, while the calls to the region go on with what they know.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kazoo.exceptions import KazooException
+
+from regions.records.model import RegionRecord
+from regions.records.znodes import CorruptZnode
+from regionserver.client.connections import Pool
+from regionserver.client.errors import Attempt
+from regionserver.client.locator import RegionLocator
+from regionserver.client.store import StoreSilentError
+from regionserver.client.tablets.exchange import Exchange, Line
+from regionserver.client.tablets.hints import TabletHints
+from regionserver.client.tablets.numbers import writer_names
+
+#: Time limit for reading a doubtful record.
+READING_S: Final = 5.0
+
+
+class RecordReading:
+    """One reading of a region's record and of its servers' addresses."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.has_failed = False
+        #: The record; None if the region is gone. Valid after the reading has succeeded.
+        self.record: RegionRecord | None = None
+
+
+class TabletContext:
+    """Connections, hints and readings, for any thread."""
+
+    def __init__(
+        self,
+        locator: RegionLocator,
+        on_attempt: Callable[[Attempt], object],
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.locator = locator
+        self.on_attempt = on_attempt
+        self.clock = clock
+        self.chance = chance
+        self.pool: Pool[Line] = Pool()
+        self.hints = TabletHints(writer_names(uuid.uuid4().hex))
+        self._lock = threading.Lock()
+        self._readings: dict[str, RecordReading] = {}
+
+    def exchange(self) -> Exchange:
+        """Return the messages of a new call."""
+        return Exchange(self.pool, self.locator.cluster_id)
+
+    def read_addresses(self, servers: Iterable[str], until_s: float) -> None:
+        """Read the addresses of servers from the store. Raise StoreSilentError, KazooException."""
+        for record in self.locator.servers(servers, until_s=until_s):
+            self.hints.set_address(record.uuid, (record.host, record.port))
+
+    def reading(self, table: str, region_id: str) -> RecordReading:
+        """Return the reading of the region's record that is under way, or begin one."""
+        with self._lock:
+            found = self._readings.get(region_id)
+            if found is not None and not found.is_done:
+                return found
+            begun = self._readings[region_id] = RecordReading()
+        threading.Thread(
+            target=self._read, args=(begun, table, region_id), name=f"record of {region_id}", daemon=True
+        ).start()
+        return begun
+
+    def _read(self, reading: RecordReading, table: str, region_id: str) -> None:
+        until_s = time.monotonic() + READING_S
+        try:
+            record = self.locator.refresh(table, region_id, until_s=until_s)
+            if record is not None:
+                self.read_addresses([one.uuid for one in record.members], until_s)
+            reading.record = record
+        except (StoreSilentError, KazooException, CorruptZnode):
+            reading.has_failed = True
+        except BaseException:
+            reading.has_failed = True
+            raise
+        finally:
+            reading.is_done = True

@@ -1,0 +1,196 @@
+"""Requests to several servers at once over pooled connections, for one call and its thread.
+
+Nothing here waits but `wait`: connections are made and frames are sent without blocking, so a server that is frozen or
+cut off costs a call only the time that the call gives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import select
+import socket
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from coord.rpc.wire import (
+    PREAMBLE,
+    Code,
+    Payload,
+    Request,
+    RpcError,
+    RpcFrameReader,
+    StreamError,
+    decode_reply,
+    encode_body,
+    encode_frame,
+)
+from regionserver.client.connections import Address, Pool
+
+_READ_BYTES: Final = 256 * 1024
+_CONNECTING: Final = (0, errno.EINPROGRESS)
+
+
+class Arrival(NamedTuple):
+    """The outcome of one message: a reply, or the error in its place."""
+
+    key: Any
+    reply: Any
+    error: RpcError | None
+
+
+class Line:
+    """One connection that carries one request after the other, without blocking."""
+
+    def __init__(self, address: Address) -> None:
+        """Begin to connect. Raise OSError."""
+        family, kind, protocol, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        self._socket = socket.socket(family, kind, protocol)
+        try:
+            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            code = self._socket.connect_ex(target)
+            if code not in _CONNECTING:
+                raise OSError(code, os.strerror(code))
+        except BaseException:
+            self._socket.close()
+            raise
+        self._reader = RpcFrameReader()
+        self._ids = itertools.count(1)
+        self._unsent: bytes | memoryview = PREAMBLE
+        self._waits_for = 0
+        self.is_connected = code == 0
+
+    def begin(self, message: msgspec.Struct, cluster: str) -> None:
+        """Send a request, or as much of the request as the socket takes. Raise OSError, RpcError."""
+        self._waits_for = next(self._ids)
+        self._unsent = bytes(self._unsent) + encode_frame(Request(self._waits_for, encode_body(message), cluster))
+        if self.is_connected:
+            self._send()
+
+    def events(self) -> int:
+        """Return the events that this connection waits for."""
+        return select.POLLIN | select.POLLOUT if self._unsent else select.POLLIN
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def advance(self) -> Payload | None:
+        """Send and receive what is possible now; return the reply once it is complete. Raise OSError, StreamError."""
+        if not self.is_connected:
+            code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            self.is_connected = True
+        self._send()
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "end of stream before the reply")
+        for payload in self._reader.feed(data):
+            if payload.id == self._waits_for:
+                self._waits_for = 0
+                return payload
+        return None
+
+    def _send(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                count = self._socket.send(self._unsent)
+                self._unsent = memoryview(self._unsent)[count:]
+        if not self._unsent:
+            self._unsent = b""
+
+    def is_quiet(self) -> bool:
+        """Return True if the idle connection looks alive: neither closed nor with unexpected bytes."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+class Exchange:
+    """The messages of one call. `close` ends what has no reply yet."""
+
+    def __init__(self, pool: Pool[Line], cluster: str) -> None:
+        self._pool = pool
+        self._cluster = cluster
+        self._lines: dict[int, tuple[Any, Address, Line, Any]] = {}
+        self._failed: list[Arrival] = []
+
+    def start(self, key: Any, address: Address, message: msgspec.Struct, replies: Any) -> None:
+        """Send `message`; `wait` returns what becomes of it under `key`. `replies`: type or union of the replies."""
+        line = None
+        try:
+            line = self._pool.take(address) or Line(address)
+            line.begin(message, self._cluster)
+        except (OSError, RpcError) as error:
+            if line is not None:
+                line.close()
+            self._failed.append(Arrival(key, None, _as_rpc_error(error, address, line)))
+            return
+        self._lines[line.fileno()] = (key, address, line, replies)
+
+    def wait(self, timeout_s: float) -> list[Arrival]:
+        """Return what has arrived; wait for it up to `timeout_s`."""
+        arrived, self._failed = self._failed, []
+        poll = select.poll()
+        for descriptor, (_, _, line, _) in self._lines.items():
+            poll.register(descriptor, line.events())
+        # Poll rounds down to milliseconds; a wait that is too short would make the caller spin.
+        wait_ms = 0 if arrived else max(0, int(timeout_s * 1000) + 1)
+        for descriptor, _ in poll.poll(wait_ms):
+            arrival = self._advance(descriptor)
+            if arrival is not None:
+                arrived.append(arrival)
+        return arrived
+
+    def close(self) -> None:
+        """Close the connections whose requests have no reply."""
+        for _, _, line, _ in self._lines.values():
+            line.close()
+        self._lines.clear()
+
+    def _advance(self, descriptor: int) -> Arrival | None:
+        key, address, line, replies = self._lines[descriptor]
+        try:
+            payload = line.advance()
+        except (OSError, StreamError) as error:
+            del self._lines[descriptor]
+            line.close()
+            self._pool.drop(address)
+            return Arrival(key, None, _as_rpc_error(error, address, line))
+        if payload is None:
+            return None
+        del self._lines[descriptor]
+        self._pool.keep(address, line)
+        try:
+            return Arrival(key, decode_reply(payload, replies), None)
+        except RpcError as error:
+            return Arrival(key, None, error)
+
+
+def _as_rpc_error(error: Exception, address: Address, line: Line | None) -> RpcError:
+    """Return the error of a message; UNREACHABLE means that no byte of the request was sent."""
+    where = f"{address[0]}:{address[1]}"
+    if isinstance(error, RpcError):
+        return error
+    if isinstance(error, StreamError):
+        return RpcError(Code.PROTOCOL, f"{where}: {error}")
+    reason = getattr(error, "strerror", None) or error
+    if line is None or not line.is_connected:
+        return RpcError(Code.UNREACHABLE, f"{where} does not answer: {reason}")
+    return RpcError(Code.CONNECTION_LOST, f"{where} closed the connection: {reason}")
