@@ -71,13 +71,18 @@ class Dispatch:
 class _Member:
     """What the call knows of one server."""
 
-    #: When the latest request and question without an answer were sent, and the request's number.
+    #: Since when a request has no answer, when it was sent last, and the latest one's number.
     request_s: float | None = None
+    sent_s: float = 0.0
+    #: When the latest question without an answer was sent.
     question_s: float | None = None
     request: int = 0
     resend_s: float = RESEND_FIRST_S
-    #: No request before this time, and the next pause.
+    #: No request before this time, and the next pause; the server leads and is busy, as far as the call knows.
     rest_until_s: float = 0.0
+    is_busy: bool = False
+    #: A request has failed, and nothing was answered since.
+    has_failed: bool = False
     rest_s: float = RETRY_FIRST_S
     #: Its latest failure, for the error message.
     problem: str = ""
@@ -137,9 +142,11 @@ class Pursuit:
         target = self._target(now_s)
         if target is not None:
             member = self._members[target]
-            if member.request_s is not None:
+            if member.request_s is None:
+                member.request_s = now_s
+            else:
                 member.resend_s *= 2
-            member.request_s = now_s
+            member.sent_s = now_s
             found.append(self._dispatch(Kind.REQUEST, target))
             member.request = self._count
             self._out.add(self._count)
@@ -166,7 +173,7 @@ class Pursuit:
             if leader.request_s is None:
                 times.append(leader.rest_until_s)
             else:
-                times += [leader.request_s + SILENT_S, leader.request_s + leader.resend_s]
+                times += [leader.request_s + SILENT_S, leader.sent_s + leader.resend_s]
         later = [one for one in times if one > now_s]
         return min(later, default=now_s + LAST_PAUSE_S)
 
@@ -175,9 +182,12 @@ class Pursuit:
     def informed(self, sent: Dispatch, view: KnownLeader, now_s: float) -> None:
         """Take what a server knows: the answer to a question, or the reply to a request that it does not lead."""
         member = self._member(sent.server)
+        member.has_failed = False
         if sent.kind is Kind.REQUEST:
             self._refused(sent, NOT_LEADER, "does not lead", now_s)
             self._disown(sent.server)
+            if view.leader is not None and view.leader.server == sent.server:
+                view = KnownLeader(view.tablet)  # it has lost its leadership and does not know yet to whom
         else:
             self._is_ready = True
             member.question_s = None
@@ -195,6 +205,7 @@ class Pursuit:
         is_latest = self._member(sent.server).request == sent.number
         step = self._refused(sent, code, message, now_s)
         if step is Step.SEARCH and is_latest:
+            self._member(sent.server).has_failed = True
             if code == NO_REPLICA:
                 self._disown(sent.server)
             self._is_suspect = True
@@ -262,16 +273,18 @@ class Pursuit:
             is_doubted = self._is_suspect and hint.confirmed_s < self._began_s and len(self._members) > 1
             waited = now_s >= self._began_s + SILENT_S
             return hint.server if now_s >= leader.rest_until_s and (waited or not is_doubted) else None
-        is_lost = now_s >= leader.request_s + leader.resend_s
-        return hint.server if is_lost and hint.confirmed_s > leader.request_s else None
+        is_lost = now_s >= leader.sent_s + leader.resend_s
+        return hint.server if is_lost and hint.confirmed_s > leader.sent_s else None
 
     def _asks(self, now_s: float) -> bool:
         """Return True if the call looks for the leader."""
         hint = self._hint
         if hint is None or not self._is_ready or self._is_suspect:
             return True
-        since_s = self._members[hint.server].request_s if hint.server in self._members else None
-        return since_s is not None and now_s >= since_s + SILENT_S
+        leader = self._member(hint.server)
+        if leader.request_s is None:
+            return now_s < leader.rest_until_s and not leader.is_busy
+        return now_s >= leader.request_s + SILENT_S
 
     def _next_to_ask(self, now_s: float) -> str | None:
         """Return the next member that has no message out."""
@@ -304,6 +317,7 @@ class Pursuit:
         if member.request == sent.number:
             member.request_s = None
             member.problem = message
+            member.is_busy = meaning.step is Step.PAUSE
             member.rest_until_s = now_s + member.rest_s * (0.5 + 0.5 * self._chance())
             member.rest_s = min(2 * member.rest_s, RETRY_LAST_S)
         return meaning.step
@@ -326,7 +340,7 @@ class Pursuit:
             if server != leader.server or self._member(server).request_s is None:
                 hint.confirmed_s = now_s
             return
-        if hint is not None and view.term <= hint.term and not self._is_failed(hint.server, now_s):
+        if hint is not None and view.term <= hint.term and not self._member(hint.server).has_failed:
             return
         if hint is not None and view.term < hint.term and server != leader.server:
             return
@@ -339,9 +353,6 @@ class Pursuit:
         """Drop a leader of an earlier term that says that it follows nobody now."""
         if self._hint is not None and self._hint.server == server and self._hint.term <= term:
             self._hint = None
-
-    def _is_failed(self, server: str, now_s: float) -> bool:
-        return now_s < self._member(server).rest_until_s
 
 
 __all__ = ["SILENT_S", "Dispatch", "Kind", "Pursuit"]
