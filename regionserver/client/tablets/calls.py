@@ -111,17 +111,18 @@ class TabletCalls:
                 if region.is_tablet and region.state is TabletState.RUNNING:
                     self._find_servers(region, until_s)
                     return region
-                # A tablet that is still being created may yet be replaced by another one.
-                self._locator.refresh(table, region.region_id, until_s=until_s)
+            # A tablet that is still being created may yet be replaced by another one.
             self._pause(purpose, pause_s, f"region {region.region_id} is {region.state.value}")
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            with store_errors(table, purpose.key):
+                self._locator.refresh(table, region.region_id, until_s=until_s)
 
     def _pause(self, purpose: CallPurpose[R], pause_s: float, problem: str) -> None:
         """Wait. Raise Unavailable at the deadline."""
         left_s = purpose.deadline_s - time.monotonic()
-        if left_s <= 0:
+        time.sleep(max(0.0, min(pause_s, left_s)))
+        if left_s <= pause_s:
             raise Unavailable(f"{purpose.table}: {purpose.key!r}: no answer within {purpose.wait_s:g} s; {problem}")
-        time.sleep(min(pause_s, left_s))
 
     def _find_servers(self, region: RegionRecord, until_s: float) -> None:
         """Read from the store what a first call needs: the cluster's id, and the addresses of the members.
