@@ -18,7 +18,7 @@ NOT_LEADER: Final = "not_leader"
 NO_ADDRESS: Final = "no_address"
 
 
-class Step(enum.Enum):
+class CallStep(enum.Enum):
     """What a call does after an answer."""
 
     FOLLOW = enum.auto()  #: ask the leader that the answer names, else the members who leads
@@ -32,36 +32,36 @@ class Meaning(NamedTuple):
     """What an answer means. `is_unknown`: the request may have been carried out, or may still be."""
 
     is_unknown: bool
-    step: Step
+    step: CallStep
 
 
 MEANINGS: Final[dict[str, Meaning]] = {
-    NOT_LEADER: Meaning(False, Step.FOLLOW),
-    Code.BUSY: Meaning(False, Step.PAUSE),
-    OUTCOME_UNKNOWN: Meaning(True, Step.SEARCH),
-    REPLICA_FAILED: Meaning(True, Step.SEARCH),
-    NO_REPLICA: Meaning(False, Step.SEARCH),
-    TOO_STALE: Meaning(False, Step.SEARCH),
-    NO_ADDRESS: Meaning(False, Step.SEARCH),
-    Code.UNREACHABLE: Meaning(False, Step.SEARCH),
-    Code.CONNECTION_LOST: Meaning(True, Step.SEARCH),
-    Code.TIMEOUT: Meaning(True, Step.SEARCH),
+    NOT_LEADER: Meaning(False, CallStep.FOLLOW),
+    Code.BUSY: Meaning(False, CallStep.PAUSE),
+    OUTCOME_UNKNOWN: Meaning(True, CallStep.SEARCH),
+    REPLICA_FAILED: Meaning(True, CallStep.SEARCH),
+    NO_REPLICA: Meaning(False, CallStep.SEARCH),
+    TOO_STALE: Meaning(False, CallStep.SEARCH),
+    NO_ADDRESS: Meaning(False, CallStep.SEARCH),
+    Code.UNREACHABLE: Meaning(False, CallStep.SEARCH),
+    Code.CONNECTION_LOST: Meaning(True, CallStep.SEARCH),
+    Code.TIMEOUT: Meaning(True, CallStep.SEARCH),
     # The server stops, or lost its registration, or its address is another server's by now.
-    Code.CLOSED: Meaning(True, Step.SEARCH),
-    NO_LEASE: Meaning(False, Step.SEARCH),
-    WRONG_SERVER: Meaning(False, Step.SEARCH),
-    WRONG_CLUSTER: Meaning(False, Step.SEARCH),
-    Code.UNSUPPORTED: Meaning(False, Step.SEARCH),
-    Code.PROTOCOL: Meaning(True, Step.SEARCH),
+    Code.CLOSED: Meaning(True, CallStep.SEARCH),
+    NO_LEASE: Meaning(False, CallStep.SEARCH),
+    WRONG_SERVER: Meaning(False, CallStep.SEARCH),
+    WRONG_CLUSTER: Meaning(False, CallStep.SEARCH),
+    Code.UNSUPPORTED: Meaning(False, CallStep.SEARCH),
+    Code.PROTOCOL: Meaning(True, CallStep.SEARCH),
     # A fault of one server; the same write may be sent to another one.
-    Code.INTERNAL: Meaning(True, Step.SEARCH),
-    Code.BAD_REPLY: Meaning(True, Step.SEARCH),
-    WRONG_REGION: Meaning(False, Step.LOCATE),
-    Code.BAD_REQUEST: Meaning(False, Step.END),
-    Code.TOO_LARGE: Meaning(False, Step.END),
+    Code.INTERNAL: Meaning(True, CallStep.SEARCH),
+    Code.BAD_REPLY: Meaning(True, CallStep.SEARCH),
+    WRONG_REGION: Meaning(False, CallStep.LOCATE),
+    Code.BAD_REQUEST: Meaning(False, CallStep.END),
+    Code.TOO_LARGE: Meaning(False, CallStep.END),
 }
 #: Any other code: the server may have done something before it failed.
-UNLISTED: Final = Meaning(True, Step.END)
+UNLISTED: Final = Meaning(True, CallStep.END)
 
 
 def meaning_of(code: str) -> Meaning:

@@ -21,7 +21,7 @@ from regionserver.client.connections import Pool
 from regionserver.client.errors import Attempt
 from regionserver.client.locator import RegionLocator
 from regionserver.client.store import StoreSilentError
-from regionserver.client.tablets.exchange import Exchange, Line
+from regionserver.client.tablets.exchange import Exchange, NonblockingConnection
 from regionserver.client.tablets.hints import TabletHints
 from regionserver.client.tablets.numbers import writer_names
 
@@ -53,7 +53,7 @@ class TabletContext:
         self.on_attempt = on_attempt
         self.clock = clock
         self.chance = chance
-        self.pool: Pool[Line] = Pool()
+        self.pool: Pool[NonblockingConnection] = Pool()
         self.hints = TabletHints(writer_names(uuid.uuid4().hex))
         self._lock = threading.Lock()
         self._readings: dict[str, RecordReading] = {}

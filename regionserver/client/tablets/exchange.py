@@ -34,7 +34,7 @@ _READ_BYTES: Final = 256 * 1024
 _CONNECTING: Final = (0, errno.EINPROGRESS)
 
 
-class Arrival(NamedTuple):
+class Received(NamedTuple):
     """The outcome of one message: a reply, or the error in its place."""
 
     key: Any
@@ -42,7 +42,7 @@ class Arrival(NamedTuple):
     error: RpcError | None
 
 
-class Line:
+class NonblockingConnection:
     """One connection that carries one request after the other, without blocking."""
 
     def __init__(self, address: Address) -> None:
@@ -125,26 +125,26 @@ class Line:
 class Exchange:
     """The messages of one call. `close` ends what has no reply yet."""
 
-    def __init__(self, pool: Pool[Line], cluster: str) -> None:
+    def __init__(self, pool: Pool[NonblockingConnection], cluster: str) -> None:
         self._pool = pool
         self._cluster = cluster
-        self._lines: dict[int, tuple[Any, Address, Line, Any]] = {}
-        self._failed: list[Arrival] = []
+        self._lines: dict[int, tuple[Any, Address, NonblockingConnection, Any]] = {}
+        self._failed: list[Received] = []
 
     def start(self, key: Any, address: Address, message: msgspec.Struct, replies: Any) -> None:
         """Send `message`; `wait` returns what becomes of it under `key`. `replies`: type or union of the replies."""
         line = None
         try:
-            line = self._pool.take(address) or Line(address)
+            line = self._pool.take(address) or NonblockingConnection(address)
             line.begin(message, self._cluster)
         except (OSError, RpcError) as error:
             if line is not None:
                 line.close()
-            self._failed.append(Arrival(key, None, _as_rpc_error(error, address, line)))
+            self._failed.append(Received(key, None, _as_rpc_error(error, address, line)))
             return
         self._lines[line.fileno()] = (key, address, line, replies)
 
-    def wait(self, timeout_s: float) -> list[Arrival]:
+    def wait(self, timeout_s: float) -> list[Received]:
         """Return what has arrived; wait for it up to `timeout_s`."""
         arrived, self._failed = self._failed, []
         poll = select.poll()
@@ -164,7 +164,7 @@ class Exchange:
             line.close()
         self._lines.clear()
 
-    def _advance(self, descriptor: int) -> Arrival | None:
+    def _advance(self, descriptor: int) -> Received | None:
         key, address, line, replies = self._lines[descriptor]
         try:
             payload = line.advance()
@@ -172,18 +172,18 @@ class Exchange:
             del self._lines[descriptor]
             line.close()
             self._pool.drop(address)
-            return Arrival(key, None, _as_rpc_error(error, address, line))
+            return Received(key, None, _as_rpc_error(error, address, line))
         if payload is None:
             return None
         del self._lines[descriptor]
         self._pool.keep(address, line)
         try:
-            return Arrival(key, decode_reply(payload, replies), None)
+            return Received(key, decode_reply(payload, replies), None)
         except RpcError as error:
-            return Arrival(key, None, error)
+            return Received(key, None, error)
 
 
-def _as_rpc_error(error: Exception, address: Address, line: Line | None) -> RpcError:
+def _as_rpc_error(error: Exception, address: Address, line: NonblockingConnection | None) -> RpcError:
     """Return the error of a message; UNREACHABLE means that no byte of the request was sent."""
     where = f"{address[0]}:{address[1]}"
     if isinstance(error, RpcError):

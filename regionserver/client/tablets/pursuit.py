@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from regionserver.client.tablets.answers import NO_ADDRESS, NOT_LEADER, Step, meaning_of
+from regionserver.client.tablets.answers import NO_ADDRESS, NOT_LEADER, CallStep, meaning_of
 from regionserver.tablets.messages import NO_REPLICA, KnownLeader
 
 #: Pause between two questions.
@@ -90,7 +90,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Hint:
-    """The leader that the call believes in, its term, and when another member last named it."""
+    """The leader that the call knows, its term, and when another member last named it."""
 
     term: int
     server: str
@@ -194,17 +194,17 @@ class Pursuit:
             member.problem = "" if view.term or view.leader else "has no replica that runs"
         self._learn(sent.server, view, now_s)
 
-    def failed(self, sent: Dispatch, code: str, message: str, now_s: float) -> Step:
+    def failed(self, sent: Dispatch, code: str, message: str, now_s: float) -> CallStep:
         """Take the failure of a message; return what the call does."""
         if code in (NO_ADDRESS, NO_REPLICA):
             self.doubt = f"{sent.server}: {code}"
         if sent.kind is Kind.QUESTION:
             self._member(sent.server).question_s = None
             self._member(sent.server).problem = message
-            return Step.SEARCH
+            return CallStep.SEARCH
         is_latest = self._member(sent.server).request == sent.number
         step = self._refused(sent, code, message, now_s)
-        if step is Step.SEARCH and is_latest:
+        if step is CallStep.SEARCH and is_latest:
             self._member(sent.server).has_failed = True
             if code == NO_REPLICA:
                 self._disown(sent.server)
@@ -308,7 +308,7 @@ class Pursuit:
             self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)
         self._question_at_s = now_s + pause_s
 
-    def _refused(self, sent: Dispatch, code: str, message: str, now_s: float) -> Step:
+    def _refused(self, sent: Dispatch, code: str, message: str, now_s: float) -> CallStep:
         """Note the outcome of a request; let the server rest."""
         self._out.discard(sent.number)
         meaning = meaning_of(code)
@@ -317,7 +317,7 @@ class Pursuit:
         if member.request == sent.number:
             member.request_s = None
             member.problem = message
-            member.is_busy = meaning.step is Step.PAUSE
+            member.is_busy = meaning.step is CallStep.PAUSE
             member.rest_until_s = now_s + member.rest_s * (0.5 + 0.5 * self._chance())
             member.rest_s = min(2 * member.rest_s, RETRY_LAST_S)
         return meaning.step

@@ -9,9 +9,9 @@ from typing import Any, Final, Generic, TypeVar
 from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
 from regionserver.client.errors import Attempt, OutcomeUnknown, Refused, Unavailable
-from regionserver.client.tablets.answers import NO_ADDRESS, NOT_LEADER, Step
+from regionserver.client.tablets.answers import NO_ADDRESS, NOT_LEADER, CallStep
 from regionserver.client.tablets.context import RecordReading, TabletContext
-from regionserver.client.tablets.exchange import Arrival
+from regionserver.client.tablets.exchange import Received
 from regionserver.client.tablets.numbers import WriteName
 from regionserver.client.tablets.pursuit import Dispatch, Kind, Pursuit
 from regionserver.tablets.commands import OUTCOME_NAMES, SUPERSEDED, TOO_OLD
@@ -121,7 +121,7 @@ class RegionCall(Generic[R]):
 
     # --- what arrives ---
 
-    def _arrived(self, arrival: Arrival) -> R | None:
+    def _arrived(self, arrival: Received) -> R | None:
         """Take an answer; return the reply if the call is over."""
         sent, reply = arrival.key, arrival.reply
         if arrival.error is not None:
@@ -165,9 +165,9 @@ class RegionCall(Generic[R]):
         if sent.kind is Kind.REQUEST:
             self._observe(error.code)
         step = self._pursuit.failed(sent, error.code, error.message, self._context.clock())
-        if step is Step.END:
+        if step is CallStep.END:
             raise Refused(error.code, error.message)
-        if step is Step.LOCATE:
+        if step is CallStep.LOCATE:
             self._check_known(f"is not in tablet {self._tablet} any more")
             raise RelocateError
 

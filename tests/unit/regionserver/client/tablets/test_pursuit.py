@@ -6,7 +6,7 @@ import pytest
 
 from coord.rpc.wire import Code
 from regionserver.client.tablets import pursuit as pursuit_module
-from regionserver.client.tablets.answers import MEANINGS, NO_ADDRESS, UNLISTED, Step, meaning_of
+from regionserver.client.tablets.answers import MEANINGS, NO_ADDRESS, UNLISTED, CallStep, meaning_of
 from regionserver.client.tablets.pursuit import (
     FIRST_PAUSE_S,
     LAST_PAUSE_S,
@@ -59,7 +59,7 @@ class Call:
     def inform(self, server: str, what: KnownLeader, kind: Kind = Kind.QUESTION) -> None:
         self.pursuit.informed(self.latest(kind, server), what, self.now_s)
 
-    def fail(self, server: str, code: str, kind: Kind = Kind.REQUEST) -> Step:
+    def fail(self, server: str, code: str, kind: Kind = Kind.REQUEST) -> CallStep:
         return self.pursuit.failed(self.latest(kind, server), code, f"failed: {code}", self.now_s)
 
 
@@ -140,7 +140,7 @@ def test_a_leader_that_says_it_lost_its_leadership_is_not_believed_to_lead() -> 
 def test_a_broken_leader_has_the_members_asked_at_once(code: str) -> None:
     call = Call((5, "s1"))
     call.take()
-    assert call.fail("s1", code) is Step.SEARCH
+    assert call.fail("s1", code) is CallStep.SEARCH
     assert call.pursuit.is_unknown is (code == Code.CONNECTION_LOST)
     assert [one.split()[0] for one in call.take()] == ["QUESTION"]
     assert call.until("QUESTION s2", 0.05) <= 2 * LAST_PAUSE_S
@@ -214,7 +214,7 @@ def test_a_busy_leader_is_asked_again_after_a_pause_and_nobody_else() -> None:
     call.take()
     pauses = []
     for _ in range(8):
-        assert call.fail("s1", Code.BUSY) is Step.PAUSE
+        assert call.fail("s1", Code.BUSY) is CallStep.PAUSE
         before_s = call.now_s
         assert call.step() == ["REQUEST s1"]
         pauses.append(call.now_s - before_s)
@@ -280,7 +280,7 @@ def test_the_error_names_every_member() -> None:
 def test_every_code_has_a_meaning_and_no_rejection_is_taken_for_done() -> None:
     assert meaning_of("damaged") == UNLISTED
     assert UNLISTED.is_unknown
-    ends = {code for code, meaning in MEANINGS.items() if meaning.step is Step.END}
+    ends = {code for code, meaning in MEANINGS.items() if meaning.step is CallStep.END}
     assert ends == {Code.BAD_REQUEST, Code.TOO_LARGE}
 
 

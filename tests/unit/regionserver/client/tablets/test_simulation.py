@@ -9,7 +9,7 @@ import pytest
 from coord.rpc.wire import Code
 from regionserver.client import DataError, OutcomeUnknown, Unavailable
 from regionserver.client.tablets import answers
-from regionserver.client.tablets.answers import Meaning, Step
+from regionserver.client.tablets.answers import CallStep, Meaning
 from regionserver.client.tablets.numbers import WriteName
 from regionserver.client.tablets.region_call import CallPurpose, RegionCall
 from regionserver.tablets.commands import CONDITION_FAILED, DONE, KEPT_MS, CompareAndSet, PutRow
@@ -110,7 +110,7 @@ def test_no_write_is_done_twice_and_none_is_lost_that_was_reported() -> None:
 
 @pytest.mark.parametrize("code", [Code.CONNECTION_LOST, OUTCOME_UNKNOWN])
 def test_a_failure_that_is_taken_for_nothing_done_is_found(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(answers.MEANINGS, code, Meaning(False, Step.SEARCH))
+    monkeypatch.setitem(answers.MEANINGS, code, Meaning(False, CallStep.SEARCH))
     assert any(History(seed).run().wrong for seed in range(SEEDS))
 
 

@@ -17,7 +17,7 @@ from coord.rpc.wire import Code, RpcError
 from regions.records.members import Member
 from regions.records.model import RegionRecord
 from regionserver.client.tablets.context import TabletContext
-from regionserver.client.tablets.exchange import Arrival
+from regionserver.client.tablets.exchange import Received
 from regionserver.tablets.commands import CONDITION_FAILED, DONE, CompareAndSet, KvCommand, WriteOutcome
 from regionserver.tablets.messages import (
     NO_REPLICA,
@@ -229,7 +229,7 @@ class SimulatedExchange:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.arrived: list[Arrival] = []
+        self.arrived: list[Received] = []
         self.out: set[Any] = set()
 
     def start(self, key: Any, address: tuple[str, int], message: Any, replies: Any) -> None:
@@ -243,7 +243,7 @@ class SimulatedExchange:
             if key in self.out:
                 self.out.discard(key)
                 is_error = isinstance(result, RpcError)
-                self.arrived.append(Arrival(key, None if is_error else result, result if is_error else None))
+                self.arrived.append(Received(key, None if is_error else result, result if is_error else None))
 
         def answer(result: Any) -> None:
             world.at(world.rng.uniform(0.0001, 0.002), lambda: arrive(result))
@@ -270,7 +270,7 @@ class SimulatedExchange:
 
         self.world.at(0.005, look)
 
-    def wait(self, timeout_s: float) -> list[Arrival]:
+    def wait(self, timeout_s: float) -> list[Received]:
         self.world.run_until(self.world.now_s + max(timeout_s, 0.0001), lambda: bool(self.arrived))
         found, self.arrived = self.arrived, []
         return found
