@@ -26,8 +26,18 @@ from cli.common import output
 from cli.common.connect import open_cluster
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
+from coord.rpc.wire import Code
 from regions.records.partitioning import place
-from regionserver.client import Change, DataError, NoSuchTable, RegionClient, RegionLocator, Unavailable
+from regionserver.client import (
+    Change,
+    DataError,
+    NoSuchTable,
+    OutcomeUnknown,
+    Refused,
+    RegionClient,
+    RegionLocator,
+    Unavailable,
+)
 from regionserver.kv.messages import KEYS_MAX, WRITE_BYTES_MAX
 
 #: Concurrent requests of `rk load`.
@@ -36,6 +46,11 @@ _SCAN_DEFAULT: Final = 100
 
 _timeout = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0.001), default=10.0, show_default=True, help="Seconds to wait."
+)
+
+
+_if_value = click.option(
+    "--if-value", metavar="TEXT", help="Only if the row has this value; else status 1. For tables with replicas."
 )
 
 
@@ -51,6 +66,8 @@ def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
         except Unavailable as error:
             maybe = " The change may have been made." if error.may_have_been_done else ""
             raise UnreachableError(str(error), f"`rk why TABLE:KEY` shows the reason.{maybe}") from error
+        except OutcomeUnknown as error:
+            raise UnreachableError(str(error), "The change may have been made: read the row.") from error
         except DataError as error:
             raise CliError(str(error)) from error
         except KazooException as error:
@@ -99,28 +116,67 @@ def _print_value(value: bytes) -> None:
 @click.argument("table")
 @click.argument("key")
 @click.argument("value")
+@_if_value
+@click.option("--if-absent", is_flag=True, help="Put only if there is no row; else status 1. For tables with replicas.")
 @_timeout
 @global_options
 @click.pass_obj
-def put(given: Globals, table: str, key: str, value: str, timeout_s: float) -> None:
+def put(
+    given: Globals, table: str, key: str, value: str, if_value: str | None, if_absent: bool, timeout_s: float
+) -> int:
     """Put VALUE at KEY of TABLE ("-": read the value from standard input); durable on return."""
+    if if_absent and if_value is not None:
+        raise UsageFaultError("--if-value and --if-absent exclude each other")
     data = sys.stdin.buffer.read() if value == "-" else value.encode()
+    done = f"put {len(data)} bytes at {key}"
+    if if_absent or if_value is not None:
+        return _compare_and_set(given, table, key, if_value, data, done, timeout_s)
     with open_regions(given, timeout_s) as client:
         client.put(table, key, data)
-    _done(given, table, key, f"put {len(data)} bytes at {key}")
+    _done(given, table, key, done)
+    return 0
 
 
 @click.command()
 @click.argument("table")
 @click.argument("key")
+@_if_value
 @_timeout
 @global_options
 @click.pass_obj
-def delete(given: Globals, table: str, key: str, timeout_s: float) -> None:
+def delete(given: Globals, table: str, key: str, if_value: str | None, timeout_s: float) -> int:
     """Delete KEY of TABLE, which need not exist."""
+    if if_value is not None:
+        return _compare_and_set(given, table, key, if_value, None, f"deleted {key}", timeout_s)
     with open_regions(given, timeout_s) as client:
         client.delete(table, key)
     _done(given, table, key, f"deleted {key}")
+    return 0
+
+
+def _compare_and_set(
+    given: Globals, table: str, key: str, expected: str | None, value: bytes | None, done: str, timeout_s: float
+) -> int:
+    """Change a row if its value is `expected` (None: if there is no row); return the exit status."""
+    with open_regions(given, timeout_s) as client:
+        try:
+            is_done = client.compare_and_set(table, key, None if expected is None else expected.encode(), value)
+        except Refused as error:
+            if error.code != Code.UNSUPPORTED:
+                raise
+            raise UsageFaultError(
+                f"{table} has shared storage, which cannot compare and set",
+                "Make the table with `rk table create --replicas 3`.",
+            ) from error
+    if is_done:
+        _done(given, table, key, done)
+        return 0
+    what = "there is a row" if expected is None else f"its value is not {expected!r}"
+    if given.json:
+        output.print_json({"table": table, "key": key, "done": "", "condition": what})
+    else:
+        click.echo(f"not done: {key}: {what}", err=True)
+    return CliError.exit_code
 
 
 def _done(given: Globals, table: str, key: str, text: str) -> None:

@@ -1,6 +1,7 @@
 """Tablets: regions whose replicas lie on the servers' own disks, each tablet one Raft group (docs/tablets.md).
 
 disk/    what lies on one server's disk: layout, superblock, consensus metadata, start-up table, deletion step by step
+messages.py     requests of clients, their replies and limits
 commands.py, writers.py    a log entry's payload, and what makes a write happen once
 rows/    rows of one tablet: an LMDB file behind the log, set back to a steady point after a power cut
 host/    all groups of one server: a turn at a time, events in, effects out
