@@ -121,6 +121,12 @@ class RegionLocator:
             self.forget(table)
         return record
 
+    def region_count(self, table: str) -> int:
+        """Return the number of regions of a table that was read before; 0 for another table."""
+        with self._lock:
+            found = self._tables.get(table)
+        return 0 if found is None else len(found.names)
+
     def forget(self, table: str) -> None:
         """Drop a table from the cache."""
         with self._lock:

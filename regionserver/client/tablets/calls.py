@@ -93,6 +93,7 @@ class TabletCalls:
     ) -> tuple[R, RegionRecord]:
         """Return the reply of the tablet that holds the placed key, and the tablet's record."""
         purpose = CallPurpose(table, placed, ask, expect, wait_s, time.monotonic() + wait_s)
+        self._context.used(table)
         while True:
             region = self._region(purpose)
             try:

@@ -6,6 +6,7 @@ each region, while the calls to the region go on with what they know.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -27,6 +28,12 @@ from regionserver.client.tablets.numbers import writer_names
 
 #: Time limit for reading a doubtful record.
 READING_S: Final = 5.0
+#: A client that calls a table for so long has all its records read, so that it needs the store no more.
+FOREKNOWLEDGE_AFTER_S: Final = 1.0
+#: Tables with more regions are read as they are used: a record costs the store and this process 0.1 ms.
+FOREKNOWN_REGIONS_MAX: Final = 3000
+#: Time limit for reading all records.
+FOREKNOWLEDGE_S: Final = 30.0
 
 
 class RecordReading:
@@ -57,6 +64,28 @@ class TabletContext:
         self.hints = TabletHints(writer_names(uuid.uuid4().hex))
         self._lock = threading.Lock()
         self._readings: dict[str, RecordReading] = {}
+        #: By table: time of the first call; None once all records are being read.
+        self._first_s: dict[str, float | None] = {}
+
+    def used(self, table: str) -> None:
+        """Record a call to the table. Begin to read the table's records if the client goes on using the table."""
+        now_s = self.clock()
+        with self._lock:
+            first_s = self._first_s.setdefault(table, now_s)
+            if first_s is None or now_s < first_s + FOREKNOWLEDGE_AFTER_S:
+                return
+            self._first_s[table] = None
+        if self.locator.region_count(table) <= FOREKNOWN_REGIONS_MAX:
+            threading.Thread(
+                target=self._read_all, args=(table,), name=f"records of table {table}", daemon=True
+            ).start()
+
+    def _read_all(self, table: str) -> None:
+        until_s = time.monotonic() + FOREKNOWLEDGE_S
+        # Without the store the records are read as they are used, when the store is back.
+        with contextlib.suppress(StoreSilentError, KazooException, CorruptZnode):
+            records = self.locator.regions(table, until_s=until_s) or []
+            self.read_addresses({one.uuid for record in records for one in record.members}, until_s)
 
     def exchange(self) -> Exchange:
         """Return the messages of a new call."""

@@ -28,6 +28,7 @@ from regionserver.client import (
     RegionLocator,
     Unavailable,
 )
+from regionserver.client.tablets import context
 from regionserver.kv.messages import KEYS_MAX
 from regionserver.tablets.commands import KEPT_MS, SUPERSEDED, TABLET_FULL, TOO_OLD, WriteOutcome
 from regionserver.tablets.messages import (
@@ -446,6 +447,24 @@ def test_threads_share_a_client_and_count_exactly(bench: Bench) -> None:
     is_over.set()
     disturbing.join()
     assert bench.client.get("rows", "n") == b"120"
+
+
+def test_a_table_in_use_is_known_as_a_whole(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "FOREKNOWLEDGE_AFTER_S", 0.0)
+    bench.client.put("rows", "a", b"1")
+    bench.client.put("rows", "a", b"1")
+    locator = bench.client.locator
+    eventually(lambda: len(locator._tables["rows"].regions) == 2, what="the records of the table")
+    bench.lose_store()
+    bench.client.put("rows", "z", b"1")
+
+
+def test_a_large_table_is_read_as_it_is_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "FOREKNOWLEDGE_AFTER_S", 0.0)
+    monkeypatch.setattr(context, "FOREKNOWN_REGIONS_MAX", 1)
+    monkeypatch.setattr(context.TabletContext, "_read_all", lambda *_: pytest.fail("read"))
+    bench.client.put("rows", "a", b"1")
+    bench.client.put("rows", "a", b"1")
 
 
 def test_connections_are_used_again_and_closed_at_the_end(bench: Bench) -> None:
