@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from coord.rpc.wire import Code
 from regions.messages.codes import NO_LEASE, TOO_STALE, WRONG_CLUSTER, WRONG_SERVER
+from regionserver.kv.messages import DAMAGED, STORAGE
 from regionserver.tablets.messages import NO_REPLICA, OUTCOME_UNKNOWN, REPLICA_FAILED, WRONG_REGION
 
 #: Code of the reply LeaderElsewhere, in the table below and for observers.
@@ -53,6 +54,9 @@ MEANINGS: Final[dict[str, Meaning]] = {
     WRONG_CLUSTER: Meaning(False, CallStep.SEARCH),
     Code.UNSUPPORTED: Meaning(False, CallStep.SEARCH),
     Code.PROTOCOL: Meaning(True, CallStep.SEARCH),
+    # The replica's rows are damaged: another member will lead.
+    DAMAGED: Meaning(True, CallStep.SEARCH),
+    STORAGE: Meaning(True, CallStep.SEARCH),
     # A fault of one server; the same write may be sent to another one.
     Code.INTERNAL: Meaning(True, CallStep.SEARCH),
     Code.BAD_REPLY: Meaning(True, CallStep.SEARCH),

@@ -29,7 +29,7 @@ from regionserver.client import (
     Unavailable,
 )
 from regionserver.client.tablets import context
-from regionserver.kv.messages import KEYS_MAX
+from regionserver.kv.messages import DAMAGED, KEYS_MAX
 from regionserver.tablets.commands import KEPT_MS, SUPERSEDED, TABLET_FULL, TOO_OLD, WriteOutcome
 from regionserver.tablets.messages import (
     NO_REPLICA,
@@ -301,7 +301,7 @@ def test_stale_hints_of_all_servers_end_when_one_leads(bench: Bench) -> None:
     assert len(bench.attempts) < 200, "the servers kept the call busy"
 
 
-@pytest.mark.parametrize("code", [Code.BUSY, OUTCOME_UNKNOWN, REPLICA_FAILED, NO_REPLICA, Code.INTERNAL])
+@pytest.mark.parametrize("code", [Code.BUSY, OUTCOME_UNKNOWN, REPLICA_FAILED, NO_REPLICA, DAMAGED, Code.INTERNAL])
 def test_passing_errors_are_waited_out(bench: Bench, code: str) -> None:
     left = [code] * 3
 
