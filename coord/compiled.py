@@ -26,7 +26,7 @@ _LIBRARY: Final = "store__mypyc"
 _STAMP: Final = "compiled.stamp"
 
 _MODULES: Final = {
-    "peers": "framing stream",
+    "peers": "accepting dialing framing stream",
     "raft": "bounds core follower leadership log membership messages output progress quorum reads",
     "server": "node node_settings submission",
     "server/clients": "connection handshake listener pipeline proposals syncs table",

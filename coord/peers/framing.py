@@ -24,6 +24,8 @@ if IS_COMPILED:
 
 #: Longest frame accepted before the hello, which limits the memory that an unidentified connection uses.
 HELLO_BYTES_MAX: Final = 512
+#: A connection whose hello is not accepted within this time is closed.
+HELLO_TIMEOUT_S: Final = 3.0
 
 HELLO: Final = 1
 #: Sent instead of a hello, with the reason as UTF-8.

@@ -46,6 +46,34 @@ class LosingLinks(Protocol):
         ...
 
 
+class Partition:
+    """The cut of a process from its peers."""
+
+    def __init__(self, reactor: Any, links: LosingLinks) -> None:
+        self._reactor = reactor
+        self._links = links
+        self._timer: Any = None
+
+    def cut(self, *, is_incoming: bool, is_outgoing: bool) -> None:
+        """Drop all frames in these directions until `heal` is called."""
+        self.end()
+        self._links.lose(is_incoming=is_incoming, is_outgoing=is_outgoing)
+        self._timer = self._reactor.callLater(GIVE_UP_MS / 1000, self._links.break_all, "no acknowledgement")
+
+    def heal(self) -> None:
+        """End the cut. Close all connections, because they have lost frames; links dial again."""
+        self.end()
+        if self._links.is_cut:
+            log.warn("the cut of this node from its peers has ended; its links dial again")
+            self._links.lose(is_incoming=False, is_outgoing=False)
+            self._links.break_all("healed")
+
+    def end(self) -> None:
+        """Cancel the timer of a cut."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+
 class PartitionEndpoint:
     """The endpoint of POST /cut and /heal. One per process."""
 
@@ -53,9 +81,9 @@ class PartitionEndpoint:
         """`token` is the bearer token of a request; never empty."""
         assert token
         self._reactor = reactor
-        self._links = links
+        self._partition = Partition(reactor, links)
         self._token = token
-        self._timers: list[Any] = []
+        self._end: Any = None
 
     def answer_cut(self, request: Any) -> None:
         """Handle POST /cut (`coord.http`)."""
@@ -83,31 +111,23 @@ class PartitionEndpoint:
     def cut(self, direction: str, seconds: float) -> None:
         """Drop all frames in `direction` until `heal` is called, for `seconds` at most."""
         assert direction in DIRECTIONS
-        self._drop_timers()
+        self._drop_timer()
         log.warn(
             "a drill cuts this node off from its peers for {seconds:g} s: direction {direction}",
             seconds=seconds,
             direction=direction,
         )
-        self._links.lose(is_incoming=direction in ("both", "in"), is_outgoing=direction in ("both", "out"))
-        self._timers = [
-            self._reactor.callLater(GIVE_UP_MS / 1000, self._links.break_all, "no acknowledgement"),
-            self._reactor.callLater(seconds, self.heal),
-        ]
+        self._partition.cut(is_incoming=direction in ("both", "in"), is_outgoing=direction in ("both", "out"))
+        self._end = self._reactor.callLater(seconds, self.heal)
 
     def heal(self) -> None:
-        """End the cut. Close all connections, because they have lost frames; links dial again."""
-        self._drop_timers()
-        if self._links.is_cut:
-            log.warn("the cut of this node from its peers has ended; its links dial again")
-            self._links.lose(is_incoming=False, is_outgoing=False)
-            self._links.break_all("healed")
+        """End the cut."""
+        self._drop_timer()
+        self._partition.heal()
 
-    def _drop_timers(self) -> None:
-        for timer in self._timers:
-            if timer.active():
-                timer.cancel()
-        self._timers = []
+    def _drop_timer(self) -> None:
+        if self._end is not None and self._end.active():
+            self._end.cancel()
 
     def _is_allowed(self, request: Any) -> bool:
         given = request.getHeader(b"authorization") or b""

@@ -15,11 +15,13 @@ client's read and the commit of a write arrive in one turn, the read sees the wr
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import Any, Final
 
 from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.main import installReactor
 from twisted.logger import Logger
 
 log = Logger()
@@ -30,6 +32,18 @@ WRITABLE: Final = EPOLLOUT
 EVENTS_MAX: Final = 1024
 
 Watcher = Callable[[int], None]
+
+
+def install() -> TurnReactor:
+    """Install a turn reactor as this process's reactor and return it. Call this before Twisted imports another one.
+
+    Its timers follow the monotonic clock; those of Twisted follow the wall clock by default. Ticks, elections and
+    sessions must continue when the wall clock is set back.
+    """
+    reactor = TurnReactor()
+    reactor.seconds = time.monotonic
+    installReactor(reactor)  # type: ignore[no-untyped-call]
+    return reactor
 
 
 class TurnReactor(EPollReactor):

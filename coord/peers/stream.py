@@ -6,6 +6,8 @@ import contextlib
 import socket
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from coord.peers.reactor import READABLE, WRITABLE, TurnReactor
 from coord.tls.context import Engine, TlsError
 
@@ -17,6 +19,7 @@ GIVE_UP_MS: Final = 5000
 Address = tuple[str, int]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Stream:
     """A connected socket. Subclasses implement `received` and `lost`.
 

@@ -9,12 +9,10 @@ import resource
 import socket
 import ssl
 import sys
-import time
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
-from twisted.internet.main import installReactor
 from twisted.logger import Logger, globalLogBeginner
 
 from coord.compiled import form
@@ -23,7 +21,7 @@ from coord.env import Disk, read_file, replace_file
 from coord.env_os import FolderLock, OsClock, OsDisk, OsEntropy, OsRng, return_memory, share_processors
 from coord.errors import ConfigError, CoordError, ForeignDirectory, StorageError
 from coord.peers.guard import PeerGuard
-from coord.peers.reactor import TurnReactor
+from coord.peers.reactor import TurnReactor, install
 from coord.peers.stream import listening_socket
 from coord.raft.core import RaftConfig
 from coord.raft.membership import Configuration, decode_configuration
@@ -71,10 +69,7 @@ def run(settings: StoreSettings) -> int:
         sys.stderr.write("rk coord: cannot run under python -O: assert statements check invariants\n")
         return EXIT_CONFIG
     _raise_descriptor_limit()
-    reactor = TurnReactor()
-    # Twisted's timers use the wall clock by default; ticks and elections must continue when it is set back.
-    reactor.seconds = time.monotonic
-    installReactor(reactor)  # type: ignore[no-untyped-call]
+    reactor = install()
     globalLogBeginner.beginLoggingTo([StderrLog()], redirectStandardIO=False, discardBuffer=True)
     for warning in settings.warnings:
         log.warn("{warning}", warning=warning)

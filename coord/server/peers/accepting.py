@@ -17,17 +17,15 @@ from twisted.logger import Logger
 
 from coord.errors import RemoteProtocolError
 from coord.peers import framing
-from coord.peers.guard import Handshake
-from coord.peers.stream import GIVE_UP_MS, Address, Stream, tune
+from coord.peers.accepting import AcceptedPeer, PeerListener
+from coord.peers.stream import Address
 from coord.server.peers import codec
 from coord.server.peers.hello_frames import Hello, decode_hello, encode_hello, encode_removed, is_who
-from coord.server.peers.link_context import HELLO_TIMEOUT_S, LinkContext
+from coord.server.peers.link_context import LinkContext
 from coord.tls.context import Engine
 
 log = Logger(__name__)
 
-#: Limit of accepted connections without an accepted hello; further ones are closed at once.
-UNIDENTIFIED_MAX: Final = 64
 #: Limit of links to nodes outside of this node's configuration. In practice a store gains fewer nodes than this while
 #: one of its nodes is down.
 PROVISIONAL_MAX: Final = 8
@@ -51,70 +49,33 @@ class LinkTable(Protocol):
         ...
 
 
-class AcceptedStream(Stream):
+class AcceptedStream(AcceptedPeer):
     """A connection to this node's peer port."""
 
     def __init__(self, acceptor: Acceptor, sock: socket.socket) -> None:
         context = acceptor.context
-        super().__init__(context.reactor, sock)
+        super().__init__(acceptor.listener, sock, context.guard, codec.FRAME_BYTES_MAX)
         self._acceptor = acceptor
         self._context = context
-        self._frames = framing.PeerFrames()
         #: The node at the other end, 0 while the connection is unidentified.
         self.peer = 0
         self.incarnation = 0
         self.supported = 0
-        self.tls = context.guard.engine(is_server=True) if context.guard is not None else None
-        self._handshake = context.guard.handshake() if context.guard is not None else None
 
-    def received(self, data: bytes) -> None:
-        try:
-            frames = self._frames.feed(data)
-            while frames and self._handshake is not None and not self._handshake.is_done:
-                kind, block, at, end = frames[0]
-                self._check_proof(self._handshake, kind, block[at:end])
-                frames = self._frames.feed(b"") if not self.is_closed else []
-            if self.peer == 0 and frames:
-                kind, block, at, end = frames[0]
-                self._first_frame(kind, block[at:end])
-                if self.peer == 0:
-                    return
-                self._frames.limit = codec.FRAME_BYTES_MAX
-                frames = self._frames.feed(b"")
-            node = self._context.node
-            if self._context.loses_incoming:
-                return
-            for kind, block, at, end in frames:
-                node.peer_frame(self.peer, self.incarnation, kind, block, at, end)
-        except RemoteProtocolError as error:
-            log.warn("closing the connection from {who}: {error}", who=self._who(), error=str(error))
-            self.fail(str(error))
-        except Exception as error:
-            if self.peer:
-                raise
-            # Bytes before the hello have not changed this node, so the exception may be contained here.
-            log.failure("exception while reading a connection to the peer port, before its hello")
-            self.fail(f"malformed: {error!r}")
+    def take(self, frames: list[tuple[int, bytes, int, int]]) -> None:
+        node = self._context.node
+        if self._context.loses_incoming:
+            return
+        for kind, block, at, end in frames:
+            node.peer_frame(self.peer, self.incarnation, kind, block, at, end)
 
-    def _check_proof(self, handshake: Handshake, kind: int, body: bytes) -> None:
-        """Perform a step of the authentication by the shared secret. Raise RemoteProtocolError."""
-        try:
-            answer = handshake.counter(kind, body)
-        except RemoteProtocolError as error:
-            self.output.append(framing.frame(framing.REFUSED, str(error).encode()))
-            self.flush()
-            raise
-        if answer:
-            self.output.append(answer)
-            self.flush()
+    def complain(self, reason: str) -> None:
+        log.warn("closing the connection from {who}: {error}", who=self._who(), error=reason)
 
-    def _first_frame(self, kind: int, body: bytes) -> None:
-        """Handle the first frame of an unidentified connection; an accepted hello sets `peer`."""
+    def first_frame(self, kind: int, body: bytes) -> None:
         members = self._context.members
-        if kind == framing.CHALLENGE:
-            self._dismiss(framing.frame(framing.REFUSED, b"this node has no peer secret"))
-        elif kind == codec.WHO and members is not None and is_who(body):
-            self._dismiss(members.describe())
+        if kind == codec.WHO and members is not None and is_who(body):
+            self.dismiss(members.describe())
         elif kind == framing.HELLO:
             self._introduce(decode_hello(body))
         else:
@@ -128,22 +89,16 @@ class AcceptedStream(Stream):
         why = acceptor.refuse(hello, self.tls)
         if why:
             since = acceptor.removed_since(hello)
-            self._dismiss(encode_removed(since) if since else framing.frame(framing.REFUSED, why.encode()))
+            self.dismiss(encode_removed(since) if since else framing.frame(framing.REFUSED, why.encode()))
             return
         self.peer = hello.src
+        self.is_identified = True
         self.incarnation = hello.incarnation
         self.supported = hello.supported
         acceptor.introduced(self, hello)
         self.output.append(encode_hello(context.hello(hello.src, hello.version)))
         context.node.peer_introduced(hello.src, hello.has_log)
         self.flush()
-
-    def _dismiss(self, frame: bytes) -> None:
-        """Send an unidentified connection its only reply, then close it."""
-        self.output.append(frame)
-        self.flush()
-        self.close_when_sent()
-        self._acceptor.unidentified.discard(self)
 
     def lost(self, reason: str) -> None:
         if self.peer == 0 and reason.startswith("TLS"):
@@ -159,30 +114,20 @@ class Acceptor:
 
     def __init__(self, context: LinkContext, links: LinkTable) -> None:
         self.context = context
-        self.unidentified: set[AcceptedStream] = set()
+        self.listener = PeerListener(context.reactor, self._make)
         self._links = links
         self._accepted: dict[int, AcceptedStream] = {}
-        self._listening: socket.socket | None = None
         #: Reasons of rejections that were logged since the last accepted hello.
         self._logged: dict[str, None] = {}
 
-    def start(self, listening: socket.socket) -> None:
-        """Accept connections on `listening`."""
-        assert self._listening is None, "started twice"
-        self._listening = listening
-        self.context.reactor.watch(listening.fileno(), self._accept)
-
     def stop(self) -> None:
         """Close the listening socket and every connection."""
-        if self._listening is not None:
-            self.context.reactor.unwatch(self._listening.fileno())
-            self._listening.close()
-            self._listening = None
-        for stream in self._streams():
+        self.listener.stop()
+        for stream in list(self._accepted.values()):
             stream.close()
 
-    def _streams(self) -> list[AcceptedStream]:
-        return [*self._accepted.values(), *self.unidentified]
+    def _make(self, sock: socket.socket) -> AcceptedPeer:
+        return AcceptedStream(self, sock)
 
     def has(self, peer: int) -> bool:
         """Return True if `peer` has a link to this node."""
@@ -198,7 +143,7 @@ class Acceptor:
 
     def break_all(self, reason: str) -> None:
         """Close every connection; peers dial again."""
-        for stream in self._streams():
+        for stream in [*self._accepted.values(), *self.listener.unidentified]:
             stream.fail(reason)
 
     def recheck(self) -> None:
@@ -207,26 +152,6 @@ class Acceptor:
             why = self.context.node.levels.objection(peer, accepted.supported, 0)
             if why:
                 accepted.fail(why)
-
-    def _accept(self, events: int) -> None:  # noqa: ARG002
-        assert self._listening is not None
-        while True:
-            try:
-                sock, _ = self._listening.accept()
-            except OSError:
-                return
-            if len(self.unidentified) >= UNIDENTIFIED_MAX:
-                sock.close()
-                continue
-            tune(sock, give_up_ms=GIVE_UP_MS)
-            stream = AcceptedStream(self, sock)
-            self.unidentified.add(stream)
-            self.context.reactor.callLater(HELLO_TIMEOUT_S, self._drop_unidentified, stream)
-
-    def _drop_unidentified(self, stream: AcceptedStream) -> None:
-        if stream in self.unidentified:
-            self.unidentified.discard(stream)
-            stream.close()
 
     # --- hellos -------------------------------------------------------------------------------------------------------
 
@@ -299,8 +224,7 @@ class Acceptor:
         self._logged.clear()
         self._links.open_provisional(hello)
         self.context.node.levels.peer_announced(hello.src, hello.supported, hello.required)
-        self.unidentified.discard(stream)
-        self.context.reactor.prefer(stream.fd)
+        self.listener.identified(stream)
         older = self._accepted.get(stream.peer)
         self._accepted[stream.peer] = stream
         if older is not None:
@@ -308,7 +232,7 @@ class Acceptor:
 
     def lost(self, stream: AcceptedStream) -> None:
         """Handle the end of a connection."""
-        self.unidentified.discard(stream)
+        self.listener.unidentified.discard(stream)
         if stream.peer and self._accepted.get(stream.peer) is stream:
             del self._accepted[stream.peer]
             self.context.node.peer_lost(stream.peer)

@@ -23,13 +23,14 @@ import socket
 from twisted.logger import Logger
 
 from coord.env import Rng
+from coord.peers.dialing import QUEUE_BYTES_MAX
 from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
 from coord.server.config.addresses import parse_host_port
 from coord.server.interfaces import MembersView, PeerEvents
 from coord.server.peers.accepting import Acceptor
-from coord.server.peers.dialing import QUEUE_BYTES_MAX, Link
+from coord.server.peers.dialing import Link
 from coord.server.peers.hello_frames import Hello
 from coord.server.peers.link_context import LinkContext
 
@@ -76,7 +77,7 @@ class PeerLinks:
         self._context.node = node
         self._has_started = True
         if listening is not None:
-            self.acceptor.start(listening)
+            self.acceptor.listener.start(listening)
         for link in self._links.values():
             link.dial()
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from coord.env import Rng
 from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor
 from coord.server.interfaces import MembersView, PeerEvents
 from coord.server.peers.codec import VERSION
 from coord.server.peers.hello_frames import Hello
-
-#: A connection whose hello is not accepted within this time is closed.
-HELLO_TIMEOUT_S: Final = 3.0
 
 
 class LinkContext:

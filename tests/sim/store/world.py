@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from coord.env import read_file, replace_file
 from coord.errors import CoordError, CorruptRecord, StateDiverged, UnsupportedLevel
+from coord.peers import dialing
 from coord.raft.membership import FIRST_MEMORY, Configuration, decode_configuration
 from coord.server.clients.connection import Limits
 from coord.server.clients.listener import ClientLimits, ClientListener
@@ -23,7 +24,7 @@ from coord.server.membership.removal import Removal
 from coord.server.membership.steps import addresses_of
 from coord.server.node import Node
 from coord.server.node_settings import NodeSettings
-from coord.server.peers import dialing, hello_frames
+from coord.server.peers import hello_frames
 from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import IrreparableError, recover_or_repair
 from coord.server.snapshots.job import InlineSnapshotJob
@@ -489,7 +490,7 @@ class Host:
 
 
 class _Sockets:
-    """What `coord.server.peers.dialing` finds under the name `socket`: sockets of the process whose turn it is."""
+    """What `coord.peers.dialing` finds under the name `socket`: sockets of the process whose turn it is."""
 
     def __init__(self, world: World, real: Any) -> None:
         self._world = world
@@ -599,7 +600,7 @@ class World(History):
         return f"{self.plan.replay()}\n  smaller: the same with --shrink for --trace"
 
     def play_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; `coord.server.peers.dialing` finds the simulated sockets meanwhile. See History."""
+        """Let time pass; `coord.peers.dialing` finds the simulated sockets meanwhile. See History."""
         real, dialing.socket = dialing.socket, _Sockets(self, dialing.socket)  # type: ignore[assignment,attr-defined]
         try:
             return super().play_until(end, done)

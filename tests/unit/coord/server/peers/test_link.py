@@ -12,7 +12,7 @@ import pytest
 from coord.errors import RemoteProtocolError
 from coord.peers.reactor import TurnReactor
 from coord.server.peers.accepting import PROVISIONAL_MAX
-from coord.server.peers.dialing import PROVISIONAL_TRIES
+from coord.server.peers.dialing import PROVISIONAL_TRIES, DialedStream
 from coord.server.peers.hello_frames import Hello, decode_hello, encode_hello
 from coord.server.peers.link import PeerLinks
 from tests.support.store_nodes import SeededRng
@@ -36,6 +36,24 @@ def test_link_for_which_there_is_no_descriptor_is_dialled_again(monkeypatch: pyt
     assert again.getTime() - reactor.seconds() < 1
     again.cancel()
     links.stop()
+
+
+def test_connection_that_breaks_while_the_links_stop() -> None:
+    """The last frames find out that the peer is gone."""
+    reactor = TurnReactor()
+    node: Any = _Node()
+    links = PeerLinks(
+        reactor, node_id=1, cluster=bytes(16), incarnation=1, addresses={2: ("127.0.0.1", 9)}, rng=SeededRng(1)
+    )
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    link = links._links[2]
+    link.stream = DialedStream(link, ours)
+    links._context.node = node
+    link.stream.output.append(b"x")
+    links.stop()
+    assert ours.fileno() == -1
+    assert link.stream is None
 
 
 class _Members:

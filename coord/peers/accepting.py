@@ -1,0 +1,161 @@
+"""The accepting side of links: nothing of a connection is used before its other end is authenticated and known.
+
+An accepted connection is *unidentified* until the owner of the links accepts its hello. Before that it is read frame by
+frame, with short frames; it has HELLO_TIMEOUT_S; and there are UNIDENTIFIED_MAX such connections at most.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+from twisted.logger import Logger
+
+from coord.errors import RemoteProtocolError
+from coord.peers import framing
+from coord.peers.framing import HELLO_TIMEOUT_S
+from coord.peers.guard import Handshake, PeerGuard
+from coord.peers.reactor import TurnReactor
+from coord.peers.stream import GIVE_UP_MS, Stream, tune
+
+log = Logger(__name__)
+
+#: Limit of accepted connections without an accepted hello; further ones are closed at once.
+UNIDENTIFIED_MAX: Final = 64
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class AcceptedPeer(Stream):
+    """A connection to this process's peer port. Subclasses implement `first_frame`, `take` and `lost`."""
+
+    def __init__(
+        self, listener: PeerListener, sock: socket.socket, guard: PeerGuard | None, frame_bytes_max: int
+    ) -> None:
+        """`frame_bytes_max` is the longest frame after the hello."""
+        super().__init__(listener.reactor, sock)
+        self.listener = listener
+        #: True after the hello has been accepted. Set by `first_frame`.
+        self.is_identified = False
+        self._frames = framing.PeerFrames()
+        self._frame_bytes_max = frame_bytes_max
+        self.tls = guard.engine(is_server=True) if guard is not None else None
+        self._handshake = guard.handshake() if guard is not None else None
+
+    def first_frame(self, kind: int, body: bytes) -> None:
+        """Handle the first frame of an authenticated connection. Raise RemoteProtocolError to close it."""
+        raise NotImplementedError
+
+    def take(self, frames: list[tuple[int, bytes, int, int]]) -> None:
+        """Handle (kind, block, at, end) of each frame after the hello. Raise RemoteProtocolError to close."""
+        raise NotImplementedError
+
+    def complain(self, reason: str) -> None:
+        """Log why this connection is closed because of its bytes."""
+        raise NotImplementedError
+
+    def received(self, data: bytes) -> None:
+        try:
+            frames = self._frames.feed(data)
+            if not self.is_identified:
+                frames = self._begin(frames)
+            if frames:
+                self.take(frames)
+        except RemoteProtocolError as error:
+            self.complain(str(error))
+            self.fail(str(error))
+        except Exception as error:
+            if self.is_identified:
+                raise
+            # Bytes before the hello have not changed this process, so the exception may be contained here.
+            log.failure("exception while reading a connection to the peer port, before its hello")
+            self.fail(f"malformed: {error!r}")
+
+    def _begin(self, frames: list[tuple[int, bytes, int, int]]) -> list[tuple[int, bytes, int, int]]:
+        """Handle frames up to the hello. Return the frames that follow it. Raise RemoteProtocolError."""
+        while frames and self._handshake is not None and not self._handshake.is_done:
+            kind, block, at, end = frames[0]
+            self._check_proof(self._handshake, kind, block[at:end])
+            frames = self._frames.feed(b"") if not self.is_closed else []
+        if not frames:
+            return frames
+        kind, block, at, end = frames[0]
+        if kind == framing.CHALLENGE:
+            self.dismiss(framing.frame(framing.REFUSED, b"this node has no peer secret"))
+        else:
+            self.first_frame(kind, block[at:end])
+        if not self.is_identified:
+            return []
+        self._frames.limit = self._frame_bytes_max
+        return self._frames.feed(b"")
+
+    def _check_proof(self, handshake: Handshake, kind: int, body: bytes) -> None:
+        """Perform a step of the authentication by the shared secret. Raise RemoteProtocolError."""
+        try:
+            answer = handshake.counter(kind, body)
+        except RemoteProtocolError as error:
+            self.output.append(framing.frame(framing.REFUSED, str(error).encode()))
+            self.flush()
+            raise
+        if answer:
+            self.output.append(answer)
+            self.flush()
+
+    def dismiss(self, frame: bytes) -> None:
+        """Send an unidentified connection its only reply, then close it."""
+        self.output.append(frame)
+        self.flush()
+        self.close_when_sent()
+        self.listener.unidentified.discard(self)
+
+
+class PeerListener:
+    """A listening socket and its unidentified connections."""
+
+    def __init__(self, reactor: TurnReactor, make: Callable[[socket.socket], AcceptedPeer]) -> None:
+        """`make` returns the stream of an accepted socket."""
+        self.reactor = reactor
+        self.unidentified: set[AcceptedPeer] = set()
+        self._make = make
+        self._listening: socket.socket | None = None
+
+    def start(self, listening: socket.socket) -> None:
+        """Accept connections on `listening`."""
+        assert self._listening is None, "started twice"
+        self._listening = listening
+        self.reactor.watch(listening.fileno(), self._accept)
+
+    def stop(self) -> None:
+        """Close the listening socket and the unidentified connections."""
+        if self._listening is not None:
+            self.reactor.unwatch(self._listening.fileno())
+            self._listening.close()
+            self._listening = None
+        for stream in list(self.unidentified):
+            stream.close()
+
+    def identified(self, stream: AcceptedPeer) -> None:
+        """Handle an accepted hello: the connection is served before those of clients."""
+        self.unidentified.discard(stream)
+        self.reactor.prefer(stream.fd)
+
+    def _accept(self, events: int) -> None:  # noqa: ARG002
+        assert self._listening is not None
+        while True:
+            try:
+                sock, _ = self._listening.accept()
+            except OSError:
+                return
+            if len(self.unidentified) >= UNIDENTIFIED_MAX:
+                sock.close()
+                continue
+            tune(sock, give_up_ms=GIVE_UP_MS)
+            stream = self._make(sock)
+            self.unidentified.add(stream)
+            self.reactor.callLater(HELLO_TIMEOUT_S, self._drop_unidentified, stream)
+
+    def _drop_unidentified(self, stream: AcceptedPeer) -> None:
+        if stream in self.unidentified:
+            self.unidentified.discard(stream)
+            stream.close()
