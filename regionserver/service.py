@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import resource
 import sys
-import time
-from typing import Any
 
 from twisted.internet.defer import ensureDeferred
 from twisted.logger import (
@@ -18,6 +16,7 @@ from twisted.logger import (
 )
 
 from coord.daemon import stop_on_signals
+from coord.peers.reactor import install
 from regionserver.config import ServerSettings
 from regionserver.kv.service import KvRegions
 from regionserver.opener import NothingOpener, RegionOpener
@@ -49,7 +48,9 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
     if opener is None:
         opener = built_in(settings)
     instance = Instance.open(settings.data_dir)
-    reactor = install_reactor()
+    # A turn of this reactor handles everything that one poll has brought, so the tablets of a server write their log
+    # once for it.
+    reactor = install()
     # By default a worker between two system calls waits 5 ms for a busy reactor to release the interpreter.
     sys.setswitchinterval(0.0005)
     deaths: list[str] = []
@@ -60,6 +61,8 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
             deaths.append(reason)
             reactor.callWhenRunning(reactor.stop)
 
+    # An exception in a watcher of a socket is a bug, and its connection is not served any more.
+    reactor.at_fault(lambda error: died(f"a bug: {error!r}"))
     server = RegionServer(reactor, settings, instance, opener, died=died)
     server.start()
     observer = textFileLogObserver(sys.stderr)
@@ -70,19 +73,6 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
     reactor.run()
     instance.close()
     return 1 if deaths else 0
-
-
-def install_reactor() -> Any:
-    """Return the process's reactor, with its timers on the monotonic clock.
-
-    Twisted's timers follow the wall clock. A server whose clock is set back by an hour must not stop renewing its
-    session.
-    """
-    from twisted.internet import reactor
-
-    process_reactor: Any = reactor
-    process_reactor.seconds = time.monotonic
-    return process_reactor
 
 
 def allow_many_files() -> None:
