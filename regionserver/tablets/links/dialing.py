@@ -1,0 +1,169 @@
+"""The outgoing side of a link between region servers: where the other server is, and the connection to it."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final, Protocol
+
+from coord.errors import RemoteProtocolError
+from coord.peers import framing
+from coord.peers.dialing import DialedPeer, PeerDialer
+from coord.peers.stream import Address
+from coord.server.config.addresses import shown
+from regionserver.tablets.links import hello as hellos
+from regionserver.tablets.links.own_server import OwnServer
+
+#: Addresses kept of one server. It has one at a time; older ones are tried because any source may be out of date.
+ADDRESSES_MAX: Final = 4
+#: Attempts to dial a server that is known from its own hello alone. Its address may be made up.
+STRANGER_TRIES: Final = 5
+#: A link that was up for less than this does not reset the pause: a peer that closes each connection is dialed slowly.
+SETTLED_S: Final = 1.0
+
+
+class OutgoingOwner(Protocol):
+    """All links of this server, as an outgoing link uses them."""
+
+    def outgoing_up(self, link: ServerLink, start_code: int) -> None:
+        """Handle the other server's answer to our hello."""
+        ...
+
+    def process_lost(self, link: ServerLink, start_code: int) -> None:
+        """Report the end of a process, once, unless another process of its server is known."""
+        ...
+
+    def give_up(self, link: ServerLink) -> None:
+        """Forget a server that is known from its own hello alone and cannot be reached."""
+        ...
+
+
+class OutgoingLink(DialedPeer):
+    """A connection that this server opened. It carries our frames, and the other server's hello back."""
+
+    def __init__(self, link: ServerLink, sock: socket.socket, address: Address) -> None:
+        super().__init__(link.own.reactor, sock, link.own.guard, address[0])
+        self._link = link
+        self.address = address
+        #: Start of the process at the other end; 0 until it has answered.
+        self.start_code = 0
+
+    def hello(self) -> bytes:
+        return self._link.own.hello(self._link.server)
+
+    def answered(self, kind: int, body: bytes) -> None:
+        if kind != framing.HELLO:
+            raise RemoteProtocolError(f"unexpected frame of kind {kind}")
+        hello = hellos.decode_hello(body)
+        self._link.check_answer(hello)
+        self.start_code = hello.start_code
+        self.is_up = True
+        self._link.up(self)
+
+    def lost(self, reason: str) -> None:
+        self._link.down(self, reason)
+
+
+class ServerLink(PeerDialer):
+    """The outgoing side of the link to one server."""
+
+    def __init__(self, own: OwnServer, owner: OutgoingOwner, server: str) -> None:
+        super().__init__(own.reactor, own.rng)
+        self.own = own
+        self._owner = owner
+        self.server = server
+        #: True while the server is known from its own hello alone.
+        self.is_stranger = True
+        #: Highest start code that was seen of the server; 0 before its first hello.
+        self.start_code = 0
+        #: True while the host counts this process as there.
+        self.is_introduced = False
+        #: Bytes in the stream's output since it was last flushed.
+        self.queued = 0
+        #: The address to dial next is the first.
+        self._addresses: list[Address] = []
+        self._dialed: Address = ("", 0)
+        #: Attempts since the link was last up.
+        self._tries = 0
+        self._up_since = 0.0
+        self._was_up = False
+
+    # --- addresses ----------------------------------------------------------------------------------------------------
+
+    def learn(self, address: Address) -> None:
+        """Dial `address` next, unless the address is known already."""
+        if address not in self._addresses:
+            self._prefer(address)
+            if self.own.has_started:
+                self.dial_now()
+
+    def heard(self, address: Address, start_code: int) -> None:
+        """Handle a hello from the server itself: there it listens now."""
+        self._prefer(address)
+        stream = self.stream
+        if isinstance(stream, OutgoingLink) and (
+            stream.start_code < start_code if stream.is_up else stream.address != address
+        ):
+            # The connection leads to the former process, or to where it was.
+            stream.close()
+            self._no_stream()
+        self.dial_now()
+
+    def _prefer(self, address: Address) -> None:
+        if address in self._addresses:
+            self._addresses.remove(address)
+        self._addresses = [address, *self._addresses][:ADDRESSES_MAX]
+
+    # --- dialing ------------------------------------------------------------------------------------------------------
+
+    def address_now(self) -> Address | None:
+        self._dialed = self._addresses[0]
+        return None if self.own.is_cut else self._dialed
+
+    def make_stream(self, sock: socket.socket) -> DialedPeer:
+        return OutgoingLink(self, sock, self._dialed)
+
+    def check_answer(self, hello: hellos.ServerHello) -> None:
+        """Raise RemoteProtocolError for a reply of another process than the one that was dialed."""
+        own = self.own
+        if hello.version != hellos.VERSION:
+            raise RemoteProtocolError(f"replies with version {hello.version} of the hello, ours is {hellos.VERSION}")
+        if hello.cluster != own.cluster:
+            raise RemoteProtocolError(f"replies as server {hello.src} of another cluster")
+        if hello.src != self.server or hello.dst != own.server:
+            raise RemoteProtocolError(f"replies as server {hello.src} to server {hello.dst}")
+        if hello.start_code < self.start_code:
+            raise RemoteProtocolError(
+                f"replies with start code {hello.start_code}; a later start of that server, {self.start_code}, is known"
+            )
+
+    def up(self, stream: OutgoingLink) -> None:
+        """Record that frames can be sent from now on."""
+        self._tries = 0
+        self._up_since = self.own.reactor.seconds()
+        self._owner.outgoing_up(self, stream.start_code)
+
+    def down(self, stream: OutgoingLink, reason: str) -> None:
+        """Handle the end of the connection, with which all queued frames are lost, and dial again."""
+        self._no_stream()
+        if stream.is_up and self.own.reactor.seconds() - self._up_since >= SETTLED_S:
+            self.pause_ms = 0
+        self._was_up = stream.is_up
+        self.dial_again(reason)
+        if stream.is_up:
+            self._owner.process_lost(self, stream.start_code)
+
+    def may_dial_again(self, reason: str) -> bool:
+        where = ", ".join(shown(address) for address in sorted(self._addresses))
+        self.own.complain(f"no link to server {self.server} at {where}: {reason}")
+        if not self._was_up:
+            self._addresses.append(self._addresses.pop(0))
+        self._was_up = False
+        self._tries += 1
+        if self.is_stranger and self._tries >= STRANGER_TRIES:
+            self._owner.give_up(self)
+            return False
+        return True
+
+    def _no_stream(self) -> None:
+        self.stream = None
+        self.queued = 0

@@ -1,0 +1,261 @@
+"""Links between region servers: every server dials the others, and sends over the connection that it dialed.
+
+    dialer                                   listener
+    connect, authenticate, hello  -------->  check version, cluster, addressee, start code
+                                  <--------  hello, or REFUSED with the reason
+    TURN and BEAT frames          -------->  to the host, in the checked server's name
+
+**Who is there.** `peer_introduced` is reported when a hello shows a process, `peer_lost` as soon as a connection with
+that process breaks, in either direction. A process that dies breaks both at once, and its tablets elect without waiting
+for a timeout. Another start code is another process: the former one is lost, and its connections are closed before
+anything is read from the new one. A hello of an earlier start is rejected.
+
+**Where servers are.** Addresses come from `learn`, and from hellos. A server that restarted elsewhere dials its peers;
+they close their connections to its former address and dial the one in its hello. Every attempt names the uuid of the
+server that is wanted, so an address that another server has taken over is no danger.
+
+A link's queue is bounded. A peer that does not keep up loses the link and the queued frames; Raft sends again what must
+not be lost.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from twisted.logger import Logger
+
+from coord.env import Rng
+from coord.peers.accepting import AcceptedPeer, PeerListener
+from coord.peers.dialing import QUEUE_BYTES_MAX
+from coord.peers.guard import PeerGuard
+from coord.peers.partition import Partition
+from coord.peers.reactor import TurnReactor
+from coord.peers.stream import Address
+from coord.tls.context import Engine
+from regionserver.tablets.links import hello as hellos
+from regionserver.tablets.links.accepting import IncomingLink
+from regionserver.tablets.links.dialing import ServerLink
+from regionserver.tablets.links.interfaces import LinkEvents
+from regionserver.tablets.links.own_server import OwnServer
+
+log = Logger()
+
+#: Servers that are known from their own hellos alone. In practice they are servers with a tablet of which this server
+#: has not read the configuration yet.
+STRANGERS_MAX: Final = 256
+
+
+class TabletLinks:
+    """All links of one region server. All calls come on the reactor's thread."""
+
+    def __init__(
+        self,
+        reactor: TurnReactor,
+        *,
+        cluster: str,
+        server: str,
+        start_code: int,
+        address: Address,
+        rng: Rng,
+        guard: PeerGuard | None,
+    ) -> None:
+        """`address` is where other servers reach this one; `guard` authenticates them, None: not at all.
+
+        Raise ValueError if the names do not fit into a hello.
+        """
+        assert cluster, "links before the server has a cluster"
+        self._own = OwnServer(
+            reactor, cluster=cluster, server=server, start_code=start_code, address=address, rng=rng, guard=guard
+        )
+        self._own.hello(server)  # its own uuid is as long as any other
+        self._listener = PeerListener(reactor, self._make)
+        self._links: dict[str, ServerLink] = {}
+        self._accepted: dict[str, IncomingLink] = {}
+        #: Links with unflushed output.
+        self._dirty: list[ServerLink] = []
+        self._partition = Partition(reactor, self)
+        self._is_stopped = False
+
+    def start(self, events: LinkEvents, listening: socket.socket) -> None:
+        """Report to `events` from now on: accept connections on `listening` and dial every known server."""
+        assert not self._own.has_started, "started twice"
+        self._own.events = events
+        self._own.has_started = True
+        self._listener.start(listening)
+        for link in list(self._links.values()):
+            link.dial()
+
+    def stop(self) -> None:
+        """Send queued frames as far as the kernel accepts them, and close all connections. Nothing is reported."""
+        self._is_stopped = True
+        self._partition.end()
+        for link in self._links.values():
+            link.stop()
+        self._listener.stop()
+        for stream in list(self._accepted.values()):
+            stream.close()
+
+    # --- addresses ----------------------------------------------------------------------------------------------------
+
+    def learn(self, server: str, address: Address) -> None:
+        """Note an address of `server`: from a configuration, an order or the store.
+
+        A link that is up stays; otherwise the address is dialed next. The own uuid is ignored.
+        """
+        if server == self._own.server:
+            return
+        link = self._links.get(server)
+        if link is None:
+            link = self._links[server] = ServerLink(self._own, self, server)
+        link.is_stranger = False
+        link.learn(address)
+
+    def give_up(self, link: ServerLink) -> None:
+        """Forget a server that is known from its own hello alone and cannot be reached."""
+        link.stop()
+        if self._links.get(link.server) is not link:
+            return
+        del self._links[link.server]
+        accepted = self._accepted.pop(link.server, None)
+        if accepted is not None:
+            accepted.close()
+        self.process_lost(link, link.start_code)
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def send(self, server: str, frame: bytes) -> bool:
+        """Queue an encoded TURN or BEAT frame. Return False without a link, or if the full queue has closed it."""
+        link = self._links.get(server)
+        if link is None or not link.is_up():
+            return False
+        stream = link.stream
+        assert stream is not None
+        if self._own.loses_outgoing:
+            return True
+        if not stream.output:
+            self._dirty.append(link)
+        stream.output += (hellos.payload_head(len(frame)), frame)
+        link.queued += len(frame)
+        if link.queued + stream.backlog() > QUEUE_BYTES_MAX:
+            stream.fail("its queue is full")
+            return False
+        return True
+
+    def flush(self) -> None:
+        """Send the queued frames, one system call per server."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for link in dirty:
+                if link.stream is not None:
+                    link.queued = 0
+                    link.stream.flush()
+
+    def is_connected(self, server: str) -> bool:
+        """Return True if frames can be sent to `server`."""
+        link = self._links.get(server)
+        return link is not None and link.is_up()
+
+    # --- hellos -------------------------------------------------------------------------------------------------------
+
+    def objection(self, hello: hellos.ServerHello, tls: Engine | None) -> str:
+        """Return why a hello is rejected, or "" if it is accepted."""
+        if hello.version != hellos.VERSION:
+            return f"speaks version {hello.version}, this server {hellos.VERSION}"
+        if hello.cluster != self._own.cluster:
+            return "belongs to another cluster"
+        if hello.dst != self._own.server:
+            return f"looks for server {hello.dst}, this is server {self._own.server}"
+        if hello.src == self._own.server:
+            return "claims to be this server; is a copy of its data directory in use?"
+        if tls is not None and self._own.guard is not None and self._own.guard.verifies_host:
+            host = hello.address[0]
+            if not tls.names_host(host):
+                return f"shows a certificate that is not for {host}, the host in its hello"
+        link = self._links.get(hello.src)
+        if link is None:
+            strangers = sum(each.is_stranger for each in self._links.values())
+            return f"{strangers} servers of no known tablet have links already" if strangers >= STRANGERS_MAX else ""
+        if hello.start_code < link.start_code:
+            return f"has start code {hello.start_code}; a later start of that server, {link.start_code}, is known"
+        return ""
+
+    def accepted(self, stream: IncomingLink, hello: hellos.ServerHello) -> None:
+        """Make an accepted connection that of its server. Close the server's older connection."""
+        self._listener.identified(stream)
+        older = self._accepted.get(stream.server)
+        self._accepted[stream.server] = stream
+        if older is not None:
+            older.close()
+        link = self._links.get(stream.server)
+        if link is None:
+            link = self._links[stream.server] = ServerLink(self._own, self, stream.server)
+        self._process_seen(link, hello.start_code)
+        if self._links.get(link.server) is link:
+            link.heard(hello.address, hello.start_code)
+
+    def outgoing_up(self, link: ServerLink, start_code: int) -> None:
+        """Handle the other server's answer to our hello."""
+        if self._own.complaints.is_new(f"up {link.server} {start_code}"):
+            log.info(
+                "link to server {server} is up, start code {start_code}", server=link.server, start_code=start_code
+            )
+        accepted = self._accepted.get(link.server)
+        if accepted is not None and accepted.start_code < start_code:
+            del self._accepted[link.server]
+            accepted.close()
+        self._process_seen(link, start_code)
+
+    def _process_seen(self, link: ServerLink, start_code: int) -> None:
+        """Report the process, and first the end of the former process if this is another one."""
+        if start_code > link.start_code:
+            self.process_lost(link, link.start_code)
+            link.start_code = start_code
+        if not link.is_introduced and not self._is_stopped:
+            link.is_introduced = True
+            self._own.events.peer_introduced(link.server, start_code)
+
+    def incoming_lost(self, stream: IncomingLink) -> None:
+        """Handle the end of an accepted connection."""
+        self._listener.unidentified.discard(stream)
+        if stream.server and self._accepted.get(stream.server) is stream:
+            del self._accepted[stream.server]
+            link = self._links.get(stream.server)
+            if link is not None:
+                self.process_lost(link, stream.start_code)
+
+    def process_lost(self, link: ServerLink, start_code: int) -> None:
+        """Report the end of a process, once, unless another process of its server is known."""
+        if link.is_introduced and link.start_code == start_code and not self._is_stopped:
+            link.is_introduced = False
+            self._own.events.peer_lost(link.server, start_code)
+
+    def _make(self, sock: socket.socket) -> AcceptedPeer:
+        return IncomingLink(self._own, self, self._listener, sock)
+
+    # --- fault injection ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_cut(self) -> bool:
+        """True while a drill cuts this server off. No connection is established then."""
+        return self._own.is_cut
+
+    def cut(self, *, incoming: bool, outgoing: bool) -> None:
+        """Drop all frames in these directions, as a network partition would; (False, False) ends that."""
+        if incoming or outgoing:
+            self._partition.cut(is_incoming=incoming, is_outgoing=outgoing)
+        else:
+            self._partition.heal()
+
+    def lose(self, *, is_incoming: bool, is_outgoing: bool) -> None:
+        """See `coord.peers.partition.LosingLinks`."""
+        self._own.loses_incoming = is_incoming
+        self._own.loses_outgoing = is_outgoing
+
+    def break_all(self, reason: str) -> None:
+        """Close every connection; links dial again."""
+        for link in list(self._links.values()):
+            if link.stream is not None:
+                link.stream.fail(reason)
+        for stream in [*self._accepted.values(), *self._listener.unidentified]:
+            stream.fail(reason)

@@ -1,0 +1,59 @@
+"""Shared by both sides of all links: the identity of this server, its guard, and what a drill drops."""
+
+from __future__ import annotations
+
+from twisted.logger import Logger
+
+from coord.env import Rng
+from coord.peers.guard import PeerGuard
+from coord.peers.reactor import TurnReactor
+from coord.peers.stream import Address
+from regionserver.tablets.links.complaints import Complaints
+from regionserver.tablets.links.hello import ServerHello, encode_hello
+from regionserver.tablets.links.interfaces import LinkEvents
+
+log = Logger()
+
+
+class OwnServer:
+    """This server as its links use it. All links share one."""
+
+    def __init__(
+        self,
+        reactor: TurnReactor,
+        *,
+        cluster: str,
+        server: str,
+        start_code: int,
+        address: Address,
+        rng: Rng,
+        guard: PeerGuard | None,
+    ) -> None:
+        self.reactor = reactor
+        self.cluster = cluster
+        self.server = server
+        self.start_code = start_code
+        self.address = address
+        self.rng = rng
+        self.guard = guard
+        #: Set by the start of the links.
+        self.events: LinkEvents
+        self.has_started = False
+        #: Directions in which a drill silently drops all frames.
+        self.loses_incoming = False
+        self.loses_outgoing = False
+        self.complaints = Complaints(reactor.seconds)
+
+    @property
+    def is_cut(self) -> bool:
+        """True while a drill cuts this server off. No connection is established then."""
+        return self.loses_incoming or self.loses_outgoing
+
+    def hello(self, server: str) -> bytes:
+        """Return this server's hello to `server` as a frame. Raise ValueError if the names are too long."""
+        return encode_hello(ServerHello(self.cluster, self.server, server, self.start_code, self.address))
+
+    def complain(self, text: str) -> None:
+        """Log a warning about a peer, each text once."""
+        if self.complaints.is_new(text):
+            log.warn("{text}", text=text)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.regionserver.tablets.links.servers import Machine
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    made = Machine()
+    yield made
+    made.stop()
+    assert not made.faults
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Warnings about peers, as logged."""
+    from regionserver.tablets.links import own_server
+
+    logged: list[str] = []
+
+    class Log:
+        def warn(self, form: str, /, **fields: object) -> None:
+            logged.append(form.format(**fields))
+
+    monkeypatch.setattr(own_server, "log", Log())
+    return logged
