@@ -23,7 +23,7 @@ from typing import Any
 
 #: What instruments cost, in time per case.
 SLOWDOWN = 6.0
-PACKAGES = ("coord", "regions")
+PACKAGES = ("coord", "regions", "regionserver")
 ATHERIS = "atheris"
 OWN = "own"
 BLIND = "blind"

@@ -18,7 +18,7 @@ from coord.wire import records as r
 from regions import messages
 from regionserver.kv import messages as kv
 from regionserver.request_gate import Place
-from tests.fuzz import security
+from tests.fuzz import security, tablets
 from tests.fuzz.targets import _MEMBER_KINDS, _OPCODES, _READS, DECODERS, SESSION, TARGETS, filled_machine
 
 REGRESSIONS = Path(__file__).parent / "regressions"
@@ -42,6 +42,7 @@ def seeds(target: str) -> list[bytes]:
         "state": _state,
         "log": _log,
         **{name: lambda name=name: security.seeds(name) for name in security.TARGETS},  # type: ignore[misc]
+        **{name: lambda name=name: tablets.seeds(name) for name in tablets.TARGETS},  # type: ignore[misc]
         "config": lambda: [Configuration([1, 2, 3], [4], [5], b"x=y").encode(), Configuration([1]).encode()],
     }[target]()
     known = sorted(REGRESSIONS.glob(f"{target}-*.bin")) if REGRESSIONS.is_dir() else []

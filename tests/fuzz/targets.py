@@ -10,6 +10,7 @@
     log        the records of a log, each with the checksum it needs
     config     a membership as the log has it
     sasl, guard, der, keystore, jaas, zoocfg   what decides who may come in (tests/fuzz/security.py)
+    server     what comes to the peer port of a region server (tests/fuzz/tablets.py)
 
 The first byte of a stream says into which pieces it is cut on its way.
 """
@@ -39,7 +40,7 @@ from coord.wire.client_conn import MAX_FRAME_BYTES, PHASE_CLOSED, PHASE_OPEN, Cl
 from regions import messages
 from regions.records.model import RegionRecord
 from regionserver.kv import messages as kv
-from tests.fuzz import security
+from tests.fuzz import security, tablets
 from tests.support.disks import MemoryDisk
 from tests.support.store_nodes import Client, StoreNodes
 from tests.unit.coord.tree.tree_store import Store
@@ -423,6 +424,7 @@ TARGETS: dict[str, Target] = {
     "log": fuzz_log,
     "config": fuzz_config,
     **security.TARGETS,
+    **tablets.TARGETS,
 }
 
 __all__ = ["DECODERS", "TARGETS", "Target"]
