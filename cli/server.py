@@ -16,6 +16,7 @@ from cli.common.connect import of_cluster, open_cluster
 from cli.common.errors import CliError, NotFoundError
 from cli.common.names import Names
 from cli.common.options import Globals, daemon_options, global_options
+from cli.common.peers import peer_options, peer_secret, peer_tls
 from cli.common.staleness import duration_ms
 from cli.diagnose import reach
 from cli.tablets.display import UNKNOWN
@@ -217,6 +218,14 @@ def _report(given: Globals, payload: dict[str, object], text: str) -> None:
     "--address", required=True, metavar="HOST:PORT", help="Address for masters and clients; port 0: any free port."
 )
 @click.option("--admin-address", metavar="HOST:PORT", help="Serve /metrics, /health, /ready and /status here.")
+@click.option(
+    "--peer-address",
+    metavar="HOST:PORT",
+    help="Address for the other members of this server's tablets, with the host of --address. Port 0: any free port,"
+    " the same at each start.  [default: port 0 if HOST is this machine alone, else no tablets]",
+)
+@click.option("--no-tablets", is_flag=True, help="Take no tablets, that is, no replicated regions.")
+@peer_options
 @click.option("--rack", default="default", show_default=True, help="Rack, for placement.")
 @click.option("--weight", default=1.0, show_default=True, help="Share of the regions, relative to other servers.")
 @click.option("--group", default="", help="Group of servers to which this server belongs.")
@@ -249,6 +258,13 @@ def run(
     shared_dir: Path,
     address: str,
     admin_address: str | None,
+    peer_address: str | None,
+    no_tablets: bool,
+    peer_tls_cert: Path | None,
+    peer_tls_key: Path | None,
+    peer_tls_ca: Path | None,
+    peer_tls_host_check: bool,
+    peer_secret_file: Path | None,
     rack: str,
     weight: float,
     group: str,
@@ -267,11 +283,14 @@ def run(
     from cli.common.access import store_access
     from coord.errors import ConfigError
     from regionserver import service
-    from regionserver.config import ServerSettings, parse_address
+    from regionserver.config import ServerSettings, default_peer_address, parse_address
 
     try:
         host, port = parse_address(address, "--address")
         admin = parse_address(admin_address, "--admin-address") if admin_address else (None, 0)
+        if no_tablets and peer_address is not None:
+            raise ConfigError("--no-tablets and --peer-address contradict each other")
+        peers = parse_address(peer_address, "--peer-address") if peer_address else default_peer_address(host, opener)
         settings = ServerSettings(
             store=store.removeprefix("zk://"),
             data_dir=data_dir,
@@ -291,6 +310,9 @@ def run(
             masters=tuple(parse_address(one.strip(), "--masters") for one in masters.split(",") if one.strip()),
             heartbeat_period_s=heartbeat_period_s,
             access=store_access(given),
+            peer_address=None if no_tablets else peers,
+            peer_secret=peer_secret(peer_secret_file),
+            peer_tls=peer_tls(peer_tls_cert, peer_tls_key, peer_tls_ca, verify_host=peer_tls_host_check),
         )
         return service.run(settings)
     except ConfigError as error:

@@ -76,7 +76,7 @@ from regionserver.session.master_link import HeartbeatState
 from regionserver.session.registration import Registration
 from regionserver.shared_directory import Admission
 from regionserver.storage.purging import Purges
-from regionserver.tablets.server_tablets import ServerTablets
+from regionserver.tablets.server_tablets import MakeTablets
 from regionserver.workers import Pool, Workers
 
 log = Logger()
@@ -88,8 +88,6 @@ RETRY_S: Final = 1.0
 #: Time limit for closing the regions after SIGTERM; then the process ends without closing the rest.
 CLOSE_WITHIN_S: Final = 10.0
 
-#: Makes the tablets of a server: (metrics, called with internal errors, called when a report should not wait).
-MakeTablets = Callable[[Metrics, Callable[[Failure], None], Callable[[], None]], ServerTablets]
 #: Requests that only the latest master may send, and only to this incarnation.
 Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable
 

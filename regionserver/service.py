@@ -23,6 +23,7 @@ from regionserver.opener import NothingOpener, RegionOpener
 from regionserver.server import RegionServer
 from regionserver.session.instance import Instance
 from regionserver.storage.directory import DirectoryOpener
+from regionserver.tablets.hosting import tablets_of
 
 __all__ = ["ServerSettings", "allow_many_files", "run"]
 
@@ -63,7 +64,8 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
 
     # An exception in a watcher of a socket is a bug, and its connection is not served any more.
     reactor.at_fault(lambda error: died(f"a bug: {error!r}"))
-    server = RegionServer(reactor, settings, instance, opener, died=died)
+    tablets = None if settings.peer_address is None else tablets_of(reactor, settings, instance, died)
+    server = RegionServer(reactor, settings, instance, opener, died=died, tablets=tablets)
     server.start()
     observer = textFileLogObserver(sys.stderr)
     predicate = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)

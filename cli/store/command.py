@@ -12,6 +12,7 @@ import click
 
 from cli.common.errors import UsageFaultError
 from cli.common.options import apply_options
+from cli.common.peers import peer_tls
 from coord.errors import ConfigError
 from coord.server.config.secrets import read_peer_secret, read_users, warn_if_open
 from coord.server.config.settings import (
@@ -251,10 +252,9 @@ def _gather_tls(given: dict[str, Any]) -> None:
         raise ConfigError("--tls-cert is missing")
     peer = {name: given.pop(f"peer_tls_{name}", None) for name in ("cert", "key", "ca")}
     verify_host = given.pop("peer_tls_host_check", False)
-    if peer["cert"] is not None and peer["ca"] is not None:
-        given["peer_tls"] = TlsFiles(**peer, client_auth="need", verify_host=verify_host)
-    elif any(peer.values()) or verify_host:
-        raise ConfigError("--peer-tls-cert and --peer-tls-ca must be given together")
+    files = peer_tls(**peer, verify_host=verify_host)
+    if files is not None:
+        given["peer_tls"] = files
 
 
 def _settings(config: Path | None, given: dict[str, Any]) -> StoreSettings:

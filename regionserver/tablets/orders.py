@@ -177,6 +177,7 @@ class TabletOrders:
             plan = plan_close(order, files.local(key[0]))
         if not plan.stages:
             return self._answered(order, plan)
+        self._finished.forget(key)
         work = self._work[key[0]] = _Work(order, epoch, plan.stages, steps)
         ensureDeferred(self._carry_out(work, files)).addErrback(self._fatal)
         return work

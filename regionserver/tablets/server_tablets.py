@@ -248,3 +248,7 @@ class ServerTablets:
     def _learned(self, server: str, address: Address) -> None:
         if self._host is not None:
             self._host.learn(server, address)
+
+
+#: Makes the tablets of a server: (metrics, called with internal errors, called when a report should not wait).
+MakeTablets = Callable[[Metrics, Callable[[Failure], None], Callable[[], None]], ServerTablets]

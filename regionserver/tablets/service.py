@@ -54,6 +54,7 @@ _PREFIX: Final = "regionkeeper_server_tablet_"
 REFUSALS: Final[dict[Fate, tuple[str, str]]] = {
     Fate.UNKNOWN: (OUTCOME_UNKNOWN, "leadership of tablet {} ended before the write was applied"),
     Fate.BUSY: (Code.BUSY, "too much waits for tablet {}, or its leadership is being handed over"),
+    Fate.DISK_FULL: (Code.BUSY, "the disk of the server that leads tablet {} is full"),
     Fate.TOO_LARGE: (Code.BAD_REQUEST, "the write is too large for the log of tablet {}"),
     Fate.TOO_STALE: (TOO_STALE, "the replica of tablet {} does not hold the entry yet"),
     Fate.FAILED: (REPLICA_FAILED, "the replica of tablet {} does not run"),

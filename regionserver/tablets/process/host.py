@@ -35,6 +35,7 @@ from regionserver.tablets.disk.files import SlotLog, TabletFiles
 from regionserver.tablets.disk.joined import StartingSlots
 from regionserver.tablets.disk.layout import LOG, ROWS
 from regionserver.tablets.disk.startup import Decision
+from regionserver.tablets.disk.superblock import Superblock
 from regionserver.tablets.host.beats import TICK_MS
 from regionserver.tablets.host.envelope import BeatFrame, TurnFrame, encode_beat, encode_turn
 from regionserver.tablets.host.requests import Fate, TabletAnswer
@@ -309,6 +310,11 @@ class TabletHost:
     def delete(self, tablet: str, reason: str = "") -> Deferred[str]:
         """Move the files of a replica to the quarantine, and forget the tablet."""
         return self._life.close(tablet, ClosePurpose.DELETE, reason)
+
+    def key_range(self, tablet: str) -> Superblock | None:
+        """Return the superblock, which has the tablet's range; None if this server has nothing of the tablet."""
+        replica = self._replicas.get(tablet)
+        return None if replica is None else replica.block
 
     def is_full(self) -> bool:
         """Return True while the disk has no room: writes are refused, nothing that was acknowledged is lost."""

@@ -1,0 +1,194 @@
+"""The host of tablets and its links, as the server joins them (`Hosting` in `server_tablets.py`)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from coord.env import System
+from coord.env_os import OsEntropy, os_system
+from coord.peers.guard import PeerGuard
+from regions.messages import OpenOrder, OwnReplica, TabletReport
+from regions.messages.heartbeat import ReplicaState
+from regions.messages.server import ClosePurpose, TabletFigures
+from regions.records.members import ConfigId
+from regions.replication.guards import ReplicaOnDisk
+from regionserver.config import ServerSettings, is_loopback
+from regionserver.kv.snapshot import RowSnapshot
+from regionserver.session.instance import Instance
+from regionserver.tablets.commands import KvCommand
+from regionserver.tablets.host.requests import TabletAnswer
+from regionserver.tablets.links.links import TabletLinks
+from regionserver.tablets.messages import KeyRange
+from regionserver.tablets.neighbors import Address
+from regionserver.tablets.order_plans import Stage
+from regionserver.tablets.process.host import TabletHost
+from regionserver.tablets.process.interfaces import ReplicaOpening
+from regionserver.tablets.process.reports import members_of
+from regionserver.tablets.server_tablets import MakeTablets, ServerTablets
+
+log = Logger()
+
+_PURPOSES: Final = {
+    Stage.REST: ClosePurpose.REST,
+    Stage.REMOVE: ClosePurpose.TOMBSTONE,
+    Stage.DELETE: ClosePurpose.DELETE,
+}
+#: A replica whose rows are being opened since the start of the process is waited for so long, with such pauses.
+OPENING_S: Final = 60.0
+LOOK_S: Final = 0.05
+
+
+class HostedTablets:
+    """See the module docstring. Every method is called on the reactor's thread."""
+
+    def __init__(self, reactor: Any, system: System, host: TabletHost, links: TabletLinks) -> None:
+        self._reactor = reactor
+        self._clock = system.clock
+        self._host = host
+        self._links = links
+
+    # --- orders (ReplicaFiles) ---
+
+    def local(self, tablet: str) -> ReplicaOnDisk | None:
+        """Return the replica on this server, None without a superblock."""
+        report = self._host.report(tablet)
+        return None if report is None else ReplicaOnDisk(report.number, report.state, report.config_id)
+
+    def make(self, orders: Sequence[OpenOrder]) -> Deferred[list[str]]:
+        """Make first replicas, all of them together; one reason for each."""
+        return self._host.make([_opening(order) for order in orders])
+
+    def begin(self, tablet: str) -> Deferred[str]:
+        """Let a replica take part in its group, if it does not."""
+        return ensureDeferred(self._begin(tablet))
+
+    async def _begin(self, tablet: str) -> str:
+        until_s = self._reactor.seconds() + OPENING_S
+        while True:
+            why = await self._host.begin(tablet)
+            report = self._host.report(tablet)
+            is_opening = report is not None and report.state is ReplicaState.ASLEEP
+            if not why or not is_opening or self._reactor.seconds() >= until_s:
+                return why
+            await deferLater(self._reactor, LOOK_S)
+
+    def close(self, tablet: str, stage: Stage) -> Deferred[str]:
+        """Carry out REST, REMOVE or DELETE."""
+        return self._host.close(tablet, _PURPOSES[stage])
+
+    # --- requests (TabletGroups) ---
+
+    def key_range(self, tablet: str) -> KeyRange | None:
+        """Return the range of a tablet that has a replica here."""
+        return self._host.key_range(tablet)
+
+    def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
+        """Write. Raise CommandError if the command breaks a limit."""
+        return self._host.propose(tablet, command)
+
+    def read(self, tablet: str, read: Callable[[RowSnapshot], Any], *, at_least: int = 0) -> Deferred[TabletAnswer]:
+        """Read from a snapshot."""
+        return self._host.read(tablet, read, at_least=at_least)
+
+    def leader_of(self, tablet: str) -> tuple[int, int, str]:
+        """Return the term, and the leader's number and server in it."""
+        group = self._host.turn.groups.get(tablet)
+        if group is None or group.failure:
+            return 0, 0, ""
+        number, server = self._host.leader_of(tablet)
+        return group.core.term, number, server
+
+    def time_ms(self, tablet: str) -> int:
+        """Return this server's time, not below the tablet's clock."""
+        rows = self._host.rows_of(tablet)
+        now_ms = self._clock.wall_ms()
+        return now_ms if rows is None else max(now_ms, rows.state.clock_ms)
+
+    # --- reports ---
+
+    def report(self, tablet: str) -> TabletReport | None:
+        """Return a replica's report."""
+        return self._host.report(tablet)
+
+    def reports(self) -> Sequence[TabletReport]:
+        """Return the reports of all replicas."""
+        return self._host.reports()
+
+    def own_replica(self, tablet: str) -> OwnReplica | None:
+        """Return a replica's own view, with the latest configuration of its log."""
+        report = self._host.report(tablet)
+        group = self._host.turn.groups.get(tablet)
+        if report is None or group is None or group.failure:
+            return None if report is None else OwnReplica(report)
+        core = group.core
+        index = core.configs.newest_index()
+        # The first configuration of this process is that of the rows; the report has its id.
+        is_first = len(core.configs.indexes) == 1
+        config_id = report.config_id if is_first else ConfigId(core.log.term_at(index), index)
+        members = members_of(core.configs.current, group)
+        return OwnReplica(report, members, config_id, core.leader, core.log.last, core.log.commit)
+
+    def tablets(self) -> list[str]:
+        """Return the tablets of which this server has something, tombstones included."""
+        return self._host.replicas()
+
+    def figures(self) -> TabletFigures:
+        """Return the host's figures."""
+        found = self._host.status()
+        return TabletFigures(
+            found.replicas, found.leaders, found.syncs, found.entries, found.log_bytes, found.segments,
+            found.slow_writes, found.in_flight_bytes, found.disk_answers,
+        )  # fmt: skip
+
+    # --- life ---
+
+    def learn(self, server: str, address: Address) -> None:
+        """Take in where another server listens for members."""
+        self._links.learn(server, address)
+
+    async def stop(self) -> None:
+        """Hand leaderships over, close all replicas in order, and the links."""
+        await self._host.stop()
+        self._links.stop()
+
+
+def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died: Callable[[str], None]) -> MakeTablets:
+    """Return what makes the tablets of a server with these settings; `died` is called when the process must end."""
+    system = os_system()
+    assert settings.peer_address is not None, "without a peer address a server takes no tablets"
+    guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls)
+    if guard.is_open() and not is_loopback(settings.host):
+        log.warn("the peer port accepts unauthenticated connections; set --peer-secret-file or peer certificates")
+
+    def open_host(cluster: str, listening: socket.socket, changed: Callable[[str], None]) -> HostedTablets:
+        start_code = instance.next_incarnation(system.clock.wall_ms()).start_code
+        links = TabletLinks(
+            reactor,
+            cluster=cluster,
+            server=instance.uuid,
+            start_code=start_code,
+            address=(settings.host, int(listening.getsockname()[1])),
+            rng=system.rng,
+            guard=guard,
+        )
+        host = TabletHost(reactor, system, instance, links, start_code=start_code, died=died, changed=changed)
+        host.start()
+        links.start(host, listening)
+        return HostedTablets(reactor, system, host, links)
+
+    return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)
+
+
+def _opening(order: OpenOrder) -> ReplicaOpening:
+    region, opening = order.region, order.tablet
+    assert opening is not None, f"{region.region_id} is no tablet"
+    return ReplicaOpening(
+        region.region_id, region.table_id, order.transition.replica, opening.initial,
+        region.start_key, region.end_key, region.hash_buckets,
+    )  # fmt: skip
