@@ -7,5 +7,12 @@ rows/    rows of one tablet: an LMDB file behind the log, set back to a steady p
 host/    all groups of one server: a turn at a time, events in, effects out
 offline/    the tablets of a stopped server, for people
 
-Pure parts decide; shells carry their effects out. Nothing here is joined to the region server's process yet.
+process/    the shell around host/: log thread, rows' threads, files, ticks
+links/    connections with the other members' servers
+hosting.py, server_tablets.py    what the region server's process sees of all that
+order_plans.py, orders.py, store_steps.py    orders of masters: what they lead to, the files, the transitions' steps
+messages.py, service.py    requests of clients
+neighbors.py, peer_port.py, metrics.py    addresses of other servers, the port for members, gauges
+
+Pure parts decide; shells carry their effects out.
 """
