@@ -115,9 +115,21 @@ class Instance:
         Raises:
             ConfigError: the start code cannot be written.
         """
+        chosen = self.choose_incarnation(now_ms)
+        self.keep_incarnation()
+        return chosen
+
+    def choose_incarnation(self, now_ms: int) -> Incarnation:
+        """Return an incarnation as `next_incarnation` does, which nobody may see before `keep_incarnation`.
+
+        In between the caller looks whether it may use the directory at all: a start that is refused changes nothing.
+        """
         self._record.start_code = max(now_ms, self._record.start_code + 1)
-        self._write()
         return Incarnation(self._record.uuid, self._record.start_code)
+
+    def keep_incarnation(self) -> None:
+        """Make the chosen incarnation durable. Raise ConfigError."""
+        self._write()
 
     # --- tablets ---
 

@@ -167,7 +167,7 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         log.warn("the peer port accepts unauthenticated connections; set --peer-secret-file or peer certificates")
 
     def open_host(cluster: str, listening: socket.socket, changed: Callable[[str], None]) -> HostedTablets:
-        start_code = instance.next_incarnation(system.clock.wall_ms()).start_code
+        start_code = instance.choose_incarnation(system.clock.wall_ms()).start_code
         links = TabletLinks(
             reactor,
             cluster=cluster,
@@ -179,6 +179,7 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         )
         host = TabletHost(reactor, system, instance, links, start_code=start_code, died=died, changed=changed)
         host.start()
+        instance.keep_incarnation()
         links.start(host, listening)
         return HostedTablets(reactor, system, host, links)
 
