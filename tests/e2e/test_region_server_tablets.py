@@ -6,6 +6,7 @@ Every table has one tablet with three replicas. The test writes the records that
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import struct
@@ -451,6 +452,89 @@ def test_limits_of_requests(cluster: Cluster) -> None:
             leader.ask(request)
         assert caught.value.code == code, request
     assert cluster.get("r1", "a") == ["1"]
+
+
+def test_directories_that_are_refused(cluster: Cluster) -> None:
+    """A copy of a directory, and one without its log: one sentence, status 4, nothing changed. The others go on."""
+    cluster.create()
+    cluster.put("r1", a="1")
+    machine = cluster.machines[2]
+    machine.kill()
+    original = machine.directory
+    shutil.copytree(original, original.with_name("copy"))
+    machine.name = "copy"
+    assert "is a copy" in _refusal(machine)
+    machine.name = "s3"
+    logs = original / "wals"
+    logs.rename(original / "elsewhere")
+    before = _content(original)
+    assert "this server has had tablets" in _refusal(machine)
+    assert _content(original) == before
+    (original / "elsewhere").rename(logs)
+    machine.start()
+    machine.registered()
+    written = cluster.put("r1", b="2")
+    found = cluster.eventually_answered(TabletRead("r1", ["a", "b"], written.outcome.index), [machine])
+    assert found.values == [b"1", b"2"]
+
+
+def _refusal(machine: Machine) -> str:
+    """Return the last line of a server that does not start."""
+    machine.start()
+    process = machine.process
+    assert process is not None
+    assert process.wait(60) != 0
+    machine.kill()
+    text = machine.log.read_text()
+    assert "Traceback" not in text
+    return text.strip().splitlines()[-1]
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+@pytest.mark.parametrize("folder", ["tablet-meta", "consensus-meta"])
+def test_a_flipped_byte_burns_one_number(cluster: Cluster, folder: str) -> None:
+    """The replica is LOST with a reason; its server and the tablet go on, and nothing is deleted."""
+    cluster.create()
+    cluster.put("r1", a="1")
+    machine = cluster.machines[0]
+    machine.kill()
+    file = machine.directory / folder / "r1"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    file.write_bytes(content)
+    machine.start()
+    machine.registered()
+    (own,) = machine.ask(ShowReplicas()).replicas
+    assert (own.report.state, bool(own.report.reason)) == ("LOST", True)
+    assert list((machine.directory / "quarantine").iterdir())
+    assert cluster.get("r1", "a") == ["1"]
+    cluster.put("r1", b="2")
+
+
+def test_a_secret_of_the_peers(cluster: Cluster, tmp_path: Path) -> None:
+    """Servers that prove the same secret elect; one with another secret is not heard."""
+    cluster.create()
+    cluster.put("r1", a="1")
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    for file, text in ((right, "a secret of all servers"), (wrong, "another secret than theirs")):
+        file.write_text(text)
+        file.chmod(0o600)
+    for machine, file in zip(cluster.machines, (right, right, wrong), strict=True):
+        machine.kill()
+        machine.start("--peer-secret-file", str(file))
+        machine.registered()
+    assert cluster.get("r1", "a") == ["1"]
+    cluster.put("r1", b="2")
+    assert cluster.leader("r1") is not cluster.machines[2]
+    (outside,) = cluster.machines[2].ask(ShowReplicas()).replicas
+    assert outside.commit_index < cluster.put("r1", c="3").outcome.index
 
 
 def test_sigterm_hands_leaderships_over(cluster: Cluster) -> None:
