@@ -11,6 +11,7 @@ from regions.records.model import Incarnation, MasterRecord, ServerRecord
 
 #: Characters of a uuid that are shown.
 _UUID_SHOWN = 8
+_UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 
 
 class Names:
@@ -46,6 +47,10 @@ class Names:
     def by_address(self) -> dict[str, str]:
         """Return the names of a local cluster's daemons by address."""
         return dict(self._local)
+
+    def in_sentence(self, text: str) -> str:
+        """Replace the uuids in a text by names, and those of unknown servers by the characters that tables show."""
+        return _UUID.sub(lambda found: self.of_uuid(found[0]), self.in_text(text))
 
     def of_address(self, host: str, port: int) -> str:
         """Return `server-2`, or `host:port` outside of a local cluster."""

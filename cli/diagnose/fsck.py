@@ -269,7 +269,7 @@ def _named(text: str, names: Names) -> str:
     """Replace addresses and uuids by names."""
     for address, name in names.by_address().items():
         text = text.replace(address, name)
-    return names.in_text(text)
+    return names.in_sentence(text)
 
 
 def _what(fix: Fix, names: Names) -> str:

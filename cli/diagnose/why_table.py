@@ -114,7 +114,7 @@ def show_table(answer: TableAnswer, names: Names, console: Console) -> None:
             who = "a master, but none is active"
         noun = "tablet" if record.is_tablet else "replica"
         line = Text(f"  {output.count(one.replicas, noun)}: ", style="bold")
-        console.print(line.append(names.in_text(one.text), style="").append(f"; next: {who}"), soft_wrap=True)
+        console.print(line.append(names.in_sentence(one.text), style="").append(f"; next: {who}"), soft_wrap=True)
     if reply.not_looked_at:
         console.print(f"  and {reply.not_looked_at} more that were not checked", soft_wrap=True)
     for way in reply.way_out:

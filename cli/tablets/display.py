@@ -44,7 +44,7 @@ def tablets_table(found: Sequence[TabletStatus], names: Names) -> Table:
             health_word(one.health),
             _leader(one, names),
             ", ".join(names.of_uuid(member.server) for member in one.members if member.role is not None) or UNKNOWN,
-            names.in_text(one.reason),
+            names.in_sentence(one.reason),
         )
         for one in ordered
     ]
@@ -91,7 +91,7 @@ def show_tablet(one: TabletStatus, names: Names, console: Console) -> None:
     title = Text(f"{one.table} {one.region_id} ", style="bold").append(keys_of(one), style="")
     console.print(title, soft_wrap=True)
     line = health_word(one.health).append(f" {since(one)}", style="")
-    console.print(line.append(f": {names.in_text(one.reason)}" if one.reason else "", style=""), soft_wrap=True)
+    console.print(line.append(f": {names.in_sentence(one.reason)}" if one.reason else "", style=""), soft_wrap=True)
     config = UNKNOWN if one.config_id is None else str(one.config_id)
     term = UNKNOWN if one.term is None else str(one.term)
     facts = [
@@ -126,7 +126,7 @@ def members_table(one: TabletStatus, names: Names) -> Table:
             _number(member.behind),
             UNKNOWN if member.size_bytes is None else output.size(member.size_bytes),
             _health(member),
-            names.in_text(_note(member)),
+            names.in_sentence(_note(member)),
         )
         for member in one.members
     ]

@@ -63,7 +63,7 @@ def show_matrix(one: TabletMatrix, names: Names, console: Console) -> None:
     """Print one tablet with all views of its configuration."""
     keys = describe_range(one.start_key, one.end_key, one.hash_buckets) or output.key_range(one.start_key, one.end_key)
     title = Text.assemble((f"{one.table} {one.region_id} ", "bold"), keys, " ", health_word(one.health))
-    console.print(title.append(f": {names.in_text(one.reason)}" if one.reason else ""), soft_wrap=True)
+    console.print(title.append(f": {names.in_sentence(one.reason)}" if one.reason else ""), soft_wrap=True)
     console.print(matrix_table(one.rows, names))
 
 
@@ -84,7 +84,7 @@ def matrix_table(rows: list[MatrixRow], names: Names) -> Table:
             UNKNOWN if row.config_id is None else row.config_id,
             _committed(row),
             "" if not row.server else UNKNOWN if row.applied_index is None else row.applied_index,
-            names.in_text(row.reason),
+            names.in_sentence(row.reason),
         )
         for row in rows
     ]

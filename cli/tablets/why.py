@@ -58,4 +58,4 @@ def show_answer(answer: TabletWhy, names: Names, console: Console) -> None:
     console.print(Text("each replica's own view of the configuration", style="dim"))
     console.print(matrix_table(answer.views, names))
     for way in answer.way_out:
-        console.print(Text("  try  ", style="bold").append(names.in_text(way), style="cyan"), soft_wrap=True)
+        console.print(Text("  try  ", style="bold").append(names.in_sentence(way), style="cyan"), soft_wrap=True)

@@ -395,7 +395,6 @@ def fits(tablet: Tablet, health: TabletHealth, *, table_id: str, server: str, wa
 def ways_out(status: TabletStatus) -> list[str]:
     """Return what an operator can do for a tablet, commands first."""
     found: list[str] = []
-    away = [one for one in status.members if one.role is not None and not one.is_registered]
     if status.health is TabletHealth.CLOSED:
         found.append(f"rk table enable {status.table}: if it is to be open again")
     if status.health is TabletHealth.UNKNOWN:
@@ -405,9 +404,11 @@ def ways_out(status: TabletStatus) -> list[str]:
         for one in status.members
         if one.is_parked
     ]
-    if away:
-        numbers = ", ".join(f"{one.number} on {one.server}" for one in away)
-        found.append(f"start the server again with its own data directory: it holds member {numbers}")
+    found += [
+        f"start server {one.server} again, with its own data directory: it holds member {one.number}"
+        for one in status.members
+        if one.role is not None and not one.is_registered
+    ]
     found += [
         f"the log of server {one.server}, and rk debug tablet verify {status.region_id} once it is stopped"
         for one in status.members

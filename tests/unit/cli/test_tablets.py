@@ -13,10 +13,14 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from cli.common.connect import refusal
+from cli.common.errors import UnreachableError
+from cli.common.lookup import FoundRegion
 from cli.common.names import Names
+from cli.diagnose import status
 from cli.main import rk
-from cli.tablets import command, reading
+from cli.tablets import command, reading, why
 from cli.tablets.matrix import show_tablets, tablets_found
+from cli.tablets.why import TabletWhy
 from coord.rpc.wire import RpcError
 from master.api.tablets import list_tablets, show_tablet
 from regions import messages as ms
@@ -119,8 +123,8 @@ def test_show_has_unknown_where_nobody_has_reported(cluster: FakeCluster) -> Non
     assert dead.count("?") == 5
     group = cluster.tablets.world.groups["t.0"]
     assert any(line.strip().startswith(f"{group.leader}*") for line in text.splitlines())
-    status = json.loads(run("show", "t.0", "--json").output)
-    member = next(one for one in status["members"] if not one["is_registered"])
+    shown = json.loads(run("show", "t.0", "--json").output)
+    member = next(one for one in shown["members"] if not one["is_registered"])
     assert (member["state"], member["term"], member["applied_index"], member["health"]) == (None, None, None, "UNKNOWN")
 
 
@@ -191,3 +195,50 @@ def test_servers_are_asked_in_pages_with_one_deadline(monkeypatch: pytest.Monkey
     monkeypatch.setattr(reading, "ask_server", answer)
     assert reading.read_replicas(servers) == {"pages": own, "late": None, "old": None, "again": None}
     assert reading.read_replicas(servers, timeout_s=0) == {"pages": None, "late": None, "old": None, "again": None}
+
+
+def why_of(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, *, master: bool) -> tuple[TabletWhy, str]:
+    """What `rk why t.0` finds and prints, with and without a master."""
+    view = cluster.tablets.view()
+    region = next(one for one in view.regions["t"] if one.region_id == "t.0")
+
+    def ask_active(_cluster: object, message: Any, expect: type) -> Any:
+        if not master:
+            raise UnreachableError("no master is active")
+        return cluster.ask_master(message, expect)
+
+    monkeypatch.setattr(why, "view_of_tablet", lambda _cluster, _found: view)
+    monkeypatch.setattr(why, "ask_active", ask_active)
+    answer = why.tablet_answer(cluster, FoundRegion(region, view.tables[0]))  # type: ignore[arg-type]
+    stream = io.StringIO()
+    why.show_answer(answer, Names(cluster.servers(), None), Console(file=stream, width=200))
+    return answer, stream.getvalue()
+
+
+def test_why_judges_alike_with_and_without_a_master(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same health and reason; without a master the screen says who judged, and since when is not known."""
+    with_master, text = why_of(cluster, monkeypatch, master=True)
+    alone, text_alone = why_of(cluster, monkeypatch, master=False)
+    assert (with_master.from_master, alone.from_master) == (True, False)
+    assert (with_master.tablet.health, with_master.tablet.reason) == (alone.tablet.health, alone.tablet.reason)
+    assert (with_master.tablet.at_least, alone.tablet.at_least) == (False, True)
+    assert with_master.views == alone.views
+    assert "judged from the store" not in text
+    assert text_alone.startswith("judged from the store and the servers' own answers: no master is active")
+    assert "try  start server " in text
+    assert "each replica's own view of the configuration" in text
+
+
+def test_status_counts_tablets_by_health() -> None:
+    """Healths without tablets are left out; unknown leaders are `?`."""
+    lines = [
+        status.ServerLine("server-1", "h:1", "up", tablets=3, leaders=None),
+        status.ServerLine("server-2", "h:2", "up", tablets=2, leaders=0),
+    ]
+    found = status.Status([], servers=lines, tablets={"UNAVAILABLE": 2, "HEALTHY": 190})
+    stream = io.StringIO()
+    status.show(found, Names([], None), Console(file=stream, width=200))
+    text = stream.getvalue()
+    assert "tablets: 190 HEALTHY, 2 UNAVAILABLE" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("server-")]
+    assert [row[-2:] for row in rows] == [["3", "?"], ["2", "0"]]

@@ -52,3 +52,10 @@ def test_a_new_server_is_learned() -> None:
     names = Names([ONE], LOCAL)
     names.learn(TWO)
     assert names.of_uuid("aa22") == "server-2"
+
+
+def test_uuids_of_unknown_servers_are_short_in_sentences() -> None:
+    """As in tables; those of known servers are names."""
+    known, gone = "11111111-2222-3333-4444-555555555555", "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
+    names = Names([ServerRecord(known, "h", 1, 1)], None)
+    assert names.in_sentence(f"1 on {known}@7, 2 on {gone}") == "1 on h:1, 2 on aaaaaaaa"

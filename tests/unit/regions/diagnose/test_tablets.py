@@ -64,7 +64,7 @@ def test_one_of_three_servers_dies(cluster: TabletCluster) -> None:
     unreported = (dead.state, dead.raft_role, dead.term, dead.config_id, dead.applied_index, dead.size_bytes)
     assert (dead.is_registered, dead.health, unreported) == (False, MemberHealth.UNKNOWN, (None,) * 6)
     [way] = ways_out(found)
-    assert way.startswith("start the server again") and f"{number} on {follower}" in way  # noqa: PT018
+    assert way == f"start server {follower} again, with its own data directory: it holds member {number}"
     assert by_health(cluster.watch.counts) == {"UNDER_REPLICATED": 2}
     cluster.world.start(cluster.machine(follower))
     cluster.pass_time(5_000)
