@@ -13,7 +13,7 @@ import msgspec
 from master.api.tablets import list_tablets, show_tablet
 from master.catalog.lookup import find_region, find_table, summary
 from regions import messages as ms
-from regions.cluster.entities import Region, Replica, Server, Table
+from regions.cluster.entities import Region, Server, Table
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
@@ -69,6 +69,9 @@ class TabletViews(Protocol):
     def transition(self, region_id: str, number: int) -> TransitionRecord | None:
         """Return the transition of a tablet's member, or None if it has none."""
 
+    def in_transition(self, table_id: str = "") -> list[tuple[int, TransitionRecord]]:
+        """Return the transitions of members, of one table or of all, each with the time at which it was read."""
+
 
 class RecordsAlone:
     """A standby's view: its mirror has tablets' records and no reports."""
@@ -82,6 +85,10 @@ class RecordsAlone:
     def transition(self, _region_id: str, _number: int) -> TransitionRecord | None:
         """Return None."""
         return None
+
+    def in_transition(self, _table_id: str = "") -> list[tuple[int, TransitionRecord]]:
+        """Return []."""
+        return []
 
 
 class ReadView(NamedTuple):
@@ -103,7 +110,7 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
     match request:
         case ms.ListTables():
             tables = [world.names[name] for name in sorted(world.names)]
-            return ms.Tables([summary(one, view.tablets.counts(one.record.table_id)) for one in tables])
+            return ms.Tables([table_summary(one, view) for one in tables])
         case ms.DescribeTable():
             return describe_table(find_table(world, request.table), request, view)
         case ms.DescribeRegion():
@@ -123,8 +130,9 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
             loads = [with_tablets(server_load(servers[uuid], flapping.get(uuid, 0)), watch) for uuid in sorted(servers)]
             return ms.Servers(loads, barred=[bar for uuid, bar in sorted(world.bars.items()) if uuid not in servers])
         case ms.ListRit():
-            found = sorted(world.rit(), key=lambda one: one.seen_ms)[: max(0, request.limit)]
-            return ms.Transitions([_in_transition(replica) for replica in found])
+            found = [(one.seen_ms, one.transition) for one in world.rit() if one.transition is not None]
+            found = sorted([*found, *view.tablets.in_transition()], key=lambda one: one[0])[: max(0, request.limit)]
+            return ms.Transitions([_in_transition(*one) for one in found])
         case ms.RecentTransitions():
             return _recent(view.history, request)
         case ms.ListTablets():
@@ -140,6 +148,16 @@ def _watch_of(view: ReadView) -> TabletWatch:
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------
+
+
+def table_summary(table: Table, view: ReadView) -> ms.TableSummary:
+    """Return a table's record with its counts."""
+    table_id = table.record.table_id
+    found = summary(table, view.tablets.counts(table_id))
+    if not table.record.is_tablet:
+        return found
+    moving = [record for _, record in view.tablets.in_transition(table_id)]
+    return msgspec.structs.replace(found, rit=len(moving), parked=sum(1 for record in moving if record.parked))
 
 
 def describe_table(table: Table, request: ms.DescribeTable, view: ReadView) -> ms.Regions:
@@ -199,12 +217,10 @@ def with_tablets(load: ms.ServerLoad, watch: TabletWatch | None) -> ms.ServerLoa
     return msgspec.structs.replace(load, tablets=watch.members[load.server.uuid], leaders=leaders)
 
 
-def _in_transition(replica: Replica) -> ms.TransitionStep:
-    record = replica.transition
-    assert record is not None, replica.key
+def _in_transition(seen_ms: int, record: TransitionRecord) -> ms.TransitionStep:
     server = record.destination or record.source
     return ms.TransitionStep(
-        replica.seen_ms,
+        seen_ms,
         record.region_id,
         record.replica,
         "",

@@ -155,7 +155,9 @@ class MasterApi:
             regions=sum(len(table.regions) for table in tables),
             replicas=sum(table.replicas for table in tables),
             open=sum(table.open_replicas for table in tables),
-            rit=0 if active_master is None else len(list(active_master.assigner.world.rit())),
+            rit=0
+            if active_master is None
+            else len(list(active_master.assigner.world.rit())) + len(active_master.keeper.in_transition()),
             parked=sum(table.parked for table in tables),
             phases=master.phases.report(),
             plan=active_master.bulk_plans.latest.report()

@@ -239,6 +239,7 @@ class TabletKeeping:
         for _ in range(min(REGIONS_PER_TURN, len(self._regions))):
             self.keeper.region_seen(*self._regions.popleft(), now)
         self._reports.take_some()
+        self.keeper.tick(now)
         if self._regions or self._reports:
             self._active_master.schedule()
         for effect in self.keeper.take(now):
@@ -362,6 +363,16 @@ class TabletKeeping:
         tablet = self.keeper.tablets.get(region_id)
         work = None if tablet is None else tablet.work.get(number)
         return None if work is None else work.transition
+
+    def in_transition(self, table_id: str = "") -> list[tuple[int, TransitionRecord]]:
+        """Return the transitions of members, of one table or of all, each with the time at which it was read."""
+        return [
+            (work.seen_ms, work.transition)
+            for tablet in self.keeper.tablets.values()
+            if table_id in ("", tablet.record.table_id)
+            for work in tablet.work.values()
+            if work.transition is not None
+        ]
 
     def finish(self, effect: fx.FinishTable) -> None:
         """Write the end of a deleted table once no replica takes part any more."""

@@ -95,6 +95,7 @@ class Keeper:
             self.tables[record.table_id] = TabletTable(record, version)
             return
         known.record, known.version = record, version
+        self._look_at_ms = 0  # what is wanted may have changed
         self._open.update((one.region_id, one) for one in self.tablets.values() if one.table is known)
 
     def region_seen(self, record: RegionRecord, version: int, now_ms: int) -> None:

@@ -53,6 +53,8 @@ class ScriptedServer:
         self.disk: dict[str, ReplicaOnDisk] = {}
         #: What the active master has been told; None: it gets a full report.
         self.told: dict[str, TabletReport] | None = None
+        #: Regions whose replicas cannot be opened here.
+        self.broken: set[str] = set()
         #: Where the process dies at the next open; "" nowhere.
         self.stop_at = ""
 
@@ -125,6 +127,8 @@ class ScriptedServers:
             return self._open_shared(server, order, epoch)
         found = answer_to_open(OpenFacts(number, order.tablet, server.disk.get(region_id)))
         self.counts[f"open: {found.name}"] += 1
+        if region_id in server.broken:
+            return OrderResult(region_id, number, OrderOutcome.FAILED, error="the disk is read-only")
         if found not in (OrderAnswer.MAKE, OrderAnswer.WAKE):
             return OrderResult(region_id, number, OrderOutcome.REFUSED, error=found.value)
         if self._stops(server, "before OPENING"):

@@ -8,11 +8,12 @@ import pytest
 
 from regions import messages as ms
 from regions.messages.ddl import CreateTable
-from regions.records.model import ServerRecord, TabletState
-from regions.records.znodes import encode
+from regions.records.formats import KNOWN
+from regions.records.model import ServerRecord, TableIntent, TabletState
+from regions.records.znodes import decode_cluster, encode
 from tests.support.tablet_servers import STOPS
 from tests.unit.master.active_fixture import LAYOUT
-from tests.unit.master.tablets.fixture import TabletBench
+from tests.unit.master.tablets.fixture import TabletBench, empty_cluster
 
 
 @pytest.fixture
@@ -226,3 +227,42 @@ def test_servers_that_take_no_tablets_get_none(world: TabletBench) -> None:
     world.turn()
     assert world.is_running()
     assert all(one.uuid != "p" for region in world.regions() for one in region.members)
+
+
+def test_the_format_is_raised_for_the_first_table(tmp_path: Path) -> None:
+    """All processes know tablets, and the regular check has not come yet: the request need not wait for it."""
+    world = TabletBench(tmp_path, store=empty_cluster(in_force=3))
+    assert isinstance(world.create(), ms.Tables)
+    assert decode_cluster(world.store.nodes[LAYOUT.cluster][0]).format_version == KNOWN
+
+
+def test_transitions_of_members_are_listed(world: TabletBench) -> None:
+    """`rk region rit`, the counts of `rk table list`, and each member in `rk table show`."""
+    world.servers.servers["s1"].stop_at = "before OPENING"
+    world.create()
+    world.turn(20)
+    (waiting,) = world.transitions()
+    (listed,) = world.bench.ask(ms.ListRit(10)).transitions
+    assert (listed.region_id, listed.replica, listed.after) == (waiting.region_id, waiting.replica, "OFFLINE")
+    (table,) = world.bench.ask(ms.ListTables()).tables
+    assert (table.rit, table.parked, table.open, table.replicas) == (1, 0, 2, 3)
+    (region,) = world.bench.ask(ms.DescribeTable("x")).regions
+    shown = {one.replica: (one.server is not None, one.transition is not None) for one in region.replicas}
+    assert shown == {one: (one != waiting.replica, one == waiting.replica) for one in (1, 2, 3)}
+
+
+def test_parked_members_are_tried_again(world: TabletBench) -> None:
+    """A server cannot open a member that rests; an operator mends that, and has it tried again."""
+    world.create()
+    world.turn()
+    (region_id,) = [region.region_id for region in world.regions()]
+    world.bench.ask(ms.SetTableIntent("x", TableIntent.DISABLED))
+    world.turn(20)
+    world.servers.servers["s2"].broken.add(region_id)
+    world.bench.ask(ms.SetTableIntent("x", TableIntent.ENABLED))
+    world.until(lambda: any(one.parked for one in world.transitions()), 5.0)
+    (parked,) = world.transitions()
+    assert any(parked.key in line and "read-only" in line for line in world.active_master.problems(20))
+    world.servers.servers["s2"].broken.clear()
+    assert isinstance(world.bench.ask(ms.RetryRegion(region_id, parked.replica)), ms.Accepted)
+    world.until(world.is_running)
