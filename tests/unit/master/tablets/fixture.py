@@ -1,4 +1,4 @@
-"""One active master and scripted servers that take tablets, on a store in memory."""
+"""One active master and scripted servers that take tablets, on a store in memory whose every change is audited."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from regions.records.model import ClusterRecord, RegionRecord, TransitionRecord
 from regions.records.znodes import decode_region, decode_transition, encode
 from tests.support.tablet_servers import ScriptedServers
 from tests.unit.master.active_fixture import LAYOUT, Bench, LossyStore
+from tests.unit.master.tablets.audited import AuditedStore, TabletAudit
 
 #: Turns of the reactor until everything that can happen without time has happened.
 TURNS = 60
 
 
-def empty_cluster(in_force: int = TABLETS) -> LossyStore:
+def empty_cluster(in_force: int = TABLETS, *, is_audited: bool = True) -> LossyStore:
     """A store with a cluster that has neither servers nor tables."""
-    store = LossyStore()
+    store = AuditedStore(TabletAudit()) if is_audited else LossyStore()
     for path in ("/rk", *LAYOUT.parents()):
         store.put(path)
     store.put(LAYOUT.epoch, b"", 4)
@@ -60,7 +61,7 @@ class TabletBench:
         assert former.active_master is not None
         former.store.become(SessionState.EXPIRED)
         former.store.waiting.clear()
-        store = LossyStore()
+        store = AuditedStore(former.store.audit) if isinstance(former.store, AuditedStore) else LossyStore()
         store.nodes = former.store.nodes
         data, version, owner = store.nodes[LAYOUT.epoch]
         store.put(LAYOUT.epoch, data, version + 1, owner)
@@ -75,6 +76,9 @@ class TabletBench:
         for _ in range(count):
             self.servers.beat(self.active_master.reported)
             self.bench.go_on(seconds)
+            if isinstance(self.store, AuditedStore):
+                self.store.audit.time_passes(seconds)
+                assert self.store.audit.alarms == []
 
     def until(self, holds: Callable[[], bool], seconds: float = 0.5, turns: int = 400) -> None:
         """Let time pass until `holds()`."""

@@ -202,7 +202,7 @@ def test_the_connection_breaks_at_each_answer_of_the_store(tmp_path: Path, answe
 
 def test_a_large_table_takes_many_short_turns(tmp_path: Path) -> None:
     """A thousand tablets, a hundred records per turn and a few hundred operations per multi."""
-    world = TabletBench(tmp_path)
+    world = TabletBench(tmp_path, store=empty_cluster(is_audited=False))
     world.create(regions=1_000)
     sizes = []
     for _ in range(80):

@@ -64,6 +64,14 @@ def test_a_server_death_moves_nothing(world: TabletBench) -> None:
     assert not world.transitions()
 
 
+def test_a_member_whose_server_stays_away_is_no_alarm(world: TabletBench) -> None:
+    """Its transition waits for hours; the auditor knows why."""
+    world.servers.servers["s3"].stop_at = "before OPENING"
+    world.create("late", 1)
+    world.turn(200, 60.0)
+    assert [one.destination.uuid for one in world.transitions() if one.destination] == ["s3"]
+
+
 def test_a_full_restart_wipes_and_plans_nothing(world: TabletBench) -> None:
     """All servers and masters: in a cluster of tablets alone this is no startup, and nothing is to be done."""
     before = frozen(world)
