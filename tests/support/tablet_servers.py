@@ -53,7 +53,7 @@ class ScriptedServer:
         self.disk: dict[str, ReplicaOnDisk] = {}
         #: What the active master has been told; None: it gets a full report.
         self.told: dict[str, TabletReport] | None = None
-        #: Regions whose replicas cannot be opened here.
+        #: Regions whose replicas can neither be opened nor closed here.
         self.broken: set[str] = set()
         #: Where the process dies at the next open; "" nowhere.
         self.stop_at = ""
@@ -173,6 +173,8 @@ class ScriptedServers:
         local = server.disk.get(region_id)
         if local is not None:
             local = local._replace(config_id=NO_CONFIG, is_member=False)
+        if region_id in server.broken:
+            return OrderResult(region_id, number, OrderOutcome.FAILED, error="the disk is read-only")
         found = answer_to_close(CloseFacts(number, order.tablet, local))
         self.counts[f"close {order.tablet.purpose}: {found.name}"] += 1
         if found is not OrderAnswer.CLOSE:

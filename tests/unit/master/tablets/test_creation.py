@@ -130,6 +130,18 @@ def test_another_region_takes_the_place(world: TabletBench) -> None:
     assert [one.running for one in world.bench.ask(ms.ListTables()).tables] == [1]
 
 
+def test_a_refused_replacement_is_tried_again(world: TabletBench) -> None:
+    """DD-04: the table's record has changed at the same time, and nobody has said so."""
+    world.create()
+    (first,) = world.regions()
+    world.servers.leaderless.add(first.region_id)
+    path = LAYOUT.table(first.table_id)
+    data, version, _ = world.store.nodes[path]
+    world.store.put(path, data, version + 1)
+    world.until(world.is_running, 2.0)
+    assert world.states() == ["REPLACED", "RUNNING"]
+
+
 def test_a_leader_in_time_wins(world: TabletBench) -> None:
     """A leader that reports while the region is given up, and before it is replaced."""
     world.create()

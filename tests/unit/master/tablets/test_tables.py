@@ -65,7 +65,7 @@ def test_deleted_and_brought_back(world: TabletBench) -> None:
     members = [region.members for region in world.regions()]
     deleted = answer_to(world, DeleteTable("x", wait_ms=30_000))
     assert isinstance(deleted, ms.Tables)
-    assert on_disk(world) == {ReplicaState.RESTING}
+    assert (on_disk(world), world.states()) == ({ReplicaState.RESTING}, ["RUNNING"] * 2)
     world.fail_over()
     world.turn(10, 1.0)
     assert on_disk(world) == {ReplicaState.RESTING}
@@ -74,6 +74,19 @@ def test_deleted_and_brought_back(world: TabletBench) -> None:
     assert (on_disk(world), world.is_running()) == ({ReplicaState.RUNNING}, True)
     assert [region.members for region in world.regions()] == members
     assert set(world.servers.made.values()) == {1}
+
+
+def test_a_deleted_table_is_finished_when_its_replicas_rest(world: TabletBench) -> None:
+    """Not while one of them takes part."""
+    path = LAYOUT.table(world.table_id())
+    (first, _) = world.regions()
+    world.servers.servers["s2"].broken.add(first.region_id)
+    assert answer_to(world, DeleteTable("x", wait_ms=1_000)) == ms.TIMED_OUT
+    world.turn(20, 1.0)
+    assert decode_table(world.store.nodes[path][0]).finished_ms == 0
+    world.servers.servers["s2"].broken.clear()
+    world.until(lambda: decode_table(world.store.nodes[path][0]).finished_ms > 0, 5.0)
+    assert on_disk(world) == {ReplicaState.RESTING}
 
 
 @pytest.mark.parametrize("failover", [False, True])

@@ -145,6 +145,32 @@ def test_reports_before_the_records(world: TabletBench) -> None:
     assert keeper.tablets[region_id].is_led
 
 
+def test_a_full_report_is_all_that_a_server_has(world: TabletBench) -> None:
+    """What it names no more is gone, although nobody has reported that it went."""
+    server = world.servers.servers["s1"]
+    server.disk.clear()
+    server.told = None
+    world.turn(3)
+    tablets = world.active_master.keeper.keeper.tablets.values()
+    assert all("s1" not in tablet.view.replicas for tablet in tablets)
+    assert {tablet.serving for tablet in tablets} == {2}
+
+
+def test_a_transition_that_went_while_events_were_missed(world: TabletBench) -> None:
+    """An operator deletes one while the master is cut off."""
+    world.servers.servers["s3"].stop_at = "before OPENING"
+    world.create("late", 1)
+    world.turn(10)
+    (waiting,) = world.transitions()
+    keeper = world.active_master.keeper
+    assert keeper.transition(waiting.region_id, waiting.replica) is not None
+    world.store.cut()
+    del world.store.nodes[LAYOUT.transition(waiting.region_id, waiting.replica)]
+    world.store.mend()
+    world.bench.go_on()
+    assert keeper.transition(waiting.region_id, waiting.replica) is None
+
+
 def test_a_tablet_of_no_table_is_named_and_left_alone(world: TabletBench) -> None:
     """FN-04."""
     server = world.servers.servers["s1"]
