@@ -1,0 +1,151 @@
+"""Masters and region servers as processes: tables of tablets are created, kept and deleted, whoever is killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regions import messages as ms
+from regions.records.model import RegionRecord, TableIntent, TabletState
+from tests.e2e.masters import Cluster, any_store, cluster_on
+from tests.support.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+TABLETS = 12
+SPLITS = [f"k{number:04d}" for number in range(1, TABLETS)]
+#: A deleted table's rows go at once.
+PURGE_S = "1"
+#: Longest time that the whole of a step may take on a busy machine.
+SLOW_S = 120.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two masters and three servers that take tablets."""
+    options = ["--purge-after", PURGE_S]
+    with (
+        any_store("one", tmp_path / "store") as hosts,
+        cluster_on(hosts, tmp_path / "cluster", options=options) as running,
+    ):
+        running.wait_active()
+        running.wait_servers(3)
+        yield running
+
+
+def create(cluster: Cluster, name: str = "orders", splits: list[str] | None = None, *, wait: bool = True) -> None:
+    """Create a table of tablets with three replicas."""
+    request = ms.CreateTable(name, SPLITS if splits is None else splits, replication=3, wait_ms=60_000 if wait else 0)
+    cluster.ask_active(request, ms.Tables)
+
+
+def tablets(cluster: Cluster) -> dict[str, RegionRecord]:
+    """The records of all tablets in the store."""
+    return {one.region_id: one for one in cluster.regions() if one.is_tablet}
+
+
+def wait_running(cluster: Cluster, count: int) -> dict[str, RegionRecord]:
+    """Wait until so many tablets are RUNNING, each with a leader, and no member is in transition."""
+
+    def are_running() -> dict[str, RegionRecord]:
+        found = {key: one for key, one in tablets(cluster).items() if one.state is not TabletState.REPLACED}
+        states = {one.state for one in found.values()}
+        assert (len(found), states, cluster.transitions()) == (count, {TabletState.RUNNING}, [])
+        assert all(one.leader for one in found.values())
+        return found
+
+    return eventually(are_running, SLOW_S, f"{count} tablets RUNNING")
+
+
+def table(cluster: Cluster, name: str = "orders") -> ms.TableSummary:
+    """A table with its counts, as the active master has it."""
+    listed = cluster.ask_active(ms.ListTables(), ms.Tables).tables
+    return next(one for one in listed if one.table.name == name)
+
+
+def superblocks(cluster: Cluster) -> list[str]:
+    """The tablets that exist on the servers' disks."""
+    return sorted(path.name for path in cluster.folder.glob("server*/tablet-meta/*"))
+
+
+def check_no_alarm(cluster: Cluster) -> None:
+    """No auditor of any master has raised one."""
+    assert cluster.zk.get_children(cluster.layout.alarms) == []
+
+
+def test_a_table_is_created_and_survives_servers(cluster: Cluster) -> None:
+    """DD-01, DD-05: RUNNING when leaders have reported. The death and return of a server write only leaders' names."""
+    create(cluster)
+    made = wait_running(cluster, TABLETS)
+    assert all(len(one.members) == 3 for one in made.values())
+    counts = table(cluster)
+    assert (counts.regions, counts.running, counts.replicas) == (TABLETS, TABLETS, 3 * TABLETS)
+    assert len(superblocks(cluster)) == 3 * TABLETS
+    cluster.servers[0].kill()
+    cluster.wait_servers(2)
+    eventually(lambda: table(cluster).open == 2 * TABLETS, SLOW_S, "two replicas of each take part")
+    cluster.servers[0].start()
+    eventually(lambda: table(cluster).open == 3 * TABLETS, SLOW_S, "all replicas take part")
+    again = wait_running(cluster, TABLETS)
+    assert {key: one.members for key, one in again.items()} == {key: one.members for key, one in made.items()}
+    check_no_alarm(cluster)
+
+
+def test_the_active_master_is_killed_while_a_table_is_made(cluster: Cluster) -> None:
+    """The standby goes on; each member is made once."""
+    create(cluster, splits=[f"k{number:04d}" for number in range(1, 120)], wait=False)
+    active = cluster.wait_active()
+    active.kill()
+    wait_running(cluster, 120)
+    active.start()
+    assert len(superblocks(cluster)) == 360
+    check_no_alarm(cluster)
+
+
+def test_a_full_restart_of_a_mixed_cluster(cluster: Cluster) -> None:
+    """The startup places the shared regions; tablets lie where they were, and nothing of them is wiped or planned."""
+    create(cluster)
+    cluster.ask_active(ms.CreateTable("shared", ["g", "p"], wait_ms=60_000), ms.Tables)
+    made = wait_running(cluster, TABLETS)
+    for process in [*cluster.masters, *cluster.servers]:
+        process.kill()
+    for process in [*cluster.servers, *cluster.masters]:
+        process.start()
+    cluster.wait_servers(3)
+    cluster.wait_settled()
+    again = wait_running(cluster, TABLETS)
+    assert {key: one.members for key, one in again.items()} == {key: one.members for key, one in made.items()}
+    eventually(lambda: table(cluster).open == 3 * TABLETS, SLOW_S, "all replicas take part")
+    assert table(cluster, "shared").open == 3
+    check_no_alarm(cluster)
+
+
+def test_a_server_is_killed_while_a_table_is_made(cluster: Cluster) -> None:
+    """Its members wait for it; a majority serves meanwhile."""
+    create(cluster, wait=False)
+    cluster.servers[1].signal(signal.SIGKILL)
+    eventually(lambda: table(cluster).running == TABLETS, SLOW_S, "all tablets run")
+    cluster.servers[1].kill()
+    cluster.servers[1].start()
+    cluster.wait_servers(3)
+    eventually(lambda: table(cluster).open == 3 * TABLETS, SLOW_S, "all replicas take part")
+    check_no_alarm(cluster)
+
+
+def test_disabled_enabled_and_deleted(cluster: Cluster) -> None:
+    """Replicas rest with their files, and come back; a deleted table's files go from every server, one late."""
+    create(cluster)
+    cluster.ask_active(ms.SetTableIntent("orders", TableIntent.DISABLED, wait_ms=60_000), ms.Tables)
+    assert (table(cluster).open, len(superblocks(cluster))) == (0, 3 * TABLETS)
+    cluster.ask_active(ms.SetTableIntent("orders", TableIntent.ENABLED, wait_ms=60_000), ms.Tables)
+    wait_running(cluster, TABLETS)
+    cluster.servers[2].kill()
+    cluster.wait_servers(2)
+    cluster.ask_active(ms.DeleteTable("orders", wait_ms=60_000), ms.Tables)
+    eventually(lambda: len(superblocks(cluster)) == TABLETS, SLOW_S, "the replicas of two servers are deleted")
+    cluster.servers[2].start()
+    eventually(lambda: superblocks(cluster) == [], SLOW_S, "the third one deletes its own")
+    check_no_alarm(cluster)
