@@ -90,6 +90,16 @@ class FloorBeforeSteady(Bug):
     floor_before_steady = True
 
 
+class FloorBeyondMembers(Bug):
+    """The log drops entries that a member which is away does not have."""
+
+    known = "a follower that needs a snapshot, which tablets do not have yet"
+    favours = ("_quick_restart", "_power_cut_all", "_partition", "_freeze")
+
+    def patches(self) -> list[Patch]:
+        return [instead(Group, "everywhere", lambda self: self.core.log.commit)]
+
+
 class SteadyMixesStates(Bug):
     """A steady point has the rows of its beginning and the applied index of its end."""
 

@@ -19,6 +19,7 @@ WITHIN: dict[type[Bug], int] = {
     planted.CompareIgnored: 5,
     planted.DamageIgnored: 5,
     planted.FloorBeforeSteady: 5,
+    planted.FloorBeyondMembers: 5,
     planted.GoneLeaderKept: 10,
     planted.NumberReused: 5,
     planted.OneTabletEndsAll: 5,

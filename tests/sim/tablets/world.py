@@ -271,6 +271,9 @@ class World(History):
         for _, event in out.events:
             self.counts[event.name] += 1
         self.counts["needs_copy"] += len(out.needs_copy)
+        for tablet, number in out.needs_copy:
+            if self.places[tablet][number] in {each.name for each in self.sound_members(tablet)}:
+                raise Violation(f"member {number} of {tablet} needs entries that {server.name} has dropped")
         self._step(server)
         for to, items in out.frames.items():
             self._send_items(server, to, items)
@@ -380,16 +383,9 @@ class World(History):
             self._move_floor(server, tablet, image.index)
 
     def _move_floor(self, server: SimServer, tablet: str, index: int) -> None:
-        """Let the log drop what the rows hold durably, and what no member needs: there are no copies yet."""
-        others = [self.servers[name] for name in self.places[tablet].values()]
-        needed = min(
-            (
-                each.rows[tablet].now.index
-                for each in others
-                if not each.holdings.get(tablet, Holding(0, 0, "x")).trouble
-            ),
-            default=index,
-        )
+        """Let the log drop what the rows hold durably and every member is known to have: there are no copies yet."""
+        group = server.turn_now().groups[tablet]
+        needed = 0 if group.failure else group.everywhere()
         floor = server.turn_now().steady(tablet, min(index, needed))
         if isinstance(floor, Floor):
             self.counts["floor_moved"] += 1
