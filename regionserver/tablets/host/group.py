@@ -255,8 +255,10 @@ class Group:
         """
         lead = self.core.leadership
         if lead is not None:
-            held = min((peer.match for peer in lead.peers), default=self.core.log.stable)
-            self._everywhere = max(self._everywhere, min(held, self.core.log.commit))
+            log = self.core.log
+            # This member too: a majority of the others may have committed what is not durable here yet.
+            held = min((peer.match for peer in lead.peers), default=log.stable)
+            self._everywhere = max(self._everywhere, min(held, log.stable, log.commit))
         return self._everywhere
 
     def hand_over(self, is_there: Mapping[int, bool], handed: list[tuple[str, int]]) -> None:

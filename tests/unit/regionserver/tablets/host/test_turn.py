@@ -652,3 +652,17 @@ def test_a_tablet_that_is_being_opened_is_silent(hosts: Hosts) -> None:
     hosts.settle()
     assert {fate for request, fate in fates(hosts, other).items() if request in (5, 6)} == {Fate.NOT_LEADER}
     assert not hosts.core(leader).leadership.peers[0].waiting or not hosts.servers[leader].turn.groups["t"].refusals
+
+
+def test_what_the_leaders_own_disk_lacks_is_not_everywhere(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    hosts.ticks(2 * BEAT_TICKS)
+    hosts.slow_disk.add(leader)
+    hosts.servers[leader].turn.propose("t", 1, b"x")
+    hosts.ticks(4 * BEAT_TICKS)
+    assert hosts.core(leader).log.commit == 2
+    assert {server.turn.groups["t"].everywhere() for server in hosts.servers.values()} == {1}
+    hosts.slow_disk.clear()
+    hosts.sync(leader)
+    hosts.ticks(4 * BEAT_TICKS)
+    assert {server.turn.groups["t"].everywhere() for server in hosts.servers.values()} == {2}
