@@ -306,6 +306,14 @@ class RaftCore:
         if self.leadership is not None:
             self.leadership.snapshot_status(peer, ok)
 
+    def probe_from(self, peer: int) -> int:
+        """Return the first index that `peer`, which was offered a snapshot, needs; 0 if it was offered none.
+
+        For a shell that has the compacted entries on its disk, and sends them itself in the place of the snapshot. The
+        peer is probed at that index again after its next reply.
+        """
+        return self.leadership.probe_from(peer) if self.leadership is not None else 0
+
     # --- output -------------------------------------------------------------------------------------------------------
 
     def has_ready(self) -> bool:

@@ -400,6 +400,16 @@ class Leadership:
             peer.become_probe(peer.snapshot_index + 1 if ok else peer.match + 1)
             peer.waiting = True
 
+    def probe_from(self, peer_id: int) -> int:
+        """Go on probing a peer in SNAPSHOT at the index that it needs, and return the index; 0 for another peer."""
+        peer = self.by_id.get(peer_id)
+        if peer is None or peer.state != AWAITS_SNAPSHOT:
+            return 0
+        first = peer.next
+        peer.become_probe(first)
+        peer.waiting = True
+        return first
+
     # --- reads
 
     def read(self, asker: int, context: int, is_patient: bool = False) -> None:

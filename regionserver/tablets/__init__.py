@@ -5,6 +5,7 @@ messages.py     requests of clients, their replies and limits
 commands.py, writers.py    a log entry's payload, and what makes a write happen once
 rows/    rows of one tablet: an LMDB file behind the log, set back to a steady point after a power cut
 host/    all groups of one server: a turn at a time, events in, effects out
+process/    the host in a process: log thread, rows' threads, files, reports
 offline/    the tablets of a stopped server, for people
 
 process/    the shell around host/: log thread, rows' threads, files, ticks

@@ -31,7 +31,7 @@ class TestServer:
         self.reads: list[ReadyRead] = []
         self.failed: list[tuple[str, str]] = []
         self.rejected: list[tuple[str, str, str]] = []
-        self.needs_copy: set[tuple[str, int]] = set()
+        self.needs_log: set[tuple[str, int]] = set()
         #: Everything that was sent: (recipient, item), and the heartbeats in BEATs.
         self.sent: list[tuple[str, Item]] = []
         self.beaten: list[tuple[str, Item]] = []
@@ -68,7 +68,7 @@ class Hosts:
         server.reads += out.reads
         server.failed += out.failed
         server.rejected += out.rejected
-        server.needs_copy.update(out.needs_copy)
+        server.needs_log.update((tablet, member) for tablet, member, _ in out.needs_log)
         if out.log:
             server.log.append((out.log_number, out.log))
         for tablet, entries in out.rounds.items():

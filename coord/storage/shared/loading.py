@@ -9,6 +9,7 @@ from coord.errors import CorruptRecord
 from coord.storage.records import LogItem
 from coord.storage.shared.codec import decode_block, decode_entries, decode_start, is_whole_block
 from coord.storage.shared.index import LiveSlot, Span
+from coord.storage.shared.items import Position
 
 
 def load_entries(disk: Disk, folder: str, slot: LiveSlot) -> list[LogItem]:
@@ -37,6 +38,39 @@ def load_entries(disk: Disk, folder: str, slot: LiveSlot) -> list[LogItem]:
     if not slot.damage and expected != slot.last_index + 1:
         raise CorruptRecord(disk.where(folder), 0, f"entry {slot.last_index} of slot {slot.slot}", "no such entry")
     return entries
+
+
+def load_range(
+    disk: Disk, folder: str, slot: LiveSlot, first: int, bytes_max: int
+) -> tuple[Position | None, list[LogItem]]:
+    """Return entries from `first` on, at least one and about `bytes_max` bytes, and the position before them.
+
+    None and no entries if the log does not hold that position, or nothing behind it. Raises CorruptRecord if an entry
+    cannot be read, OSError; FileNotFoundError if the log dropped the entries meanwhile.
+    """
+    floor = slot.floor
+    before = floor if floor.index == first - 1 else None
+    found: list[LogItem] = []
+    size = 0
+    for span in list(slot.spans):
+        if size >= bytes_max:
+            break
+        if span.first + span.entries <= first - 1:
+            continue
+        file = disk.open(_path(folder, span.segment))
+        try:
+            entries = _entries_of(disk, folder, file, span)
+        finally:
+            file.close()
+        for entry in entries:
+            if entry.index >= span.first + span.entries:
+                break
+            if entry.index == first - 1 and entry.index > floor.index:
+                before = Position(entry.index, entry.term)
+            elif entry.index == first + len(found) and before is not None and size < bytes_max:
+                found.append(entry)
+                size += len(entry.data)
+    return (before, found) if before is not None and found else (None, [])
 
 
 def _entries_of(disk: Disk, folder: str, file: DiskFile, span: Span) -> list[LogItem]:

@@ -27,8 +27,8 @@ from coord.storage.segments import SegmentLog, reopen_last
 from coord.storage.shared.batch import SlotBatch, SlotTable
 from coord.storage.shared.codec import PIECE, encode_header, encode_row
 from coord.storage.shared.index import SlotIndex
-from coord.storage.shared.items import Change, RecoveredLog, RecoveredSlot
-from coord.storage.shared.loading import load_entries
+from coord.storage.shared.items import Change, Position, RecoveredLog, RecoveredSlot
+from coord.storage.shared.loading import load_entries, load_range
 from coord.storage.shared.recovery import FOLDER, LogReading, read_log, recovered, recovered_slot
 from coord.storage.shared.trails import WINDOW_BYTES, Trails
 
@@ -106,6 +106,14 @@ class SharedLog(SegmentLog):
         Raises KeyError for a slot that is not open, StorageError for damage, OSError.
         """
         return load_entries(self._disk, self._folder, self._index.slots[slot])
+
+    def entries_from(self, slot: int, first: int, bytes_max: int) -> tuple[Position | None, list[LogItem]]:
+        """Return durable entries of a slot from `first` on, at least one and about `bytes_max` bytes, and the position
+        before them; None and no entries if the log does not hold that position.
+
+        Safe on any thread. Raises KeyError for a slot that is not open, StorageError for damage, OSError.
+        """
+        return load_range(self._disk, self._folder, self._index.slots[slot], first, bytes_max)
 
     def contents(self, slot: int) -> RecoveredSlot | None:
         """Return what a slot holds durably, None for a slot that is not open."""

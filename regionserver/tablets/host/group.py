@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 from coord.errors import NotLeader, ProposalDropped
 from coord.raft.core import RaftCore
 from coord.raft.messages import (
+    APPEND,
     HEARTBEAT,
     HEARTBEAT_RESP,
     LEADER,
@@ -33,9 +34,10 @@ from coord.raft.messages import (
     RaftEvent,
     Ready,
 )
-from coord.storage.shared.items import Floor, SlotItems
+from coord.storage.shared.items import Floor, Position, SlotItems
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.envelope import PAYLOAD_BYTES_MAX, Refusal
+from regionserver.tablets.host.log_memory import LogMemory
 from regionserver.tablets.host.reads import Reads
 from regionserver.tablets.host.requests import (
     TABLET_BYTES_MAX,
@@ -89,8 +91,8 @@ class GroupOutput:
     answers: list[TabletAnswer] = field(default_factory=list)
     reads: list[ReadyRead] = field(default_factory=list)
     events: list[RaftEvent] = field(default_factory=list)
-    #: Members that need entries that this replica no longer has.
-    needs_copy: list[int] = field(default_factory=list)
+    #: (member, index): members that need entries from there on, which are not in memory any more.
+    needs_log: list[tuple[int, int]] = field(default_factory=list)
 
 
 class GroupTracer(Protocol):
@@ -140,6 +142,9 @@ class Group:
         self.tracer = tracer
         #: Every member is known to have all entries up to this index durably. Never falls.
         self._everywhere = 0
+        #: Index of the log's floor, as far as it has moved since the process started.
+        self._floor = 0
+        self.memory = LogMemory(core.log.entries)
         self._in_flight = in_flight or InFlight()
         self._bytes = 0
         self._proposals: deque[_Proposal] = deque()
@@ -240,12 +245,39 @@ class Group:
 
     def steady(self, index: int, floors: list[Floor]) -> None:
         """The rows hold every entry up to `index` durably: add the slot's new floor, behind which the log may drop."""
+        log = self.core.log
+        term = log.term_at(index)
+        if term < 0:
+            term = self.memory.term_at(index)
+        if index > self._floor and term > 0:
+            self._floor = index
+            if index > log.offset:
+                self._compact(index, log.floor(index, KEEP_ENTRIES, KEEP_BYTES))
+            self.memory.forget_before(index)
+            floors.append(Floor(self.replica.slot, self.replica.generation, index, term))
+
+    def evict(self, keep: int) -> None:
+        """Take applied entries but for the last `keep` out of memory; the disk has them for members that are behind."""
+        self._compact(self.applied_index, self.core.log.floor(self.applied_index, keep, KEEP_BYTES))
+
+    def _compact(self, index: int, last: int) -> None:
+        """Drop the entries up to `last` from memory; `index`, at or behind it, is applied."""
         core = self.core
-        if index > core.log.snapshot.index:
-            meta = core.snapshot_meta(index)
-            core.snapshot_saved(meta)
-            core.compacted(core.log.floor(index, KEEP_ENTRIES, KEEP_BYTES))
-            floors.append(Floor(self.replica.slot, self.replica.generation, index, meta.term))
+        if last > core.log.offset:
+            if index > core.log.snapshot.index:
+                core.snapshot_saved(core.snapshot_meta(index))
+            self.memory.dropped(core.log.between(core.log.offset + 1, last))
+            core.compacted(last)
+
+    def loaded(self, member: int, before: Position, entries: list[Entry]) -> None:
+        """Send entries behind `before`, read back from the disk. Only those that are applied cannot have changed."""
+        core = self.core
+        lead = core.leadership
+        entries = [entry for entry in entries if entry.index <= core.log.offset]
+        if lead is not None and member in lead.by_id and entries:
+            self._out.messages.append(
+                Message(APPEND, core.id, member, core.term, before.index, before.term, core.log.commit, entries=entries)
+            )
 
     def everywhere(self) -> int:
         """Return the index up to which every member is known to have all entries durably.
@@ -319,9 +351,8 @@ class Group:
             self._leadership_ended()
         for m in r.messages:
             if m.kind == SNAPSHOT:
-                # Copies of replicas have a way of their own. The core goes on probing the member meanwhile.
-                out.needs_copy.append(m.dst)
-                self.core.snapshot_status(m.dst, False)
+                # The log on the disk may have what the memory has not. The core goes on probing the member meanwhile.
+                out.needs_log.append((m.dst, self.core.probe_from(m.dst)))
             elif self._can_wait(m):
                 out.patient.append(m)
             else:
@@ -332,6 +363,7 @@ class Group:
         if r.must_persist():
             assert r.snapshot is None, f"a snapshot at {r.snapshot and r.snapshot.index} in a Ready of a tablet"
             self.write_ready = r.number
+            self.memory.added(r.entries)
             out.items = _merge(self.replica, out.items, r.hard_state, r.entries)
         self._committed.extend(r.committed)
         for state in r.read_states:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from coord.env import Rng
 from coord.errors import StorageError
@@ -12,6 +13,9 @@ from coord.raft.messages import NOOP, Entry, HardState, RaftConfig, RaftSnapshot
 from coord.storage.shared.items import Position, RecoveredSlot
 from regionserver.tablets.host.group import Group, GroupTracer, ReplicaIdentity, raft_settings
 from regionserver.tablets.host.requests import InFlight
+
+#: Applied entries that are in memory after a start. Members that need more get them from the disk.
+KEEP_AT_START: Final = 100
 
 
 def reopen(
@@ -55,12 +59,16 @@ def reopen(
         # The log of the core takes the position before its first entry from that entry. A member whose log ends at the
         # floor can be served then. Entry 1, the only one that the core would send, is a leader's first entry: a no-op.
         entries.insert(0, Entry(slot.floor.term, slot.floor.index, NOOP, b""))
+    # What is applied stays on the disk, but for a few entries. The first one kept is a position only.
+    kept = max(0, applied.index - entries[0].index + 1 - KEEP_AT_START) if entries else 0
     core = core_class(
         replica.number,
         settings or raft_settings(),
         rng,
         RaftSnapshot(applied.index, applied.term, config),
         HardState(slot.hard_state.term, slot.hard_state.vote),
-        entries,
+        entries[kept:],
     )
-    return Group(replica, core, servers, in_flight=in_flight, tracer=tracer)
+    group = Group(replica, core, servers, in_flight=in_flight, tracer=tracer)
+    group.memory.on_disk(entries[: kept + 1])
+    return group

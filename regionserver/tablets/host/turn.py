@@ -30,11 +30,11 @@ from typing import Any, Final
 
 from coord.errors import InvalidMessage, RemoteProtocolError
 from coord.raft.messages import Entry, Message, RaftEvent
-from coord.storage.shared.items import Floor, SlotItems
+from coord.storage.shared.items import Floor, Position, SlotItems
 from regionserver.tablets.host.beats import Beats
 from regionserver.tablets.host.delivery import ABSENT, Delivery, ReplicaStanding, decide
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
-from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.group import KEEP_ENTRIES, Group
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
 from regionserver.tablets.host.words import Word
 
@@ -72,8 +72,9 @@ class TurnOutput:
     failed: list[tuple[str, str]] = field(default_factory=list)
     #: (tablet, server, reason) of messages that no correct server sends.
     rejected: list[tuple[str, str, str]] = field(default_factory=list)
-    #: (tablet, member) that needs entries which its leader no longer has.
-    needs_copy: list[tuple[str, int]] = field(default_factory=list)
+    #: (tablet, member, index): a member needs entries from there on, which its leader has on the disk at best. Read
+    #: them back, then call `loaded`.
+    needs_log: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -339,6 +340,27 @@ class Turn:
             self._run(group, group.steady, index, floors)
         return floors[0] if floors else None
 
+    def loaded(self, tablet: str, member: int, before: Position, entries: list[Entry]) -> None:
+        """Entries for a member were read back from the disk: those behind `before`."""
+        group = self.groups.get(tablet)
+        if group is not None:
+            self._run(group, group.loaded, member, before, entries)
+
+    def bound_memory(self, limit: int, keep: int = KEEP_ENTRIES) -> None:
+        """Take applied entries out of memory, of the largest logs first, if all logs take more than `limit` bytes.
+
+        Each log keeps at most `keep` applied entries.
+        """
+        used = sum(group.memory.bytes for group in self.groups.values())
+        if used <= limit:
+            return
+        for group in sorted(self.groups.values(), key=lambda each: -each.memory.bytes):
+            if used <= limit // 2:
+                return
+            before = group.memory.bytes
+            self._run(group, group.evict, keep)
+            used -= before - group.memory.bytes
+
     def peer_gone(self, server: str, start_code: int) -> None:
         """The connection to that process broke."""
         if self.beats.lost(server, start_code):
@@ -409,7 +431,7 @@ class Turn:
         out.answers += got.answers
         out.reads += got.reads
         out.events += [(tablet, event) for event in got.events]
-        out.needs_copy += [(tablet, member) for member in got.needs_copy]
+        out.needs_log += [(tablet, member, index) for member, index in got.needs_log]
 
     def _hold(self, group: Group, promises: list[Message], held: _HeldWrite) -> None:
         """Let promises wait for the last write of their group, unless it is durable."""

@@ -360,7 +360,7 @@ class TabletHost:
             segments=shared.segment_count(),
             slow_writes=self._log.slow_writes,
             in_flight_bytes=self.turn.in_flight.bytes,
-            memory_entries=sum(len(group.core.log.entries) for group in groups),
+            memory_bytes=sum(group.memory.bytes for group in groups),
             waiting=len(self._waiting),
             disk_answers=self._log.answers,
             is_full=self.is_full(),
@@ -404,6 +404,8 @@ class TabletHost:
             self._rows.apply(tablet, entries)
         if out.reads:
             self._rows.read(out.reads)
+        for tablet, member, first in out.needs_log:
+            self._rows.read_back(self._log.shared, tablet, member, first)
         for answer in out.answers:
             waiting = self._waiting.pop(answer.request, None)
             if waiting is not None:
@@ -531,6 +533,7 @@ class TabletHost:
         self.turn.tick()
         if self.turn.beats.now % SWEEP_TICKS == 0:
             self._rows.sweep(self._system.clock.monotonic_ms() / 1000, self._log.shared)
+            self.turn.bound_memory(self.settings.memory_bytes)
             self._note_health()
         self._soon()
 

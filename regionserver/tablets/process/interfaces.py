@@ -13,6 +13,8 @@ from regionserver.kv.snapshot import RowSnapshot
 SLOW_WRITE_MS: Final = 1000
 #: Threads that apply rounds and serve reads. Their work is mostly LMDB's, outside of the interpreter's lock.
 THREADS: Final = 4
+#: Bytes of log entries in memory: as much as requests may have in flight.
+MEMORY_BYTES: Final = 256 << 20
 
 #: Reads rows from a snapshot, on a thread. What it returns is the answer's value.
 RowsReader = Callable[[RowSnapshot], Any]
@@ -53,6 +55,8 @@ class HostSettings:
     dead_s: float = 300.0
     #: Size of a segment of the shared log; None: the log's own.
     segment_bytes: int | None = None
+    #: Bytes of log entries in memory, of all groups. Beyond it, applied entries are on the disk alone.
+    memory_bytes: int = MEMORY_BYTES
     #: A stopping host waits so long for its leaderships to leave, and for its disk.
     hand_over_s: float = 2.0
 
@@ -87,8 +91,8 @@ class HostStatus:
     slow_writes: int = 0
     #: Bytes of payloads that are proposed and not applied.
     in_flight_bytes: int = 0
-    #: Log entries in memory, of all groups.
-    memory_entries: int = 0
+    #: Bytes of log entries in memory, of all groups.
+    memory_bytes: int = 0
     #: Requests that wait for their answers.
     waiting: int = 0
     disk_answers: bool = True

@@ -17,7 +17,8 @@ from twisted.python.failure import Failure
 from coord.errors import StorageError
 from coord.raft.messages import Entry
 from coord.rpc.wire import RpcError
-from coord.storage.shared.items import Floor
+from coord.storage.records import LogItem
+from coord.storage.shared.items import Floor, Position
 from coord.storage.shared.log import SEGMENTS_CHECKPOINT, SharedLog
 from regionserver.kv.messages import DAMAGED
 from regionserver.kv.snapshot import DAMAGE
@@ -36,6 +37,8 @@ log = Logger()
 
 #: What waits for room on the disk is tried again so often.
 FULL_RETRY_S: Final = 0.5
+#: Entries that are read back at once for a member: as many as one append carries.
+READ_BACK_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -78,6 +81,9 @@ class RowsWork:
         self._park = park
         #: Floors for the next batch of the log.
         self.floors: list[Floor] = []
+        #: (tablet, member) for which entries are being read back, and those that need dropped ones.
+        self._loading: set[tuple[str, int]] = set()
+        self._lacking: set[tuple[str, int]] = set()
 
     def is_full(self) -> bool:
         """Return True if some rows wait for room on the disk."""
@@ -158,6 +164,34 @@ class RowsWork:
             waiting = self._waiting.pop(request, None)
             if waiting is not None:
                 waiting.answer.callback(TabletAnswer(waiting.tablet, request, Fate.FAILED))
+
+    # --- entries for members that are behind ---
+
+    def read_back(self, shared: SharedLog, tablet: str, member: int, first: int) -> None:
+        """Read entries from `first` on from the log, for a member that needs them."""
+        replica = self._replicas.get(tablet)
+        if replica is None or (tablet, member) in self._loading or replica.block.slot is None:
+            return
+        self._loading.add((tablet, member))
+
+        def ended(result: tuple[Position | None, list[LogItem]] | Exception) -> None:
+            self._loading.discard((tablet, member))
+            if isinstance(result, Exception):
+                log.warn("entries for member {number} of tablet {tablet} cannot be read: {why}",
+                         number=member, tablet=tablet, why=_sentence(result))  # fmt: skip
+                return
+            before, items = result
+            if before is not None:
+                entries = [Entry(item.term, item.index, item.kind, item.data) for item in items]
+                self._turn.loaded(tablet, member, before, entries)
+            elif (tablet, member) not in self._lacking:
+                self._lacking.add((tablet, member))
+                why = "it lacks entry {first}, which the log has dropped"
+                log.error("member {number} of tablet {tablet} needs a copy: " + why,
+                          number=member, tablet=tablet, first=first)  # fmt: skip
+
+        slot = replica.slot
+        self._slow_pool.submit(lambda: shared.entries_from(slot, first, READ_BACK_BYTES), ended)
 
     # --- steady points and floors -------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from coord.raft.messages import HardState
+from coord.raft.messages import Entry, HardState
 from coord.storage.records import HardStateItem, LogItem
 from coord.storage.shared.items import Change, Floor, OpenSlot, Position, RecoveredSlot, SlotItems
 from simulation.engine.chance import SeededRandom
@@ -59,6 +59,14 @@ class SimSlot:
                 raise Violation(f"entry {first} of {self.tablet} does not follow {self.last()} behind {self.floor}")
             kept = self.entries[: first - self.floor.index - 1]
             self.entries = [*kept, *(LogItem(e.term, e.index, e.kind, e.data) for e in items.entries)]
+
+    def entries_from(self, first: int, count: int) -> tuple[Position | None, list[Entry]]:
+        """Return entries from `first` on, and the position before them."""
+        place = first - self.floor.index - 1
+        if place < 0 or place >= len(self.entries):
+            return None, []
+        before = self.floor if place == 0 else Position(first - 1, self.entries[place - 1].term)
+        return before, [Entry(e.term, e.index, e.kind, e.data) for e in self.entries[place : place + count]]
 
     def move_floor(self, floor: Floor) -> None:
         """Drop the entries up to the floor."""

@@ -44,4 +44,6 @@ TABLETS_MET: Final = (
     *("refused_deleted", "refused_does_not_exist", "refused_failed", "refused_invalid_term"),
     # clients and steady points
     *("answer_lost", "client_gave_up", "floor_moved", "late_copy", "quick_restart_seen", "steady"),
+    # entries read back from the disk for members that were behind
+    "needs_log",
 )

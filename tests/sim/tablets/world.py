@@ -270,10 +270,9 @@ class World(History):
             raise Violation(f"{tablet} on {server.name} rejected a message of {sender}: {why}")
         for _, event in out.events:
             self.counts[event.name] += 1
-        self.counts["needs_copy"] += len(out.needs_copy)
-        for tablet, number in out.needs_copy:
-            if self.places[tablet][number] in {each.name for each in self.sound_members(tablet)}:
-                raise Violation(f"member {number} of {tablet} needs entries that {server.name} has dropped")
+        for tablet, number, first in out.needs_log:
+            self.counts["needs_log"] += 1
+            self.later(self.chance.below(5000), self._read_back, server, server.life, tablet, number, first)
         self._step(server)
         for to, items in out.frames.items():
             self._send_items(server, to, items)
@@ -354,12 +353,28 @@ class World(History):
         server.turn.applied(tablet, entries[-1].index, outcomes)
         self.soon(server)
 
+    def _read_back(self, server: SimServer, life: int, tablet: str, number: int, first: int) -> None:
+        """Read entries that a member needs from the log on the disk."""
+        if server.life != life or server.turn is None or server.holdings[tablet].trouble:
+            return
+        slot = server.log.slots[server.holdings[tablet].slot]
+        before, entries = slot.entries_from(first, self.chance.pick([1, 3, 1000]))
+        if before is None:
+            if self.places[tablet][number] in {each.name for each in self.sound_members(tablet)}:
+                raise Violation(f"member {number} of {tablet} needs entry {first}, {server.name} has {slot.floor}")
+            self.counts["needs_copy"] += 1
+            return
+        server.turn.loaded(tablet, number, before, entries)
+        self.soon(server)
+
     def _next_steady(self, server: SimServer, life: int) -> None:
         """Make a steady point of some tablet, and move its floor."""
         if server.life != life or server.turn is None:
             return
         self.at(self.now + int(self.chance.between(0.1, 1) * SECOND), self._next_steady, server, life)
         able = [tablet for tablet, holding in server.holdings.items() if not holding.trouble]
+        if self.chance.happens(0.5):
+            server.turn.bound_memory(0, self.chance.pick([0, 0, 3]))
         if able:
             tablet = self.chance.pick(able)
             rows = server.rows[tablet]

@@ -413,3 +413,23 @@ def test_the_writers_thread_writes_and_prunes() -> None:
     writer.close()
     recovered = recover(disk.power_cut())
     assert {slot.last for slot in recovered.slots.values()} == {Position(30, 1)}
+
+
+def test_a_range_of_entries_is_read_back_with_the_position_before_it() -> None:
+    log = opened(MemoryDisk(), 2, segment_bytes=600)
+    fill(log, [0, 1], 1, 20, b"0123456789")
+    assert log.segment_count() > 2
+    before, found_entries = log.entries_from(0, 7, 35)
+    assert before == Position(6, 1)
+    assert [entry.index for entry in found_entries] == [7, 8, 9, 10]
+    before, found_entries = log.entries_from(0, 19, 1 << 20)
+    assert (before, [entry.index for entry in found_entries]) == (Position(18, 1), [19, 20])
+    # Entries that were replaced are not those of the slot any more.
+    write(log, items(0, (2, 19, b"new")))
+    before, found_entries = log.entries_from(0, 18, 1 << 20)
+    assert (before, [(entry.term, entry.index) for entry in found_entries]) == (Position(17, 1), [(1, 18), (2, 19)])
+    assert log.entries_from(0, 20, 1 << 20) == (None, [])
+    write(log, Floor(0, 1, 10, 1))
+    assert log.entries_from(0, 10, 1 << 20) == (None, [])
+    before, found_entries = log.entries_from(0, 11, 1)
+    assert (before, [entry.index for entry in found_entries]) == (Position(10, 1), [11])

@@ -18,7 +18,7 @@ from coord.raft.messages import (
     Message,
 )
 from coord.raft.progress import REPLICATE
-from coord.storage.shared.items import Floor
+from coord.storage.shared.items import Floor, Position
 from regionserver.tablets.host import group as group_module
 from regionserver.tablets.host import requests
 from regionserver.tablets.host.beats import BEAT_TICKS, SILENCE_TICKS
@@ -583,8 +583,38 @@ def test_a_member_behind_the_log_needs_a_copy(hosts: Hosts, monkeypatch: pytest.
     hosts.servers[leader].turn.steady("t", 10)
     hosts.mute.clear()
     hosts.ticks(20)
-    assert hosts.servers[leader].needs_copy == {("t", int(late[1:]))}
+    assert hosts.servers[leader].needs_log == {("t", int(late[1:]))}
     assert hosts.leader() == leader
+
+
+def test_a_member_gets_from_the_disk_what_is_not_in_memory(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    late = next(name for name in hosts.servers if name != leader)
+    hosts.mute.add(late)
+    for request in range(10):
+        hosts.servers[leader].turn.propose("t", request, b"x%d" % request)
+    hosts.ticks(1)
+    group = hosts.servers[leader].turn.groups["t"]
+    log = list(group.core.log.entries)
+    size = group.memory.bytes
+    hosts.servers[leader].turn.bound_memory(size)
+    assert group.core.log.offset == 0
+    hosts.servers[leader].turn.bound_memory(size - 1, 2)
+    assert group.core.log.offset == 9
+    assert group.memory.bytes < size / 3
+    # A floor below what is in memory has its term still.
+    assert hosts.servers[leader].turn.steady("t", 1) == Floor(1, 1, 1, log[0].term)
+    hosts.mute.clear()
+    hosts.ticks(20)
+    assert hosts.servers[leader].needs_log == {("t", int(late[1:]))}
+    # Two at a time, in whatever order the shell reads them; what is not applied is never sent from the disk.
+    for first in (2, 4, 6, 8, 10):
+        before = Position(first - 1, log[first - 2].term)
+        hosts.servers[leader].turn.loaded("t", int(late[1:]), before, log[first - 1 : first + 1])
+        hosts.ticks(2)
+    assert hosts.core(late).log.last == 11
+    assert hosts.core(late).log.commit == 11
+    hosts.core(leader).validate()
 
 
 def test_a_repeated_beat_proves_nothing(hosts: Hosts) -> None:

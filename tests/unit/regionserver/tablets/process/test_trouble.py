@@ -164,11 +164,15 @@ def test_damage_in_the_log_costs_its_tablet_alone(tmp_path: Path) -> None:
         cluster = Cluster(reactor, tmp_path)
         cluster.start()
         await cluster.make(["t", "u"])
-        await cluster.put("t", "a", b"needle in the log")
-        await cluster.put("u", "a", b"1")
-        await cluster.put("u", "b", b"2")
         victim = cluster.machines[0]
-        await until(reactor, lambda: victim.running().turn.groups["t"].core.log.commit >= 2, "the entry everywhere")
+        await cluster.put("t", "a", b"1")
+        await cluster.put("u", "a", b"1")
+        # Nothing of the other tablet may be in the record that is damaged.
+        durable = victim.running().turn.groups["u"].core.log
+        await until(reactor, lambda: durable.stable >= 2 and durable.commit >= 2, "the other tablet at rest")
+        await cluster.put("t", "a", b"needle in the log")
+        await until(reactor, lambda: victim.running().turn.groups["t"].core.log.commit >= 3, "the entry everywhere")
+        await cluster.put("u", "b", b"2")
         await victim.stop()
         [segment] = (victim.directory / "wals").glob("*.log")
         content = segment.read_bytes()
@@ -278,6 +282,33 @@ def test_orders_that_cannot_be_carried_out_say_why(tmp_path: Path) -> None:
         assert "is not on this server" in await host.begin("u")
         assert await host.delete("u") == ""
         assert (await host.propose("u", cluster.command_for("a", b"1"))).fate is Fate.DOES_NOT_EXIST
+        await cluster.stop()
+
+    in_reactor(main)
+
+
+def test_a_member_that_was_away_gets_entries_that_left_the_memory(tmp_path: Path) -> None:
+    async def main(reactor: Any) -> None:
+        settings = HostSettings(threads=2, hand_over_s=0.2, memory_bytes=20_000)
+        cluster = Cluster(reactor, tmp_path, settings=settings)
+        cluster.start()
+        await cluster.make(["t"])
+        leader = await cluster.leader("t")
+        away = next(one for one in cluster.machines if one is not leader)
+        await away.stop()
+        # More than one append carries, and more than a log keeps in memory.
+        for number in range(30):
+            await cluster.put("t", f"k{number}", bytes(100_000))
+        leader = await cluster.leader("t")
+        await until(reactor, lambda: leader.running().turn.groups["t"].core.log.offset > 10, "entries on disk alone")
+        assert leader.running().status().memory_bytes < 2_000_000
+        away.start()
+
+        def has_all() -> bool:
+            report = away.running().report("t")
+            return report is not None and report.applied_index >= 31
+
+        await until(reactor, has_all, "the member that was away")
         await cluster.stop()
 
     in_reactor(main)
