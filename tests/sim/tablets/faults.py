@@ -329,7 +329,10 @@ class Story:
         world.note("peace")
         for server in world.servers.values():
             server.paused_until = min(server.paused_until, world.now)
-            world.restart(server)
+            try:
+                world.restart(server)
+            except Exception as error:  # as of an event: what a start rejects is a violation
+                raise world.failure(error) from error
 
     def _recovered(self, before: dict[str, int]) -> bool:
         """Every tablet has one leader and new commits, and all its sound replicas have caught up."""

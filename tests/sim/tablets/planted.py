@@ -232,6 +232,7 @@ class ReadBeforeOwnCommit(Bug):
     """A new leader answers reads before an entry of its own term is committed."""
 
     known = "read index before the term's first commit"
+    favours = ("_hand_over", "_kill_leader", "_quick_restart")
     core_class = rafts._EarlyReadCore
 
 
