@@ -392,7 +392,7 @@ class TabletHost:
         try:
             self._carry_out(self.turn.take())
         except Exception:  # boundary: a broken invariant of the host ends the process, with its story
-            self._fault(Failure())  # type: ignore[no-untyped-call]
+            self.host_failed()
         return self._is_due and self._is_running
 
     def _carry_out(self, out: TurnOutput) -> None:
@@ -512,6 +512,10 @@ class TabletHost:
         self.turn.disk(answers=answers)
         self._soon()
 
+    def host_failed(self) -> None:
+        """See `LogEvents.host_failed`."""
+        self._fault(Failure())  # type: ignore[no-untyped-call]
+
     def _fault(self, failure: Failure) -> None:
         """A broken invariant of the host itself: end the process."""
         log.failure("the tablet host has failed", failure=failure)
@@ -529,13 +533,19 @@ class TabletHost:
         if not self._is_running:
             return
         self._reactor.callLater(TICK_MS / 1000, self._tick)
+        try:
+            self._tick_once()
+        except Exception:  # boundary: as in `end_turn`
+            self.host_failed()
+        self._soon()
+
+    def _tick_once(self) -> None:
         self._log.tick()
         self.turn.tick()
         if self.turn.beats.now % SWEEP_TICKS == 0:
             self._rows.sweep(self._system.clock.monotonic_ms() / 1000, self._log.shared)
             self.turn.bound_memory(self.settings.memory_bytes)
             self._note_health()
-        self._soon()
 
     def _note_health(self) -> None:
         """Report the tablets led here whose members fare otherwise than a second ago."""

@@ -35,6 +35,10 @@ class LogEvents(Protocol):
         """A write takes longer than it may, or has ended."""
         ...
 
+    def host_failed(self) -> None:
+        """What follows from a durable write has raised an exception, which is being handled: a bug of the host."""
+        ...
+
 
 class LogThread:
     """The log's thread, and what waits for it. Every method is called on the reactor's thread."""
@@ -61,7 +65,7 @@ class LogThread:
         if hasattr(self._reactor, "watch"):
             self._reactor.watch(self._writer.done_fd, self._collect)
         else:
-            self._reader = _Readable(self._writer.done_fd, self._writer.collect)
+            self._reader = _Readable(self._writer.done_fd, self._collect)
             self._reactor.addReader(self._reader)
 
     def submit(self, changes: Sequence[Change], done: Callable[[], None]) -> None:
@@ -106,8 +110,11 @@ class LogThread:
 
     # --- reports of the writer ---
 
-    def _collect(self, _: int) -> None:
-        self._writer.collect()
+    def _collect(self, _: int = 0) -> None:
+        try:
+            self._writer.collect()
+        except Exception:  # boundary: the reactor would drop the descriptor, and the host would wait for ever
+            self._events.host_failed()
 
     def on_persisted(self, number: int) -> None:
         """See `WriterEvents.on_persisted`."""

@@ -56,8 +56,9 @@ def report_of(replica: TabletReplica, group: Group | None, there: frozenset[str]
     state = ReplicaState(replica.run.value)
     if group is None or group.failure:
         memory = block.memory
+        term = memory.term if memory is not None else 0
         return TabletReport(
-            block.tablet, block.table, block.number, state, term=memory.term if memory is not None else 0,
+            block.tablet, block.table, block.number, state, term=group.core.term if group is not None else term,
             config_id=_noted_config(replica), applied_index=applied, size_bytes=size, reason=replica.reason,
         )  # fmt: skip
     core = group.core

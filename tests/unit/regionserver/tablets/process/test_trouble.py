@@ -11,7 +11,7 @@ import pytest
 from coord.errors import ConfigError
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.process.interfaces import HostSettings
-from regionserver.tablets.rows.errors import RowsFailed
+from regionserver.tablets.rows.errors import RowsFailed, RowsFull
 from tests.support.hosts_in_process import Cluster, Machine, TroubledDisk
 from tests.support.reactors import in_reactor, until
 
@@ -62,6 +62,30 @@ def test_a_tablet_whose_rows_fail_is_parked_and_harms_no_other(tmp_path: Path) -
         victim.start()
         await until(reactor, lambda: state_of(victim, "t") == "RUNNING", "the parked tablet, after a restart")
         await cluster.stop()
+
+    in_reactor(main)
+
+
+def test_a_bug_of_the_host_ends_the_process_with_one_sentence(tmp_path: Path) -> None:
+    async def main(reactor: Any) -> None:
+        for method in ("take", "tick", "persisted"):
+            cluster = Cluster(reactor, tmp_path / method)
+            cluster.start()
+            await cluster.make(["t"])
+            await cluster.put("t", "a", b"1")
+            victim = await cluster.leader("t")
+
+            def broken(*_: Any) -> Any:
+                raise AssertionError("an invariant is broken")
+
+            setattr(victim.running().turn, method, broken)
+            victim.running().propose("t", cluster.command_for("b", b"2"))
+            await until(reactor, lambda deaths=victim.deaths: deaths, "the end of the process")
+            assert victim.deaths == ["the tablet host has failed: an invariant is broken"]
+            victim.host = None
+            victim.lose_links()
+            assert await cluster.get("t", "a") == b"1"
+            await cluster.stop()
 
     in_reactor(main)
 
@@ -154,6 +178,37 @@ def test_a_full_disk_rejects_writes_and_loses_nothing(tmp_path: Path) -> None:
         assert (await waits).fate is Fate.DONE
         assert [await cluster.get("t", key) for key in "abc"] == [b"1", b"2", None]
         await cluster.put("t", "c", b"3")
+        await cluster.stop()
+
+    in_reactor(main)
+
+
+def test_rows_without_room_wait_and_go_on(tmp_path: Path) -> None:
+    async def main(reactor: Any) -> None:
+        cluster = Cluster(reactor, tmp_path, size=1)
+        cluster.start()
+        await cluster.make(["t"])
+        await cluster.put("t", "a", b"1")
+        [only] = cluster.machines
+        rows = only.running().rows_of("t")
+        assert rows is not None
+        real = rows.apply
+        is_full = True
+
+        def apply(entries: Any) -> Any:
+            if is_full:
+                raise RowsFull("no room")
+            return real(entries)
+
+        rows.apply = apply  # type: ignore[method-assign]
+        waits = only.running().propose("t", cluster.command_for("b", b"2"))
+        await until(reactor, lambda: only.running().status().is_full, "rows without room")
+        refused = await only.running().propose("t", cluster.command_for("c", b"3"))
+        assert refused.fate is Fate.DISK_FULL
+        is_full = False
+        assert (await waits).fate is Fate.DONE
+        assert [await cluster.get("t", key) for key in "abc"] == [b"1", b"2", None]
+        assert not only.running().status().is_full
         await cluster.stop()
 
     in_reactor(main)
