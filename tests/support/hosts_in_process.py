@@ -143,12 +143,11 @@ class Machine:
     def start(self) -> TabletHost:
         """Start a process on the directory. Raises ConfigError."""
         self.starts += 1
-        links = WireLinks(self.wires, self.uuid)
         host = TabletHost(
             self.wires.reactor,
             os_system(),
             self.instance,
-            links,
+            self.make_links(),
             start_code=START_MS + self.starts,
             died=self.deaths.append,
             changed=self.changes.append,
@@ -157,7 +156,15 @@ class Machine:
         )
         host.start()
         self.host = host
+        self.started()
         return host
+
+    def make_links(self) -> Any:
+        """Return the links of the next process."""
+        return WireLinks(self.wires, self.uuid)
+
+    def started(self) -> None:
+        """The host has started."""
 
     def running(self) -> TabletHost:
         """Return the host, which runs."""
@@ -188,6 +195,7 @@ class Cluster:
         size: int = 3,
         settings: HostSettings | None = None,
         disk: Callable[[Path], Disk] | None = None,
+        machine: type[Machine] = Machine,
     ) -> None:
         self.reactor = reactor
         self.wires = Wires(reactor)
@@ -195,7 +203,7 @@ class Cluster:
         for number in range(1, size + 1):
             directory = folder / f"s{number}"
             directory.mkdir(parents=True, exist_ok=True)
-            Machine(self.wires, directory, f"s{number}", self.settings, disk(directory) if disk else None)
+            machine(self.wires, directory, f"s{number}", self.settings, disk(directory) if disk else None)
         self._writes = 0
 
     @property

@@ -15,12 +15,16 @@ from tests.support.helpers import PATIENCE_S, POLL_S
 T = TypeVar("T")
 
 
-def in_reactor(main: Callable[[Any], Coroutine[Any, Any, T]], timeout_s: float = 2 * PATIENCE_S) -> T:
+def in_reactor(
+    main: Callable[[Any], Coroutine[Any, Any, T]],
+    timeout_s: float = 2 * PATIENCE_S,
+    make: Callable[[], Any] = EPollReactor,
+) -> T:
     """Run `main(reactor)` to its end and return what it returns, or raise what it raises.
 
     After `timeout_s` the coroutine is cancelled where it stands, so that the traceback shows what it waited for.
     """
-    reactor: Any = EPollReactor()  # type: ignore[no-untyped-call]
+    reactor: Any = make()
     outcome: list[Any] = []
 
     def ended(result: Any) -> None:
