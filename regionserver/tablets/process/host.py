@@ -31,7 +31,7 @@ from regions.messages.server import ClosePurpose, MemberEndpoint
 from regionserver.session.instance import Instance
 from regionserver.tablets import commands
 from regionserver.tablets.commands import KvCommand
-from regionserver.tablets.disk.files import SlotLog, TabletFiles
+from regionserver.tablets.disk.files import TabletFiles
 from regionserver.tablets.disk.joined import StartingSlots
 from regionserver.tablets.disk.layout import LOG, ROWS
 from regionserver.tablets.disk.startup import Decision
@@ -52,7 +52,7 @@ from regionserver.tablets.process.interfaces import (
     ThreadedReactor,
 )
 from regionserver.tablets.process.life_work import ReplicaLife, why_of
-from regionserver.tablets.process.log_thread import LogThread, RunningSlots
+from regionserver.tablets.process.log_thread import CurrentSlots, LogThread, RunningSlots
 from regionserver.tablets.process.opening import ReplicaOpener, close_rows
 from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.process.rows_work import RowsWork, WaitingRequest
@@ -70,23 +70,6 @@ SLOW_THREADS: Final = 2
 STOP_S: Final = 5.0
 #: Events of Raft after which a replica's report differs.
 _REPORTED_EVENTS: Final = frozenset(("role", "leader", "config", "config_reverted", "promote", "demote"))
-
-
-class _Slots:
-    """The slots as the files need them: of the log that was just opened, then of the running log."""
-
-    def __init__(self) -> None:
-        self.now: SlotLog | None = None
-
-    def write(self, changes: Sequence[Change]) -> None:
-        """See `SlotLog.write`."""
-        assert self.now is not None, "the log is not open"
-        self.now.write(changes)
-
-    def contents(self, slot: int) -> RecoveredSlot | None:
-        """See `SlotLog.contents`."""
-        assert self.now is not None, "the log is not open"
-        return self.now.contents(slot)
 
 
 class TabletHost:
@@ -140,7 +123,7 @@ class TabletHost:
         self._young: set[str] = set()
         self._healths: dict[str, object] = {}
         self._has_turns = hasattr(reactor, "at_turn_end")
-        self._slots = _Slots()
+        self._slots = CurrentSlots()
         self._files = TabletFiles(self._disk, self._slots)
 
     # --- start --------------------------------------------------------------------------------------------------------

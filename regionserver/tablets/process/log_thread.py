@@ -17,6 +17,7 @@ from coord.storage.shared.batch import SlotBatch
 from coord.storage.shared.items import Change, RecoveredSlot
 from coord.storage.shared.log import SharedLog
 from coord.storage.writer import ThreadWriter
+from regionserver.tablets.disk.files import SlotLog
 from regionserver.tablets.process.interfaces import ThreadedReactor
 
 
@@ -199,3 +200,20 @@ class RunningSlots:
     def contents(self, slot: int) -> RecoveredSlot | None:
         """See `SlotLog.contents`."""
         return self._thread.shared.contents(slot)
+
+
+class CurrentSlots:
+    """The slots as the files need them: of the log that was just opened, then of the running log."""
+
+    def __init__(self) -> None:
+        self.now: SlotLog | None = None
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """See `SlotLog.write`."""
+        assert self.now is not None, "the log is not open"
+        self.now.write(changes)
+
+    def contents(self, slot: int) -> RecoveredSlot | None:
+        """See `SlotLog.contents`."""
+        assert self.now is not None, "the log is not open"
+        return self.now.contents(slot)
