@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets power-cuts torture fuzz bench bench-plan bench-store clean docs
+.PHONY: help up install lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean docs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -129,6 +129,9 @@ bench: $(VENV)/installed-dev $(VENV)/compiled  ## regions: start, dead server, d
 
 bench-plan: $(VENV)/installed-dev  ## bulk plans: every engine beside plain ways, up to 1,000,000 regions (BENCH="--size 10k")
 	$(BIN)/python -m benchmarks.plan $(BENCH)
+
+bench-tablets: $(VENV)/installed-dev $(VENV)/compiled  ## tables with three replicas beside one shared copy: speed, failover, restart (BENCH="--full")
+	$(BIN)/python -m benchmarks.tablets $(BENCH)
 
 FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/installed-dev  ## search for bytes that break a decoder, the state machine or a node (FUZZ_SECONDS=600)

@@ -1,0 +1,147 @@
+"""Tables of tablets beside tables of shared regions, in the same run: one table of ratios and goals.
+
+    python -m benchmarks.tablets [--only PARTS] [--full] [--rounds N] [--seconds S] [--raw FILE] [--json]
+    python -m benchmarks.tablets --render FILE… [--json]      the tables of what earlier runs wrote with --raw
+
+Real processes on this machine: a store of three nodes with fsync, two masters, three region servers. Progress goes to
+stderr. A long measurement can be taken in pieces: --only chooses, --raw collects, --render makes one table of all.
+
+    load       bulk load, 1,000 rows of 100 bytes per request, 4 clients
+    put        single puts of 16 clients
+    get        linearizable gets of one client
+    create     a table of N regions until all are open, tablets with leaders (N = 100, with --full 1,000)
+    restart    kill -9 of a server with N tablets and its start, until its replicas have caught up
+    killed     kill -9 of a server under 8 writers: the longest gap of each of 200 regions
+    frozen     SIGSTOP of a server, likewise
+
+`python -m benchmarks.tablets.path` measures the way of a write inside the servers, layer by layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.assign.lab import say
+from benchmarks.tablets import scenes
+from benchmarks.tablets.cluster import TABLET
+from benchmarks.tablets.report import Report, costs_table, goals_table
+from coord.compiled import form
+
+SPEEDS: Final = ("load", "put", "get")
+OUTAGES: Final = ("killed", "frozen")
+PARTS: Final = (*SPEEDS, "create", "restart", *OUTAGES)
+REGIONS: Final = 100
+REGIONS_FULL: Final = 1_000
+EXIT_TERMINATED: Final = 143
+
+
+def measure(options: argparse.Namespace, work: Path, report: Report) -> None:
+    """All parts, one after the other, those of different kinds on new clusters."""
+    for number in range(options.rounds):
+        speeds = [part for part in options.only if part in SPEEDS]
+        steps = ["+".join(speeds)] if speeds else []
+        steps += [part for part in options.only if part not in SPEEDS]
+        for part in steps:
+            began = time.monotonic()
+            say(f"-- round {number + 1} of {options.rounds}: {part}, load of the machine {os.getloadavg()[0]:.1f}")
+            folder = work / f"{part}-{number}"
+            one = Report(report.store, report.cores)
+            _measure_part(one, part, folder, options)
+            report.add(one)
+            if options.raw is not None:
+                with options.raw.open("ab") as raw:
+                    raw.write(msgspec.json.encode(one) + b"\n")
+            shutil.rmtree(folder, ignore_errors=True)
+            say(f"-- {part} took {time.monotonic() - began:.0f} s")
+
+
+def _measure_part(report: Report, part: str, folder: Path, options: argparse.Namespace) -> None:
+    if part == "create":
+        report.create = scenes.create(folder, options.regions)
+    elif part == "restart":
+        report.restart = [scenes.restart(folder, options.regions)]
+    elif part in OUTAGES:
+        for storage in scenes.BOTH if options.both else (TABLET,):
+            report.outages.append(scenes.outage(folder / storage, storage, part, scenes.OUTAGE_TABLETS))
+    else:
+        found = scenes.speeds(folder, part.split("+"), options.seconds)
+        report.load, report.put, report.get = found.load, found.put, found.get
+
+
+def _parts(text: str) -> list[str]:
+    named = [one.strip() for one in text.split(",") if one.strip()]
+    unknown = [one for one in named if one not in PARTS]
+    if unknown or not named:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: give some of {', '.join(PARTS)}")
+    return [one for one in PARTS if one in named]
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return int(text)
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tablets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", type=_parts, default=list(PARTS), help="parts, separated by commas")
+    parser.add_argument("--full", action="store_true", help=f"create and restart with {REGIONS_FULL} regions")
+    parser.add_argument("--regions", type=_positive, default=None, help="regions of create and restart")
+    parser.add_argument("--rounds", type=_positive, default=1)
+    parser.add_argument("--seconds", type=float, default=5, help="each measurement of load, put and get")
+    parser.add_argument("--tablets-only", dest="both", action="store_false", help="outages of tablets alone")
+    parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
+    parser.add_argument("--raw", type=Path, help="append every result as a line of JSON")
+    parser.add_argument("--render", type=Path, nargs="+", metavar="FILE", help="measure nothing, show these results")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    options.regions = options.regions or (REGIONS_FULL if options.full else REGIONS)
+    return options
+
+
+def main() -> int:
+    """Measure and print."""
+    options = arguments()
+    report = Report(form(), os.cpu_count() or 1)
+    if options.render:
+        for path in options.render:
+            for line in path.read_text().splitlines():
+                one = msgspec.json.decode(line, type=Report)
+                report.store, report.cores = one.store, one.cores
+                report.add(one)
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # ends what was started
+        work = Path(tempfile.mkdtemp(prefix="rk-bench-", dir=options.work or Path.cwd()))
+        try:
+            measure(options, work, report)
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted; nothing of it runs any more\n")
+            return 130
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    sys.stdout.write(msgspec.json.encode(report).decode() + "\n" if options.json else shown(report))
+    return 0
+
+
+def shown(report: Report) -> str:
+    """Return the tables for people."""
+    head = f"3 store nodes with fsync ({report.store}), 2 masters, 3 servers, {report.cores} cores"
+    tables = [[head], goals_table(report), costs_table(report)]
+    return "".join("\n".join(one) + "\n\n" for one in tables if one)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
