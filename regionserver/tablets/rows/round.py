@@ -14,10 +14,10 @@ from regionserver.tablets.commands import (
     DONE,
     NO_COMMAND,
     TABLET_FULL,
-    CompareAndSet,
     DeleteRow,
     KvCommand,
     Operation,
+    PutRow,
     WriteOutcome,
 )
 from regionserver.tablets.rows.state import RowsState, add_to_digest, row_hash
@@ -82,18 +82,36 @@ class Round:
         return state, changes, records
 
     def _execute(self, operations: list[Operation], term: int, index: int) -> WriteOutcome:
+        """Note the changes of a command, if all its conditions hold. Runs once per row on every replica."""
+        changes: dict[bytes, bytes | None] = {}
         for position, one in enumerate(operations):
-            if isinstance(one, CompareAndSet) and self._value(one.key.encode()) != one.expected:
-                return WriteOutcome(CONDITION_FAILED, term, index, position)
-        changes = {one.key.encode(): None if isinstance(one, DeleteRow) else one.value for one in operations}
+            key = one.key.encode()
+            if isinstance(one, PutRow):
+                changes[key] = one.value
+            elif isinstance(one, DeleteRow):
+                changes[key] = None
+            else:
+                if self._value(key) != one.expected:
+                    return WriteOutcome(CONDITION_FAILED, term, index, position)
+                changes[key] = one.value
         rows = size = 0
+        before, after, read = self._before, self._after, self._read
         for key, new in changes.items():
-            old = self._value(key)
-            rows += (new is not None) - (old is not None)
-            size += _row_bytes(key, new) - _row_bytes(key, old)
+            if key in after:
+                old = after[key]
+            elif key in before:
+                old = before[key]
+            else:
+                old = before[key] = read(key)
+            if new is not None:
+                rows += 1
+                size += len(key) + len(new)
+            if old is not None:
+                rows -= 1
+                size -= len(key) + len(old)
         if size > 0 and self._size + size > TABLET_BYTES_MAX:
             return WriteOutcome(TABLET_FULL, term, index)
-        self._after.update(changes)
+        after.update(changes)
         self._rows += rows
         self._size += size
         return WriteOutcome(DONE, term, index)
@@ -105,7 +123,3 @@ class Round:
         if key not in self._before:
             self._before[key] = self._read(key)
         return self._before[key]
-
-
-def _row_bytes(key: bytes, value: bytes | None) -> int:
-    return 0 if value is None else len(key) + len(value)

@@ -39,6 +39,8 @@ from regionserver.tablets.rows.steady import SteadyPoint, Unsteady
 ROUND_ENTRIES_MAX: Final = 512
 ROUND_OPERATIONS_MAX: Final = 8192
 ROUND_BYTES_MAX: Final = 8 * 1024 * 1024
+#: So many rows are put by one call with a cursor: that takes a third less than a call each.
+MANY_PUTS: Final = 8
 #: Pages of each commit besides those of rows: state, free pages, roots and branches of the databases.
 _COMMIT_PAGES: Final = 8
 #: How long `close` waits for reads.
@@ -198,13 +200,18 @@ class TabletRows:
             work = Round(self._state, read, _WritersStore(transaction, file.writers))
             outcomes = [work.apply(entry.term, entry.index, command) for entry, command in commands]
             state, changes, records = work.finish()
-            size = 0
-            for key, value in changes:
-                if value is None:
-                    transaction.delete(key)
-                else:
-                    transaction.put(key, seal(key, value))
-                    size += len(value)
+            puts = [(key, seal(key, value)) for key, value in changes if value is not None]
+            if len(puts) < len(changes):
+                for key, value in changes:
+                    if value is None:
+                        transaction.delete(key)
+            if len(puts) >= MANY_PUTS:
+                with transaction.cursor() as cursor:
+                    cursor.putmulti(puts)
+            else:
+                for key, sealed in puts:
+                    transaction.put(key, sealed)
+            size = sum(len(sealed) for _, sealed in puts)
             transaction.put(STATE_KEY, seal(STATE_KEY, encode(state)), db=file.meta)
             transaction.commit()
         except BaseException:
