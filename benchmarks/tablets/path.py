@@ -301,9 +301,10 @@ def _measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def table(figures: dict[str, Any]) -> list[str]:
     """Return the figures as lines for people."""
+    per_s, rows = figures["requests_per_s"], figures["rows_per_request"]
     lines = [
-        f"{figures['requests_per_s']:,.0f} requests/s of {figures['rows_per_request']} rows by"
-        f" {figures['clients']} clients on {figures['tablets']} tablets; p50 {figures['p50_ms']:.2f} ms, p99 {figures['p99_ms']:.2f} ms",
+        f"{per_s:,.0f} requests/s of {rows} rows by {figures['clients']} clients on {figures['tablets']} tablets;"
+        f" p50 {figures['p50_ms']:.2f} ms, p99 {figures['p99_ms']:.2f} ms",
         f"{figures['cpu_us_per_request']:.0f} us of CPU per request, all three hosts and the clients together;"
         f" {figures['entries_per_sync']:.1f} entries and {figures['bytes_per_sync']:,.0f} bytes per sync;"
         f" {figures['form']}",

@@ -383,8 +383,8 @@ class TabletHost:
         if out.log or self._rows.floors:
             self._write(out)
         self._log.flush()
-        for tablet, entries in out.rounds.items():
-            self._rows.apply(tablet, entries)
+        if out.rounds and self._rows.apply_all(out.rounds):
+            self._soon()
         if out.reads:
             self._rows.read(out.reads)
         for tablet, member, first in out.needs_log:

@@ -1,12 +1,13 @@
 """Work on rows, on threads: opening, rounds of entries, reads, steady points.
 
-Threads that apply and read are others than those that open files and make steady points, because a steady point may
-wait for the disk for a second.
+Small rounds are applied on the reactor's thread (in_place.py). Threads that apply and read are others than those that
+open files and make steady points, because a steady point may wait for the disk for a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.requests import Fate, ReadyRead, TabletAnswer
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process import floors
+from regionserver.tablets.process.in_place import InPlace
 from regionserver.tablets.process.interfaces import RowsReader, ThreadedReactor
 from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
@@ -72,6 +74,7 @@ class RowsWork:
         slow_pool: Workers,
         park: Callable[[str, str], None],
     ) -> None:
+        self._in_place = InPlace()
         self._turn = turn
         self._replicas = replicas
         self._waiting = waiting
@@ -91,15 +94,31 @@ class RowsWork:
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
-    def apply(self, tablet: str, entries: list[Entry]) -> None:
-        """Apply a round, and report it to the turn when the rows hold all of it."""
-        replica = self._replicas[tablet]
-        rows = replica.rows
-        assert rows is not None, f"{tablet} has a round and no rows"
-        self._apply(replica, rows, self._turn.groups[tablet], entries, [])
+    def apply_all(self, rounds: Mapping[str, list[Entry]]) -> bool:
+        """Apply the rounds of a turn, and report each to the turn when the rows hold all of it.
+
+        Return True if some were reported at once.
+        """
+        self._in_place.begin_turn()
+        is_any = False
+        for tablet, entries in rounds.items():
+            replica = self._replicas[tablet]
+            rows = replica.rows
+            assert rows is not None, f"{tablet} has a round and no rows"
+            is_here = not rows.may_sync and self._in_place.takes(entries)
+            self._apply(replica, rows, self._turn.groups[tablet], entries, [], is_here=is_here)
+            is_any |= is_here
+        return is_any
 
     def _apply(
-        self, replica: TabletReplica, rows: TabletRows, group: Group, entries: list[Entry], done: list[WriteOutcome]
+        self,
+        replica: TabletReplica,
+        rows: TabletRows,
+        group: Group,
+        entries: list[Entry],
+        done: list[WriteOutcome],
+        *,
+        is_here: bool = False,
     ) -> None:
         def ended(result: list[WriteOutcome] | Exception) -> None:
             if self._turn.groups.get(replica.tablet) is not group:
@@ -119,7 +138,19 @@ class RowsWork:
             self._reactor.callLater(FULL_RETRY_S, self._apply, replica, rows, group, entries, done)
 
         rest = entries[len(done) :] if done else entries
-        self._pool.submit(lambda: rows.apply(rest), ended)
+        if is_here:
+            ended(self._apply_here(rows, rest))
+        else:
+            self._pool.submit(lambda: rows.apply(rest), ended)
+
+    def _apply_here(self, rows: TabletRows, entries: list[Entry]) -> list[WriteOutcome] | Exception:
+        began_s = time.monotonic()
+        try:
+            return rows.apply(entries)
+        except Exception as error:  # as in the pool: the exception is the result
+            return error
+        finally:
+            self._in_place.took(time.monotonic() - began_s)
 
     # --- reads --------------------------------------------------------------------------------------------------------
 

@@ -148,6 +148,11 @@ class TabletRows:
         """Index and term up to which a power cut takes nothing: the highest floor that the log may have."""
         return self._point.applied if self._point is not None else (0, 0)
 
+    @property
+    def may_sync(self) -> bool:
+        """True if the next `apply` makes a steady point first, or opens the file anew: it waits for the disk."""
+        return self._must_point or self._must_reopen
+
     def is_due(self, now_s: float) -> bool:
         """Return True if `steady` should be called. `now_s` is any clock that does not go back."""
         return self._unsteady.is_due(now_s)

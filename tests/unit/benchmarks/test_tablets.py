@@ -31,7 +31,9 @@ def test_rates_and_times_are_compared_with_shared_regions() -> None:
     report = Report("compiled", 2)
     report.load = [_speed(SHARED, 100_000, 8), _speed(TABLET, 60_000, 9), _speed(TABLET, 40_000, 9)]
     report.get = [_speed(SHARED, 4_000, 0.2), _speed(TABLET, 2_000, 0.5)]
-    assert _line(report, "bulk load").endswith("| 100,000 rows/s | 50,000 rows/s | 0.50 | ≥ 50,000 rows/s, ratio ≥ 0.3 |")
+    assert _line(report, "bulk load").endswith(
+        "| 100,000 rows/s | 50,000 rows/s | 0.50 | ≥ 50,000 rows/s, ratio ≥ 0.3 |"
+    )
     # 2.5 times the shared table's time is more than the goal.
     assert _line(report, "get, linearizable, one client, p50").endswith("| 0.20 ms | 0.50 ms ✗ | 2.50 | ratio ≤ 2 |")
 
@@ -73,7 +75,9 @@ def test_outages_have_a_line_for_each_quantile_and_a_goal_for_the_longest_gap() 
     assert _line(report, "server killed, 200 regions, 8 writers: longest gap, max").endswith(
         "| 3.20 s | 0.50 s ✗ | 0.16 | ≤ 0.40 s |"
     )
-    assert _line(report, "server frozen, 200 regions, 8 writers: longest gap, max").endswith("|  | 1.20 s |  | ≤ 1.50 s |")
+    assert _line(report, "server frozen, 200 regions, 8 writers: longest gap, max").endswith(
+        "|  | 1.20 s |  | ≤ 1.50 s |"
+    )
 
 
 def test_costs_have_a_line_for_each_storage() -> None:

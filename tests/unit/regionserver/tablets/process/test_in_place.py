@@ -1,0 +1,115 @@
+"""Small rounds are applied on the reactor's thread, the others by the pool."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from coord.raft.messages import NORMAL, Entry
+from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.process.in_place import (
+    FAST_S,
+    ROUND_BYTES_MAX,
+    ROUNDS_AFTER_SLOW,
+    ROUNDS_ELSEWHERE_MAX,
+    ROUNDS_PER_TURN,
+    InPlace,
+)
+from regionserver.tablets.rows.errors import RowsFailed
+from tests.support.hosts_in_process import Cluster
+from tests.support.reactors import in_reactor
+
+SMALL = [Entry(1, 1, NORMAL, bytes(100))]
+
+
+def test_a_round_is_small_up_to_its_bound() -> None:
+    half = Entry(1, 1, NORMAL, bytes(ROUND_BYTES_MAX // 2))
+    assert InPlace().takes([half, half])
+    assert not InPlace().takes([half, half, *SMALL])
+
+
+def test_a_turn_has_so_many_rounds() -> None:
+    choice = InPlace()
+    for _ in range(2):
+        choice.begin_turn()
+        assert [choice.takes(SMALL) for _ in range(ROUNDS_PER_TURN + 2)] == [True] * ROUNDS_PER_TURN + [False] * 2
+
+
+def test_a_slow_round_sends_the_next_ones_away_the_more_the_longer_it_took() -> None:
+    for seconds, away in ((FAST_S, 0), (2 * FAST_S, 2 * ROUNDS_AFTER_SLOW), (60.0, ROUNDS_ELSEWHERE_MAX)):
+        choice = InPlace()
+        assert choice.takes(SMALL)
+        choice.took(seconds)
+        assert [choice.takes(SMALL) for _ in range(away)] == [False] * away
+        choice.begin_turn()
+        assert choice.takes(SMALL)
+
+
+class _TimedChoice(InPlace):
+    """Takes the test's word for how long a round took: the machine may stand still at any time."""
+
+    seconds = 0.0
+
+    def took(self, seconds: float) -> None:
+        super().took(self.seconds)
+
+
+def test_where_a_host_applies_its_rounds(tmp_path: Path) -> None:
+    async def main(reactor: Any) -> None:
+        cluster = Cluster(reactor, tmp_path)
+        cluster.start()
+        await cluster.make(["t"])
+        await cluster.put("t", "a", b"1")
+        leader = await cluster.leader("t")
+        rows = leader.running().rows_of("t")
+        assert rows is not None
+        choice = _TimedChoice()
+        leader.running()._rows._in_place = choice
+        own = threading.get_ident()
+        seen: list[bool] = []
+        apply = rows.apply
+
+        def watched(entries: Any) -> Any:
+            seen.append(threading.get_ident() == own)
+            return apply(entries)
+
+        rows.apply = watched  # type: ignore[method-assign]
+        await cluster.put("t", "a", b"2")
+        await cluster.put("t", "a", bytes(ROUND_BYTES_MAX))
+        choice.seconds = 3 * FAST_S
+        await cluster.put("t", "a", b"3")
+        choice.seconds = 0.0
+        await cluster.put("t", "a", b"4")
+        assert seen == [True, False, True, False]
+        assert await cluster.get("t", "a") == b"4"
+        await cluster.stop()
+
+    in_reactor(main)
+
+
+def test_a_round_that_fails_on_the_reactors_thread_costs_its_tablet_alone(tmp_path: Path) -> None:
+    async def main(reactor: Any) -> None:
+        cluster = Cluster(reactor, tmp_path)
+        cluster.start()
+        await cluster.make(["t", "u"])
+        await cluster.put("t", "a", b"1")
+        leader = await cluster.leader("t")
+        rows = leader.running().rows_of("t")
+        assert rows is not None
+        leader.running()._rows._in_place = _TimedChoice()
+        threads: list[int] = []
+
+        def fail(entries: Any) -> Any:
+            threads.append(threading.get_ident())
+            raise RowsFailed("a page is damaged")
+
+        rows.apply = fail  # type: ignore[method-assign]
+        answer = await cluster.send(leader, "t", cluster.command_for("a", b"2"))
+        assert answer.fate is Fate.FAILED
+        assert threads == [threading.get_ident()]
+        assert not leader.deaths
+        await cluster.put("u", "a", b"3")
+        await cluster.stop()
+
+    in_reactor(main)
