@@ -78,7 +78,7 @@ class TabletLab(Lab):
         try:
             while True:
                 page = call_blocking(server.address, ShowReplicas(after=after), CALL_S, expect=ReplicaList)
-                found.update((one.report.tablet, one) for one in page.replicas)
+                found.update((one.report.region_id, one) for one in page.replicas)
                 after = page.next
                 if not after:
                     return found
