@@ -1,4 +1,4 @@
-"""`rk drill`: eight ways to break a cluster, each under a running load of reads and writes."""
+"""`rk drill`: ways to break a cluster, each under a running load of reads and writes."""
 
 from __future__ import annotations
 
@@ -163,6 +163,76 @@ def kill_everything(given: Globals, **options: Any) -> int:
     from cli.drill.scenarios import kill_everything as scenario
 
     return _conduct(given, scenario.run, is_startup=True, **options)
+
+
+def _gap_max(usual: float) -> Callable[[_Command], _Command]:
+    """Return the option of the longest gap of a tablet."""
+    return click.option(
+        "--gap-max",
+        "gap_max_s",
+        type=click.FloatRange(0, min_open=True),
+        default=usual,
+        show_default=True,
+        help="Seconds that a tablet may leave its clients without an answer.",
+    )
+
+
+_leading_server = click.option(
+    "--server", "server_name", help="Server that leads tablets (name or host:port).  [default: random]"
+)
+
+
+@drill.command("tablet-leader-kill", epilog=_EPILOG)
+@_leading_server
+@_gap_max(0.4)
+@_options
+def tablet_leader_kill(given: Globals, server_name: str | None, gap_max_s: float, **options: Any) -> int:
+    """Kill a region server that leads tablets; other members lead them at once, and nothing moves.
+
+    Prints how long each tablet left its clients without an answer. The verdict: no gap above --gap-max, no failed
+    request, no lost row, and linearizable histories of reads, writes and compare-and-sets.
+    """
+    from cli.drill.scenarios import tablet_leader_kill as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, server_name, gap_max_s), **options)
+
+
+@drill.command("tablet-freeze", epilog=_EPILOG)
+@_leading_server
+@_gap_max(1.5)
+@_options
+def tablet_freeze(given: Globals, server_name: str | None, gap_max_s: float, **options: Any) -> int:
+    """Freeze a region server that leads tablets (SIGSTOP), then continue it.
+
+    Its connections stay open, so the other members must notice the silence. The verdict is that of tablet-leader-kill.
+    """
+    from cli.drill.scenarios import tablet_freeze as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, server_name, gap_max_s), **options)
+
+
+@drill.command("store-outage", epilog=_EPILOG)
+@_leading_server
+@click.option(
+    "--outage-s",
+    type=click.FloatRange(1, 3600),
+    default=15.0,
+    show_default=True,
+    help="Seconds without store and masters, at least.",
+)
+@_gap_max(0.4)
+@_options
+def store_outage(given: Globals, server_name: str | None, outage_s: float, gap_max_s: float, **options: Any) -> int:
+    """Kill store and masters, then a region server that leads tablets; start all of them again.
+
+    The server is started while store and masters are away. The verdict is that of tablet-leader-kill: clients of
+    tablets notice the new leader alone.
+    """
+    from cli.drill.scenarios import store_outage as scenario
+
+    return _conduct(
+        given, lambda found: scenario.run(found, server_name, outage_s, gap_max_s), is_startup=True, **options
+    )
 
 
 @drill.command("ddl-storm", epilog=_EPILOG)

@@ -11,6 +11,8 @@ import msgspec
 
 from cli.common.connect import Cluster, ask_server
 from cli.drill.report import InvariantCheck, check
+from cli.drill.tablets import check_tablets, running_tablets
+from cli.tablets.reading import read_replicas
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import Incarnation, RegionRecord, TableIntent
@@ -26,7 +28,7 @@ _OPEN = "OPEN"
 class Observation(msgspec.Struct):
     """A cluster at rest, as the store and the servers describe it."""
 
-    #: Regions of enabled tables.
+    #: Shared regions of enabled tables.
     regions: list[RegionRecord]
     #: The live servers' own lists, by incarnation; None for a server that did not answer.
     open_lists: dict[str, list[messages.HostedReplica] | None]
@@ -34,13 +36,16 @@ class Observation(msgspec.Struct):
     transitions: list[str]
     #: Number of replicas that each region must have, by table id.
     replication: dict[str, int]
+    #: Tablets of enabled tables by id, and what each live server says of its replicas of tablets.
+    tablets: dict[str, RegionRecord] = {}
+    views: dict[str, list[messages.OwnReplica] | None] = {}
 
 
 def observe(cluster: Cluster) -> Observation:
     """Read every region and transition from the store, and the open replicas from every live server."""
     tables = [one for one in cluster.tables() if one.intent is TableIntent.ENABLED and one.state in VISIBLE]
     regions = []
-    for table in tables:
+    for table in (one for one in tables if not one.is_tablet):
         folder = cluster.layout.table_regions(table.table_id)
         kept = [decode_region(data, f"{folder}/{name}") for name, data in cluster.get_all(folder).items()]
         regions += [one for one in kept if not one.is_replaced]
@@ -52,7 +57,10 @@ def observe(cluster: Cluster) -> Observation:
             lists[str(server.incarnation)] = None
         else:
             lists[str(Incarnation(found.uuid, found.start_code))] = found.replicas
-    return Observation(regions, lists, cluster.transitions_left(), {one.table_id: one.replication for one in tables})
+    replication = {one.table_id: one.replication for one in tables}
+    tablets = running_tablets(cluster)
+    views = read_replicas(cluster.servers()) if tablets else {}
+    return Observation(regions, lists, cluster.transitions_left(), replication, tablets, views)
 
 
 def check_at_rest(seen: Observation) -> list[InvariantCheck]:
@@ -74,7 +82,7 @@ def check_at_rest(seen: Observation) -> list[InvariantCheck]:
                 wrong_place.append(f"{key}: the store names {stored}, but it is open on {', '.join(held_by)}")
     misplaced = [f"{key} is open on {', '.join(where)} but in no enabled table" for key, where in owners.items()]
     servers = len(seen.open_lists)
-    return [
+    found = [
         check(
             "each region open on exactly one live server",
             silent + wrong_count + misplaced,
@@ -83,6 +91,13 @@ def check_at_rest(seen: Observation) -> list[InvariantCheck]:
         check("the store names the right servers", wrong_place, f"{replicas} locations"),
         check("no transition left", seen.transitions, "/unassigned is empty"),
     ]
+    if seen.tablets:
+        members = sum(len(one.members) for one in seen.tablets.values())
+        detail = f"{len(seen.tablets)} tablets, {members} replicas, the same entries applied"
+        found.append(
+            check("each tablet has one leader, every replica runs", check_tablets(seen.tablets, seen.views), detail)
+        )
+    return found
 
 
 def _owners(lists: Mapping[str, Sequence[messages.HostedReplica] | None]) -> dict[str, list[str]]:

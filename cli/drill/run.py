@@ -26,15 +26,19 @@ from cli.common.local import LocalCluster
 from cli.common.names import Names
 from cli.common.options import Globals
 from cli.diagnose.follow import Follower, ReactorThread
+from cli.drill.histories import CLIENTS, HistoryClients
 from cli.drill.invariants import check_at_rest, check_history, observe
-from cli.drill.report import DrillPhase, DrillReport, Figure, InvariantCheck, check
+from cli.drill.load import Outage
+from cli.drill.report import DrillPhase, DrillReport, Figure, InvariantCheck, check, spread
+from cli.drill.tablets import changed_members, check_gaps, check_tablets, longest_gaps, running_tablets
 from cli.drill.traffic import Running, Span, enabled
 from cli.up.control import ControlRequest, DaemonState, ask
 from coord.errors import CoordError
 from regions import messages
-from regions.records.model import ServerRecord
+from regions.records.model import RegionRecord, ServerRecord
 from regions.records.replica_key import parse_replica_key
 from regions.transitions.observed import NONE, Change
+from regionserver.client import DataError
 
 T = TypeVar("T")
 
@@ -44,6 +48,8 @@ DEADLINE_S: Final = 90.0
 REST_DEADLINE_S: Final = 20.0
 #: Time limit for a daemon to restart: `rk up` restarts a daemon at once after its first death.
 AWAY_DEADLINE_S: Final = 6.0
+#: Time limit for the replicas of tablets to have applied the same entries after the last write.
+WHOLE_DEADLINE_S: Final = 20.0
 #: Longest time between two evaluations of a condition; events of the follower wake the drill at once.
 _PAUSE_S: Final = 0.05
 #: The load runs for this time before the fault, plus a random part of the second value.
@@ -79,6 +85,10 @@ class Drill:
         self.victim = ""
         self.action = "was killed with SIGKILL"
         self.traffic: Running | None = None
+        #: Clients of tablets whose histories are checked; None without tablets or load.
+        self.histories: HistoryClients | None = None
+        #: Tablets before the fault.
+        self.tablets: dict[str, RegionRecord] = {}
         self.seed = seed
         self._rate = rate
         self._data_dir: Path = target.given.data_path
@@ -89,6 +99,10 @@ class Drill:
         self._frozen: set[str] = set()
         self._endings: list[Callable[[], object]] = []
         self._struck: dict[str, float] = {}
+        self._struck_s = 0.0
+        #: Outages of tablets after the fault, and failed requests, as the clients with histories have seen them.
+        self._gaps: list[Outage] = []
+        self._failed: list[str] = []
         self._phases: list[DrillPhase] = []
         self._changed = threading.Event()
         self._console = output.console(stderr=target.given.json)
@@ -177,6 +191,10 @@ class Drill:
         for work in reversed(self._endings):
             with contextlib.suppress(CliError, CoordError, TimeoutError, KazooException, KazooTimeoutError):
                 work()
+        if self.histories is not None:
+            self.say("stopping the clients of tablets and deleting their rows")
+            with contextlib.suppress(CliError):
+                self._stop_histories()
         if self.traffic is not None:
             if self.traffic.is_running:
                 self.say("stopping the load and deleting its rows")
@@ -204,11 +222,42 @@ class Drill:
         elif self._rate:
             self.traffic.start(self._rate)
             self.say(f"reading and writing {count} regions, {self._rate:g} requests per second")
+            self._start_histories(self.traffic)
+        self.tablets = running_tablets(self.cluster)
         threading.Event().wait(warm_up_s)
+
+    def _start_histories(self, traffic: Running) -> None:
+        """Start the clients whose histories are checked, if there are tablets."""
+        tablets = {name: found for name, found in traffic.tables.regions.items() if found[0].is_tablet}
+        if not tablets:
+            return
+        self.histories = HistoryClients(traffic.locator, tablets, self._rate, self.seed)
+        try:
+            self.histories.start()
+        except DataError as error:
+            raise CliError(f"tablets cannot be read: {error}", "`rk tablet list` shows what is wrong.") from error
+        self.say(f"{CLIENTS} clients read, write, and compare and set rows of {self.histories.tablets} tablets")
+
+    def _stop_histories(self) -> list[InvariantCheck]:
+        """End the clients of tablets and check their histories."""
+        if self.histories is None:
+            return []
+        clients, self.histories = self.histories, None
+        found = clients.stop()
+        self._gaps = clients.outages(self._struck_s)
+        self._failed = clients.failures
+        return [found]
+
+    def await_answers(self, count: int, what: str) -> None:
+        """Wait until each client of tablets has `count` operations answered that began after now."""
+        clients, since_s = self.histories, time.monotonic()
+        if clients is not None:
+            self.wait(lambda: clients.answered_since(since_s) >= count, what)
 
     def strike(self, phase: str) -> None:
         """Begin the phase of the fault: later outages are caused by the drill."""
         self.phase(phase)
+        self._struck_s = time.monotonic()
         if self.traffic is not None:
             self._struck = self.traffic.now_s()
 
@@ -268,10 +317,13 @@ class Drill:
         except CliError:
             return None
 
-    def at_rest(self) -> messages.MasterStatus | None:
-        """Return the active master's figures if every region is open and none is in transition, else None."""
+    def at_rest(self, away: int = 0) -> messages.MasterStatus | None:
+        """Return the active master's figures if every region is open and none is in transition, else None.
+
+        `away`: number of tablets' replicas that no server has, because the drill has ended their servers.
+        """
         found = self.status()
-        if found is None or found.role != "active" or found.rit or found.open < found.replicas:
+        if found is None or found.role != "active" or found.rit or found.open < found.replicas - away:
             return None
         return None if self.follower.history.in_transition else found
 
@@ -330,17 +382,22 @@ class Drill:
 
     # --- the end ---
 
-    def finish(self, name: str, *, new_epoch_after: int | None = None) -> DrillReport:
-        """Stop the load, check everything, and return the report."""
+    def finish(self, name: str, *, new_epoch_after: int | None = None, gap_max_s: float | None = None) -> DrillReport:
+        """Stop the load, check everything, and return the report.
+
+        `gap_max_s`: how long a tablet may leave its clients without an answer; None: the longest gaps are shown only.
+        """
         self.await_rest()
         self.phase("checks")
         traffic = None
         if self.traffic is not None and self.traffic.is_running:
             self.say("stopping the load: reading every row again")
+            of_tablets = self._stop_histories()
             traffic, checks = self.traffic.stop(self._struck)
-            self.checks = [*checks, *self.checks]
+            self.checks = [*checks, *of_tablets, *self.checks]
+            self._judge_tablets(self.traffic, gap_max_s)
         self.say("checking: reading the open regions from every server, and the locations from the store")
-        self.checks += check_at_rest(observe(self.cluster))
+        self.checks += self._check_at_rest()
         self.checks += check_history(self.follower.history, self.follower.epochs, new_epoch_after=new_epoch_after)
         self.checks.append(self._check_deaths())
         self.phase("")
@@ -359,6 +416,40 @@ class Drill:
             phases=self._phases,
             traffic=traffic,
         )
+
+    def _judge_tablets(self, traffic: Running, gap_max_s: float | None) -> None:
+        """Add the longest gap of each tablet to the figures. With `gap_max_s`, check gaps and failed requests."""
+        if not self.tablets:
+            return
+        gaps = longest_gaps([*traffic.outages, *self._gaps], self.tablets)
+        affected = [seconds for seconds in gaps.values() if seconds]
+        self.figures += spread("tablet without an answer", affected, "the longest gap of each affected tablet")
+        failed = self._failed + [
+            f"{one.region_id}: {one.kind} failed after {one.ended_s - one.began_s:.1f} s: {one.error}"
+            for one in traffic.failed
+            if one.region_id in self.tablets
+        ]
+        if gap_max_s is not None:
+            self.checks += [
+                check_gaps(gaps, gap_max_s),
+                check("no request to a tablet failed", failed, f"requests to {len(self.tablets)} tablets"),
+            ]
+        elif failed:
+            self.notes.append(f"{output.count(len(failed), 'request')} to tablets failed: {failed[0]}")
+
+    def _check_at_rest(self) -> list[InvariantCheck]:
+        """Check the cluster at rest. The last writes need a moment to reach every replica of a tablet."""
+        deadline_s = time.monotonic() + WHOLE_DEADLINE_S
+        seen = observe(self.cluster)
+        while check_tablets(seen.tablets, seen.views) and time.monotonic() < deadline_s:
+            self._changed.wait(_PAUSE_S)
+            self._changed.clear()
+            seen = observe(self.cluster)
+        found = check_at_rest(seen)
+        if self.tablets:
+            moved = changed_members(self.tablets, seen.tablets)
+            found.append(check("no tablet has moved", moved, f"members of {len(self.tablets)} tablets"))
+        return found
 
     def _check_deaths(self) -> InvariantCheck:
         """Check that no other daemon died: `rk up` restarts a dead daemon, which would hide the death."""

@@ -53,6 +53,10 @@ class Running:
         self._stack.callback(self.client.close)
         #: Tables that can be read and written; set by `find_tables`.
         self.tables = LoadedTables({})
+        #: Outages that ended after the fault; set by `stop`.
+        self.outages: list[Outage] = []
+        #: Operations that failed or have an unknown outcome; set by `stop`.
+        self.failed: list[LoadOperation] = []
         self._loads: dict[str, Load] = {}
 
     def find_tables(self, names: Iterable[str]) -> None:
@@ -112,6 +116,8 @@ class Running:
             counts.update(report.counts)
             outages += [one for one in report.outages if one.ended_s >= struck.get(name, 0.0)]
             violations += report.violations
+        self.outages = outages
+        self.failed = [one for load in loads.values() for one in load.operations if one.outcome != "ok"]
         regions = sum(report.regions for report in reports.values())
         checked = sum(report.keys_checked for report in reports.values())
         acknowledged = sum(report.acknowledged_writes for report in reports.values())

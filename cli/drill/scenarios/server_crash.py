@@ -1,13 +1,15 @@
-"""Drill: a region server is killed; its regions reopen elsewhere."""
+"""Drill: a region server is killed; its shared regions reopen elsewhere, its tablets are led elsewhere."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from cli.common import output
 from cli.common.connect import ask_server
 from cli.common.errors import CliError
 from cli.drill.report import DrillReport, spread
 from cli.drill.run import Drill
+from cli.drill.tablets import leaders, members_on, running_tablets
 from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import ServerRecord
@@ -22,11 +24,17 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
     before = drill.require_rest(servers=2)
     victim, regions = choose(drill, server_name)
     name = drill.victim = drill.daemon_of(victim.host, victim.port)
-    drill.say(f"at rest: {before.open} regions open on {before.servers} servers, {len(regions)} of them on {name}")
+    others = [one for one in drill.servers() if one.uuid != victim.uuid]
+    members = members_on(running_tablets(drill.cluster), victim.uuid)
+    drill.say(
+        f"at rest: {before.open} regions open on {before.servers} servers,"
+        f" {len(regions)} of them and {output.count(members, 'replica')} of tablets on {name}"
+    )
     drill.begin()
     drill.strike("unnoticed")
     killed_ms = drill.kill(name)
     address = f"{victim.host}:{victim.port}"
+    _wait_led(drill, others, killed_ms)
     gone_ms = drill.wait(
         lambda: drill.membership("server-down", killed_ms, address=address),
         "the store did not notice the server's death",
@@ -44,14 +52,22 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
         drill.figure(
             "of that, reassigning", (last_ms - gone_ms) / 1000, "from the notice to the last region open elsewhere"
         )
-    drill.wait(drill.at_rest, "regions did not come to rest")
+    drill.wait(lambda: drill.at_rest(members), "regions did not come to rest")
     drill.phase("back")
     drill.restart(name)
     drill.wait(lambda: drill.membership("server-up", killed_ms, address=address), f"{name} did not register again")
-    drill.say(f"{name} is back without regions, which stay where they are")
-    lost = [(at_ms - killed_ms) / 1000 for at_ms in reopened.values()]
-    drill.figures += spread("region not open", lost, "from the kill to OPENED, each region of the victim")
+    drill.say(f"{name} is back; nothing moves back to it, and replicas of tablets have stayed there")
+    if reopened:
+        lost = [(at_ms - killed_ms) / 1000 for at_ms in reopened.values()]
+        drill.figures += spread("region not open", lost, "from the kill to OPENED, each region of the victim")
     return drill.finish(NAME)
+
+
+def _wait_led(drill: Drill, others: list[ServerRecord], since_ms: int) -> None:
+    """Wait until the other servers lead every tablet; none of them moves."""
+    if drill.tablets:
+        drill.wait(lambda: drill.tablets.keys() <= leaders(others).keys(), "tablets have no leader")
+        drill.figure("all tablets led elsewhere", (drill.now_ms() - since_ms) / 1000, "by the other servers' answers")
 
 
 def choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
@@ -71,7 +87,7 @@ def choose(drill: Drill, wanted: str | None) -> tuple[ServerRecord, set[str]]:
 def wait_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int]:
     """Wait until each of `regions` was OPENED on another server; return the times."""
     if not regions:
-        drill.notes.append("the victim had no region open")
+        drill.notes.append("the victim had no shared region open: nothing moved")
         return {}
     return drill.wait(lambda: _all_reopened(drill, victim, regions, since_ms), "its regions did not reopen")
 
