@@ -1,5 +1,7 @@
 """Each drill on one cluster of `rk up`: it measures, the invariants hold, nothing is lost, all is back afterwards (N1).
 
+The cluster has a table of shared regions and a table of tablets, so every drill has to be right for both.
+
 `make test` runs each once, `make test-drills` five times (RK_DRILL_RUNS), over real processes.
 """
 
@@ -27,6 +29,10 @@ SEED = 100
 DRILL_DEADLINE_S = 400.0
 #: Low, so that what is checked is the drill and not this machine.
 RATE = "80"
+#: High, for the same reason: `rk drill` has the gaps that a quiet machine must reach.
+GAP = ("--gap-max", "20")
+#: Keys between which the tablets' table is cut.
+SPLITS = tuple(word for key in "cgkot" for word in ("--split", key))
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +41,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
     data_dir = tmp_path_factory.mktemp("drills") / "rk-data"
     with local_up(data_dir, "--base-port", str(free_base_port()), *SHAPE) as found:
         found.event("up")
+        made = run_rk("table", "create", "orders", "--replicas", "3", *SPLITS, "--data-dir", str(data_dir))
+        assert made.returncode == 0, made.stderr
         yield found
 
 
@@ -56,6 +64,8 @@ def drill(up: LocalUp, name: str, *options: str) -> list[dict[str, Any]]:
             assert "no row lost, none written twice" in names
             assert report["traffic"]["acknowledged_writes"] > 0
             assert report["traffic"]["lost_or_doubled"] == 0
+            assert "histories of rows are linearizable" in names
+        assert {"each tablet has one leader, every replica runs", "no tablet has moved"} <= names
     return reports
 
 
@@ -89,6 +99,7 @@ def test_server_crash_reopens_its_regions_elsewhere(up: LocalUp) -> None:
         seen = report["traffic"]["unavailability"]
         assert 0 < seen["affected"] == len(seen["per_region"])
         assert 0 < seen["p50_s"] <= seen["p99_s"] <= seen["longest_s"]
+        assert found["all tablets led elsewhere"] < found["until noticed"], "nobody waits for the store"
 
 
 def test_server_freeze_serves_nothing_from_the_old_lease(up: LocalUp) -> None:
@@ -130,6 +141,24 @@ def test_kill_everything_loses_nothing(up: LocalUp) -> None:
     for report in drill(up, "kill-everything"):
         assert figures(report)["all regions OPENED"] >= figures(report)["active master"] > 0
     assert all(one.pid not in (0, before[one.name]) for one in daemons(up))
+
+
+@pytest.mark.parametrize("name", ["tablet-leader-kill", "tablet-freeze"])
+def test_tablets_outlive_their_leader(up: LocalUp, name: str) -> None:
+    """Other members lead, every client is answered, and the server comes back as the member that it was."""
+    for report in drill(up, name, *GAP):
+        assert report["victim"].startswith("server-")
+        assert {"no tablet silent for longer than 20 s", "no request to a tablet failed"} <= check_names(report)
+        assert figures(report)["all its tablets led elsewhere"] > 0
+
+
+def test_tablets_need_neither_store_nor_masters(up: LocalUp) -> None:
+    """A leader dies while both are away, and comes back before they do; no request fails."""
+    for report in drill(up, "store-outage", *GAP, "--outage-s", "4"):
+        assert "no request to a tablet failed" in check_names(report)
+        found = figures(report)
+        assert 0 < found["its replicas run again"] < found["no store and no master"]
+        assert found["no store and no master"] >= 4
 
 
 def test_ddl_storm_leaves_what_was_acknowledged(up: LocalUp) -> None:
