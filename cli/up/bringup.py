@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
@@ -72,6 +72,14 @@ class Assigned:
         self.engine = ""
         self.plan_seconds = 0.0
         self.master_phases: list[messages.StartupPhase] = []
+
+
+class UpTable(NamedTuple):
+    """The table that the first start creates."""
+
+    name: str
+    specs: list[RegionSpec]
+    replicas: int
 
 
 class BringUp:
@@ -188,12 +196,15 @@ class BringUp:
         self._until(registered, "the region servers did not register")
         self._display.end(output.count(wanted, "server"))
 
-    def create_table(self, cluster: Cluster, name: str, specs: list[RegionSpec]) -> None:
+    def create_table(self, cluster: Cluster, table: UpTable) -> None:
         """Create the table; its regions open in the phases that follow."""
-        self._display.begin("table", f"table {name} is created")
-        request = messages.CreateTable(name=name, regions=specs, request_id=new_request_id())
-        self.surely(lambda: cluster.ask_master(request, messages.Tables), f"table {name} was not created")
-        self._display.end(output.count(len(specs), "region"))
+        self._display.begin("table", f"table {table.name} is created")
+        request = messages.CreateTable(
+            name=table.name, regions=table.specs, replication=table.replicas, request_id=new_request_id()
+        )
+        self.surely(lambda: cluster.ask_master(request, messages.Tables), f"table {table.name} was not created")
+        copies = f", {table.replicas} replicas each" if table.replicas > 1 else ""
+        self._display.end(output.count(len(table.specs), "region") + copies)
 
     def follow_assignment(self, cluster: Cluster) -> Assigned:
         """Show the plan and the transitions until every region is open, or parked with its reason.

@@ -39,19 +39,20 @@ from cli.common.local import (
 )
 from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options
 from cli.tables import specs_of_csv, usage_faults
-from cli.up.bringup import Assigned, BringUp
+from cli.up.bringup import Assigned, BringUp, UpTable
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import listen
 from cli.up.ports import holder, is_free
 from cli.up.supervisor import News, Supervisor
 from master.settings import ENGINES, SECONDS_MAX
 from regions.records.model import TableState
-from regions.records.partitioning import RegionSpec
 from regions.records.znodes import check_table_name
+from regions.replication.config import objection_to_count
 
 DEFAULT_BASE_PORT: Final = 21800
 DEFAULT_TABLE: Final = "packages"
 DEFAULT_REGIONS: Final = 200
+REPLICAS_DEFAULT: Final = 1
 EXAMPLE: Final = "examples/debian-packages.csv.gz"
 
 #: Daemons of an `rk up` that was killed with -9 die after it: they may hold their ports for this long.
@@ -73,6 +74,13 @@ class StopRequested(BaseException):
     "--table", "table_name", default=DEFAULT_TABLE, show_default=True, help="Table created at the first start."
 )
 @click.option("--regions", type=click.IntRange(1), default=DEFAULT_REGIONS, show_default=True, help="Its regions.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(1),
+    default=REPLICAS_DEFAULT,
+    show_default=True,
+    help="Copies of its rows: 3, 5 or 7 make each region a tablet, 1 keeps the rows in the shared directory.",
+)
 @click.option("--input", "source", type=click.Path(dir_okay=False, path_type=Path), help="CSV of its keys and sizes.")
 @click.option("--no-table", is_flag=True, help="Create no table.")
 @click.option(
@@ -116,6 +124,7 @@ def up(
     base_port: int | None,
     table_name: str,
     regions: int,
+    replicas: int,
     source: Path | None,
     no_table: bool,
     plan_engine: str | None,
@@ -143,10 +152,28 @@ def up(
     if not no_table:
         with usage_faults():
             check_table_name(table_name)
+        _check_replicas(replicas, shape)
     specs = [] if no_table else specs_of_csv(source or example_path(), regions)
+    wanted = None if no_table else UpTable(table_name, specs, replicas)
     with _hold(data_dir, before):
         _check_ports(local)
-        return _run(given, local, shape, data_dir, "" if no_table else table_name, specs, restart=restart)
+        return _run(given, local, shape, data_dir, wanted, restart=restart)
+
+
+def _check_replicas(replicas: int, shape: Shape) -> None:
+    """Raise UsageFaultError if the table of this start cannot have so many replicas."""
+    if replicas > shape.servers:
+        raise UsageFaultError(
+            f"--replicas {replicas}: each replica needs a server of its own, and --servers is {shape.servers}",
+            f"Start at least {replicas} servers, or give --replicas 1.",
+        )
+    if replicas > 1 and shape.opener != "kv":
+        raise UsageFaultError(
+            f"--replicas {replicas}: regions of --opener {shape.opener} have one replica", "Give --opener kv."
+        )
+    objection = objection_to_count(replicas)
+    if objection:
+        raise UsageFaultError(f"--replicas {replicas}: {objection}", "Give --replicas 1 or 3.")
 
 
 def _shape(
@@ -264,8 +291,7 @@ def _run(
     local: LocalCluster,
     shape: Shape,
     data_dir: Path,
-    table: str,
-    specs: list[RegionSpec],
+    table: UpTable | None,
     *,
     restart: bool,
 ) -> int:
@@ -294,7 +320,7 @@ def _run(
     try:
         try:
             local.supervisor_pid = os.getpid()
-            _bring_up(local, data_dir, bringup, display, table, specs, given, file)
+            _bring_up(local, data_dir, bringup, display, table, given, file)
             supervisor.keep_running(restart)
             _follow(bringup, news, file)
         finally:
@@ -332,8 +358,7 @@ def _bring_up(
     data_dir: Path,
     bringup: BringUp,
     display: Display,
-    table: str,
-    specs: list[RegionSpec],
+    table: UpTable | None,
     given: Globals,
     file: ClusterFile,
 ) -> None:
@@ -359,8 +384,11 @@ def _bring_up(
             display.say(
                 f"cluster start: {output.count(count, 'region')} back to the servers that had them", cluster_start=True
             )
-        if table and table not in existing:
-            bringup.create_table(cluster, table, specs)
+        if table is not None and table.name not in existing:
+            bringup.create_table(cluster, table)
+            is_replicated = table.replicas > 1
+        else:
+            is_replicated = table is not None and any(one.name == table.name and one.is_tablet for one in tables)
         assigned = bringup.follow_assignment(cluster)
     display.close()
     local.has_been_up = True
@@ -369,7 +397,8 @@ def _bring_up(
     if given.json:
         _json_summary(local, display, assigned, leader, active, total)
     else:
-        _summary(local, data_dir, display, assigned, leader, active, total, table)
+        name = "" if table is None else table.name
+        _summary(local, data_dir, display, assigned, leader, active, total, name, is_replicated=is_replicated)
 
 
 def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile) -> NoReturn:
@@ -423,6 +452,8 @@ def _summary(
     active: str,
     total: float,
     table: str,
+    *,
+    is_replicated: bool,
 ) -> None:
     console = output.console()
     phases = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in display.phases)
@@ -440,7 +471,13 @@ def _summary(
     console.print(output.table("", ["what", "", "address", "admin", "#pid", "log"], rows))
     console.print("\nTry, in a second terminal:")
     known = table if assigned.regions > 0 else ""
-    tips = suggestions(data_dir, table=known, has_regions=assigned.regions > 0, own_store=not local.outside)
+    tips = suggestions(
+        data_dir,
+        table=known,
+        has_regions=assigned.regions > 0,
+        own_store=not local.outside,
+        is_replicated=is_replicated,
+    )
     width = max(len(command) for command, _ in tips)
     for command, what in tips:
         console.print(f"  {command:<{width}}  [dim]{what}[/dim]", soft_wrap=True)
@@ -448,9 +485,12 @@ def _summary(
 
 
 def suggestions(
-    data_dir: Path, *, has_regions: bool, own_store: bool, table: str = DEFAULT_TABLE
+    data_dir: Path, *, has_regions: bool, own_store: bool, table: str = DEFAULT_TABLE, is_replicated: bool = False
 ) -> list[tuple[str, str]]:
-    """Return commands to try. `table`: the table of this start, "" if the start created none."""
+    """Return commands to try. `table`: the table of this start, "" if the start created none.
+
+    `is_replicated`: the table's regions are tablets, which cannot be moved.
+    """
     rk = output.invocation()
     where = (
         "" if data_dir == Path(DEFAULT_DATA_DIR).absolute() else f" --data-dir {shlex.quote(output.shown(data_dir))}"
@@ -465,9 +505,19 @@ def suggestions(
         found += [
             (f"{rk} load {name} {source}{where}", "fill the table"),
             (f"{rk} scan {name} --prefix python3.11{where}", "some of its rows"),
-            (f"{rk} region move {shlex.quote(f'{table}:python3')}{where}", "move the region that holds a key"),
         ]
-    if has_regions:
+        held = shlex.quote(f"{table}:python3")
+        found += [
+            (f"{rk} tablet show {held}{where}", "the replicas of a key, and which one leads")
+            if is_replicated
+            else (f"{rk} region move {held}{where}", "move the region that holds a key")
+        ]
+    if has_regions and is_replicated:
+        found += [
+            (f"{rk} drill tablet-leader-kill{where}", "kill a server that leads: its tablets go on at once"),
+            (f"{rk} drill store-outage{where}", "kill store and masters: tablets go on"),
+        ]
+    elif has_regions:
         found += [
             (f"{rk} drill master-failover{where}", "kill the active master while regions move"),
             (f"{rk} drill server-crash{where}", "kill a region server"),

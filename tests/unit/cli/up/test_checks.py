@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from kazoo.exceptions import ConnectionLoss, SessionExpiredError
 from rich.console import Console
@@ -19,7 +20,7 @@ from cli.common.local import HOST, Shape, command_line, design
 from cli.common.options import Globals
 from cli.main import run
 from cli.up.bringup import BringUp, _settled, _stage
-from cli.up.command import _check_ports, _hold, _shape, suggestions
+from cli.up.command import _check_ports, _check_replicas, _hold, _shape, suggestions
 from cli.up.ports import holder, is_free
 from regions.messages import MasterStatus, PlanProgress
 from tests.support.helpers import free_ports
@@ -222,6 +223,27 @@ def test_suggestions_can_be_pasted(tmp_path: Path) -> None:
     )
     plain = suggestions(Path("./rk-data").absolute(), has_regions=True, own_store=True)
     assert any(command.endswith("drill store-leader") for command, _ in plain)
+
+
+def test_suggestions_fit_tablets(tmp_path: Path) -> None:
+    """Tablets cannot be moved: the commands show them, and kill their leader."""
+    tips = [command for command, _ in suggestions(tmp_path, has_regions=True, own_store=True, is_replicated=True)]
+    assert not any("region move" in one for one in tips)
+    assert any("tablet show packages:python3" in one for one in tips)
+    assert any("drill tablet-leader-kill" in one for one in tips)
+
+
+def test_replicas_fit_the_cluster(tmp_path: Path) -> None:
+    """Each replica needs a server, their number is odd, and only key-value regions have several."""
+    three = Shape(3, 2, 3, 1, 21800, None, "/regionkeeper", "greedy")
+    for replicas in (1, 3):
+        _check_replicas(replicas, three)
+    with pytest.raises(UsageFaultError, match="--replicas 5: each replica needs a server of its own"):
+        _check_replicas(5, three)
+    with pytest.raises(UsageFaultError, match="odd number of replicas"):
+        _check_replicas(2, three)
+    with pytest.raises(UsageFaultError, match="regions of --opener none have one replica"):
+        _check_replicas(3, msgspec.structs.replace(three, opener="none"))
 
 
 def test_invocation_is_what_the_user_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
