@@ -1,0 +1,135 @@
+"""What operators see of tablets while servers of real processes die and come back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regions import messages as ms
+from tests.e2e.masters import Cluster, any_store, cluster_on
+from tests.support.helpers import eventually, rk
+
+pytestmark = pytest.mark.e2e
+
+TABLETS = 4
+SPLITS = ["g", "n", "t"]
+#: Longest time that a step may take on a busy machine.
+SLOW_S = 120.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """One master, three servers, a table of four tablets with three replicas each."""
+    with (
+        any_store("one", tmp_path / "store") as hosts,
+        cluster_on(hosts, tmp_path / "cluster", masters=1) as running,
+    ):
+        running.wait_active()
+        running.wait_servers(3)
+        running.ask_active(ms.CreateTable("orders", SPLITS, replication=3, wait_ms=60_000), ms.Tables)
+        yield running
+
+
+def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    """One command; nothing it prints is a traceback."""
+    command = rk(*words, "--store", cluster.hosts)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW_S, check=False)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def counts(cluster: Cluster) -> dict[str, int]:
+    """Tablets by health, as `rk tablet list` says."""
+    found: dict[str, int] = json.loads(run(cluster, "tablet", "list", "--json").stdout)["counts"]
+    return found
+
+
+def wait_for(cluster: Cluster, health: str) -> None:
+    """Until all tablets are so."""
+
+    def are_so() -> bool:
+        found = counts(cluster)
+        assert found == {health: TABLETS}
+        return True
+
+    eventually(are_so, SLOW_S, f"all {health}")
+
+
+def fsck(cluster: Cluster) -> tuple[int, dict[str, Any]]:
+    """The exit status and the report."""
+    done = run(cluster, "fsck", "--json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_dead_servers_are_told_truly(cluster: Cluster) -> None:
+    """One of three servers dead: UNDER_REPLICATED. Two: UNAVAILABLE, with and without a master. Back: HEALTHY."""
+    wait_for(cluster, "HEALTHY")
+    status, report = fsck(cluster)
+    assert (status, report["findings"]) == (0, [])
+    assert report["tablets"] == {"counts": {"orders": {"HEALTHY": TABLETS}}, "unhealthy": []}
+    first, second, _ = cluster.servers
+    names = {server: cluster.uuid_of(server) for server in cluster.servers}
+
+    first.kill()
+    cluster.wait_servers(2)
+    wait_for(cluster, "UNDER_REPLICATED")
+    status, report = fsck(cluster)
+    problems = {one["problem"] for one in report["findings"]}
+    assert (status, problems) == (1, {"tablet with too few healthy replicas"})
+    listed = json.loads(run(cluster, "tablet", "list", "--json").stdout)["tablets"]
+    assert all(f"on {names[first]} is " in one["reason"] for one in listed)
+    assert all("its server is not registered" in one["reason"] for one in listed)
+    dead = [member for one in listed for member in one["members"] if member["server"] == names[first]]
+    assert [(one["is_registered"], one["state"], one["term"]) for one in dead] == [(False, None, None)] * TABLETS
+    tablets = json.loads(run(cluster, "status", "--json").stdout)["tablets"]
+    assert tablets == {"UNDER_REPLICATED": TABLETS}
+
+    second.kill()
+    cluster.wait_servers(1)
+    wait_for(cluster, "UNAVAILABLE")
+    status, report = fsck(cluster)
+    assert status == 1
+    assert {one["problem"] for one in report["findings"]} == {"tablet without a leader"}
+    rows = report["tablets"]["unhealthy"][0]["rows"]
+    assert sorted(one["state"] for one in rows[1:]) == ["RUNNING", "no answer", "no answer"]
+    tablet = listed[0]["region_id"]
+    answer = json.loads(run(cluster, "why", tablet, "--json").stdout)
+    assert (answer["from_master"], answer["tablet"]["health"]) == (True, "UNAVAILABLE")
+    assert "2 of 3 voters are on servers that are not registered" in answer["tablet"]["reason"]
+
+    cluster.masters[0].kill()
+    answer = json.loads(run(cluster, "why", tablet, "--json").stdout)
+    assert (answer["from_master"], answer["tablet"]["health"]) == (False, "UNAVAILABLE")
+    cluster.masters[0].start()
+    first.start()
+    second.start()
+    cluster.wait_servers(3)
+    wait_for(cluster, "HEALTHY")
+    assert fsck(cluster)[0] == 0
+
+
+def test_words_for_newcomers(cluster: Cluster) -> None:
+    """Each screen prints, names the leader, and says what is wrong with a name."""
+    wait_for(cluster, "HEALTHY")
+    tablet = json.loads(run(cluster, "tablet", "list", "--json").stdout)["tablets"][0]["region_id"]
+    for words in (["tablet", "show", tablet], ["tablet", "show", "orders:h"], ["why", tablet], ["why", "orders"]):
+        done = run(cluster, *words)
+        assert done.returncode == 0, done.stderr
+        assert "HEALTHY" in done.stdout
+    assert "LEADER" in run(cluster, "tablet", "show", tablet).stdout
+    done = run(cluster, "tablet", "show", "nobody")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (4, "rk: no tablet 'nobody'")
+    cluster.ask_active(ms.CreateTable("counters", wait_ms=30_000), ms.Tables)
+    done = run(cluster, "tablet", "list", "--table", "counters")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        1,
+        "rk: table counters has no tablets: its rows lie in the shared directory",
+    )
+    assert "4 HEALTHY" in run(cluster, "status").stdout
+    assert run(cluster, "server", "list").returncode == 0
+    assert "tablet" in run(cluster, "table", "list").stdout
