@@ -231,7 +231,7 @@ class TabletKeeping:
         self.keeper.tick(now)
         self._reader.due(now)
         self._look_up(now)
-        self.watch.look(now)
+        self.watch.look_on(now)
 
     def pump(self) -> None:
         """Work on a part of the queue, carry out the effects, and send the queued writes and reads."""

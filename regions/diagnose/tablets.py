@@ -28,6 +28,8 @@ from regions.replication.tablet import Tablet
 _UNSETTLED: Final = frozenset({TabletHealth.UNKNOWN, TabletHealth.UNAVAILABLE, TabletHealth.CREATING})
 #: Healths that `rk status` names as problems, the most urgent first.
 PROBLEMS: Final = (TabletHealth.UNAVAILABLE, TabletHealth.CONSENSUS_MISMATCH, TabletHealth.UNDER_REPLICATED)
+#: Tablets that are looked at in one tick of the active master: a millisecond; some tens if all of them have changed.
+LOOKS_MAX: Final = 500
 #: Tablets that are named as examples of a problem.
 _NAMED_MAX: Final = 3
 
@@ -47,7 +49,11 @@ class HealthSince(NamedTuple):
 class _Seen(NamedTuple):
     """What a judgment rests on, and what it says."""
 
-    basis: tuple[int, int, int]
+    #: Versions of what servers have reported, of the tablet's record, and of its table's.
+    revision: int
+    version: int
+    table_version: int
+    is_settled: bool
     standing: HealthSince
     table_id: str
     members: tuple[Member, ...]
@@ -56,7 +62,7 @@ class _Seen(NamedTuple):
 
 
 class TabletWatch:
-    """The health of every tablet, with counts. `look` about once a second costs little: unchanged tablets are skipped.
+    """The health of every tablet, with counts. Tablets that have not changed are skipped.
 
     `has_reported`: whether a server has reported everything to this master.
     """
@@ -72,17 +78,44 @@ class TabletWatch:
         #: Members and leaders by the uuid of their server.
         self.members: Counter[str] = Counter()
         self.leaders: Counter[str] = Counter()
+        #: Tablets that `look_on` has yet to look at in this round.
+        self._rest: list[str] = []
+
+    def look_on(self, now_ms: int) -> None:
+        """Judge the next LOOKS_MAX tablets that may have changed, in turn. Called at each tick."""
+        if not self._rest:
+            self._drop_gone()
+            self._rest = list(self.keeper.tablets)
+        part, self._rest = self._rest[-LOOKS_MAX:], self._rest[:-LOOKS_MAX]
+        for region_id in part:
+            tablet = self.keeper.tablets.get(region_id)
+            if tablet is not None:
+                self._look_at(region_id, tablet, now_ms)
 
     def look(self, now_ms: int) -> None:
-        """Judge the tablets that may have changed."""
-        tablets = {region_id: one for region_id, one in self.keeper.tablets.items() if is_listed(one)}
-        for region_id, tablet in tablets.items():
-            seen = self._seen.get(region_id)
-            basis = (tablet.view.revision, tablet.version, tablet.table.version)
-            if seen is not None and seen.basis == basis and seen.standing.judgment.health not in _UNSETTLED:
-                continue
-            self._judge(tablet, seen, basis, now_ms)
-        for region_id in [one for one in self._seen if one not in tablets]:
+        """Judge all tablets that may have changed."""
+        for region_id, tablet in self.keeper.tablets.items():
+            self._look_at(region_id, tablet, now_ms)
+        self._drop_gone()
+
+    def _look_at(self, region_id: str, tablet: Tablet, now_ms: int) -> None:
+        seen = self._seen.get(region_id)
+        if (
+            seen is not None
+            and seen.is_settled
+            and seen.revision == tablet.view.revision
+            and seen.version == tablet.version
+            and seen.table_version == tablet.table.version
+        ):
+            return
+        if is_listed(tablet):
+            self._judge(tablet, seen, now_ms)
+        elif seen is not None:
+            self._count(self._seen.pop(region_id), -1)
+
+    def _drop_gone(self) -> None:
+        """Forget the tablets that the keeper has forgotten."""
+        for region_id in [one for one in self._seen if one not in self.keeper.tablets]:
             self._count(self._seen.pop(region_id), -1)
 
     @property
@@ -98,7 +131,7 @@ class TabletWatch:
         """Return how many tablets a server leads; None: it has not reported everything to this master yet."""
         return self.leaders[server.uuid] if self.has_reported(server) else None
 
-    def _judge(self, tablet: Tablet, seen: _Seen | None, basis: tuple[int, int, int], now_ms: int) -> None:
+    def _judge(self, tablet: Tablet, seen: _Seen | None, now_ms: int) -> None:
         judgment = diagnose(tablet, self.keeper, self.has_reported)
         if seen is None:
             standing = HealthSince(judgment, now_ms, now_ms <= self._began_ms or _is_old(tablet))
@@ -111,7 +144,14 @@ class TabletWatch:
             standing = HealthSince(judgment, since_ms, was_unknown and seen.standing.at_least)
         leader = tablet.view.leader_now()
         found = _Seen(
-            basis, standing, tablet.record.table_id, tablet.record.members, "" if leader is None else leader.server.uuid
+            tablet.view.revision,
+            tablet.version,
+            tablet.table.version,
+            judgment.health not in _UNSETTLED,
+            standing,
+            tablet.record.table_id,
+            tablet.record.members,
+            "" if leader is None else leader.server.uuid,
         )
         if seen is not None:
             self._count(seen, -1)

@@ -192,6 +192,21 @@ def test_tablets_without_news_are_not_judged_again(cluster: TabletCluster, monke
     assert cluster.reason().startswith("3 of 5 voters are healthy; its configuration has 3 voters")
 
 
+def test_ticks_look_at_a_part_of_the_tablets_each(cluster: TabletCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them in turn, so that ten thousand are no long pause."""
+    monkeypatch.setattr(diagnosis, "LOOKS_MAX", 1)
+    watch = diagnosis.TabletWatch(cluster.watch.keeper, lambda _: True, cluster.world.now)
+    found = []
+    for _ in range(3):
+        watch.look_on(cluster.world.now)
+        found.append(watch.counts[T.HEALTHY])
+    assert found == [1, 2, 2]
+    cluster.watch.keeper.tablets.clear()
+    watch.look_on(cluster.world.now)
+    watch.look_on(cluster.world.now)
+    assert (by_health(watch.counts), watch.listed) == ({}, set())
+
+
 def test_counts_follow_every_change(cluster: TabletCluster) -> None:
     """By health, by table, and by server; tablets that go are counted no more."""
     watch, keeper = cluster.watch, cluster.watch.keeper
