@@ -290,6 +290,7 @@ class TabletOrdersTest(SynchronousTestCase):
         del self.files.wrong["r1"]
         self.reactor.advance(CLOSE_AGAIN_S)
         self.run_store()
+        assert self.files.done == [("r1", "REST")]
         assert self.state() is RegionState.CLOSED
         assert self.result(answer) == (OrderOutcome.DONE, "")
 
