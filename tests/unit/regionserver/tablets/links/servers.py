@@ -90,7 +90,14 @@ class Server:
     """The links of one server, and what they reported."""
 
     def __init__(
-        self, machine: Machine, name: str, *, start_code: int = 1, cluster: str = CLUSTER, secret: bytes | None = SECRET
+        self,
+        machine: Machine,
+        name: str,
+        *,
+        start_code: int = 1,
+        cluster: str = CLUSTER,
+        secret: bytes | None = SECRET,
+        guarded: PeerGuard | None = None,
     ) -> None:
         self.machine = machine
         self.name = name
@@ -109,7 +116,7 @@ class Server:
             start_code=start_code,
             address=self.address,
             rng=SeededRng(start_code),
-            guard=guard(secret) if secret is not None else None,
+            guard=guarded or (guard(secret) if secret is not None else None),
         )
         self.links.start(self, self.listening)
 

@@ -1,0 +1,77 @@
+"""Links under TLS: certificates of the cluster's own authority, and of the right host if that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coord.peers.guard import PeerGuard
+from coord.tls.context import NEED, TlsFiles
+from tests.support.certificates import Authority
+from tests.support.store_nodes import SeededRng
+from tests.unit.regionserver.tablets.links.servers import Machine, Server
+
+
+def certified(
+    machine: Machine,
+    name: str,
+    authority: Authority,
+    hosts: str,
+    *,
+    trusts: Authority | None = None,
+    secret: bytes = b"",
+) -> Server:
+    cert, key = authority.issue(name, hosts=hosts)
+    files = TlsFiles(cert, key, (trusts or authority).cert, client_auth=NEED, verify_host=True)
+    return machine.server(name, guarded=PeerGuard(SeededRng(3).token, tls=files, secret=secret))
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.mark.parametrize("secret", [b"", b"0123456789abcdef"], ids=["certificates", "and a secret"])
+def test_frames_go_both_ways(machine: Machine, authority: Authority, secret: bytes) -> None:
+    a, b = (certified(machine, name, authority, "IP:127.0.0.1", secret=secret) for name in "ab")
+    a.knows(b)
+    machine.until(lambda: a.links.is_connected("b") and b.links.is_connected("a"), "links both ways")
+    for number in range(1, 4):
+        assert a.beat("b", number)
+        assert b.beat("a", number)
+    machine.until(lambda: a.numbers("b") == b.numbers("a") == [1, 2, 3], "frames in order")
+
+
+def test_certificate_of_another_authority_gets_nothing(
+    machine: Machine, authority: Authority, tmp_path: Path, warnings: list[str]
+) -> None:
+    a = certified(machine, "a", authority, "IP:127.0.0.1")
+    other = Authority(tmp_path / "other", "other")
+    b = certified(machine, "b", other, "IP:127.0.0.1", trusts=authority)
+    b.knows(a)
+    machine.until(lambda: any(line.startswith("rejected a connection") for line in warnings), "a rejection")
+    machine.turns()
+    assert a.events == b.events == []
+
+
+def test_certificate_of_another_host_gets_nothing(machine: Machine, authority: Authority, warnings: list[str]) -> None:
+    a = certified(machine, "a", authority, "IP:127.0.0.1")
+    b = certified(machine, "b", authority, "IP:127.0.0.9")
+    b.knows(a)
+    machine.until(lambda: any("a certificate that is not for 127.0.0.1" in line for line in warnings), "a rejection")
+    a.knows(b)
+    machine.until(lambda: any(line.startswith("no link to server b") for line in warnings), "nor is it dialed")
+    machine.turns()
+    assert a.events == b.events == []
+
+
+def test_plain_connection_to_a_tls_port_gets_nothing(
+    machine: Machine, authority: Authority, warnings: list[str]
+) -> None:
+    a = certified(machine, "a", authority, "IP:127.0.0.1")
+    b = machine.server("b", secret=None)
+    b.knows(a)
+    machine.until(lambda: any("TLS" in line for line in warnings), "a rejection")
+    machine.turns()
+    assert a.events == b.events == []
