@@ -26,6 +26,7 @@ from cli.common.connect import Cluster, ask_server, four_letter, is_answering, o
 from cli.common.display import Display
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
+from cli.common.progress import cluster_status
 from cli.tables import new_request_id
 from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines
 from coord.client.access import StoreAccess
@@ -240,7 +241,7 @@ class BringUp:
         pause = threading.Event()
         while True:
             status = self.surely(
-                lambda: cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus),
+                lambda: cluster_status(cluster),
                 "no master sent its status",
             )
             plan = status.plan

@@ -458,7 +458,8 @@ def _summary(
     console = output.console()
     phases = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in display.phases)
     parked = f", {assigned.parked} parked" if assigned.parked else ""
-    console.print(f"\n[bold]up in {total:.1f} s[/bold]: {assigned.open} of {assigned.regions} regions open{parked}")
+    what = "replicas" if is_replicated else "regions"
+    console.print(f"\n[bold]up in {total:.1f} s[/bold]: {assigned.open} of {assigned.regions} {what} open{parked}")
     console.print(f"seconds: {phases}")
     if assigned.master_phases:
         inside = ", ".join(f"{phase.name} {phase.seconds:.2f}" for phase in assigned.master_phases)
