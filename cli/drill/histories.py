@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from cli.drill.load import KEYS, LoadOperation, Outage, key_in, outages_of
+from cli.drill.load import KEYS, LoadOperation, key_in
 from cli.drill.report import InvariantCheck, check
 from regions.records.model import RegionRecord
 from regionserver.client import Attempt, DataError, RegionClient, RegionLocator
@@ -205,10 +205,9 @@ class HistoryClients:
         self.failures = [text for one in self._clients for text in one.failures]
         return check("histories of rows are linearizable", wrong, detail)
 
-    def outages(self, since_s: float) -> list[Outage]:
-        """Return the outages that ended at or after `since_s`, by `time.monotonic`. Call after `stop`."""
-        found = outages_of(timing for one in self._clients for timing in one.timings)
-        return [one for one in found if one.ended_s >= since_s]
+    def timings(self) -> list[LoadOperation]:
+        """Return all operations, with times of `time.monotonic`. Call after `stop`."""
+        return [timing for one in self._clients for timing in one.timings]
 
     def _finish(self, key: HistoryKey, history: list[KeyOperation]) -> str:
         """Read a key a last time and delete it; return what is wrong with its history, "" if nothing is."""

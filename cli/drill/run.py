@@ -25,10 +25,11 @@ from cli.common.errors import CliError, UnreachableError
 from cli.common.local import LocalCluster
 from cli.common.names import Names
 from cli.common.options import Globals
+from cli.common.progress import cluster_status
 from cli.diagnose.follow import Follower, ReactorThread
 from cli.drill.histories import CLIENTS, HistoryClients
 from cli.drill.invariants import check_at_rest, check_history, observe
-from cli.drill.load import Outage
+from cli.drill.load import LoadOperation
 from cli.drill.report import DrillPhase, DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.tablets import changed_members, check_gaps, check_tablets, longest_gaps, running_tablets
 from cli.drill.traffic import Running, Span, enabled
@@ -100,8 +101,8 @@ class Drill:
         self._endings: list[Callable[[], object]] = []
         self._struck: dict[str, float] = {}
         self._struck_s = 0.0
-        #: Outages of tablets after the fault, and failed requests, as the clients with histories have seen them.
-        self._gaps: list[Outage] = []
+        #: Operations and failures of the clients with histories.
+        self._timings: list[LoadOperation] = []
         self._failed: list[str] = []
         self._phases: list[DrillPhase] = []
         self._changed = threading.Event()
@@ -244,7 +245,7 @@ class Drill:
             return []
         clients, self.histories = self.histories, None
         found = clients.stop()
-        self._gaps = clients.outages(self._struck_s)
+        self._timings = clients.timings()
         self._failed = clients.failures
         return [found]
 
@@ -311,9 +312,9 @@ class Drill:
         return [change for change in list(self.follower.history.changes) if change.at_ms >= since_ms]
 
     def status(self) -> messages.MasterStatus | None:
-        """Return the active master's figures; None while no master is active."""
+        """Return the active master's figures, tablets included; None while no master is active."""
         try:
-            return self.cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus, timeout_s=1.0)
+            return cluster_status(self.cluster, timeout_s=1.0)
         except CliError:
             return None
 
@@ -421,13 +422,12 @@ class Drill:
         """Add the longest gap of each tablet to the figures. With `gap_max_s`, check gaps and failed requests."""
         if not self.tablets:
             return
-        gaps = longest_gaps([*traffic.outages, *self._gaps], self.tablets)
-        affected = [seconds for seconds in gaps.values() if seconds]
-        self.figures += spread("tablet without an answer", affected, "the longest gap of each affected tablet")
+        gaps = longest_gaps([*traffic.timings, *self._timings], self.tablets, self._struck_s)
+        self.figures += spread("tablet without an answer", list(gaps.values()), "the longest gap of each tablet")
         failed = self._failed + [
             f"{one.region_id}: {one.kind} failed after {one.ended_s - one.began_s:.1f} s: {one.error}"
-            for one in traffic.failed
-            if one.region_id in self.tablets
+            for one in traffic.timings
+            if one.outcome != "ok" and one.region_id in self.tablets
         ]
         if gap_max_s is not None:
             self.checks += [

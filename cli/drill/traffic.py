@@ -7,6 +7,7 @@ starts and stops the loads and combines their results. `unavailability` and `rej
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -53,10 +54,8 @@ class Running:
         self._stack.callback(self.client.close)
         #: Tables that can be read and written; set by `find_tables`.
         self.tables = LoadedTables({})
-        #: Outages that ended after the fault; set by `stop`.
-        self.outages: list[Outage] = []
-        #: Operations that failed or have an unknown outcome; set by `stop`.
-        self.failed: list[LoadOperation] = []
+        #: All operations, with times of `time.monotonic`; set by `stop`.
+        self.timings: list[LoadOperation] = []
         self._loads: dict[str, Load] = {}
 
     def find_tables(self, names: Iterable[str]) -> None:
@@ -116,8 +115,7 @@ class Running:
             counts.update(report.counts)
             outages += [one for one in report.outages if one.ended_s >= struck.get(name, 0.0)]
             violations += report.violations
-        self.outages = outages
-        self.failed = [one for load in loads.values() for one in load.operations if one.outcome != "ok"]
+        self.timings = [one for load in loads.values() for one in _on_monotonic_clock(load)]
         regions = sum(report.regions for report in reports.values())
         checked = sum(report.keys_checked for report in reports.values())
         acknowledged = sum(report.acknowledged_writes for report in reports.values())
@@ -139,6 +137,14 @@ class Running:
         with contextlib.suppress(DataError):
             self.stop({})
         self._stack.close()
+
+
+def _on_monotonic_clock(load: Load) -> list[LoadOperation]:
+    began_s = time.monotonic() - load.now_s()
+    return [
+        msgspec.structs.replace(one, began_s=one.began_s + began_s, ended_s=one.ended_s + began_s)
+        for one in load.operations
+    ]
 
 
 def unavailability(outages: Sequence[Outage], regions: int, resolution_s: float) -> Unavailability:

@@ -109,7 +109,7 @@ def test_a_lost_write_and_a_compare_and_set_that_does_not_compare_are_found(
     assert "not linearizable" in found.examples[0]
 
 
-def test_operations_without_an_answer_are_failures_and_outages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_without_an_answer_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     clients, _ = conduct(monkeypatch, Rows("late"))
     assert any("no answer" in one for one in clients.failures)
-    assert clients.outages(0.0)
+    assert any(one.outcome == "unknown" for one in clients.timings())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cli.drill.load import Outage
+from cli.drill.load import LoadOperation
 from cli.drill.tablets import (
     LeadingServer,
     changed_members,
@@ -67,14 +67,29 @@ def test_a_leader_of_an_old_term_is_no_second_leader() -> None:
     assert check_tablets(RECORDS, {**WHOLE, **views(replica(1, TabletRole.LEADER))}) == ["t.0 has 2 leaders in term 2"]
 
 
-def test_each_tablet_counts_with_its_longest_gap() -> None:
-    outages = [Outage("t.0", 1.0, 1.1), Outage("t.0", 2.0, 2.5), Outage("shared", 1.0, 9.0)]
-    gaps = longest_gaps(outages, ["t.0", "t.1"])
+def operation(began_s: float, ended_s: float, outcome: str = "ok", tablet: str = "t.0") -> LoadOperation:
+    return LoadOperation(tablet, "read", began_s, ended_s, outcome, 1)
+
+
+def test_a_gap_is_the_longest_wait_without_an_answer_to_anybody() -> None:
+    waits = [operation(1.0, 1.1), operation(2.0, 2.5), operation(2.4, 2.6), operation(1.0, 9.0, tablet="shared")]
+    gaps = longest_gaps(waits, ["t.0", "t.1"], 0.0)
     assert gaps == {"t.0": 0.5, "t.1": 0.0}
     assert check_gaps(gaps, 0.5).held
     broken = check_gaps(gaps, 0.4)
     assert not broken.held
     assert broken.examples == ["t.0 was silent for 0.500 s"]
+
+
+def test_slow_answers_one_after_the_other_are_no_long_gap() -> None:
+    answers = [operation(0.0, 0.75), operation(0.5, 1.5), operation(0.5, 2.25)]
+    assert longest_gaps(answers, ["t.0"], 0.0) == {"t.0": 0.75}
+
+
+def test_a_gap_begins_with_a_failed_operation_and_ends_after_the_fault() -> None:
+    failed = [operation(1.0, 2.0, "unknown"), operation(3.0, 3.5)]
+    assert longest_gaps(failed, ["t.0"], 3.0) == {"t.0": 2.5}
+    assert longest_gaps(failed, ["t.0"], 4.0) == {"t.0": 0.0}
 
 
 def test_a_changed_member_is_named() -> None:
