@@ -230,16 +230,23 @@ class RowsWork:
         """Make steady points that are due, and move floors. Called once a second."""
         segments = shared.segment_count()
         pinning = frozenset(shared.pinning()) if segments >= SEGMENTS_CHECKPOINT else frozenset()
-        for replica in list(self._replicas.values()):
+        able: list[tuple[TabletReplica, TabletRows]] = []
+        candidates: list[floors.PointCandidate] = []
+        for replica in self._replicas.values():
             rows = replica.rows
             if rows is None or replica.is_steadying or rows.damage or not replica.is_serving():
                 continue
-            point, applied = rows.point[0], rows.applied[0]
+            able.append((replica, rows))
             is_pinning = replica.slot in pinning
-            if floors.wants_point(point, applied, segments, is_pinning=is_pinning, is_due=rows.is_due(now_s)):
-                self._make_point(replica, rows, segments if is_pinning else 0)
+            candidates.append(
+                floors.PointCandidate(rows.point[0], rows.applied[0], is_pinning, is_due=rows.is_due(now_s))
+            )
+        wanted = floors.points_wanted(candidates, segments)
+        for (replica, rows), candidate, is_wanted in zip(able, candidates, wanted, strict=True):
+            if is_wanted:
+                self._make_point(replica, rows, segments if candidate.is_pinning else 0)
             else:
-                self.move_floor(replica, rows, segments if is_pinning else 0)
+                self.move_floor(replica, rows, segments if candidate.is_pinning else 0)
 
     def _make_point(self, replica: TabletReplica, rows: TabletRows, segments: int) -> None:
         replica.is_steadying = True

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coord.storage.shared.log import SEGMENTS_CHECKPOINT, SEGMENTS_MAX
-from regionserver.tablets.process.floors import FORCED_SEGMENTS, target, wants_point
+from regionserver.tablets.process.floors import FORCED_SEGMENTS, PointCandidate, points_wanted, target
+from regionserver.tablets.rows.steady import STEADY_AFTER_S
 
 
 @pytest.mark.parametrize(
@@ -26,9 +27,31 @@ def test_the_log_is_shortened_before_it_is_too_long() -> None:
     assert SEGMENTS_CHECKPOINT < FORCED_SEGMENTS < SEGMENTS_MAX
 
 
-def test_a_point_is_made_when_it_is_due_or_keeps_the_log_long() -> None:
-    assert wants_point(5, 5, 1, is_pinning=False, is_due=True)
-    assert not wants_point(5, 9, SEGMENTS_CHECKPOINT, is_pinning=False, is_due=False)
-    assert not wants_point(5, 9, SEGMENTS_CHECKPOINT - 1, is_pinning=True, is_due=False)
-    assert wants_point(5, 9, SEGMENTS_CHECKPOINT, is_pinning=True, is_due=False)
-    assert not wants_point(9, 9, SEGMENTS_CHECKPOINT, is_pinning=True, is_due=False)
+@pytest.mark.parametrize(
+    ("candidate", "segments", "expected"),
+    [
+        (PointCandidate(5, 5, is_pinning=False, is_due=True), 1, True),
+        (PointCandidate(5, 9, is_pinning=False, is_due=False), SEGMENTS_CHECKPOINT, False),
+        (PointCandidate(5, 9, is_pinning=True, is_due=False), SEGMENTS_CHECKPOINT - 1, False),
+        (PointCandidate(5, 9, is_pinning=True, is_due=False), SEGMENTS_CHECKPOINT, True),
+        (PointCandidate(9, 9, is_pinning=True, is_due=False), SEGMENTS_CHECKPOINT, False),
+    ],
+)
+def test_a_point_is_made_when_it_is_due_or_keeps_the_log_long(
+    candidate: PointCandidate, segments: int, expected: bool
+) -> None:
+    assert points_wanted([candidate], segments) == [expected]
+
+
+def test_points_that_are_due_together_are_spread_over_the_seconds_of_their_age() -> None:
+    """Otherwise the syncs of hundreds of tablets would keep the log from the disk for seconds."""
+    due = [PointCandidate(0, 9, is_pinning=False, is_due=True)] * 600
+    wanted = points_wanted(due, 1)
+    assert sum(wanted) == 1 + 600 / STEADY_AFTER_S
+    assert wanted == sorted(wanted, reverse=True), "the first in turn come first"
+
+
+def test_points_that_shorten_a_long_log_wait_for_no_turn() -> None:
+    due = PointCandidate(0, 9, is_pinning=False, is_due=True)
+    pinning = PointCandidate(0, 9, is_pinning=True, is_due=True)
+    assert points_wanted([due, due, pinning, pinning], SEGMENTS_CHECKPOINT) == [True, False, True, True]
