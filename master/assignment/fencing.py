@@ -61,12 +61,20 @@ async def fence(active_master: ActiveContext, request: ms.FenceServer) -> ms.Acc
 
 
 async def unfence(active_master: ActiveContext, request: ms.UnfenceServer) -> ms.Accepted:
-    """Remove a server's bar. Raise RpcError if there is none."""
+    """Remove a server's bar, and reply when this master has noticed: a balance requested next counts the server.
+
+    Raise RpcError if there is no bar.
+    """
     if request.uuid not in active_master.world.bars:
         path = active_master.fence.layout.bar(request.uuid)
         if await active_master.fence.client.exists(path) is None:
             raise RpcError(ms.NOT_FOUND, f"server {request.uuid!r} is not fenced")
     await store.delete_if_there(active_master.fence, active_master.fence.layout.bar(request.uuid))
+    await active_master.wait(
+        lambda: request.uuid not in active_master.world.bars,
+        FENCE_WAIT_MS,
+        lambda: f"the bar of server {request.uuid} is removed, but this master has not noticed yet",
+    )
     return ms.Accepted(f"server {request.uuid} may get regions again")
 
 
