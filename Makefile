@@ -48,7 +48,8 @@ tidy: $(VENV)/installed-dev  ## figures of the source tree: sizes, rooms, import
 docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compares them with their sources)
 	@$(BIN)/python -m tests.support.docs
 
-# Two at a time, the longest first; files whose tests start processes of their own stay whole.
+# Two at a time, the longest first. Files whose tests start processes of their own stay whole, three at a time: they
+# often wait.
 # Simulated clusters run once: what their tests patch, and nearly all that runs there, is never compiled.
 # What failed is run once more by itself, and both runs are shown: a machine that stands still for seconds is no fault of
 # ours, and a fault of ours seldom spares a test that has the machine to itself. Who fails twice has failed.
@@ -66,7 +67,7 @@ test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled module
 	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \
 	{ ($(PYTEST) $(TOGETHER) tests/sim tests/datadriven tests/unit) && \
 	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) $(COMPILED_TESTS)) && \
-	($(PYTEST) -n 2 --dist loadfile tests/e2e); } || status=$$?; \
+	($(PYTEST) -n 3 --dist loadfile tests/e2e); } || status=$$?; \
 	$(BIN)/python -m tests.repeated $(REPEATED); exit $$status
 
 bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
@@ -110,7 +111,8 @@ clean:  ## remove .venv and caches (not rk-data)
 	@touch $@
 
 # Every part runs, whatever became of those before it.
-test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## kazoo's own suite (plain and over TLS), random frames, Java client and Curator, zkCli, Spark's masters on our store (RK_SEEDS=100 for more frames)
+ON_BOTH_STORES := $(addprefix tests/e2e/test_,balancer.py masters_bulk.py masters_failover.py masters_standby.py region_server_alone.py)
+test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## kazoo's own suite (plain and over TLS), random frames, Java client and Curator, zkCli, Spark's masters on our store, our masters and servers on ZooKeeper (RK_SEEDS=100 for more frames)
 	@start=$$(date +%s); failed=""; \
 	part() { echo "== $$1 ($$(($$(date +%s) - start)) s so far)"; name=$$1; shift; "$$@" || failed="$$failed $$name"; }; \
 	part kazoo $(BIN)/python -m tests.compat.kazoo_suite --python .venv-compat/bin/python; \
@@ -119,6 +121,7 @@ test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## k
 	part java $(BIN)/python -m pytest -q tests/compat/test_java.py; \
 	part zkcli $(BIN)/python -m pytest -q tests/compat/test_zkcli.py; \
 	part spark $(BIN)/python -m pytest -q tests/compat/test_spark_ha.py; \
+	part zookeeper env RK_ON_ZOOKEEPER=1 $(BIN)/python -m pytest -q -k zookeeper $(ON_BOTH_STORES); \
 	echo "== test-compat took $$(($$(date +%s) - start)) s; failed:$${failed:- nothing}"; test -z "$$failed"
 
 test-spark: $(VENV)/installed-dev $(VENV)/compiled  ## bulk plans on Spark in processes of its own: standalone, spark-submit, Connect; killed workers
