@@ -31,7 +31,7 @@ from regions.assign.assigner import Assigner
 from regions.diagnose.explain import explain
 from regions.diagnose.unstick import Remedy, Unstick, unstick
 from regions.messages import Explanation, NextActor
-from regions.records.replica_key import replica_key
+from regions.records.replica_key import is_key_of, replica_key
 from regions.records.znodes import CorruptZnode, decode_region, decode_table, decode_transition
 
 #: Steps of the history in the output.
@@ -143,8 +143,8 @@ def _why_tablet(given: Globals, cluster: Cluster, found: FoundRegion, names: Nam
     region_id = found.region.region_id
     past = read_past(cluster, names)
     tables = {one.table_id: one.name for one in cluster.tables()}
-    steps = [past.step(one, tables) for one in past.entries if one.key.rpartition("-")[0] == region_id][-_STEPS:]
-    alarms = [one for one in read_alarms(cluster) if one.key.rpartition("-")[0] == region_id]
+    steps = [past.step(one, tables) for one in past.entries if is_key_of(region_id, one.key)][-_STEPS:]
+    alarms = [one for one in read_alarms(cluster) if is_key_of(region_id, one.key)]
     raised = [f"{one.alarm_id} {one.rule}: {one.text}" for one in alarms]
     if given.json:
         output.print_json({**output.whole(answer), "steps": steps, "alarms": raised})

@@ -19,6 +19,7 @@ from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART, ReplicaState, T
 from regions.messages.tablets import OwnReplica, TabletHealth
 from regions.records.members import ConfigId, Member
 from regions.records.model import TableState
+from regions.records.replica_key import replica_key
 from regions.replication.health import Judgment
 from regions.replication.keeper import Keeper
 from regions.replication.tablet import Tablet
@@ -207,7 +208,7 @@ class TabletCheck:
             answer = self._view.replicas.get(member.uuid)
             if answer is None or member.number in tablet.work or (member.uuid, tablet.region_id) in self._own:
                 continue
-            key = f"{tablet.region_id}-{member.number}"
+            key = replica_key(tablet.region_id, member.number)
             text = f"server {member.uuid} does not have replica {key}, which is a member of the tablet"
             yield make_finding(Problem.MISSING_REPLICA, key, f"{text}: its disk was lost or replaced")
 

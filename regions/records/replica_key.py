@@ -27,3 +27,11 @@ def parse_replica_key(key: str) -> tuple[str, int]:
     if not region_id or not dash or not (number.isascii() and number.isdigit()):
         raise ValueError(f"{key!r} is no key of a replica: it is not a region id, a dash and a number")
     return region_id, int(number)
+
+
+def is_key_of(region_id: str, key: str) -> bool:
+    """Return True if `key`, which may be any text, is the key of a replica of this region."""
+    try:
+        return parse_replica_key(key)[0] == region_id
+    except ValueError:
+        return False

@@ -18,6 +18,7 @@ from regions.messages import CloseOrder, OpenOrder, OrderOutcome
 from regions.messages.server import ClosePurpose, MemberEndpoint
 from regions.records.kinds import KV, can_open
 from regions.records.model import Incarnation, RegionState
+from regions.records.replica_key import replica_key
 from regions.replication.guards import (
     CloseFacts,
     OpenFacts,
@@ -108,7 +109,7 @@ def plan_open(order: OpenOrder, me: Incarnation, local: ReplicaOnDisk | None) ->
 def plan_close(order: CloseOrder, local: ReplicaOnDisk | None) -> OrderPlan:
     """Return what a CLOSE leads to. `local`: the replica on this server, None without a superblock."""
     closing = order.tablet
-    assert closing is not None, f"{order.region_id}-{order.replica} is no tablet's"
+    assert closing is not None, f"{replica_key(order.region_id, order.replica)} is no tablet's"
     answer = answer_to_close(CloseFacts(order.replica, closing, local))
     if answer is OrderAnswer.CLOSE:
         return OrderPlan((Stage.MARK, _WORK[closing.purpose], Stage.RELEASE))

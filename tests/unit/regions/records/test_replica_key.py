@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import regions
-from regions.records.replica_key import parse_replica_key, replica_key
+from regions.records.replica_key import is_key_of, parse_replica_key, replica_key
 
 ROOT = Path(regions.__file__).parent.parent
 
@@ -22,6 +22,13 @@ def test_a_key_comes_back(region_id: str, number: int) -> None:
 def test_what_is_no_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="is no key of a replica"):
         parse_replica_key(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [("7c1e.1-3", True), ("7c1e.1-0", True), ("7c1e.2-3", False), ("7c1e.1", False), ("", False)]
+)
+def test_any_text_may_be_asked_about(key: str, expected: bool) -> None:
+    assert is_key_of("7c1e.1", key) == expected
 
 
 def test_no_other_module_prints_or_parses_one() -> None:

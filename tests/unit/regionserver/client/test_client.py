@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -93,11 +95,20 @@ class Cluster:
         self.answers: list[Any] = []
         self.now_s = 0.0
         monkeypatch.setattr(self.client._connections, "call", self._call)
-        monkeypatch.setattr(shared.time, "monotonic", lambda: self.now_s)
+        # Threads that another test has left behind must not move this test's clock.
+        self._thread = threading.get_ident()
+        self._monotonic, self._real_sleep = time.monotonic, time.sleep
+        monkeypatch.setattr(shared.time, "monotonic", self._now)
         monkeypatch.setattr(shared.time, "sleep", self._sleep)
 
+    def _now(self) -> float:
+        return self.now_s if threading.get_ident() == self._thread else self._monotonic()
+
     def _sleep(self, seconds: float) -> None:
-        self.now_s += seconds
+        if threading.get_ident() == self._thread:
+            self.now_s += seconds
+        else:
+            self._real_sleep(seconds)
 
     def _call(self, address: tuple[str, int], message: Any, expect: Any, timeout_s: float) -> Any:
         self.asked.append((address[0], message, timeout_s))
