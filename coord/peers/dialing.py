@@ -113,6 +113,8 @@ class PeerDialer:
         self.reactor = reactor
         self.rng = rng
         self.stream: DialedPeer | None = None
+        #: Bytes in the stream's output since it was last flushed.
+        self.queued = 0
         self.is_stopped = False
         #: Pause before the next attempt, without its random part; 0: the shortest.
         self.pause_ms = 0
@@ -225,6 +227,44 @@ class PeerDialer:
             stream.flush()
             stream.close()
             self.stream = None
+
+
+class Outbox:
+    """The frames that one process has for its peers, sent once per turn with one system call per peer."""
+
+    def __init__(self) -> None:
+        #: Limit of one link's queue, with what the kernel has not accepted yet.
+        self.limit = QUEUE_BYTES_MAX
+        #: Links with unflushed output.
+        self._dirty: list[PeerDialer] = []
+
+    def put(self, link: PeerDialer, frame: bytes, head: bytes = b"") -> bool:
+        """Queue `head` and `frame` for a link that is up. Return False if the full queue has closed the link.
+
+        Only `frame` counts for the limit.
+        """
+        stream = link.stream
+        assert stream is not None, "a frame for a link without a connection"
+        output = stream.output
+        if not output:
+            self._dirty.append(link)
+        if head:
+            output.append(head)
+        output.append(frame)
+        link.queued += len(frame)
+        if link.queued + stream.backlog() > self.limit:
+            stream.fail("its queue is full")
+            return False
+        return True
+
+    def flush(self) -> None:
+        """Send the queued frames."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for link in dirty:
+                if link.stream is not None:
+                    link.queued = 0
+                    link.stream.flush()
 
 
 def _reason(failure: Failure) -> str:

@@ -87,8 +87,6 @@ class Link(PeerDialer):
         self._is_older = False
         #: Highest feature level in the peer's last hello.
         self.supported = 0
-        #: Bytes in the stream's output since it was last flushed.
-        self.queued = 0
 
     def pause_min_ms(self) -> int:
         return PROVISIONAL_MIN_MS if self.is_provisional else REDIAL_MIN_MS

@@ -23,7 +23,7 @@ import socket
 from twisted.logger import Logger
 
 from coord.env import Rng
-from coord.peers.dialing import QUEUE_BYTES_MAX
+from coord.peers.dialing import Outbox
 from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
@@ -57,8 +57,7 @@ class PeerLinks:
         )
         self.acceptor = Acceptor(self._context, self)
         self._links: dict[int, Link] = {}
-        #: Links with unflushed output.
-        self._dirty: list[Link] = []
+        self._outbox = Outbox()
         self._has_started = False
         self.follow(addresses)
 
@@ -177,18 +176,9 @@ class PeerLinks:
         link = self._links.get(peer)
         if link is None or not link.is_up():
             return False
-        stream = link.stream
-        assert stream is not None
         if self._context.loses_outgoing:
             return True
-        if not stream.output:
-            self._dirty.append(link)
-        stream.output.append(frame)
-        link.queued += len(frame)
-        if link.queued + stream.backlog() > QUEUE_BYTES_MAX:
-            stream.fail("its queue is full")
-            return False
-        return True
+        return self._outbox.put(link, frame)
 
     def is_connected(self, peer: int) -> bool:
         """See `PeerTransport.is_connected`."""
@@ -210,9 +200,4 @@ class PeerLinks:
 
     def flush(self) -> None:
         """See `PeerTransport.flush`."""
-        if self._dirty:
-            dirty, self._dirty = self._dirty, []
-            for link in dirty:
-                if link.stream is not None:
-                    link.queued = 0
-                    link.stream.flush()
+        self._outbox.flush()

@@ -77,8 +77,6 @@ class ServerLink(PeerDialer):
         self.start_code = 0
         #: True while the host counts this process as there.
         self.is_introduced = False
-        #: Bytes in the stream's output since it was last flushed.
-        self.queued = 0
         #: The address to dial next is the first.
         self._addresses: list[Address] = []
         self._dialed: Address = ("", 0)

@@ -27,7 +27,7 @@ from twisted.logger import Logger
 
 from coord.env import Rng
 from coord.peers.accepting import AcceptedPeer, PeerListener
-from coord.peers.dialing import QUEUE_BYTES_MAX
+from coord.peers.dialing import Outbox
 from coord.peers.guard import PeerGuard
 from coord.peers.partition import Partition
 from coord.peers.reactor import TurnReactor
@@ -72,8 +72,7 @@ class TabletLinks:
         self._listener = PeerListener(reactor, self._make)
         self._links: dict[str, ServerLink] = {}
         self._accepted: dict[str, IncomingLink] = {}
-        #: Links with unflushed output.
-        self._dirty: list[ServerLink] = []
+        self._outbox = Outbox()
         self._partition = Partition(reactor, self)
         self._is_stopped = False
 
@@ -129,27 +128,13 @@ class TabletLinks:
         link = self._links.get(server)
         if link is None or not link.is_up():
             return False
-        stream = link.stream
-        assert stream is not None
         if self._own.loses_outgoing:
             return True
-        if not stream.output:
-            self._dirty.append(link)
-        stream.output += (hellos.payload_head(len(frame)), frame)
-        link.queued += len(frame)
-        if link.queued + stream.backlog() > QUEUE_BYTES_MAX:
-            stream.fail("its queue is full")
-            return False
-        return True
+        return self._outbox.put(link, frame, hellos.payload_head(len(frame)))
 
     def flush(self) -> None:
         """Send the queued frames, one system call per server."""
-        if self._dirty:
-            dirty, self._dirty = self._dirty, []
-            for link in dirty:
-                if link.stream is not None:
-                    link.queued = 0
-                    link.stream.flush()
+        self._outbox.flush()
 
     def is_connected(self, server: str) -> bool:
         """Return True if frames can be sent to `server`."""

@@ -144,11 +144,11 @@ def test_address_learned_later_does_not_break_a_link(machine: Machine) -> None:
     assert len(a.links._links["b"]._addresses) == ADDRESSES_MAX
 
 
-def test_full_queue_costs_the_link_and_the_link_comes_back(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_costs_the_link_and_the_link_comes_back(machine: Machine) -> None:
     a, b = pair(machine)
     a.events.clear()
     frame = a.frame("b")
-    monkeypatch.setattr(links_module, "QUEUE_BYTES_MAX", 2 * len(frame))
+    a.links._outbox.limit = 2 * len(frame)
     assert a.links.send("b", frame)
     assert a.links.send("b", frame)  # at the limit
     assert not a.links.send("b", frame)
