@@ -32,6 +32,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.arguments import parts_of, positive
 from benchmarks.assign import cluster_start, ddl, heartbeats, takeover
 from benchmarks.assign.ddl import Ddl
 from benchmarks.assign.heartbeats import Beating
@@ -161,22 +162,8 @@ def growth_table(rounds: list[Growth]) -> list[str]:
     return lines
 
 
-def _parts(text: str) -> list[str]:
-    named = [one.strip() for one in text.split(",") if one.strip()]
-    unknown = [one for one in named if one not in PARTS]
-    if unknown or not named:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: give some of {', '.join(PARTS)}")
-    return [one for one in PARTS if one in named]
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
-    return int(text)
-
-
 def _sizes(text: str) -> list[int]:
-    return [_positive(one.strip()) for one in text.split(",")]
+    return [positive(one.strip()) for one in text.split(",")]
 
 
 def main() -> int:
@@ -184,10 +171,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.assign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=_parts, default=list(PARTS), help="parts, separated by commas")
+    parser.add_argument("--only", type=parts_of(PARTS), default=list(PARTS), help="parts, separated by commas")
     parser.add_argument("--full", action="store_true", help="the growth up to 100,000 regions")
     parser.add_argument("--sizes", type=_sizes, default=None, help="regions of the growth, separated by commas")
-    parser.add_argument("--rounds", type=_positive, default=1)
+    parser.add_argument("--rounds", type=positive, default=1)
     parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

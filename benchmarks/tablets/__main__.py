@@ -31,6 +31,7 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.arguments import parts_of, positive
 from benchmarks.assign.lab import say
 from benchmarks.tablets import scenes
 from benchmarks.tablets.cluster import TABLET
@@ -78,29 +79,15 @@ def _measure_part(report: Report, part: str, folder: Path, options: argparse.Nam
         report.load, report.put, report.get = found.load, found.put, found.get
 
 
-def _parts(text: str) -> list[str]:
-    named = [one.strip() for one in text.split(",") if one.strip()]
-    unknown = [one for one in named if one not in PARTS]
-    if unknown or not named:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: give some of {', '.join(PARTS)}")
-    return [one for one in PARTS if one in named]
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
-    return int(text)
-
-
 def arguments() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tablets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=_parts, default=list(PARTS), help="parts, separated by commas")
+    parser.add_argument("--only", type=parts_of(PARTS), default=list(PARTS), help="parts, separated by commas")
     parser.add_argument("--full", action="store_true", help=f"create and restart with {REGIONS_FULL} regions")
-    parser.add_argument("--regions", type=_positive, default=None, help="regions of create and restart")
-    parser.add_argument("--rounds", type=_positive, default=1)
+    parser.add_argument("--regions", type=positive, default=None, help="regions of create and restart")
+    parser.add_argument("--rounds", type=positive, default=1)
     parser.add_argument("--seconds", type=float, default=5, help="each measurement of load, put and get")
     parser.add_argument("--tablets-only", dest="both", action="store_false", help="outages of tablets alone")
     parser.add_argument("--work", type=Path, default=None, help="where the data goes: a real disk")

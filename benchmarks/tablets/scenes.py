@@ -1,4 +1,4 @@
-"""What is measured of tables of tablets, and of tables of shared regions beside them."""
+"""The measurements: each compares a table of tablets with a table of shared regions."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ class PeerDialer:
             self.stream = None
 
 
-class Outbox:
+class FrameQueue:
     """The frames that one process has for its peers, sent once per turn with one system call per peer."""
 
     def __init__(self) -> None:

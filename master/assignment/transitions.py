@@ -397,11 +397,14 @@ class TransitionReader:
 
 def is_own_write(replica: Replica, event_type: int) -> bool:
     """Return True if a watch event of the transition reports the write that is in flight for `replica`."""
-    if replica.write is None:
-        return False
-    if replica.transition is None:
-        return event_type == EVENT_CREATED
-    return event_type == (EVENT_DELETED if replica.write.record is None else EVENT_DATA_CHANGED)
+    return replica.write is not None and event_type == event_of_write(replica.transition, replica.write.record)
+
+
+def event_of_write(before: TransitionRecord | None, after: TransitionRecord | None) -> int:
+    """Return the type of the watch event of a write that makes `after` out of `before`; None: no znode."""
+    if before is None:
+        return EVENT_CREATED
+    return EVENT_DELETED if after is None else EVENT_DATA_CHANGED
 
 
 def is_only_begun(replica: Replica) -> bool:

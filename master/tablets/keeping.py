@@ -21,7 +21,7 @@ from twisted.logger import Logger
 
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master.assignment.dispatch import Dispatcher
-from master.assignment.transitions import OPENING_UNREAD_MS, TransitionReader, TransitionWriter, Write
+from master.assignment.transitions import OPENING_UNREAD_MS, TransitionReader, TransitionWriter, Write, event_of_write
 from master.catalog import store
 from master.context import EffectContext
 from master.tablets.reports import ReportQueue
@@ -469,11 +469,7 @@ def _is_own_write(tablet: Tablet, work: MemberWork | None, event_type: int) -> b
         return event_type == EVENT_CREATED
     if tablet.is_writing and tablet.is_given_up:
         return event_type == EVENT_DELETED
-    if work is None or not work.is_writing:
-        return False
-    if work.transition is None:
-        return event_type == EVENT_CREATED
-    return event_type == (EVENT_DELETED if work.write is None else EVENT_DATA_CHANGED)
+    return work is not None and work.is_writing and event_type == event_of_write(work.transition, work.write)
 
 
 def _is_only_begun(work: MemberWork) -> bool:

@@ -300,8 +300,6 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     in_flight_bytes: int = 0
     #: False while a write of the log takes too long: the server leads nothing.
     disk_answers: bool = True
-    #: Port for the other members.
-    peer_port: int = 0
 
 
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):

@@ -74,19 +74,27 @@ class _Connection:
                     return payload
 
     def is_quiet(self) -> bool:
-        """Return True if the connection looks alive: the server has neither closed it nor sent unexpected bytes."""
-        self._socket.setblocking(False)
-        try:
-            self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        """See `Poolable.is_quiet`."""
+        return is_quiet(self._socket)
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+
+def is_quiet(idle: socket.socket) -> bool:
+    """Return True if an idle connection looks alive: the server has neither closed it nor sent unexpected bytes.
+
+    The socket does not block from now on.
+    """
+    idle.setblocking(False)
+    try:
+        idle.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 class Poolable(Protocol):

@@ -10,7 +10,6 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from coord.env import System
 from coord.env_os import OsEntropy, os_system
 from coord.peers.guard import PeerGuard
 from regions.messages import OpenOrder, OwnReplica, TabletReport
@@ -47,9 +46,8 @@ LOOK_S: Final = 0.05
 class HostedTablets:
     """See the module docstring. Every method is called on the reactor's thread."""
 
-    def __init__(self, reactor: Any, system: System, host: TabletHost, links: TabletLinks) -> None:
+    def __init__(self, reactor: Any, host: TabletHost, links: TabletLinks) -> None:
         self._reactor = reactor
-        self._clock = system.clock
         self._host = host
         self._links = links
 
@@ -98,17 +96,11 @@ class HostedTablets:
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
         """Return the term, and the leader's number and server in it."""
-        group = self._host.turn.groups.get(tablet)
-        if group is None or group.failure:
-            return 0, 0, ""
-        number, server = self._host.leader_of(tablet)
-        return group.core.term, number, server
+        return self._host.leader_of(tablet)
 
     def time_ms(self, tablet: str) -> int:
         """Return this server's time, not below the tablet's clock."""
-        rows = self._host.rows_of(tablet)
-        now_ms = self._clock.wall_ms()
-        return now_ms if rows is None else max(now_ms, rows.state.clock_ms)
+        return self._host.time_ms(tablet)
 
     # --- reports ---
 
@@ -181,7 +173,7 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         host.start()
         instance.keep_incarnation()
         links.start(host, listening)
-        return HostedTablets(reactor, system, host, links)
+        return HostedTablets(reactor, host, links)
 
     return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)
 

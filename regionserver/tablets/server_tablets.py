@@ -136,11 +136,12 @@ class ServerTablets:
             return
         listening, self._socket = self._socket, None
         self._host = self._open_host(cluster_id, listening, self._has_changed)
-        for report in self._host.reports():
+        reports = self._host.reports()
+        for report in reports:
             self._numbers[report.region_id] = report.number
         for server, address in self._neighbors.known():
             self._host.learn(server, address)
-        counts = Counter(str(report.state) for report in self._host.reports())
+        counts = Counter(str(report.state) for report in reports)
         log.info("tablets opened: {count}", count=dict(counts) or "none")
 
     async def stop(self) -> None:

@@ -3,6 +3,7 @@ masters are away."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -93,6 +94,16 @@ def leader_of(client: RegionClient, servers: dict[str, Process], key: str) -> Pr
     return servers[leader[1]]
 
 
+@contextlib.contextmanager
+def additions(nodes: Nodes) -> Iterator[tuple[RegionClient, Adding]]:
+    """Yield a client that adds to all counters; compare the counters with what was added at the end."""
+    with connect(nodes.hosts) as client:
+        with Adding(client) as adding:
+            adding.wait_for_more()
+            yield client, adding
+        adding.check()
+
+
 def by_uuid(cluster: Cluster) -> dict[str, Process]:
     """Return the servers' processes by uuid."""
     return {cluster.uuid_of(one): one for one in cluster.servers}
@@ -101,51 +112,42 @@ def by_uuid(cluster: Cluster) -> dict[str, Process]:
 def test_every_addition_counts_once_while_leaders_are_killed(running: tuple[Nodes, Cluster]) -> None:
     nodes, cluster = running
     servers = by_uuid(cluster)
-    with connect(nodes.hosts) as client:
-        with Adding(client) as adding:
+    with additions(nodes) as (client, adding):
+        for _ in range(2):
+            server = leader_of(client, servers, "a")
+            server.kill()
             adding.wait_for_more()
-            for _ in range(2):
-                server = leader_of(client, servers, "a")
-                server.kill()
-                adding.wait_for_more()
-                server.start()
-                eventually(lambda one=server: cluster.uuid_of(one), what="the server that was started again")  # type: ignore[misc]
-                cluster.wait_servers(3)
-                adding.wait_for_more()
-        adding.check()
+            server.start()
+            eventually(lambda one=server: cluster.uuid_of(one), what="the server that was started again")  # type: ignore[misc]
+            cluster.wait_servers(3)
+            adding.wait_for_more()
 
 
 def test_every_addition_counts_once_while_a_leader_is_frozen(running: tuple[Nodes, Cluster]) -> None:
     nodes, cluster = running
     servers = by_uuid(cluster)
-    with connect(nodes.hosts) as client:
-        with Adding(client) as adding:
+    with additions(nodes) as (client, adding):
+        server = leader_of(client, servers, "a")
+        server.signal(signal.SIGSTOP)
+        try:
             adding.wait_for_more()
-            server = leader_of(client, servers, "a")
-            server.signal(signal.SIGSTOP)
-            try:
-                adding.wait_for_more()
-            finally:
-                server.signal(signal.SIGCONT)
-            adding.wait_for_more()
-        adding.check()
+        finally:
+            server.signal(signal.SIGCONT)
+        adding.wait_for_more()
 
 
 def test_a_leader_dies_while_store_and_masters_are_away(running: tuple[Nodes, Cluster]) -> None:
     nodes, cluster = running
     servers = by_uuid(cluster)
-    with connect(nodes.hosts) as client:
-        with Adding(client) as adding:
+    with additions(nodes) as (client, adding):
+        cluster.masters[0].kill()
+        nodes.all(signal.SIGSTOP)
+        try:
             adding.wait_for_more()
-            cluster.masters[0].kill()
-            nodes.all(signal.SIGSTOP)
-            try:
-                adding.wait_for_more()
-                leader_of(client, servers, "a").kill()
-                adding.wait_for_more()
-            finally:
-                nodes.all(signal.SIGCONT)
-        adding.check()
+            leader_of(client, servers, "a").kill()
+            adding.wait_for_more()
+        finally:
+            nodes.all(signal.SIGCONT)
 
 
 def test_the_commands_for_rows(running: tuple[Nodes, Cluster], tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from coord.raft.core import RaftCore
 from coord.raft.messages import LEADER, Entry, bootstrap
 from coord.storage.shared.items import SlotItems
-from regionserver.tablets.host.envelope import Item, decode_frame, encode_beat, encode_turn
+from regionserver.tablets.host.envelope import Envelope, Item, decode_frame, encode_beat, encode_turn
 from regionserver.tablets.host.group import Group, ReplicaIdentity, raft_settings
-from regionserver.tablets.host.requests import InFlight, ReadyRead, TabletAnswer
+from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
 from regionserver.tablets.host.turn import Turn, TurnOutput
 from simulation.engine.chance import SeededRandom
 
@@ -153,3 +153,13 @@ class Hosts:
             if name and self.core(name, tablet).log.applying == self.core(name, tablet).log.last:
                 return name
         raise AssertionError(f"no leader of {tablet} within {ticks} ticks")
+
+
+def fates(hosts: Hosts, name: str) -> dict[int, Fate]:
+    """Return what became of the requests that a server has answered."""
+    return {answer.request: answer.fate for answer in hosts.servers[name].answers}
+
+
+def kinds(items: list[tuple[str, Item]]) -> list[int]:
+    """Return the kinds of the Raft messages among items."""
+    return [item.message.kind for _, item in items if isinstance(item, Envelope)]

@@ -23,7 +23,7 @@ import socket
 from twisted.logger import Logger
 
 from coord.env import Rng
-from coord.peers.dialing import Outbox
+from coord.peers.dialing import FrameQueue
 from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
@@ -57,7 +57,7 @@ class PeerLinks:
         )
         self.acceptor = Acceptor(self._context, self)
         self._links: dict[int, Link] = {}
-        self._outbox = Outbox()
+        self._queue = FrameQueue()
         self._has_started = False
         self.follow(addresses)
 
@@ -178,7 +178,7 @@ class PeerLinks:
             return False
         if self._context.loses_outgoing:
             return True
-        return self._outbox.put(link, frame)
+        return self._queue.put(link, frame)
 
     def is_connected(self, peer: int) -> bool:
         """See `PeerTransport.is_connected`."""
@@ -200,4 +200,4 @@ class PeerLinks:
 
     def flush(self) -> None:
         """See `PeerTransport.flush`."""
-        self._outbox.flush()
+        self._queue.flush()

@@ -28,7 +28,7 @@ from coord.rpc.wire import (
     encode_body,
     encode_frame,
 )
-from regionserver.client.connections import Address, Pool
+from regionserver.client.connections import Address, Pool, is_quiet
 
 _READ_BYTES: Final = 256 * 1024
 _CONNECTING: Final = (0, errno.EINPROGRESS)
@@ -108,14 +108,8 @@ class NonblockingConnection:
             self._unsent = b""
 
     def is_quiet(self) -> bool:
-        """Return True if the idle connection looks alive: neither closed nor with unexpected bytes."""
-        try:
-            self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        """See `Poolable.is_quiet`."""
+        return is_quiet(self._socket)
 
     def close(self) -> None:
         """Close the connection."""

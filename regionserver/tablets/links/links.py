@@ -27,7 +27,7 @@ from twisted.logger import Logger
 
 from coord.env import Rng
 from coord.peers.accepting import AcceptedPeer, PeerListener
-from coord.peers.dialing import Outbox
+from coord.peers.dialing import FrameQueue
 from coord.peers.guard import PeerGuard
 from coord.peers.partition import Partition
 from coord.peers.reactor import TurnReactor
@@ -72,7 +72,7 @@ class TabletLinks:
         self._listener = PeerListener(reactor, self._make)
         self._links: dict[str, ServerLink] = {}
         self._accepted: dict[str, IncomingLink] = {}
-        self._outbox = Outbox()
+        self._queue = FrameQueue()
         self._partition = Partition(reactor, self)
         self._is_stopped = False
 
@@ -130,11 +130,11 @@ class TabletLinks:
             return False
         if self._own.loses_outgoing:
             return True
-        return self._outbox.put(link, frame, hellos.payload_head(len(frame)))
+        return self._queue.put(link, frame, hellos.payload_head(len(frame)))
 
     def flush(self) -> None:
         """Send the queued frames, one system call per server."""
-        self._outbox.flush()
+        self._queue.flush()
 
     def is_connected(self, server: str) -> bool:
         """Return True if frames can be sent to `server`."""

@@ -234,11 +234,7 @@ class TabletHost:
 
     def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
         """Write. The command gets the leader's time. Raises CommandError for a broken limit; nothing was done then."""
-        replica = self._replicas.get(tablet)
-        time_ms = self._system.clock.wall_ms()
-        if replica is not None and replica.rows is not None:
-            time_ms = max(time_ms, replica.rows.state.clock_ms)
-        payload = commands.encode(msgspec.structs.replace(command, time_ms=time_ms))
+        payload = commands.encode(msgspec.structs.replace(command, time_ms=self.time_ms(tablet)))
         request, answer = self._new_request(tablet)
         group = self.turn.groups.get(tablet)
         if self.is_full() and group is not None and group.core.leadership is not None:
@@ -268,12 +264,18 @@ class TabletHost:
         self._waiting[self._requests] = WaitingRequest(tablet, answer, reader)
         return self._requests, answer
 
-    def leader_of(self, tablet: str) -> tuple[int, str]:
-        """Return number and server of the leader, (0, "") if unknown."""
+    def leader_of(self, tablet: str) -> tuple[int, int, str]:
+        """Return the term, and number and server of its leader: 0 and "" if unknown."""
         group = self.turn.groups.get(tablet)
         if group is None or group.failure:
-            return 0, ""
-        return group.core.leader, group.servers.get(group.core.leader, "")
+            return 0, 0, ""
+        return group.core.term, group.core.leader, group.servers.get(group.core.leader, "")
+
+    def time_ms(self, tablet: str) -> int:
+        """Return this server's time, not below the tablet's clock."""
+        rows = self.rows_of(tablet)
+        now_ms = self._system.clock.wall_ms()
+        return now_ms if rows is None else max(now_ms, rows.state.clock_ms)
 
     def endpoint_of(self, tablet: str, server: str) -> MemberEndpoint | None:
         """Return where a member's server listened for peers when the tablet was made."""
@@ -285,14 +287,6 @@ class TabletHost:
         """Return the rows of a replica that runs: for figures and tests."""
         replica = self._replicas.get(tablet)
         return replica.rows if replica is not None else None
-
-    def rest(self, tablet: str) -> Deferred[str]:
-        """Close a replica and keep its files: its table is disabled."""
-        return self._life.close(tablet, ClosePurpose.REST, "")
-
-    def delete(self, tablet: str, reason: str = "") -> Deferred[str]:
-        """Move the files of a replica to the quarantine, and forget the tablet."""
-        return self._life.close(tablet, ClosePurpose.DELETE, reason)
 
     def key_range(self, tablet: str) -> Superblock | None:
         """Return the superblock, which has the tablet's range; None if this server has nothing of the tablet."""

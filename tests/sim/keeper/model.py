@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from regions.cluster.limits import AssignerConfig
 from regions.messages.heartbeat import HAS_NO_FILES, TabletReport
 from regions.records.members import NO_CONFIG, ConfigId, Member
 from regions.records.model import Incarnation, ServerRecord, TabletState
@@ -12,6 +13,10 @@ from regions.replication.guards import ReplicaOnDisk
 
 if TYPE_CHECKING:
     from tests.sim.keeper.world import World
+
+
+#: Short times, so that every deadline passes within a run.
+CONFIG: Final = AssignerConfig(create_timeout_ms=6_000, open_timeout_ms=4_000, resend_ms=500, resend_max_ms=2_000)
 
 
 class BrokenInvariantError(AssertionError):

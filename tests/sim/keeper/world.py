@@ -22,7 +22,6 @@ from typing import Final
 import msgspec
 
 from regions.cluster import effects as fx
-from regions.cluster.limits import AssignerConfig
 from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import (
     LeaderReport,
@@ -54,11 +53,9 @@ from regions.replication.guards import (
 )
 from regions.replication.keeper import Keeper
 from regions.transitions.states import Actor, Cause, check
-from tests.sim.keeper.model import BrokenInvariantError, Group, Machine, check_at_rest
+from tests.sim.keeper.model import CONFIG, BrokenInvariantError, Group, Machine, check_at_rest
 
 TABLE: Final = "t"
-#: Short times, so that every deadline passes within a run.
-CONFIG: Final = AssignerConfig(create_timeout_ms=6_000, open_timeout_ms=4_000, resend_ms=500, resend_max_ms=2_000)
 #: A leader is elected so long after the former one is gone.
 ELECTION_MS: Final = 300
 
@@ -93,10 +90,8 @@ class World:
         self.master: Keeper | None = None
         self.reign = 0
         for number in range(regions):
-            self.regions[f"t.{number}"] = (
-                RegionRecord(TABLE, f"t.{number}", state=TabletState.PREPARING, next_number=1),
-                0,
-            )
+            record = RegionRecord(TABLE, f"t.{number}", state=TabletState.PREPARING, next_number=1)
+            self.regions[record.region_id] = (record, 0)
 
     # --- time -------------------------------------------------------------------------------------------------------
 

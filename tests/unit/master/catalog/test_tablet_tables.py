@@ -63,7 +63,7 @@ def test_members_are_chosen_with_the_table(tmp_path: Path) -> None:
 
 
 def test_the_assigner_of_shared_regions_leaves_members_alone(tmp_path: Path) -> None:
-    """It would open them on any server, under numbers of its own, which begin at 0."""
+    """The assigner numbers replicas from 0 and opens them on any server; the members of tablets are numbered from 1."""
     bench = bench_of(tmp_path, tablets=4)
     bench.ask(CreateTable("x", replication=3))
     for _ in range(5):

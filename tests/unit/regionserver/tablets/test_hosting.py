@@ -14,6 +14,7 @@ from coord.env_os import os_system
 from regions.messages import ClosePurpose, OwnReplica, ReplicaState, TabletReport
 from regionserver.tablets.hosting import LOOK_S, OPENING_S, HostedTablets
 from regionserver.tablets.order_plans import Stage
+from regionserver.tablets.process.host import TabletHost
 
 OPENING = TabletReport("r1", "t", 1, ReplicaState.ASLEEP)
 
@@ -21,7 +22,11 @@ OPENING = TabletReport("r1", "t", 1, ReplicaState.ASLEEP)
 class Host:
     """A host with one replica, whose rows are being opened."""
 
+    time_ms = TabletHost.time_ms
+    leader_of = TabletHost.leader_of
+
     def __init__(self) -> None:
+        self._system = os_system()
         self.found: TabletReport | None = OPENING
         self.closed: list[tuple[str, ClosePurpose]] = []
         self.turn = SimpleNamespace(groups={})
@@ -47,7 +52,7 @@ class HostedTabletsTest(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.host = Host()
-        self.tablets = HostedTablets(self.clock, os_system(), self.host, None)  # type: ignore[arg-type]
+        self.tablets = HostedTablets(self.clock, self.host, None)  # type: ignore[arg-type]
 
     def test_a_replica_that_is_being_opened_is_waited_for(self) -> None:
         """An order that comes right after the start of the process does not fail because rows are not open yet."""

@@ -68,7 +68,7 @@ def test_orders_for_others_are_refused() -> None:
 
 
 def test_every_state_has_a_plan_for_every_order() -> None:
-    """No order ends in an internal error, and none both has stages and an outcome."""
+    """A plan either has stages or says why it has none; no order ends in an internal error."""
     for state, number, mine, must_exist in itertools.product(ReplicaState, (1, 2, 3), (1, 2, 3), (False, True)):
         local = ReplicaOnDisk(mine, state)
         for before in (RegionState.OFFLINE, RegionState.OPENING):

@@ -148,7 +148,7 @@ def test_full_queue_costs_the_link_and_the_link_comes_back(machine: Machine) -> 
     a, b = pair(machine)
     a.events.clear()
     frame = a.frame("b")
-    a.links._outbox.limit = 2 * len(frame)
+    a.links._queue.limit = 2 * len(frame)
     assert a.links.send("b", frame)
     assert a.links.send("b", frame)  # at the limit
     assert not a.links.send("b", frame)

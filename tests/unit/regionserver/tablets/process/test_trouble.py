@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coord.errors import ConfigError
+from regions.messages import ClosePurpose
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.process.interfaces import HostSettings
 from regionserver.tablets.rows.errors import RowsFailed, RowsFull
@@ -295,7 +296,7 @@ def test_rest_begin_and_delete(tmp_path: Path) -> None:
         await cluster.make(["t", "u"])
         await cluster.put("t", "a", b"1")
         for machine in cluster.machines:
-            assert await machine.running().rest("t") == ""
+            assert await machine.running().close("t", ClosePurpose.REST) == ""
             assert state_of(machine, "t") == "RESTING"
             assert (await machine.running().read("t", lambda rows: rows)).fate is Fate.FAILED
         # It rests over a restart as well.
@@ -306,7 +307,7 @@ def test_rest_begin_and_delete(tmp_path: Path) -> None:
             assert await machine.running().begin("t") == ""
         assert await cluster.get("t", "a") == b"1"
         for machine in cluster.machines:
-            assert await machine.running().delete("t", "its table is deleted") == ""
+            assert await machine.running().close("t", ClosePurpose.DELETE, "its table is deleted") == ""
             assert machine.running().report("t") is None
             assert (await machine.running().read("t", lambda rows: rows)).fate is Fate.DOES_NOT_EXIST
             assert not (machine.directory / "tablet-meta" / "t").exists()
@@ -335,7 +336,7 @@ def test_orders_that_cannot_be_carried_out_say_why(tmp_path: Path) -> None:
         assert "is not on this server" in wrong
         assert "is no name of a tablet" in bad
         assert "is not on this server" in await host.begin("u")
-        assert await host.delete("u") == ""
+        assert await host.close("u", ClosePurpose.DELETE) == ""
         assert (await host.propose("u", cluster.command_for("a", b"1"))).fate is Fate.DOES_NOT_EXIST
         await cluster.stop()
 

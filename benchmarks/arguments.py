@@ -1,0 +1,26 @@
+"""Arguments that several benchmarks have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+
+def parts_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return the type of an option that chooses among `known` parts, separated by commas; their order is kept."""
+
+    def parts(text: str) -> list[str]:
+        named = [one.strip() for one in text.split(",") if one.strip()]
+        unknown = [one for one in named if one not in known]
+        if unknown or not named:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: give some of {', '.join(known)}")
+        return [one for one in known if one in named]
+
+    return parts
+
+
+def positive(text: str) -> int:
+    """Return a number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return int(text)
