@@ -297,9 +297,16 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     log_bytes: int = 0
     segments: int = 0
     slow_writes: int = 0
+    #: Bytes of payloads that are proposed and not applied.
     in_flight_bytes: int = 0
     #: False while a write of the log takes too long: the server leads nothing.
     disk_answers: bool = True
+    #: Bytes of log entries in memory, of all groups.
+    memory_bytes: int = 0
+    #: Requests that wait for their answers.
+    waiting: int = 0
+    #: True while the log's disk has no room: the server leads nothing.
+    is_full: bool = False
 
 
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):

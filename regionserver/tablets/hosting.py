@@ -112,6 +112,10 @@ class HostedTablets:
         """Return the reports of all replicas."""
         return self._host.reports()
 
+    def keys(self) -> list[tuple[str, int]]:
+        """Return tablet and member number of every replica."""
+        return self._host.keys()
+
     def own_replica(self, tablet: str) -> OwnReplica | None:
         """Return a replica's own view, with the latest configuration of its log."""
         report = self._host.report(tablet)
@@ -132,11 +136,7 @@ class HostedTablets:
 
     def figures(self) -> TabletFigures:
         """Return the host's figures."""
-        found = self._host.status()
-        return TabletFigures(
-            found.replicas, found.leaders, found.syncs, found.entries, found.log_bytes, found.segments,
-            found.slow_writes, found.in_flight_bytes, found.disk_answers,
-        )  # fmt: skip
+        return self._host.status()
 
     # --- life ---
 

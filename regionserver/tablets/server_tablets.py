@@ -58,6 +58,10 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         """Return the reports of all replicas."""
         ...
 
+    def keys(self) -> Sequence[Key]:
+        """Return tablet and member number of every replica."""
+        ...
+
     def tablets(self) -> Sequence[str]:
         """Return the tablets of which this server has something."""
         ...
@@ -209,7 +213,7 @@ class ServerTablets:
 
     def keys(self) -> list[Key]:
         """Return the keys of all replicas."""
-        return [] if self._host is None else [(one.region_id, one.number) for one in self._host.reports()]
+        return [] if self._host is None else list(self._host.keys())
 
     def take_changed(self) -> list[Key]:
         """Return the replicas that are new, gone or changed since the last call."""

@@ -27,7 +27,7 @@ from coord.errors import ConfigError, CoordError
 from coord.storage.shared.items import Change, RecoveredSlot, SlotError
 from coord.storage.shared.log import SEGMENT_BYTES, SharedLog, open_shared_log
 from regions.messages.heartbeat import TabletReport
-from regions.messages.server import ClosePurpose, MemberEndpoint
+from regions.messages.server import ClosePurpose, MemberEndpoint, TabletFigures
 from regionserver.session.instance import Instance
 from regionserver.tablets import commands
 from regionserver.tablets.commands import KvCommand
@@ -46,7 +46,6 @@ from regionserver.tablets.process.files_work import FilesWork
 from regionserver.tablets.process.interfaces import (
     HostLinks,
     HostSettings,
-    HostStatus,
     ReplicaOpening,
     RowsReader,
     ThreadedReactor,
@@ -310,6 +309,10 @@ class TabletHost:
             return None
         return reports.report_of(replica, self.turn.groups.get(tablet), self._there(), self.settings.dead_s)
 
+    def keys(self) -> list[tuple[str, int]]:
+        """Return tablet and member number of every replica, without a look at their groups."""
+        return [(tablet, replica.block.number) for tablet, replica in self._replicas.items()]
+
     def reports(self) -> list[TabletReport]:
         """Return what to report of all tablets."""
         there = self._there()
@@ -321,15 +324,15 @@ class TabletHost:
     def _there(self) -> frozenset[str]:
         return frozenset(server for server, peer in self.turn.beats.peers.items() if peer.is_there)
 
-    def status(self) -> HostStatus:
+    def status(self) -> TabletFigures:
         """Return the figures of this host."""
         states: dict[str, int] = {}
         for replica in self._replicas.values():
             states[replica.run.value] = states.get(replica.run.value, 0) + 1
         groups = self.turn.groups.values()
         shared = self._log.shared
-        return HostStatus(
-            states,
+        return TabletFigures(
+            replicas=states,
             leaders=sum(group.core.leadership is not None and not group.failure for group in groups),
             syncs=shared.syncs,
             entries=self._entries,

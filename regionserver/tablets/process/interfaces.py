@@ -73,37 +73,3 @@ class ReplicaOpening:
     start_key: str = ""
     end_key: str = ""
     hash_buckets: int = 0
-
-
-@dataclass(slots=True)
-class HostStatus:
-    """Figures of a host, for the status page and metrics. Counts are since the start of the process."""
-
-    #: Run state -> number of replicas.
-    replicas: dict[str, int]
-    leaders: int = 0
-    #: Records of the log: one write and one sync each.
-    syncs: int = 0
-    entries: int = 0
-    log_bytes: int = 0
-    segments: int = 0
-    #: Writes that took longer than `slow_write_ms`.
-    slow_writes: int = 0
-    #: Bytes of payloads that are proposed and not applied.
-    in_flight_bytes: int = 0
-    #: Bytes of log entries in memory, of all groups.
-    memory_bytes: int = 0
-    #: Requests that wait for their answers.
-    waiting: int = 0
-    disk_answers: bool = True
-    is_full: bool = False
-
-    @property
-    def entries_per_sync(self) -> float:
-        """Entries that one sync made durable, on average."""
-        return self.entries / self.syncs if self.syncs else 0.0
-
-    @property
-    def bytes_per_sync(self) -> float:
-        """Bytes that one sync made durable, on average."""
-        return self.log_bytes / self.syncs if self.syncs else 0.0

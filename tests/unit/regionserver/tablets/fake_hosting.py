@@ -82,6 +82,9 @@ class FakeHosting:
     def reports(self) -> list[TabletReport]:
         return list(self.there.values())
 
+    def keys(self) -> list[tuple[str, int]]:
+        return [(one.region_id, one.number) for one in self.there.values()]
+
     def tablets(self) -> list[str]:
         return list(self.there)
 

@@ -108,6 +108,17 @@ def test_changed_gone_and_renumbered_replicas_are_reported(opened: Opened) -> No
     assert opened.tablets.keys() == [("r2", 4)]
 
 
+def test_keys_need_no_reports(opened: Opened) -> None:
+    """A full heartbeat asks for thousands of keys; a report reads rows, configuration and members' health."""
+    opened.hosting.put("r1")
+    opened.hosting.put("r2", 4)
+    opened.tablets.listen()
+    assert opened.tablets.keys() == []
+    opened.tablets.open("c")
+    opened.hosting.reports = lambda: pytest.fail("all reports were built")  # type: ignore[method-assign]
+    assert opened.tablets.keys() == [("r1", 1), ("r2", 4)]
+
+
 def test_own_replicas_come_in_pages(opened: Opened) -> None:
     for name in ("r3", "r1", "r2"):
         opened.hosting.put(name)

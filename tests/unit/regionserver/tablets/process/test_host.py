@@ -103,7 +103,11 @@ def test_many_tablets_are_made_together_and_have_leaders(tmp_path: Path) -> None
         assert sum(one.leaders for one in status) == len(names)
         assert all(one.replicas == {"RUNNING": len(names)} for one in status)
         # One sync serves what all tablets write in a turn.
-        assert all(one.entries_per_sync > 0 and one.bytes_per_sync > 100 for one in status)
+        assert all(
+            one.keys() == [(name, 1 + at) for name in names]
+            for at, one in enumerate(machine.running() for machine in cluster.machines)
+        )
+        assert all(one.entries > 0 and one.log_bytes > 100 * one.syncs for one in status)
         leader = await cluster.leader("t0")
         assert all(machine.running().leader_of("t0")[2] == leader.uuid for machine in cluster.machines)
         await cluster.stop()
