@@ -51,10 +51,20 @@ class Now(NamedTuple):
     epoch: int
     #: Names of servers and tables by id.
     names: dict[str, str]
+    #: Tables that no plan has, because they consist of tablets.
+    left_out: list[str]
+
+    @property
+    def note(self) -> str:
+        """A sentence about the tables that the snapshot leaves out, "" if there are none."""
+        if not self.left_out:
+            return ""
+        tables = f"{'table' if len(self.left_out) == 1 else 'tables'} {', '.join(sorted(self.left_out))}"
+        return f"left out, because members of tablets cannot be moved yet: {tables}"
 
 
 def census_of(cluster: Cluster) -> Now:
-    """Return the regions and servers that the active master knows. Raise CliError."""
+    """Return the shared regions and the servers that the active master knows. Raise CliError."""
     status = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus)
     servers = cluster.ask_master(messages.ListServers(), messages.Servers).servers
     tables = every_region(cluster)
@@ -62,7 +72,9 @@ def census_of(cluster: Cluster) -> Now:
     called = {one.server.uuid: names.of_uuid(one.server.uuid) for one in servers}
     called |= {one.table.table_id: one.table.name for one in tables}
     path = cluster.layout.cluster
-    return Now(census(servers, tables), decode_cluster(cluster.get(path) or b"", path).cluster_id, status.epoch, called)
+    cluster_id = decode_cluster(cluster.get(path) or b"", path).cluster_id
+    left_out = [one.table.name for one in tables if one.table.is_tablet]
+    return Now(census(servers, tables), cluster_id, status.epoch, called, left_out)
 
 
 def census_now(given: Globals) -> Now:

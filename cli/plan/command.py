@@ -16,7 +16,7 @@ import numpy as np
 from cli.common import output
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.options import Globals, global_options, spark_options
-from cli.plan.apply import abort, apply, census_now, list_plans, resume, show_plan
+from cli.plan.apply import Now, abort, apply, census_now, list_plans, resume, show_plan
 from cli.plan.files import DEFAULT_DIR, Artefact, open_plan, plan_errors
 from cli.plan.make import PlanRequest, display_on_stderr, located, make
 from cli.plan.page import page, shortcomings
@@ -85,17 +85,22 @@ def create(
     directory: Path,
     deadline_s: float,
 ) -> None:
-    """Create a plan for all regions, from files or from the running cluster (draining servers are emptied)."""
+    """Create a plan for all regions, from files or from the running cluster (draining servers are emptied).
+
+    Tables whose regions are tablets are left out: members of tablets cannot be moved yet.
+    """
     if (directory / MANIFEST).exists():
         raise CliError(f"{directory} already contains a plan", "Give another --output, or remove that directory.")
     display = display_on_stderr()
+    left_out = ""
     try:
         with plan_errors():
             if source is None:
                 display.begin("census", "counting regions")
                 now = census_now(given)
+                _check_any(now)
                 snapshot, params = now.snapshot, Params(snapshot_id=now.cluster_id, master_epoch=now.epoch)
-                origin = Origin(origin="cluster", names=now.names)
+                origin, left_out = Origin(origin="cluster", names=now.names), now.note
             else:
                 display.begin("read", "reading input")
                 snapshot, params, origin = read_snapshot(source), read_params(source), Origin(origin="files")
@@ -110,10 +115,21 @@ def create(
     finally:
         display.close()
     if given.json:
-        output.print_json({"directory": str(directory), "manifest": manifest, "verdict": verdict, "figures": shown})
+        report = {"directory": str(directory), "manifest": manifest, "verdict": verdict, "figures": shown}
+        output.print_json(report | ({"left_out": left_out} if left_out else {}))
         return
     _show_summary(made, shown)
+    if left_out:
+        click.echo(left_out)
     click.echo(f"in {output.shown(directory)}: `rk plan show`, `explain REGION`, `diff`; `rk plan apply` applies it")
+
+
+def _check_any(now: Now) -> None:
+    """Raise CliError if a plan of the cluster would have no region because every table consists of tablets."""
+    if now.left_out and not len(now.snapshot.regions):
+        raise CliError(
+            f"there is no shared region to plan; {now.note}", "A plan moves regions of tables with --replicas 1."
+        )
 
 
 def _paths(given: tuple[str, ...], snapshot: Snapshot, names: dict[str, str]) -> list[tuple[str, str]]:

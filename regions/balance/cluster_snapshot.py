@@ -2,7 +2,7 @@
 
 A region takes part if it should be open: its table is enabled, and no operator has unassigned the region. A replica in
 transition counts on its destination, so the snapshot is the same before, during and after the move. The snapshot has no
-block locations.
+block locations. Tablets take no part: their members cannot be moved.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from regions.records.model import RegionState, TableIntent, TableRecord, TableSt
 
 
 def census(servers: Iterable[ServerLoad], tables: Iterable[Regions]) -> Snapshot:
-    """Return the snapshot of all regions, equal to `snapshot_of` on a master."""
+    """Return the snapshot of all shared regions, equal to `snapshot_of` on a master."""
     rows: list[RegionRow] = []
     last: list[LastRow] = []
     for found in tables:
+        if found.table.is_tablet:
+            continue
         for status in found.regions:
             if not _is_wanted(found.table, status):
                 continue

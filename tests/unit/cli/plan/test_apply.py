@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from cli.common.connect import refusal
 from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CliError
 from cli.main import run
 from cli.plan import apply
+from cli.tables import every_region
 from coord.rpc.server import RpcError
 from master.api.reads import ReadView, describe_table, server_load, summary
 from regions import messages as ms
 from regions.cluster.history import StepLog
 from regions.cluster.limits import AssignerConfig
+from regions.records.members import Storage
 from regions.records.znodes import Layout
 from tests.unit.master.plans.test_applying import LAYOUT, PLAN, Ruler, memory_store
 
@@ -188,3 +191,33 @@ def test_a_refusal_is_final(cluster: MemoryCluster) -> None:
     """Only what may have been done is sent again."""
     with pytest.raises(CliError, match="is not being applied"):
         apply._submit(cluster, ms.AddPlanMoves("p", 0, []))  # type: ignore[arg-type]
+
+
+def test_tables_of_tablets_are_left_out_and_named(
+    cluster: MemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their members cannot be moved: a plan that had them could never be carried out."""
+    words = ["plan", "create", "--output", str(tmp_path / "plan"), "--engine", "greedy"]
+    (table,) = cluster.ruler.assigner.world.tables.values()
+    made_of_tablets = msgspec.structs.replace(table.record, storage=Storage.TABLET)
+    shared, table.record = table.record, made_of_tablets
+    assert run(words) == EXIT_REFUSED
+    said = capsys.readouterr().err
+    assert "there is no shared region to plan" in said
+    assert f"left out, because members of tablets cannot be moved yet: table {shared.name}" in said
+    assert not (tmp_path / "plan").exists()
+
+
+def test_a_plan_says_what_it_leaves_out(
+    cluster: MemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shared regions are planned all the same."""
+    (table,) = cluster.ruler.assigner.world.tables.values()
+    tablets = ms.Regions(msgspec.structs.replace(table.record, name="orders", storage=Storage.TABLET), [])
+    monkeypatch.setattr(apply, "every_region", lambda found: [*every_region(found), tablets])
+    words = ["plan", "create", "--output", str(tmp_path / "plan"), "--engine", "greedy"]
+    assert run(words) == 0
+    assert "left out, because members of tablets cannot be moved yet: table orders" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "plan")
+    assert run([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"].endswith("table orders")
