@@ -76,6 +76,12 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         status = find_region(cluster, region_name)
+        if status.region.is_tablet:
+            raise CliError(
+                f"{status.region.region_id} is a tablet, and members of tablets cannot be moved yet",
+                f"`rk tablet show {status.region.region_id}` shows its members. Regions of tables with --replicas 1"
+                " can be moved.",
+            )
         target = names.find(destination) if destination else None
         place = next((one for one in status.replicas if one.replica == replica), None)
         if place is None:
@@ -130,14 +136,18 @@ def _set_intent(given: Globals, region_name: str, *, assigned: bool, wait_s: flo
         request = messages.SetRegionIntent(region_id, assigned, int(wait_s * 1000))
         answer = cluster.ask_master(request, messages.Accepted, timeout_s=wait_s + _GRACE_S)
         after = cluster.ask_master(messages.DescribeRegion(region_id), messages.Regions).regions[0]
+    # A tablet's members keep their servers, whether they take part or rest.
+    by_servers = wait_s and not after.region.is_tablet
     where = ", ".join(names.of(one.server) or "closed" for one in after.replicas)
-    text = f"{region_id}: {where}" if wait_s else f"{region_id}: {answer.detail}"
+    text = f"{region_id}: {where}" if by_servers else answer.detail
     _report(given, {"region": region_id, "assigned": assigned, "after": after.replicas}, text)
 
 
 @region.command()
 @click.argument("region_name", metavar="REGION")
-@click.option("--replica", type=click.IntRange(0), default=0, help="The replica, for replicated tables.")
+@click.option(
+    "--replica", type=click.IntRange(0), default=0, help="The replica; of a tablet: a member's number, 0: all."
+)
 @global_options
 @click.pass_obj
 def retry(given: Globals, region_name: str, replica: int) -> None:

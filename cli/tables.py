@@ -517,7 +517,7 @@ def regions_table(found: messages.Regions, names: Names) -> Group:
                     describe_range(region.start_key, region.end_key, region.hash_buckets) or keys,
                     output.size(region.size_bytes),
                     replica.replica,
-                    replica_state(replica, region),
+                    replica_state(replica, region, found.table),
                     names.of(replica.server),
                     _transition(replica, names),
                 )
@@ -525,10 +525,19 @@ def regions_table(found: messages.Regions, names: Names) -> Group:
     return Group(output.table("", ["region", "keys", "#size", "#replica", "state", "server", "transition"], rows))
 
 
-def replica_state(replica: messages.ReplicaStatus, region: RegionRecord | None = None) -> str:
-    """Return one word for the state of a replica; `region` shows whether it is closed on purpose."""
+def replica_state(
+    replica: messages.ReplicaStatus, region: RegionRecord | None = None, table: TableRecord | None = None
+) -> str:
+    """Return one word for the state of a replica; `region` and `table` show whether it is closed on purpose.
+
+    A tablet's members keep their servers while they are closed.
+    """
     if replica.transition is not None:
         return "PARKED" if replica.transition.parked else replica.transition.state.value
+    if table is not None and table.is_tablet and table.intent is TableIntent.DISABLED:
+        return "closed"
+    if region is not None and region.is_tablet and region.unassigned:
+        return "unassigned"
     if replica.server is not None:
         return "open"
     if region is not None and region.state is TabletState.PREPARING:

@@ -245,7 +245,8 @@ class MasterApi:
         wanted_state = "open" if wanted else "closed"
         await active_master.wait(is_done, request.wait_ms, lambda: f"{request.region_id} is not {wanted_state} yet")
         if record.is_tablet:
-            where = f"of {len(record.members)} replicas, {active_master.keeper.serving(request.region_id)} take part"
+            serving = active_master.keeper.serving(request.region_id)
+            where = f"{wanted_state}: {serving} of {len(record.members)} replicas take part"
         else:
             where = ", ".join(_place(one) for one in region.replicas)
         if request.assigned and not wanted:
@@ -293,11 +294,20 @@ class MasterApi:
 
     @staticmethod
     def _retry_member(active_master: ActiveMaster, request: ms.RetryRegion) -> ms.Accepted:
-        """Have the servers of parked members asked again; the replica of the request is the member's number."""
-        key = replica_key(request.region_id, request.replica)
-        if not active_master.keeper.retry(key):
-            raise RpcError(ms.BAD_REQUEST, f"{key} is not parked, or its server is away: there is nothing to retry")
-        return ms.Accepted(f"retrying {key}")
+        """Have the servers of parked members asked again. The replica of the request is a member's number; 0: all."""
+        record = active_master.assigner.world.regions[request.region_id].record
+        numbers = [one.number for one in record.members if request.replica in (0, one.number)]
+        if request.replica and not numbers:
+            raise RpcError(ms.NOT_FOUND, f"tablet {request.region_id} has no member with number {request.replica}")
+        retried = [number for number in numbers if active_master.keeper.retry(replica_key(request.region_id, number))]
+        if not retried:
+            whom = f"member {request.replica}" if request.replica else "no member"
+            state = "is not parked" if request.replica else "is parked"
+            raise RpcError(
+                ms.BAD_REQUEST,
+                f"{whom} of tablet {request.region_id} {state}, or its server is away: there is nothing to retry",
+            )
+        return ms.Accepted(f"retrying member {', '.join(map(str, retried))} of tablet {request.region_id}")
 
     @staticmethod
     async def _balance(active_master: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:

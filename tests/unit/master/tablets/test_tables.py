@@ -113,11 +113,10 @@ def test_one_tablet_is_closed_and_opened(world: TabletBench) -> None:
     (first, _) = world.regions()
     closed = answer_to(world, ms.SetRegionIntent(first.region_id, False, wait_ms=30_000))
     assert isinstance(closed, ms.Accepted)
-    assert "of 3 replicas, 0 take part" in closed.detail
+    assert closed.detail == f"{first.region_id} is closed: 0 of 3 replicas take part"
     opened = answer_to(world, ms.SetRegionIntent(first.region_id, True, wait_ms=30_000))
     assert isinstance(opened, ms.Accepted)
-    assert "of 3 replicas" in opened.detail
-    assert "3 take part" in opened.detail
+    assert opened.detail == f"{first.region_id} is open: 3 of 3 replicas take part"
 
 
 def test_what_cannot_be_done_yet_is_refused(world: TabletBench) -> None:
@@ -125,6 +124,8 @@ def test_what_cannot_be_done_yet_is_refused(world: TabletBench) -> None:
     (first, _) = world.regions()
     assert world.bench.ask(ms.MoveRegion(first.region_id, 1, "s2")) == ms.BAD_REQUEST
     assert world.bench.ask(ms.RetryRegion(first.region_id, 1)) == ms.BAD_REQUEST
+    assert world.bench.ask(ms.RetryRegion(first.region_id)) == ms.BAD_REQUEST, "no member is parked"
+    assert world.bench.ask(ms.RetryRegion(first.region_id, 9)) == ms.NOT_FOUND
     assert world.bench.ask(AlterTable("x", schema="other")) == ms.BAD_REQUEST
     renamed = answer_to(world, AlterTable("x", name="y", wait_ms=30_000))
     assert isinstance(renamed, ms.Tables)
