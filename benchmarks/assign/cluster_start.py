@@ -3,9 +3,9 @@
     python -m benchmarks.assign.cluster_start [--regions 10339] [--servers 4] [--rounds 3] [--engine greedy]
 
 Each round starts a cluster of real processes with `rk up` on an empty directory (3 store nodes with fsync, 2 masters),
-which makes a table of that many regions and assigns all of it; stops it; and starts it again: the *cluster start* of an
-existing cluster: every region goes back OFFLINE, OPENING, OPENED. Beside it stands the time that HBase's own developers
-published for starting 10,339 regions: 250 s.
+which makes a table of that many shared regions and assigns all of it; stops it; and starts it again: the *cluster
+start* of an existing cluster: every region goes back OFFLINE, OPENING, OPENED. Beside it stands the time that HBase's
+own developers published for starting 10,339 regions: 250 s.
 Splits are real package names, so the table cannot have more regions than the list has names.
 """
 
@@ -33,7 +33,7 @@ def start_once(data_dir: Path, regions: int, servers: int, engine: str, base_por
     """Run `rk up` until it says that everything is open, then stop it; its own report of the start."""
     command = [sys.executable, "-m", "cli", "up", "--data-dir", str(data_dir), "--json"]
     command += ["--regions", str(regions), "--servers", str(servers), "--base-port", str(base_port)]
-    command += ["--plan-engine", engine, "--opener", opener]
+    command += ["--plan-engine", engine, "--opener", opener, "--replicas", "1"]
     up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert up.stdout is not None
     try:

@@ -40,3 +40,10 @@ def with_tablets(found: messages.MasterStatus, tables: list[messages.TableSummar
         parked=found.parked + sum(one.parked for one in tablets),
         rit=found.rit + unusable,
     )
+
+
+def open_words(found: messages.MasterStatus) -> str:
+    """Return what is open: regions, or replicas if some regions have several."""
+    if found.replicas == found.regions:
+        return f"{found.open} regions"
+    return f"{found.open} replicas of {found.regions} regions"

@@ -27,7 +27,7 @@ from cli.common.display import Display
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
 from cli.common.progress import cluster_status
-from cli.tables import new_request_id
+from cli.tables import new_request_id, storage_words
 from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines
 from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
@@ -81,6 +81,8 @@ class UpTable(NamedTuple):
     name: str
     specs: list[RegionSpec]
     replicas: int
+    #: Why it has one copy although nobody asked for that, "" otherwise.
+    why_one: str = ""
 
 
 class BringUp:
@@ -203,9 +205,9 @@ class BringUp:
         request = messages.CreateTable(
             name=table.name, regions=table.specs, replication=table.replicas, request_id=new_request_id()
         )
-        self.surely(lambda: cluster.ask_master(request, messages.Tables), f"table {table.name} was not created")
-        copies = f", {table.replicas} replicas each" if table.replicas > 1 else ""
-        self._display.end(output.count(len(table.specs), "region") + copies)
+        made = self.surely(lambda: cluster.ask_master(request, messages.Tables), f"table {table.name} was not created")
+        kind = storage_words(made.tables[0].table) + (f": {table.why_one}" if table.why_one else "")
+        self._display.end(f"{output.count(len(table.specs), 'region')}; {kind}")
 
     def follow_assignment(self, cluster: Cluster) -> Assigned:
         """Show the plan and the transitions until every region is open, or parked with its reason.
@@ -221,7 +223,8 @@ class BringUp:
             if plan is not None and plan.engine
             else "not needed"
         )
-        self._display.begin("open", "regions OPENED", status.replicas)
+        what = "regions" if status.replicas == status.regions else "replicas"
+        self._display.begin("open", f"{what} OPENED", status.replicas)
         status = self._progress(cluster, _settled, result, planning=False)
         result.regions, result.open, result.parked = status.replicas, status.open, status.parked
         result.master_phases = status.phases

@@ -13,6 +13,7 @@ import queue
 import shlex
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final, NoReturn
@@ -43,16 +44,15 @@ from cli.up.bringup import Assigned, BringUp, UpTable
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import listen
 from cli.up.ports import holder, is_free
+from cli.up.replicas import check_replicas, copies
 from cli.up.supervisor import News, Supervisor
 from master.settings import ENGINES, SECONDS_MAX
-from regions.records.model import TableState
+from regions.records.model import TableRecord, TableState
 from regions.records.znodes import check_table_name
-from regions.replication.config import objection_to_count
 
 DEFAULT_BASE_PORT: Final = 21800
 DEFAULT_TABLE: Final = "packages"
 DEFAULT_REGIONS: Final = 200
-REPLICAS_DEFAULT: Final = 1
 EXAMPLE: Final = "examples/debian-packages.csv.gz"
 
 #: Daemons of an `rk up` that was killed with -9 die after it: they may hold their ports for this long.
@@ -77,9 +77,8 @@ class StopRequested(BaseException):
 @click.option(
     "--replicas",
     type=click.IntRange(1),
-    default=REPLICAS_DEFAULT,
-    show_default=True,
-    help="Copies of its rows: 3, 5 or 7 make each region a tablet, 1 keeps the rows in the shared directory.",
+    help="Copies of its rows: 3, 5 or 7 make each region a tablet, 1 keeps the rows in the shared directory.  "
+    "[default: 3 with three servers or more and --opener kv, else 1]",
 )
 @click.option("--input", "source", type=click.Path(dir_okay=False, path_type=Path), help="CSV of its keys and sizes.")
 @click.option("--no-table", is_flag=True, help="Create no table.")
@@ -124,7 +123,7 @@ def up(
     base_port: int | None,
     table_name: str,
     regions: int,
-    replicas: int,
+    replicas: int | None,
     source: Path | None,
     no_table: bool,
     plan_engine: str | None,
@@ -152,28 +151,13 @@ def up(
     if not no_table:
         with usage_faults():
             check_table_name(table_name)
-        _check_replicas(replicas, shape)
+        if replicas is not None:
+            check_replicas(replicas, shape)
     specs = [] if no_table else specs_of_csv(source or example_path(), regions)
-    wanted = None if no_table else UpTable(table_name, specs, replicas)
+    wanted = None if no_table else UpTable(table_name, specs, *copies(replicas, shape))
     with _hold(data_dir, before):
         _check_ports(local)
         return _run(given, local, shape, data_dir, wanted, restart=restart)
-
-
-def _check_replicas(replicas: int, shape: Shape) -> None:
-    """Raise UsageFaultError if the table of this start cannot have so many replicas."""
-    if replicas > shape.servers:
-        raise UsageFaultError(
-            f"--replicas {replicas}: each replica needs a server of its own, and --servers is {shape.servers}",
-            f"Start at least {replicas} servers, or give --replicas 1.",
-        )
-    if replicas > 1 and shape.opener != "kv":
-        raise UsageFaultError(
-            f"--replicas {replicas}: regions of --opener {shape.opener} have one replica", "Give --opener kv."
-        )
-    objection = objection_to_count(replicas)
-    if objection:
-        raise UsageFaultError(f"--replicas {replicas}: {objection}", "Give --replicas 1 or 3.")
 
 
 def _shape(
@@ -380,10 +364,7 @@ def _bring_up(
         tables = bringup.surely(cluster.tables, "the tables could not be read")
         existing = {one.name for one in tables}
         if again and existing:
-            count = sum(one.regions for one in tables if one.state is not TableState.REMOVED)
-            display.say(
-                f"cluster start: {output.count(count, 'region')} back to the servers that had them", cluster_start=True
-            )
+            display.say(f"cluster start: {start_words(tables)}", cluster_start=True)
         if table is not None and table.name not in existing:
             bringup.create_table(cluster, table)
             is_replicated = table.replicas > 1
@@ -399,6 +380,16 @@ def _bring_up(
     else:
         name = "" if table is None else table.name
         _summary(local, data_dir, display, assigned, leader, active, total, name, is_replicated=is_replicated)
+
+
+def start_words(tables: Sequence[TableRecord]) -> str:
+    """Return what a cluster start does with the regions of these tables."""
+    present = [one for one in tables if one.state is not TableState.REMOVED]
+    shared = sum(one.regions for one in present if not one.is_tablet)
+    tablets = sum(one.regions for one in present if one.is_tablet)
+    words = [f"{output.count(shared, 'region')} back to the servers that had them"] if shared or not tablets else []
+    words += [f"{output.count(tablets, 'tablet')} on the servers' own disks"] if tablets else []
+    return ", ".join(words)
 
 
 def _follow(bringup: BringUp, news: queue.Queue[News], file: ClusterFile) -> NoReturn:

@@ -1,6 +1,7 @@
 """Each drill on one cluster of `rk up`: it measures, the invariants hold, nothing is lost, all is back afterwards (N1).
 
-The cluster has a table of shared regions and a table of tablets, so every drill has to be right for both.
+The cluster begins as a newcomer's, with one table of tablets. Then a table of shared regions is added, so every other
+drill has to be right for both.
 
 `make test` runs each once, `make test-drills` five times (RK_DRILL_RUNS), over real processes.
 """
@@ -17,13 +18,16 @@ from typing import Any
 
 import pytest
 
+from cli.up.command import example_path
 from cli.up.control import ControlRequest, DaemonState, ask
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
 from tests.support.helpers import eventually, heed_ctrl_c, rk
 
 pytestmark = pytest.mark.e2e
 
-SHAPE = ("--store-nodes", "3", "--masters", "2", "--servers", "3", "--regions", "40", "--plan-engine", "greedy")
+SHAPE = ("--store-nodes", "3", "--masters", "2", "--servers", "3", "--regions", "8", "--plan-engine", "greedy")
+#: Shared regions of the second table.
+SHARED = 40
 RUNS = int(os.environ.get("RK_DRILL_RUNS", "1"))
 SEED = 100
 DRILL_DEADLINE_S = 400.0
@@ -31,19 +35,25 @@ DRILL_DEADLINE_S = 400.0
 RATE = "80"
 #: High, for the same reason: `rk drill` has the gaps that a quiet machine must reach.
 GAP = ("--gap-max", "20")
-#: Keys between which the tablets' table is cut.
-SPLITS = tuple(word for key in "cgkot" for word in ("--split", key))
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
-    """A cluster that all drills of this module share: each must leave it whole."""
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
+    """What `rk up` starts by itself: a table with three replicas. Each drill must leave the cluster whole."""
     data_dir = tmp_path_factory.mktemp("drills") / "rk-data"
     with local_up(data_dir, "--base-port", str(free_base_port()), *SHAPE) as found:
         found.event("up")
-        made = run_rk("table", "create", "orders", "--replicas", "3", *SPLITS, "--data-dir", str(data_dir))
-        assert made.returncode == 0, made.stderr
         yield found
+
+
+@pytest.fixture(scope="module")
+def up(newcomer: LocalUp) -> LocalUp:
+    """The same cluster with a table of shared regions beside the tablets."""
+    words = ("table", "create", "files", "--regions", str(SHARED), "--from", str(example_path()))
+    made = run_rk(*words, "--data-dir", str(newcomer.data_dir))
+    assert made.returncode == 0, made.stderr
+    assert "rows in the shared directory" in made.stdout
+    return newcomer
 
 
 def drill(up: LocalUp, name: str, *options: str) -> list[dict[str, Any]]:
@@ -79,6 +89,32 @@ def check_names(report: dict[str, Any]) -> set[str]:
     return {one["name"] for one in report["checks"]}
 
 
+def test_a_newcomers_table_survives_a_dead_server(newcomer: LocalUp) -> None:
+    """No region moves and none is reopened: other members lead at once, and the server comes back as a member."""
+    for report in drill(newcomer, "server-crash"):
+        found = figures(report)
+        assert found["all tablets led elsewhere"] < found["until noticed"], "nobody waits for the store"
+        assert "region not open, longest" not in found
+
+
+@pytest.mark.parametrize("name", ["tablet-leader-kill", "tablet-freeze"])
+def test_tablets_outlive_their_leader(newcomer: LocalUp, name: str) -> None:
+    """Other members lead, every client is answered, and the server comes back as the member that it was."""
+    for report in drill(newcomer, name, *GAP):
+        assert report["victim"].startswith("server-")
+        assert {"no tablet silent for longer than 20 s", "no request to a tablet failed"} <= check_names(report)
+        assert figures(report)["all its tablets led elsewhere"] > 0
+
+
+def test_tablets_need_neither_store_nor_masters(newcomer: LocalUp) -> None:
+    """A leader dies while both are away, and comes back before they do; no request fails."""
+    for report in drill(newcomer, "store-outage", *GAP, "--outage-s", "4"):
+        assert "no request to a tablet failed" in check_names(report)
+        found = figures(report)
+        assert 0 < found["its replicas run again"] < found["no store and no master"]
+        assert found["no store and no master"] >= 4
+
+
 def test_master_failover_while_regions_move(up: LocalUp) -> None:
     """A new epoch, and every region OPENED again."""
     for report in drill(up, "master-failover"):
@@ -86,7 +122,7 @@ def test_master_failover_while_regions_move(up: LocalUp) -> None:
         assert report["victim"].startswith("master-")
         assert found["no active master"] > 0
         assert found["all regions OPENED"] >= found["no active master"]
-        assert report["transitions"] > 40
+        assert report["transitions"] > SHARED
 
 
 def test_server_crash_reopens_its_regions_elsewhere(up: LocalUp) -> None:
@@ -141,24 +177,6 @@ def test_kill_everything_loses_nothing(up: LocalUp) -> None:
     for report in drill(up, "kill-everything"):
         assert figures(report)["all regions OPENED"] >= figures(report)["active master"] > 0
     assert all(one.pid not in (0, before[one.name]) for one in daemons(up))
-
-
-@pytest.mark.parametrize("name", ["tablet-leader-kill", "tablet-freeze"])
-def test_tablets_outlive_their_leader(up: LocalUp, name: str) -> None:
-    """Other members lead, every client is answered, and the server comes back as the member that it was."""
-    for report in drill(up, name, *GAP):
-        assert report["victim"].startswith("server-")
-        assert {"no tablet silent for longer than 20 s", "no request to a tablet failed"} <= check_names(report)
-        assert figures(report)["all its tablets led elsewhere"] > 0
-
-
-def test_tablets_need_neither_store_nor_masters(up: LocalUp) -> None:
-    """A leader dies while both are away, and comes back before they do; no request fails."""
-    for report in drill(up, "store-outage", *GAP, "--outage-s", "4"):
-        assert "no request to a tablet failed" in check_names(report)
-        found = figures(report)
-        assert 0 < found["its replicas run again"] < found["no store and no master"]
-        assert found["no store and no master"] >= 4
 
 
 def test_ddl_storm_leaves_what_was_acknowledged(up: LocalUp) -> None:

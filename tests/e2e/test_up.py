@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -17,6 +18,8 @@ from tests.support.zookeeper import zookeeper
 pytestmark = pytest.mark.e2e
 
 SHAPE = ("--store-nodes", "3", "--masters", "2", "--servers", "3", "--regions", "40", "--plan-engine", "greedy")
+#: A table of shared regions, which have places to come back to.
+SHARED = ("--replicas", "1")
 ACKNOWLEDGED = 50
 
 
@@ -33,6 +36,11 @@ def cluster_id(up: LocalUp) -> str:
     return found
 
 
+def detail(started: dict[str, Any], phase: str) -> str:
+    """What a start said at the end of one of its phases."""
+    return next(str(one["detail"]) for one in started["phases"] if one["name"] == phase)
+
+
 def places(data_dir: Path) -> dict[str, str]:
     """Server of each region, as `rk region list` says."""
     done = run_rk("region", "list", "--json", "--data-dir", str(data_dir))
@@ -41,14 +49,19 @@ def places(data_dir: Path) -> dict[str, str]:
 
 
 def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Path) -> None:
-    """First start makes the table; later ones find data, id and places; acknowledged writes survive kill -9 of all."""
+    """First start makes the table; later ones find data, id and places; acknowledged writes survive kill -9 of all.
+
+    The table has one copy, as those of earlier versions: later starts go on with it. A table of another name that a
+    later start makes has three replicas, which stay with their servers.
+    """
     data_dir = tmp_path / "rk-data"
     base = str(free_base_port())
 
-    with local_up(data_dir, "--base-port", base, *SHAPE) as up:
+    with local_up(data_dir, "--base-port", base, *SHAPE, *SHARED) as up:
         first = up.event("up")
         assert (first["regions"], first["open"], first["parked"], first["kept"]) == (40, 40, 0, None)
         assert [phase["name"] for phase in first["phases"]] == ["store", "master", "servers", "table", "plan", "open"]
+        assert "rows in the shared directory" in detail(first, "table")
         name = cluster_id(up)
         before = places(data_dir)
         assert len(set(before.values())) == 3
@@ -70,6 +83,7 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
         assert any(one.get("cluster_start") for one in up.events), up.said()
         assert cluster_id(up) == name
         assert places(data_dir) == before
+        assert "table" not in [phase["name"] for phase in again["phases"]]
         client = KazooClient(hosts=again["cluster"]["store"])
         client.start(60)
         for number in range(ACKNOWLEDGED):
@@ -78,9 +92,10 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
         client.close()
         up.kill_everything()
 
-    with local_up(data_dir) as up:
+    with local_up(data_dir, "--table", "orders", "--regions", "8") as up:
         third = up.event("up")
-        assert (third["open"], third["kept"]) == (40, 40), up.said()
+        assert "tablets, 3 replicas each" in detail(third, "table")
+        assert (third["open"], third["kept"]) == (40 + 8 * 3, 40), up.said()
         client = KazooClient(hosts=third["cluster"]["store"])
         client.start(60)
         client.sync("/")
@@ -95,7 +110,7 @@ def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Pat
 def test_masters_and_servers_run_unchanged_on_apache_zookeeper(tmp_path: Path) -> None:
     """The same cluster on a real ZooKeeper 3.9: regions open, move, and survive their server's death."""
     data_dir = tmp_path / "rk-data"
-    shape = ("--masters", "1", "--servers", "2", "--regions", "20", "--plan-engine", "greedy")
+    shape = ("--masters", "1", "--servers", "2", "--regions", "20", "--plan-engine", "greedy", *SHARED)
     with zookeeper(tmp_path) as store:
         options = ("--store", f"zk://{store.hosts}", "--base-port", str(free_base_port()), *shape)
         with local_up(data_dir, *options) as up:

@@ -94,7 +94,7 @@ def test_the_master_of_a_running_cluster_has_its_plans_made_there(workers: Stand
         address += ["--spark-conf", setting]
     before = len(spark.finished())
     patience = ["--plan-deadline-s", f"{JOB_S:g}"]
-    size = ["--store-nodes", "1", "--masters", "1", "--servers", "3", "--regions", "60"]
+    size = ["--store-nodes", "1", "--masters", "1", "--servers", "3", "--regions", "60", "--replicas", "1"]
     with local_up(tmp_path / "data", "--base-port", str(free_base_port()), *size, *address, *patience) as up:
         eventually(lambda: [one["cores"] for one in spark.page()["activeapps"]] == [2], JOB_S, "two executors")
         spark.kill_worker(0)

@@ -18,6 +18,7 @@ from kazoo.exceptions import NoNodeError
 from cli.common import output
 from cli.common.connect import ask_server, is_answering
 from cli.common.errors import CliError
+from cli.common.progress import open_words
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, percentile, spread
 from cli.drill.run import Drill
 from cli.drill.scenarios.ddl_clients import DEADLINE_S, DdlClients
@@ -151,7 +152,7 @@ def run(drill: Drill, elections: int, operations: int, client_count: int, server
     before = drill.require_rest(masters=2)
     drill.victim = "the active master"
     known = {one.table_id for one in drill.cluster.tables()}
-    drill.say(f"at rest: {before.open} regions open on {before.servers} servers, epoch {before.epoch}")
+    drill.say(f"at rest: {open_words(before)} open on {before.servers} servers, epoch {before.epoch}")
     drill.begin()
     prefix = f"ddl-storm-{drill.now_ms():x}"
     masters = [one.address for one in drill.local.masters]

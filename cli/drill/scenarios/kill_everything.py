@@ -6,6 +6,7 @@ import threading
 from typing import Final
 
 from cli.common.connect import is_answering
+from cli.common.progress import open_words
 from cli.drill.report import DrillReport
 from cli.drill.run import Drill
 from cli.drill.store_nodes import leader_but
@@ -24,7 +25,7 @@ def run(drill: Drill) -> DrillReport:
     before = drill.require_rest(servers=1)
     drill.victim = "every daemon"
     former = {one.uuid: one.start_code for one in drill.servers()}
-    drill.say(f"at rest: {before.open} regions open on {before.servers} servers, epoch {before.epoch}")
+    drill.say(f"at rest: {open_words(before)} open on {before.servers} servers, epoch {before.epoch}")
     writers = Writers(drill, {"any-node": drill.cluster.hosts}) if drill.local.coord else None
     if writers is not None:
         writers.start()

@@ -7,6 +7,7 @@ from typing import Any, Final
 from twisted.internet.defer import DeferredList
 
 from cli.common.errors import CliError
+from cli.common.progress import open_words
 from cli.drill.report import DrillReport, spread
 from cli.drill.run import Drill, outages
 from coord.rpc.server import RpcClient
@@ -27,7 +28,7 @@ def run(drill: Drill, moves: int | None) -> DrillReport:
     victim = drill.victim = drill.daemon_of(active.host, active.port)
     former = {(one.host, one.port): one.start_code for one in drill.cluster.masters()}
     drill.say(
-        f"at rest: {before.open} regions open on {before.servers} servers; {victim} is active, epoch {before.epoch}"
+        f"at rest: {open_words(before)} open on {before.servers} servers; {victim} is active, epoch {before.epoch}"
     )
     wanted = min(moves or before.replicas, before.replicas)
     drill.begin()

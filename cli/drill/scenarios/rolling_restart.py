@@ -7,6 +7,7 @@ from typing import Final
 
 from cli.common.connect import is_answering
 from cli.common.local import Daemon
+from cli.common.progress import open_words
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.run import Drill, outages
 from cli.drill.store_nodes import is_serving
@@ -24,7 +25,7 @@ def run(drill: Drill) -> DrillReport:
     rest_ms = drill.now_ms()
     drill.victim = "every daemon"
     drill.action = "was restarted in turn"
-    drill.say(f"at rest: {before.open} regions open on {before.servers} servers")
+    drill.say(f"at rest: {open_words(before)} open on {before.servers} servers")
     writers = Writers(drill, {"any-node": drill.cluster.hosts}) if drill.local.coord else None
     if writers is not None:
         writers.start()

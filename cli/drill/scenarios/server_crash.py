@@ -7,6 +7,7 @@ from typing import Final
 from cli.common import output
 from cli.common.connect import ask_server
 from cli.common.errors import CliError
+from cli.common.progress import open_words
 from cli.drill.report import DrillReport, spread
 from cli.drill.run import Drill
 from cli.drill.tablets import leaders, members_on, running_tablets
@@ -26,10 +27,9 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
     name = drill.victim = drill.daemon_of(victim.host, victim.port)
     others = [one for one in drill.servers() if one.uuid != victim.uuid]
     members = members_on(running_tablets(drill.cluster), victim.uuid)
-    drill.say(
-        f"at rest: {before.open} regions open on {before.servers} servers,"
-        f" {len(regions)} of them and {output.count(members, 'replica')} of tablets on {name}"
-    )
+    held = [output.count(len(regions), "shared region")] if regions or not members else []
+    held += [f"{output.count(members, 'replica')} of tablets"] if members else []
+    drill.say(f"at rest: {open_words(before)} open on {before.servers} servers; {name} has {' and '.join(held)}")
     drill.begin()
     drill.strike("unnoticed")
     killed_ms = drill.kill(name)

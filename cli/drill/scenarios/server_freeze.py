@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from cli.common.progress import open_words
 from cli.drill.probes import ANSWERED, Probes, ProbeTarget
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
 from cli.drill.run import Drill
@@ -31,7 +32,7 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
     victim, regions = choose(drill, server_name)
     name = drill.victim = drill.daemon_of(victim.host, victim.port)
     drill.action = "was frozen with SIGSTOP, longer than its lease"
-    drill.say(f"at rest: {before.open} regions open on {before.servers} servers, {len(regions)} of them on {name}")
+    drill.say(f"at rest: {open_words(before)} open on {before.servers} servers, {len(regions)} of them on {name}")
     drill.begin()
     probes = Probes(victim, _targets(drill, victim))
     drill.at_end(probes.close)

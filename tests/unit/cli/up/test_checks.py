@@ -20,8 +20,9 @@ from cli.common.local import HOST, Shape, command_line, design
 from cli.common.options import Globals
 from cli.main import run
 from cli.up.bringup import BringUp, _settled, _stage
-from cli.up.command import _check_ports, _check_replicas, _hold, _shape, suggestions
+from cli.up.command import _check_ports, _hold, _shape, suggestions
 from cli.up.ports import holder, is_free
+from cli.up.replicas import check_replicas, copies
 from regions.messages import MasterStatus, PlanProgress
 from tests.support.helpers import free_ports
 
@@ -237,13 +238,24 @@ def test_replicas_fit_the_cluster(tmp_path: Path) -> None:
     """Each replica needs a server, their number is odd, and only key-value regions have several."""
     three = Shape(3, 2, 3, 1, 21800, None, "/regionkeeper", "greedy")
     for replicas in (1, 3):
-        _check_replicas(replicas, three)
+        check_replicas(replicas, three)
     with pytest.raises(UsageFaultError, match="--replicas 5: each replica needs a server of its own"):
-        _check_replicas(5, three)
+        check_replicas(5, three)
     with pytest.raises(UsageFaultError, match="odd number of replicas"):
-        _check_replicas(2, three)
+        check_replicas(2, three)
     with pytest.raises(UsageFaultError, match="regions of --opener none have one replica"):
-        _check_replicas(3, msgspec.structs.replace(three, opener="none"))
+        check_replicas(3, msgspec.structs.replace(three, opener="none"))
+
+
+def test_a_table_has_three_replicas_where_that_is_possible() -> None:
+    """What a newcomer starts survives a dead server. With fewer servers or another opener: one copy, and the reason."""
+    four = Shape(3, 2, 4, 1, 21800, None, "/regionkeeper", "greedy")
+    assert copies(None, four) == (3, "")
+    assert copies(None, msgspec.structs.replace(four, servers=3)) == (3, "")
+    assert copies(None, msgspec.structs.replace(four, servers=2)) == (1, "3 replicas need 3 servers")
+    replicas, why = copies(None, msgspec.structs.replace(four, opener="directories"))
+    assert (replicas, why) == (1, "a region of --opener directories has one copy")
+    assert copies(1, four) == (1, ""), "asked for: nothing to explain"
 
 
 def test_invocation_is_what_the_user_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

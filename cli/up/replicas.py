@@ -1,0 +1,48 @@
+"""How many copies the table of the first start has.
+
+Three where that is possible: a newcomer's cluster then survives a dead server at once. Else one copy, which lies in the
+directory that all servers share.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cli.common.errors import UsageFaultError
+from cli.common.local import Shape
+from regions.records.kinds import KV, kind_name
+from regions.replication.config import objection_to_count
+
+#: Copies of each row unless --replicas says otherwise, with at least so many servers.
+REPLICAS_USUAL: Final = 3
+_KV_OPENER: Final = kind_name(KV)
+
+
+def copies(wanted: int | None, shape: Shape) -> tuple[int, str]:
+    """Return how many copies the table has, and why it has one copy although nobody asked for that ("": it has not).
+
+    `wanted`: the value of --replicas, or None.
+    """
+    if wanted is not None:
+        return wanted, ""
+    if shape.opener != _KV_OPENER:
+        return 1, f"a region of --opener {shape.opener} has one copy"
+    if shape.servers < REPLICAS_USUAL:
+        return 1, f"{REPLICAS_USUAL} replicas need {REPLICAS_USUAL} servers"
+    return REPLICAS_USUAL, ""
+
+
+def check_replicas(replicas: int, shape: Shape) -> None:
+    """Raise UsageFaultError if the table of this start cannot have so many replicas."""
+    if replicas > shape.servers:
+        raise UsageFaultError(
+            f"--replicas {replicas}: each replica needs a server of its own, and --servers is {shape.servers}",
+            f"Start at least {replicas} servers, or give --replicas 1.",
+        )
+    if replicas > 1 and shape.opener != _KV_OPENER:
+        raise UsageFaultError(
+            f"--replicas {replicas}: regions of --opener {shape.opener} have one replica", "Give --opener kv."
+        )
+    objection = objection_to_count(replicas)
+    if objection:
+        raise UsageFaultError(f"--replicas {replicas}: {objection}", "Give --replicas 1 or 3.")
