@@ -24,6 +24,7 @@ import hashlib
 import os
 import secrets
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -264,18 +265,26 @@ def environment() -> dict[str, str]:
 
 def local_cluster_id(cluster: LocalCluster) -> str:
     """Return the cluster's id as its region servers have recorded it; "" if no server has joined it yet."""
-    for daemon in cluster.servers:
-        with contextlib.suppress(OSError, ValueError):
-            noted = msgspec.json.decode((Path(daemon.data_dir) / "instance.json").read_bytes(), type=_Noted)
-            if noted.cluster_id:
-                return noted.cluster_id
-    return ""
+    return next((noted.cluster_id for _, noted in _noted(cluster) if noted.cluster_id), "")
+
+
+def local_uuids(cluster: LocalCluster) -> dict[str, str]:
+    """Return the names of the region servers by uuid, as they have recorded it, also of servers that do not run."""
+    return {noted.uuid: name for name, noted in _noted(cluster) if noted.uuid}
 
 
 class _Noted(msgspec.Struct):
-    """The cluster id in a region server's instance.json (`regionserver/session/instance.py`)."""
+    """Fields of a region server's instance.json (`regionserver/session/instance.py`)."""
 
+    uuid: str = ""
     cluster_id: str = ""
+
+
+def _noted(cluster: LocalCluster) -> Iterator[tuple[str, _Noted]]:
+    """Yield each region server's name with what it has recorded. Skip unreadable files."""
+    for daemon in cluster.servers:
+        with contextlib.suppress(OSError, ValueError):
+            yield daemon.name, msgspec.json.decode((Path(daemon.data_dir) / "instance.json").read_bytes(), type=_Noted)
 
 
 def write_cluster(cluster: LocalCluster, data_dir: Path) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from cli.common.errors import CliError, NotFoundError
-from cli.common.local import LocalCluster
+from cli.common.local import LocalCluster, local_uuids
 from regions.records.model import Incarnation, MasterRecord, ServerRecord
 
 #: Characters of a uuid that are shown.
@@ -20,7 +20,9 @@ class Names:
     def __init__(self, servers: Sequence[ServerRecord], local: LocalCluster | None) -> None:
         self._servers = list(servers)
         self._local = {one.address: one.name for one in local.daemons()} if local is not None else {}
-        self._by_uuid = {server.uuid: self.of_address(server.host, server.port) for server in servers}
+        #: Servers of a local cluster have names also while they are dead.
+        self._by_uuid = {} if local is None else local_uuids(local)
+        self._by_uuid |= {server.uuid: self.of_address(server.host, server.port) for server in servers}
 
     def learn(self, server: ServerRecord) -> None:
         """Add a server that has registered."""

@@ -302,7 +302,7 @@ def show(found: Status, names: Names, console: Console) -> None:
         console.print(_tablets_line(found.tablets))
     reach.show(found.heartbeats, console)
     for problem in found.problems:
-        console.print(f"[red]{names.in_text(problem)}[/red]")
+        console.print(f"[red]{names.in_sentence(problem)}[/red]")
     if found.note:
         console.print(found.note, style="yellow")
 

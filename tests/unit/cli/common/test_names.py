@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cli.common.errors import CliError, NotFoundError
@@ -59,3 +61,21 @@ def test_uuids_of_unknown_servers_are_short_in_sentences() -> None:
     known, gone = "11111111-2222-3333-4444-555555555555", "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
     names = Names([ServerRecord(known, "h", 1, 1)], None)
     assert names.in_sentence(f"1 on {known}@7, 2 on {gone}") == "1 on h:1, 2 on aaaaaaaa"
+
+
+def test_a_dead_server_of_a_local_cluster_keeps_its_name(tmp_path: Path) -> None:
+    """Its own directory says who it is; a directory without a readable file names nobody."""
+    uuid = "11111111-2222-3333-4444-555555555555"
+    dead, new = (
+        Daemon(name, "server", "127.0.0.1:1", "", str(tmp_path / name), "") for name in ("server-1", "server-2")
+    )
+    (tmp_path / "server-1").mkdir()
+    (tmp_path / "server-1" / "instance.json").write_text(f'{{"format":2,"uuid":"{uuid}","start_code":7}}')
+    (tmp_path / "server-2").mkdir()
+    (tmp_path / "server-2" / "instance.json").write_text("{")
+    local = LocalCluster("127.0.0.1:21801", "/regionkeeper", False, 21800, [], [], [dead, new])
+    names = Names([], local)
+    assert names.of_uuid(uuid) == "server-1"
+    assert names.in_sentence(f"2 of 3 voters are healthy; 1 on {uuid} is UNKNOWN").endswith("1 on server-1 is UNKNOWN")
+    with pytest.raises(NotFoundError):
+        names.find("server-1")
