@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -68,6 +69,8 @@ T = TypeVar("T")
 _PAUSE_S: Final = 1.0
 _SERVER_TIMEOUT_S: Final = 5.0
 _ASKED_AT_ONCE: Final = 16
+#: Findings of one problem that are printed: a dead server alone leaves one for each of its tablets.
+FINDINGS_SHOWN: Final = 20
 
 
 class FixResult(msgspec.Struct):
@@ -123,7 +126,7 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
         cluster.unreadable.clear()  # they are findings
         if not given.json:
             show_tablets(found, names, output.console())
-            _show(findings, names, output.console())
+            show_findings(findings, names, output.console())
             for line in summary(read) if read is not None else ():
                 click.echo(line)
         done: list[FixResult] = []
@@ -250,12 +253,21 @@ def _directories_of(server: ServerRecord) -> list[str]:
     return found.tables
 
 
-def _show(findings: list[Finding], names: Names, console: Console) -> None:
+def show_findings(findings: list[Finding], names: Names, console: Console) -> None:
+    """Print the findings, of each problem the first FINDINGS_SHOWN, and their number."""
+    shown: Counter[str] = Counter()
+    several = Counter(one.problem for one in findings)
     for one in findings:
+        shown[one.problem] += 1
+        if shown[one.problem] > FINDINGS_SHOWN:
+            continue
         text = Text(f"{one.problem}: ", style="yellow" if one.is_warning else "bold red")
         console.print(text.append(_named(one.text, names), style="default"), soft_wrap=True)
         if one.fix is not None:
             console.print(Text(f"    --fix would {_what(one.fix, names)}", style="dim"), soft_wrap=True)
+    for problem, number in several.items():
+        if number > FINDINGS_SHOWN:
+            console.print(f"{problem}: and {number - FINDINGS_SHOWN} more (--json has all)", soft_wrap=True)
     damage = sum(not one.is_warning for one in findings)
     if not findings:
         console.print("[green]nothing is wrong[/green]")
