@@ -44,6 +44,9 @@ from regionserver.kv.messages import KEY_BYTES_MAX
 KEYS: Final = 4
 SLOW_S: Final = 0.5
 THREADS_MAX: Final = 256
+#: Keys that are written at once before the load begins. More of them only wait for each other: a client that gets no
+#: reply for a while asks other members, and hundreds of such questions at once keep a small machine from replying.
+PREPARED_AT_ONCE: Final = 16
 #: Operations that are kept; at 400 per second this is 40 minutes. The oldest are dropped, the counts are complete.
 OPERATIONS_MAX: Final = 1_000_000
 VIOLATIONS_MAX: Final = 100
@@ -189,7 +192,8 @@ class Load:
     def start(self) -> None:
         """Write every key once, then begin."""
         self._began_s = time.monotonic()
-        list(self._pool.map(self._prepare, self._regions))
+        with ThreadPoolExecutor(PREPARED_AT_ONCE, thread_name_prefix="load-prepare") as pool:
+            list(pool.map(self._prepare, self._regions))
         self._driver.start()
 
     def now_s(self) -> float:
@@ -206,10 +210,11 @@ class Load:
         """Stop new requests, wait for those in flight (at most `timeout_s`), read every key once more, return the
         result."""
         self._stopped.set()
-        self._driver.join()
+        if self._driver.ident is not None:  # else `start` was interrupted while it wrote the keys
+            self._driver.join()
         self._pool.shutdown(wait=True)
         seconds = self.now_s()
-        with ThreadPoolExecutor(16, thread_name_prefix="load-check") as pool:
+        with ThreadPoolExecutor(PREPARED_AT_ONCE, thread_name_prefix="load-check") as pool:
             checked = sum(pool.map(self._check, self._regions))
         self._client.close()
         return self._report(seconds, checked)

@@ -177,3 +177,17 @@ def test_keys_of_a_load_are_in_their_region_whatever_its_bucket(buckets: int) ->
         assert all(region.contains(partitioning.place(key, buckets)) for key in keys)
         target = ProbeTarget("rows", region, Place(region.region_id, "s", 1, 1))
         assert (target.key, target.placed) == (keys[KEYS], partitioning.place(keys[KEYS], buckets))
+
+
+def test_a_load_whose_start_was_interrupted_can_be_stopped(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the keys are written: what was written is deleted, and nothing else goes wrong."""
+    load = made(rows)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(load._driver, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load.start()
+    assert load.stop().is_sound
+    assert rows.rows == {}
