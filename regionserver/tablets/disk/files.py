@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from twisted.logger import Logger
 
-from coord.env import Disk
+from coord.env import Disk, DiskFile
 from coord.errors import ConfigError, StorageError
 from coord.storage.shared.items import Change, Drop, OpenSlot, RecoveredSlot
 from regionserver.session.instance import MOVED, Instance
@@ -55,6 +55,7 @@ from regionserver.tablets.disk.steps import (
     unclaimed_slot,
 )
 from regionserver.tablets.disk.superblock import Superblock, decode_block, encode_block
+from regionserver.tablets.disk.syncing import UNSYNCED_MAX, SyncFiles, sync_in_turn
 
 log = Logger()
 
@@ -90,9 +91,11 @@ class Survey(NamedTuple):
 class TabletFiles:
     """The files of the tablets in one data directory."""
 
-    def __init__(self, disk: Disk, slots: SlotLog) -> None:
+    def __init__(self, disk: Disk, slots: SlotLog, sync_files: SyncFiles = sync_in_turn) -> None:
+        """`sync_files` makes files durable that were written together."""
         self._disk = disk
         self._slots = slots
+        self._sync_files = sync_files
 
     # --- what is there ---
 
@@ -291,18 +294,29 @@ class TabletFiles:
             self._slots.write(changes)
 
     def _replace(self, folder: str, files: dict[str, bytes]) -> None:
-        for name, content in files.items():
-            self._write_temporary(folder, name, [content])
-        for name in files:
+        """Replace files of one folder, each atomically. No name points to content that is not durable."""
+        names = list(files)
+        for at in range(0, len(names), UNSYNCED_MAX):
+            self._write_temporaries(folder, {name: files[name] for name in names[at : at + UNSYNCED_MAX]})
+        for name in names:
             self._disk.rename(f"{folder}/{TEMPORARY}{name}", f"{folder}/{name}")
         self._disk.sync_folder(folder)
 
+    def _write_temporaries(self, folder: str, files: dict[str, bytes]) -> None:
+        """Write files under their temporary names, and sync them together."""
+        written: list[DiskFile] = []
+        try:
+            for name, content in files.items():
+                written.append(self._new_temporary(folder, name))
+                written[-1].write_at(0, content)
+            self._sync_files(written)
+        finally:
+            for file in written:
+                file.close()
+
     def _write_temporary(self, folder: str, name: str, parts: Iterable[bytes]) -> None:
         """Write and sync a file under its temporary name."""
-        path = f"{folder}/{TEMPORARY}{name}"
-        if self._exists(path):
-            self._disk.remove(path)
-        file = self._disk.open(path, create=True)
+        file = self._new_temporary(folder, name)
         try:
             offset = 0
             for part in parts:
@@ -311,6 +325,12 @@ class TabletFiles:
             file.sync()
         finally:
             file.close()
+
+    def _new_temporary(self, folder: str, name: str) -> DiskFile:
+        path = f"{folder}/{TEMPORARY}{name}"
+        if self._exists(path):
+            self._disk.remove(path)
+        return self._disk.open(path, create=True)
 
     def _copy(self, source: str, target: str) -> None:
         if not self._exists(source):

@@ -36,6 +36,7 @@ from regionserver.tablets.disk.joined import StartingSlots
 from regionserver.tablets.disk.layout import LOG, ROWS
 from regionserver.tablets.disk.startup import Decision
 from regionserver.tablets.disk.superblock import Superblock
+from regionserver.tablets.disk.syncing import sync_together
 from regionserver.tablets.host.beats import TICK_MS
 from regionserver.tablets.host.envelope import BeatFrame, TurnFrame, encode_beat, encode_turn
 from regionserver.tablets.host.requests import Fate, TabletAnswer
@@ -123,7 +124,7 @@ class TabletHost:
         self._healths: dict[str, object] = {}
         self._has_turns = hasattr(reactor, "at_turn_end")
         self._slots = CurrentSlots()
-        self._files = TabletFiles(self._disk, self._slots)
+        self._files = TabletFiles(self._disk, self._slots, sync_together)
 
     # --- start --------------------------------------------------------------------------------------------------------
 
