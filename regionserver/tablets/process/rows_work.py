@@ -105,7 +105,7 @@ class RowsWork:
             replica = self._replicas[tablet]
             rows = replica.rows
             assert rows is not None, f"{tablet} has a round and no rows"
-            is_here = not rows.may_sync and self._in_place.takes(entries)
+            is_here = not rows.is_slow(entries) and self._in_place.takes(entries)
             self._apply(replica, rows, self._turn.groups[tablet], entries, [], is_here=is_here)
             is_any |= is_here
         return is_any

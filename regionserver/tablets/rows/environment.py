@@ -18,8 +18,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import lmdb
@@ -113,9 +113,12 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-@dataclass(slots=True)
 class RowsFile:
-    """An open file."""
+    """The file of a tablet's rows. A new one is made when its environment is first used, on whatever thread that is.
+
+    A table of a thousand regions begins without rows. To make their files costs each of the servers a second of CPU,
+    three descriptors a file, and the same again at each start, because a file without a steady point is begun anew.
+    """
 
     env: Any
     rows: Any
@@ -123,9 +126,41 @@ class RowsFile:
     meta: Any
     page_bytes: int
 
+    def __init__(self, open_env: Callable[[], Any]) -> None:
+        """`open_env` opens the environment, or makes it."""
+        self._open_env = open_env
+        self._opening = threading.Lock()
+
+    @property
+    def is_made(self) -> bool:
+        """Return True if the environment is open."""
+        return "env" in self.__dict__
+
+    def open(self) -> None:
+        """Open or make the environment, unless it is open. Raises what LMDB, the system and the checks raise."""
+        with self._opening:
+            if self.is_made:
+                return
+            env = self._open_env()
+            try:
+                self.rows, self.writers, self.meta = (env.open_db(name, create=False) for name in DATABASES)
+                self.page_bytes = env.stat()["psize"]
+            except BaseException:
+                env.close()
+                raise
+            self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called for what `open` has not set yet.
+        if name not in RowsFile.__annotations__:
+            raise AttributeError(name)
+        self.open()
+        return self.__dict__[name]
+
     def close(self) -> None:
-        """Close the environment; its transactions end."""
-        self.env.close()
+        """Close the environment if it is open; its transactions end."""
+        if self.is_made:
+            self.env.close()
 
 
 @contextlib.contextmanager
@@ -188,16 +223,24 @@ def restore(disk: RowsDisk, path: str, point: SteadyPoint, boot: str) -> SteadyP
 
 
 def create(path: str, identity: Identity) -> tuple[RowsFile, RowsState]:
-    """Begin a file without rows, in place of one that never had a steady point. Raises RowsFailed, RowsFull."""
-    with translated(path):
+    """Begin a file without rows, in place of one that never had a steady point. It is made when it is first used."""
+    state = RowsState()
+
+    def make() -> Any:
         for name in (path, f"{path}-lock", f"{path}.used"):
             _remove(name)
-        file = _opened(path, is_new=True)
-        state = RowsState()
-        with file.env.begin(write=True, db=file.meta) as transaction:
-            transaction.put(IDENTITY_KEY, seal(IDENTITY_KEY, states.encode(identity)))
-            transaction.put(STATE_KEY, seal(STATE_KEY, states.encode(state)))
-    return file, state
+        env = _opened(path, is_new=True)
+        try:
+            *_, meta = (env.open_db(name, create=True) for name in DATABASES)
+            with env.begin(write=True, db=meta) as transaction:
+                transaction.put(IDENTITY_KEY, seal(IDENTITY_KEY, states.encode(identity)))
+                transaction.put(STATE_KEY, seal(STATE_KEY, states.encode(state)))
+        except BaseException:
+            env.close()
+            raise
+        return env
+
+    return RowsFile(make), state
 
 
 def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -> tuple[RowsFile, RowsState]:
@@ -207,7 +250,11 @@ def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -
             check_tree(path, progress)
             forget_use(path)
         check_whole(path)
-        file = _opened(path, is_new=False)
+        file = RowsFile(lambda: _opened(path, is_new=False))
+        try:
+            file.open()
+        except lmdb.NotFoundError as error:
+            raise Damaged(f"{path} has not the databases of a tablet's rows") from error
     try:
         with translated(path), file.env.begin(db=file.meta) as transaction:
             found = states.decode_identity(_sealed(transaction, IDENTITY_KEY))
@@ -240,9 +287,9 @@ def _sealed(transaction: Any, key: bytes) -> bytes:
     return unseal(key, stored)
 
 
-def _opened(path: str, *, is_new: bool) -> RowsFile:
+def _opened(path: str, *, is_new: bool) -> Any:
     reserve_lock(path)
-    env = lmdb.open(
+    return lmdb.open(
         path,
         subdir=False,
         map_size=MAP_BYTES,
@@ -254,15 +301,6 @@ def _opened(path: str, *, is_new: bool) -> RowsFile:
         sync=False,
         metasync=False,
     )
-    try:
-        rows, writers, meta = (env.open_db(name, create=is_new) for name in DATABASES)
-    except lmdb.NotFoundError as error:
-        env.close()
-        raise Damaged(f"{path} has not the databases of a tablet's rows") from error
-    except BaseException:
-        env.close()
-        raise
-    return RowsFile(env, rows, writers, meta, env.stat()["psize"])
 
 
 # --- marks of use -----------------------------------------------------------------------------------------------------

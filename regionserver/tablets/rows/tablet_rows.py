@@ -153,6 +153,11 @@ class TabletRows:
         """True if the next `apply` makes a steady point first, or opens the file anew: it waits for the disk."""
         return self._must_point or self._must_reopen
 
+    def is_slow(self, entries: Sequence[Entry]) -> bool:
+        """Return True if `apply` of these entries would make a file or wait for the disk."""
+        makes_file = not self._file.is_made and any(entry.kind == NORMAL for entry in entries)
+        return makes_file or self.may_sync
+
     def is_due(self, now_s: float) -> bool:
         """Return True if `steady` should be called. `now_s` is any clock that does not go back."""
         return self._unsteady.is_due(now_s)
@@ -430,7 +435,8 @@ class TabletRows:
             RowsFailed: the rows are damaged, or a read takes too long.
         """
         try:
-            if not self.damage and not self._is_closed:
+            # The log has everything of a file that was never made.
+            if not self.damage and not self._is_closed and self._file.is_made:
                 with contextlib.suppress(RowsError):
                     self.steady()
         finally:

@@ -23,7 +23,9 @@ def rows(tmp_path: Path) -> Path:
     """The file of rows of generation 3, with a steady point."""
     (tmp_path / "data").mkdir()
     path = tmp_path / rows_path(TABLET, 3)
-    TabletRows.open(str(path), Identity(TABLET, 3), "boot", (0, 0)).close()
+    opened = TabletRows.open(str(path), Identity(TABLET, 3), "boot", (0, 0))
+    opened.steady()
+    opened.close()
     return path
 
 

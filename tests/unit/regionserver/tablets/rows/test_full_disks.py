@@ -50,6 +50,23 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path, log: Log) -> None
         rows.close()
 
 
+def test_a_file_that_finds_no_room_is_made_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = opened(path)
+    command = [entry(1, PutRow("a", b"1"))]
+
+    def no_room(name: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(environment, "reserve_lock", no_room)
+        with pytest.raises(RowsFull, match="make room"):
+            rows.apply(command)
+    assert rows.applied == (0, 0)
+    rows.apply(command)
+    assert content(rows) == {"a": b"1"}
+    rows.close()
+
+
 def test_a_full_map_refuses_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     monkeypatch.setattr(environment, "MAP_BYTES", 1024 * 1024)
     rows = opened(path)

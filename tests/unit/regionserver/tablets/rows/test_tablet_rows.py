@@ -77,6 +77,40 @@ def test_a_repetition_after_a_restart_changes_nothing(path: Path) -> None:
     rows.close()
 
 
+def test_a_file_is_made_for_the_first_command(path: Path) -> None:
+    """A new table's tablets have no rows for a while: no file, no descriptors, nothing to close."""
+    rows = opened(path)
+    leaders_first = [Entry(1, 1, NOOP, b"")]
+    assert not rows.is_slow(leaders_first)
+    rows.apply(leaders_first)
+    assert rows.applied == (1, 1)
+    rows.close()
+    rows = opened(path)
+    assert list(path.parent.iterdir()) == []
+    rows.apply(leaders_first)
+    assert rows.is_slow([entry(2, PutRow("a", b"1"))])
+    rows.apply([entry(2, PutRow("a", b"1"))])
+    assert path.exists()
+    assert not rows.is_slow([entry(3, PutRow("a", b"2"))])
+    rows.close()
+    rows = opened(path, boot="another")
+    assert content(rows) == {"a": b"1"}
+    rows.close()
+
+
+def test_a_read_and_a_steady_point_make_the_file(tmp_path: Path) -> None:
+    read, pointed = tmp_path / "read.1.mdb", tmp_path / "pointed.1.mdb"
+    rows = opened(read)
+    assert content(rows) == {}
+    assert read.exists()
+    rows.close()
+    rows = opened(pointed)
+    rows.apply([Entry(1, 1, NOOP, b"")])
+    assert rows.steady() == (1, 1)
+    rows.close()
+    assert opened(pointed, boot="another").applied == (1, 1)
+
+
 def test_entries_without_a_command_cost_no_commit(path: Path) -> None:
     rows = opened(path)
     rows.apply([entry(1, PutRow("a", b"1"))])
