@@ -22,6 +22,7 @@ from regionserver.tablets.disk.startup import Decision
 from regionserver.tablets.disk.superblock import Superblock
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process.files_work import FilesWork, MadeReplica
+from regionserver.tablets.process.first_elections import FirstElections
 from regionserver.tablets.process.interfaces import ReplicaOpening, ThreadedReactor
 from regionserver.tablets.process.log_thread import LogThread
 from regionserver.tablets.process.opening import OpenedReplica, ReplicaOpener, close_rows
@@ -64,6 +65,7 @@ class ReplicaLife:
         self._changed = changed
         self._soon = soon
         self._learn = learn
+        self._first_elections = FirstElections(turn, reactor)
         self._making: set[str] = set()
         self._next_slot = log_thread.shared.next_slot()
         #: The process stops: nothing is opened any more.
@@ -129,6 +131,7 @@ class ReplicaLife:
             for endpoint in replica.endpoints():
                 self._learn(endpoint)
             self._set_run(replica, RunEvent.WAKE)
+            self._first_elections.opened(result.group)
             self._turn.add(result.group)
             self._changed(replica.tablet)
             done("")

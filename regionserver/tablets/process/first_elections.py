@@ -1,0 +1,63 @@
+"""The first election of a new tablet: one member stands at once, the others after their usual timeout.
+
+Without this, all members of a new table wait for an election timeout of 0.5 to 1 s, several of them stand for election
+in the same tablet, and the server that opens its replicas first leads most of the table. The member that stands first
+is chosen by the tablet's name, so all members know it without a message, and leaders are spread over the servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+from zlib import crc32
+
+from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.turn import Turn
+
+#: The chosen member asks again so often: the others may not have opened their replicas when it asks first.
+ASK_AGAIN_S: Final = 0.2
+#: So often at most. Meanwhile the timeouts of the others have passed.
+ASKS_MAX: Final = 20
+#: The member stands with the next tick.
+_NEXT_TICK: Final = 1
+
+
+def stands_first(tablet: str, number: int, voters: Iterable[int]) -> bool:
+    """Return True if the member is the one of its tablet that stands for the first election at once."""
+    ordered = sorted(voters)
+    return bool(ordered) and ordered[crc32(tablet.encode()) % len(ordered)] == number
+
+
+def is_new(group: Group) -> bool:
+    """Return True if the replica has heard of no term and of no leader."""
+    core = group.core
+    return core.term == 0 and core.log.last == 0 and core.leader == 0
+
+
+class FirstElections:
+    """The new tablets for whose leadership this server stands. Every method is called on the reactor's thread."""
+
+    def __init__(self, turn: Turn, reactor: Any) -> None:
+        self._turn = turn
+        self._reactor = reactor
+        #: Groups without a leader so far, and how often each has asked.
+        self._asking: dict[str, tuple[Group, int]] = {}
+
+    def opened(self, group: Group) -> None:
+        """Let the group of a new replica stand for election if it is the first to do so."""
+        replica = group.replica
+        if not is_new(group) or not stands_first(replica.tablet, replica.number, group.core.configs.current.voters):
+            return
+        if not self._asking:
+            self._reactor.callLater(ASK_AGAIN_S, self._ask_again)
+        self._asking[replica.tablet] = (group, 1)
+        group.core.hasten(_NEXT_TICK)
+
+    def _ask_again(self) -> None:
+        former, self._asking = self._asking, {}
+        for tablet, (group, asks) in former.items():
+            if self._turn.groups.get(tablet) is group and not group.failure and is_new(group) and asks < ASKS_MAX:
+                self._asking[tablet] = (group, asks + 1)
+                group.core.hasten(_NEXT_TICK)
+        if self._asking:
+            self._reactor.callLater(ASK_AGAIN_S, self._ask_again)
