@@ -438,8 +438,8 @@ class TabletHost:
             if event.name in _REPORTED_EVENTS:
                 changed[tablet] = None
                 self._young.add(tablet)
-            if event.name == "role":
-                log.info("tablet {tablet} term {term}: {detail}", tablet=tablet, term=event.term, detail=event.detail)
+        for line in reports.role_lines(out.events):
+            log.info("{line}", line=line)
         for tablet, why in out.failed:
             self._life.parked(tablet, why)
         for tablet, server, why in out.rejected:

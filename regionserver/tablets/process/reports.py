@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from coord.raft.leadership import Leadership
 from coord.raft.log import ConfigLog
 from coord.raft.membership import Configuration
-from coord.raft.messages import FOLLOWER, LEADER
+from coord.raft.messages import FOLLOWER, LEADER, RaftEvent
 from coord.raft.progress import Progress
 from regions.messages.heartbeat import (
     LeaderReport,
@@ -38,6 +40,19 @@ _WAITING: Final = {
     Word.COPYING: "it is being copied",
     Word.RESTING: "it rests",
 }
+
+#: Changes of role that the server's log names one by one in a turn. A table of 1,000 tablets has several thousand.
+ROLES_NAMED_MAX: Final = 5
+
+
+def role_lines(events: Sequence[tuple[str, RaftEvent]]) -> list[str]:
+    """Return the lines of the server's log about the changes of role of one turn."""
+    roles = [(tablet, event) for tablet, event in events if event.name == "role"]
+    if len(roles) <= ROLES_NAMED_MAX:
+        return [f"tablet {tablet} term {event.term}: {event.detail}" for tablet, event in roles]
+    kinds = Counter(event.detail for _, event in roles)
+    counts = ", ".join(f"{count} {detail}" for detail, count in kinds.most_common())
+    return [f"{len({tablet for tablet, _ in roles})} tablets, {roles[0][0]} the first: {counts}"]
 
 
 def report_of(replica: TabletReplica, group: Group | None, there: frozenset[str], dead_s: float) -> TabletReport:
