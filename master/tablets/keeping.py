@@ -240,7 +240,7 @@ class TabletKeeping:
             self.keeper.region_seen(*self._regions.popleft(), now)
         self._reports.take_some()
         self.keeper.tick(now)
-        if self._regions or self._reports:
+        if self._regions or self._reports or self.keeper.is_looking:
             self._active_master.schedule()
         for effect in self.keeper.take(now):
             self._carry_out(effect)

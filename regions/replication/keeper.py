@@ -16,7 +16,7 @@ regions only, so a region that is replaced has acknowledged nothing.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -53,12 +53,14 @@ from regions.replication.member_orders import MemberOrders
 from regions.replication.recovery import Goal, ServerFate, fate_of, goal_of, next_step
 from regions.replication.reports import ReplicaView
 from regions.replication.siting import TabletSite, tablet_sites
-from regions.replication.tablet import MemberWork, Tablet, TabletTable
+from regions.replication.tablet import GivenUp, MemberWork, Tablet, TabletTable
 from regions.transitions.next_action import Action, NextStep
 from regions.transitions.states import Cause
 
 #: Tablets at which something is to be looked at are looked at so often.
 LOOK_EVERY_MS: Final = 1_000
+#: Tablets that are looked at in one call: some tens of milliseconds of work for a table of 1,000 that is being made.
+LOOKS_MAX: Final = 200
 #: The name of a leader that nothing else is written with is written so late: clients find leaders without it.
 LEADER_LATE_MS: Final = 10_000
 
@@ -82,6 +84,9 @@ class Keeper:
         #: Tablets about which something may have to be done.
         self._open: dict[str, Tablet] = {}
         self._look_at_ms = 0
+        #: Tablets that the look under way has not reached.
+        self._unseen: deque[Tablet] = deque()
+        self._given_up = GivenUp(self.tablets)
         self._is_deciding = False
 
     # --- what the store says ----------------------------------------------------------------------------------------
@@ -267,12 +272,17 @@ class Keeper:
         self.tick(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Look at deadlines and questions that are due."""
-        if not self._is_deciding or now_ms < self._look_at_ms:
-            return
-        self._look_at_ms = now_ms + LOOK_EVERY_MS
-        for tablet in list(self._open.values()):
-            self._settle(tablet, now_ms)
+        """Look at deadlines and questions that are due, LOOKS_MAX of them in one call."""
+        if self._is_deciding and not self._unseen and now_ms >= self._look_at_ms:
+            self._look_at_ms = now_ms + LOOK_EVERY_MS
+            self._unseen.extend(self._open.values())
+        for _ in range(min(LOOKS_MAX, len(self._unseen))):
+            self._settle(self._unseen.popleft(), now_ms)
+
+    @property
+    def is_looking(self) -> bool:
+        """Return True if the next call of `tick` has more to look at, whatever the time."""
+        return bool(self._unseen)
 
     def take(self, now_ms: int) -> list[KeeperEffect]:
         """Return the effects since the last call, orders that are due included."""
@@ -332,8 +342,8 @@ class Keeper:
         if not tablet.creating_since_ms:
             tablet.creating_since_ms = max(1, now_ms)
         late = now_ms - tablet.creating_since_ms >= self._config.create_timeout_ms
-        if late and tablet.record.generation < self._config.replacements_max:
-            tablet.is_given_up = True
+        if late and tablet.record.generation < self._config.replacements_max and not tablet.is_given_up:
+            self._given_up.add(tablet)
         if not tablet.is_given_up:
             return False
         for work in list(tablet.work.values()):

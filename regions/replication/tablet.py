@@ -6,6 +6,8 @@ They hold data and answer questions about themselves. `regions/replication/keepe
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Final
 
 from regions.messages.server import TabletClosing
 from regions.records.model import (
@@ -20,6 +22,10 @@ from regions.records.model import (
 from regions.records.replica_key import replica_key
 from regions.replication.reports import TabletView
 from regions.transitions.states import Cause
+
+#: Tablets that are given up and replaced at the same time. On a machine that is too slow for a large table, the others
+#: get their leaders meanwhile; to replace all of them at once would be more work than to wait for them.
+GIVEN_UP_MAX: Final = 50
 
 
 class TabletTable:
@@ -211,3 +217,23 @@ class Tablet:
         transition = work.transition
         named = None if transition is None else transition.destination or transition.source
         return "" if named is None else named.uuid
+
+
+class GivenUp:
+    """The tablets that were given up. Some of them have been replaced, or got a leader, since the last look."""
+
+    def __init__(self, tablets: Mapping[str, Tablet]) -> None:
+        """`tablets`: all tablets by region id, as they are at any time."""
+        self._tablets = tablets
+        self._given_up: list[Tablet] = []
+
+    def add(self, tablet: Tablet) -> None:
+        """Give a tablet up, unless GIVEN_UP_MAX others are: then its turn comes later."""
+        if len(self._given_up) >= GIVEN_UP_MAX:
+            self._given_up = [one for one in self._given_up if self._is_given_up(one)]
+        if len(self._given_up) < GIVEN_UP_MAX:
+            tablet.is_given_up = True
+            self._given_up.append(tablet)
+
+    def _is_given_up(self, tablet: Tablet) -> bool:
+        return tablet.is_given_up and self._tablets.get(tablet.region_id) is tablet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from regions.cluster.effects import ReplaceRegion, WriteOffline
 from regions.cluster.limits import AssignerConfig
 from regions.messages.heartbeat import LeaderReport, ReplicaState, TabletReport, TabletRole
 from regions.records.members import NO_CONFIG, Storage
@@ -17,7 +18,8 @@ from regions.records.model import (
 )
 from regions.replication.config import first_members
 from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
-from regions.replication.keeper import Keeper
+from regions.replication.keeper import LOOK_EVERY_MS, LOOKS_MAX, Keeper
+from regions.replication.tablet import GIVEN_UP_MAX
 from regions.transitions.states import Cause
 
 NOW = 5_000
@@ -90,6 +92,52 @@ def test_a_restarted_server_opens_its_member_again(keeper: Keeper) -> None:
     keeper.server_up(server("b", 2), NOW)
     (write,) = [one for one in taken(keeper) if getattr(one, "cause", None) is Cause.SERVER_DEATH]
     assert (write.key, write.record.destination) == ("r-2", Incarnation("b", 2))  # type: ignore[union-attr]
+
+
+def many_tablets(count: int) -> Keeper:
+    """Three servers, and regions whose members are being made."""
+    made = Keeper(4, AssignerConfig())
+    made.table_seen(TABLE, 7)
+    for uuid in "abc":
+        made.server_up(server(uuid), NOW)
+    made.begin(NOW)
+    for number in range(count):
+        made.region_seen(RegionRecord("t", f"r{number}", state=TabletState.PREPARING, next_number=1), 0, NOW)
+    for effect in taken(made):
+        assert isinstance(effect, BeginTablet)
+        made.begun(effect, NOW)
+    taken(made)
+    return made
+
+
+def test_so_many_tablets_are_given_up_at_once() -> None:
+    """DD-03. The others may get a leader meanwhile; the next ones follow when these are replaced."""
+    keeper = many_tablets(GIVEN_UP_MAX + 10)
+    late = NOW + AssignerConfig().create_timeout_ms
+
+    def look(now_ms: int) -> list[ReplaceRegion]:
+        keeper.tick(now_ms)
+        for one in taken(keeper, now_ms):  # orders are taken back first
+            if isinstance(one, WriteOffline):
+                keeper.write_done(one.key, 1, now_ms)
+        return [one for one in taken(keeper, now_ms) if isinstance(one, ReplaceRegion)]
+
+    first = look(late)
+    assert len(first) == GIVEN_UP_MAX
+    assert look(late + LOOK_EVERY_MS) == []
+    for effect in first[:3]:
+        keeper.replaced(effect.record.region_id, effect.fresh, 0, late)
+    keeper.region_refused(first[3].record.region_id)
+    assert len(look(late + 2 * LOOK_EVERY_MS)) == 4
+
+
+def test_one_call_looks_at_so_many_tablets() -> None:
+    keeper = many_tablets(LOOKS_MAX + 1)
+    late = NOW + AssignerConfig().create_timeout_ms
+    keeper.tick(late)
+    assert keeper.is_looking
+    keeper.tick(late)
+    assert not keeper.is_looking
 
 
 def test_too_few_servers_are_waited_for() -> None:

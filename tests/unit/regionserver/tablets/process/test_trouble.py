@@ -317,7 +317,8 @@ def test_rest_begin_and_delete(tmp_path: Path) -> None:
         await cluster.make(["t"])
         assert await cluster.get("t", "a") is None
         await cluster.put("t", "a", b"3")
-        assert (cluster.machines[0].directory / "data" / "t.2.mdb").exists()
+        made = cluster.machines[0].directory / "data" / "t.2.mdb"
+        await until(reactor, made.exists, "the first row's file on a server that may follow")
         await cluster.stop()
 
     in_reactor(main)
