@@ -250,6 +250,7 @@ def _report(given: Globals, payload: dict[str, object], text: str) -> None:
     help="Masters that get heartbeats in addition to those registered in the store.",
 )
 @click.option("--heartbeat-period-s", default=1.0, show_default=True, help="Seconds between two heartbeats.")
+@click.option("--drill-links", is_flag=True, hidden=True, help="Let `rk drill` cut this server off from other members.")
 @click.pass_obj
 def run(
     given: Globals,
@@ -275,6 +276,7 @@ def run(
     handover_s: float,
     masters: str,
     heartbeat_period_s: float,
+    drill_links: bool,
 ) -> int:
     """Open and close regions as the active master orders, until a signal arrives.
 
@@ -313,6 +315,7 @@ def run(
             peer_address=None if no_tablets else peers,
             peer_secret=peer_secret(peer_secret_file),
             peer_tls=peer_tls(peer_tls_cert, peer_tls_key, peer_tls_ca, verify_host=peer_tls_host_check),
+            drill_links=drill_links,
         )
         return service.run(settings)
     except ConfigError as error:

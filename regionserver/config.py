@@ -67,6 +67,9 @@ class ServerSettings:
     #: What proves that a peer belongs to the cluster: a secret, certificates, both, or nothing on a private network.
     peer_secret: bytes = field(default=b"", repr=False)
     peer_tls: TlsFiles | None = None
+    #: Whether requests with the token of `admin.json` may cut the links of this server's tablets
+    #: (`coord.peers.partition`).
+    drill_links: bool = False
 
     def __post_init__(self) -> None:
         """Check each value and their combination."""

@@ -212,6 +212,7 @@ class RegionServer:
             self._admin_port, admin_port = self._listen(
                 admin, "admin address", settings.admin_host, settings.admin_port
             )
+            admin.actions |= {} if tablets is None else tablets.admin_actions((settings.admin_host, admin_port))
             self._health.start()
         self._record = ServerRecord(
             uuid=self._instance.uuid,

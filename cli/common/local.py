@@ -223,6 +223,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         daemon.rack,
         "--opener",
         shape.opener,
+        "--drill-links",
     ]
 
 

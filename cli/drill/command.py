@@ -119,15 +119,18 @@ def store_leader(given: Globals, **options: Any) -> int:
     return _conduct(given, scenario.run, **options)
 
 
-@drill.command("store-partition", epilog=_EPILOG)
-@click.option("--node", "node_name", help="Node to cut off, such as store-1.  [default: the leader]")
-@click.option(
+_direction = click.option(
     "--direction",
     type=click.Choice(["both", "in", "out"]),
     default="both",
     show_default=True,
     help="Lost messages: all, those from its peers, or those to its peers.",
 )
+
+
+@drill.command("store-partition", epilog=_EPILOG)
+@click.option("--node", "node_name", help="Node to cut off, such as store-1.  [default: the leader]")
+@_direction
 @_options
 def store_partition(given: Globals, node_name: str | None, direction: str, **options: Any) -> int:
     """Cut a node of the store off from its peers, then restore the links.
@@ -209,6 +212,22 @@ def tablet_freeze(given: Globals, server_name: str | None, gap_max_s: float, **o
     from cli.drill.scenarios import tablet_freeze as scenario
 
     return _conduct(given, lambda found: scenario.run(found, server_name, gap_max_s), **options)
+
+
+@drill.command("tablet-cut", epilog=_EPILOG)
+@_leading_server
+@_direction
+@_gap_max(1.5)
+@_options
+def tablet_cut(given: Globals, server_name: str | None, direction: str, gap_max_s: float, **options: Any) -> int:
+    """Cut a region server that leads tablets off from the other servers, then restore the links.
+
+    Clients, store and masters still reach the server. The verdict is that of tablet-leader-kill, and the isolated
+    server answered no read of a tablet that it led.
+    """
+    from cli.drill.scenarios import tablet_cut as scenario
+
+    return _conduct(given, lambda found: scenario.run(found, server_name, direction, gap_max_s), **options)
 
 
 @drill.command("store-outage", epilog=_EPILOG)

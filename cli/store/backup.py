@@ -20,11 +20,11 @@ from cli.common.options import Globals, global_options, json_option
 from cli.common.output import print_json, size
 from cli.store.files import progress_bar
 from cli.store.salvage import backup_stopped
+from coord.admin_token import ADMIN_FILE
 from coord.env_os import OsDisk
 from coord.errors import ConfigError, CoordError
 from coord.offline.backup import BackupReader, NewNode, make_directories
 from coord.offline.directory import Progress
-from coord.server.admin.backup import ADMIN_FILE
 from coord.server.admin.backup import PATH as BACKUP_PATH
 from coord.server.config.settings import StoreSettings, parse_address, parse_peers
 from coord.storage.backup import PIECE_BYTES, BackupManifest

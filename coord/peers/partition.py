@@ -1,9 +1,9 @@
 """Partition injection: cut a process off from its peers, for drills, on one machine and without root.
 
-`POST /cut?for_s=30&direction=both` on the admin port cuts a store node off. The node must have been started with
-`--drill-links` (a local cluster is), and the request needs the token of `admin.json`. `direction` is relative to this
-node: `out` drops frames to its peers, `in` frames from its peers. The cut ends with `POST /heal`, or after `for_s`
-seconds if the drill has died.
+`POST /cut?for_s=30&direction=both` on the admin port cuts a store node off from the other nodes, or a region server
+from the other members of its tablets. The process must have been started with `--drill-links` (a local cluster is), and
+the request needs the token of `admin.json`. `direction` is relative to this process: `out` drops frames to its peers,
+`in` frames from its peers. The cut ends with `POST /heal`, or after `for_s` seconds if the drill has died.
 
 A cut behaves like a network partition. Frames are dropped without an error on either side, and attempts to connect get
 no reply. After `stream.GIVE_UP_MS` connections are closed, as the kernel would close them: acknowledgments are
@@ -23,7 +23,7 @@ log = Logger()
 
 CUT_PATH: Final = b"/cut"
 HEAL_PATH: Final = b"/heal"
-#: Longest cut in seconds: a drill that died must not leave a store partitioned.
+#: Longest cut in seconds: a drill that died must not leave a partition behind.
 CUT_S_MAX: Final = 300.0
 DIRECTIONS: Final = ("both", "in", "out")
 _BEARER: Final = b"Bearer "
@@ -64,7 +64,7 @@ class Partition:
         """End the cut. Close all connections, because they have lost frames; links dial again."""
         self.end()
         if self._links.is_cut:
-            log.warn("the cut of this node from its peers has ended; its links dial again")
+            log.warn("the cut from the peers has ended; the links dial again")
             self._links.lose(is_incoming=False, is_outgoing=False)
             self._links.break_all("healed")
 
@@ -113,7 +113,7 @@ class PartitionEndpoint:
         assert direction in DIRECTIONS
         self._drop_timer()
         log.warn(
-            "a drill cuts this node off from its peers for {seconds:g} s: direction {direction}",
+            "a drill cuts this process off from its peers for {seconds:g} s: direction {direction}",
             seconds=seconds,
             direction=direction,
         )

@@ -49,7 +49,7 @@ class HostedTablets:
     def __init__(self, reactor: Any, host: TabletHost, links: TabletLinks) -> None:
         self._reactor = reactor
         self._host = host
-        self._links = links
+        self.links = links
 
     # --- orders (ReplicaFiles) ---
 
@@ -142,12 +142,12 @@ class HostedTablets:
 
     def learn(self, server: str, address: Address) -> None:
         """Take in where another server listens for members."""
-        self._links.learn(server, address)
+        self.links.learn(server, address)
 
     async def stop(self) -> None:
         """Hand leaderships over, close all replicas in order, and the links."""
         await self._host.stop()
-        self._links.stop()
+        self.links.stop()
 
 
 def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died: Callable[[str], None]) -> MakeTablets:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -22,6 +22,8 @@ from twisted.python.failure import Failure
 
 from coord.client.session import ZkClient
 from coord.env import Clock
+from coord.http import Action
+from coord.peers.partition import LosingLinks
 from regions.messages import (
     REPLICAS_PAGE_MAX,
     CloseOrder,
@@ -38,6 +40,7 @@ from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
 from regionserver.metrics import Metrics
 from regionserver.replica.effects import Key
+from regionserver.tablets.cuts import LinkCuts
 from regionserver.tablets.metrics import TabletMetrics
 from regionserver.tablets.neighbors import Address, Neighbors
 from regionserver.tablets.orders import ReplicaFiles, TabletOrders
@@ -76,6 +79,11 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
 
     def learn(self, server: str, address: Address) -> None:
         """Take in where another server listens for members."""
+        ...
+
+    @property
+    def links(self) -> LosingLinks:
+        """Return the links to the other members, for drills."""
         ...
 
     async def stop(self) -> None:
@@ -121,6 +129,7 @@ class ServerTablets:
             reactor.seconds, lambda: self._host, self._neighbors.address_of, self._report, metrics.registry
         )
         self._gauges = TabletMetrics(metrics.registry)
+        self._cuts = LinkCuts(reactor, settings.data_dir, lambda: None if self._host is None else self._host.links)
 
     # --- life ---
 
@@ -156,6 +165,10 @@ class ServerTablets:
             self._socket.close()
         if self._host is not None:
             await self._host.stop()
+
+    def admin_actions(self, address: tuple[str, int]) -> Mapping[bytes, Action]:
+        """Return the actions of the admin port at `address`, by path. Raise ConfigError."""
+        return self._cuts.actions(address) if self._settings.drill_links else {}
 
     # --- sessions with the store ---
 

@@ -106,6 +106,16 @@ def test_tablets_outlive_their_leader(newcomer: LocalUp, name: str) -> None:
         assert figures(report)["all its tablets led elsewhere"] > 0
 
 
+@pytest.mark.parametrize("direction", ["both", "in", "out"])
+def test_tablets_outlive_a_leader_that_is_cut_off(newcomer: LocalUp, direction: str) -> None:
+    """Clients still reach the isolated server, which answers no read, and find the new leaders."""
+    for report in drill(newcomer, "tablet-cut", *GAP, "--direction", direction):
+        assert f"{report['victim']} answered no read while isolated" in check_names(report)
+        assert "no request to a tablet failed" in check_names(report)
+        found = figures(report)
+        assert 0 < found["all its tablets led elsewhere"] < found["cut off"]
+
+
 def test_tablets_need_neither_store_nor_masters(newcomer: LocalUp) -> None:
     """A leader dies while both are away, and comes back before they do; no request fails."""
     for report in drill(newcomer, "store-outage", *GAP, "--outage-s", "4"):

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from twisted.logger import Logger
 
+from coord.admin_token import ADMIN_FILE, TOKEN_BYTES, admin_json, token_in
 from coord.env import Clock, Disk, Entropy, read_file, replace_file
 from coord.errors import StorageError
 from coord.server.node import Node
@@ -25,9 +25,7 @@ from coord.storage.snapshot import SnapshotMeta, SnapshotReader
 
 log = Logger()
 
-ADMIN_FILE: Final = "admin.json"
 PATH: Final = b"/backup"
-TOKEN_BYTES: Final = 32
 #: Limit of backups that are waiting or being sent.
 AT_A_TIME_MAX: Final = 2
 _BEARER: Final = b"Bearer "
@@ -55,13 +53,12 @@ class Backups:
         token = ""
         there = b""
         if ADMIN_FILE in self._disk.names(""):
-            with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
+            with contextlib.suppress(OSError):
                 there = read_file(self._disk, ADMIN_FILE)
-                token = str(json.loads(there)["token"])
-        if len(token) != 2 * TOKEN_BYTES:
-            token = self._entropy.token(TOKEN_BYTES).hex()
+                token = token_in(there)
+        token = token or self._entropy.token(TOKEN_BYTES).hex()
         self._token = token.encode()
-        content = json.dumps({"admin": f"{address[0]}:{address[1]}", "token": token}).encode() + b"\n"
+        content = admin_json(address, token)
         if content == there:
             return
         try:

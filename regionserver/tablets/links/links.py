@@ -29,7 +29,6 @@ from coord.env import Rng
 from coord.peers.accepting import AcceptedPeer, PeerListener
 from coord.peers.dialing import FrameQueue
 from coord.peers.guard import PeerGuard
-from coord.peers.partition import Partition
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
 from coord.tls.context import Engine
@@ -73,7 +72,6 @@ class TabletLinks:
         self._links: dict[str, ServerLink] = {}
         self._accepted: dict[str, IncomingLink] = {}
         self._queue = FrameQueue()
-        self._partition = Partition(reactor, self)
         self._is_stopped = False
 
     def start(self, events: LinkEvents, listening: socket.socket) -> None:
@@ -88,7 +86,6 @@ class TabletLinks:
     def stop(self) -> None:
         """Send queued frames as far as the kernel accepts them, and close all connections. Nothing is reported."""
         self._is_stopped = True
-        self._partition.end()
         for link in self._links.values():
             link.stop()
         self._listener.stop()
@@ -218,19 +215,12 @@ class TabletLinks:
     def _make(self, sock: socket.socket) -> AcceptedPeer:
         return IncomingLink(self._own, self, self._listener, sock)
 
-    # --- fault injection ----------------------------------------------------------------------------------------------
+    # --- fault injection (LosingLinks of coord.peers.partition) -------------------------------------------------------
 
     @property
     def is_cut(self) -> bool:
         """True while a drill cuts this server off. No connection is established then."""
         return self._own.is_cut
-
-    def cut(self, *, incoming: bool, outgoing: bool) -> None:
-        """Drop all frames in these directions, as a network partition would; (False, False) ends that."""
-        if incoming or outgoing:
-            self._partition.cut(is_incoming=incoming, is_outgoing=outgoing)
-        else:
-            self._partition.heal()
 
     def lose(self, *, is_incoming: bool, is_outgoing: bool) -> None:
         """See `coord.peers.partition.LosingLinks`."""

@@ -29,6 +29,7 @@ class FakeHosting:
         self.at_least: list[int] = []
         self.learned: dict[str, tuple[str, int]] = {}
         self.is_stopped = False
+        self.links: Any = None
 
     def put(self, tablet: str, number: int = 1, state: ReplicaState = ReplicaState.RUNNING) -> None:
         self.there[tablet] = TabletReport(tablet, "t", number, state, 3, TabletRole.FOLLOWER)

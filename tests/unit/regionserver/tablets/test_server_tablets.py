@@ -207,3 +207,7 @@ def test_only_addresses_of_this_machine_have_a_peer_port_by_default() -> None:
     assert default_peer_address("localhost", "kv") == ("localhost", 0)
     assert default_peer_address("10.0.0.7", "kv") is None
     assert default_peer_address("127.0.0.1", "directories") is None
+
+
+def test_links_can_be_cut_with_the_option_alone(opened: Opened) -> None:
+    assert opened.tablets.admin_actions(("127.0.0.1", 4711)) == {}

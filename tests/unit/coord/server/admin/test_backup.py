@@ -6,7 +6,8 @@ import errno
 import json
 from typing import Any
 
-from coord.server.admin.backup import ADMIN_FILE, Backups
+from coord.admin_token import ADMIN_FILE
+from coord.server.admin.backup import Backups
 from tests.support.disks import MemoryDisk
 from tests.support.store_nodes import SeededRng, StepClock
 

@@ -161,18 +161,19 @@ def test_full_queue_costs_the_link_and_the_link_comes_back(machine: Machine) -> 
 
 def test_cut_drops_frames_silently_and_heals(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = pair(machine)
-    a.links.cut(incoming=True, outgoing=False)
+    cuts = partition.Partition(machine.reactor, a.links)
+    cuts.cut(is_incoming=True, is_outgoing=False)
     assert b.beat("a", 1)
     assert a.beat("b", 1)
     machine.until(lambda: b.numbers("a") == [1], "the other direction")
-    a.links.cut(incoming=False, outgoing=True)
+    cuts.cut(is_incoming=False, is_outgoing=True)
     assert a.beat("b", 2)  # as if it were sent
     assert b.beat("a", 2)
     machine.until(lambda: a.numbers("b") == [2], "the other direction")
     assert b.numbers("a") == [1]
     assert a.links.is_connected("b")
     a.events.clear()
-    a.links.cut(incoming=False, outgoing=False)
+    cuts.heal()
     machine.until(lambda: ("lost", "b", 1) in a.events, "connections that have lost frames are closed")
     joined(machine, a, b)
     assert a.beat("b", 3)
@@ -183,13 +184,14 @@ def test_cut_ends_connections_as_the_kernel_would(machine: Machine, monkeypatch:
     monkeypatch.setattr(partition, "GIVE_UP_MS", 50)
     a, b = pair(machine)
     a.events.clear()
-    a.links.cut(incoming=True, outgoing=True)
+    cuts = partition.Partition(machine.reactor, a.links)
+    cuts.cut(is_incoming=True, is_outgoing=True)
     machine.until(lambda: a.events, "the end of the connections")
     machine.turns(100)
     assert a.events == [("lost", "b", 1)]
     assert not a.links.is_connected("b")
     assert not b.links.is_connected("a")  # nothing is accepted either
-    a.links.cut(incoming=False, outgoing=False)
+    cuts.heal()
     joined(machine, a, b)
 
 

@@ -1,0 +1,47 @@
+"""Cutting a daemon of `rk up` off from its peers, and healing the cut, through its admin port."""
+
+from __future__ import annotations
+
+import http.client
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
+
+from cli.common.connect import split_address
+from cli.common.errors import CliError, UnreachableError
+from cli.common.local import Daemon
+from coord.admin_token import ADMIN_FILE, token_in
+
+_TIMEOUT_S: Final = 5.0
+
+
+def cut(daemon: Daemon, direction: str, seconds: float) -> None:
+    """Cut the daemon off from its peers for at most `seconds`. Raise CliError."""
+    _post(daemon, "/cut?" + urlencode({"direction": direction, "for_s": f"{seconds:g}"}))
+
+
+def heal(daemon: Daemon) -> None:
+    """End a cut, if it has not ended yet. Raise CliError."""
+    _post(daemon, "/heal")
+
+
+def _post(daemon: Daemon, path: str) -> None:
+    try:
+        file = Path(daemon.data_dir) / ADMIN_FILE
+        token = token_in(file.read_bytes()) if file.exists() else ""
+        connection = http.client.HTTPConnection(*split_address(daemon.admin), timeout=_TIMEOUT_S)
+        try:
+            connection.request("POST", path, headers={"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace").strip()
+        finally:
+            connection.close()
+    except (OSError, ValueError) as error:
+        raise UnreachableError(f"{daemon.name} does not answer at its admin port {daemon.admin}: {error}") from error
+    if answer.status in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED):
+        raise CliError(
+            f"{daemon.name} does not support cuts: it was started without --drill-links",
+            "Restart `rk up`: it is older than the drill.",
+        )
+    if answer.status != http.HTTPStatus.OK:
+        raise CliError(f"{daemon.name} rejected {path.partition('?')[0]}: {text}")
