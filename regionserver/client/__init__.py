@@ -24,6 +24,7 @@ from regionserver.client.errors import (
     DataError,
     NoSuchTable,
     OutcomeUnknown,
+    RecordDamaged,
     Refused,
     Unavailable,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "DataError",
     "NoSuchTable",
     "OutcomeUnknown",
+    "RecordDamaged",
     "Refused",
     "RegionClient",
     "RegionLocator",

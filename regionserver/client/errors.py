@@ -16,6 +16,7 @@ from kazoo.exceptions import KazooException
 from coord.rpc.wire import Code
 from regions.messages import NO_LEASE, WRONG_SERVER
 from regions.records.model import RegionRecord, TableRecord
+from regions.records.znodes import CorruptZnode
 from regionserver.client.store import StoreSilentError
 from regionserver.kv.messages import SUPERSEDED, WRONG_REGION
 from regionserver.request_gate import FENCED, NOT_SERVING
@@ -47,6 +48,10 @@ class Unavailable(DataError):  # noqa: N818
 
 class OutcomeUnknown(DataError):  # noqa: N818
     """Raised if the reply to a request that must not be repeated was lost: the server may have executed the request."""
+
+
+class RecordDamaged(DataError):  # noqa: N818
+    """Raised if a record in the store that the call needs cannot be decoded; `rk fsck` names damaged records."""
 
 
 class Refused(DataError):  # noqa: N818
@@ -87,3 +92,13 @@ def store_errors(table: str, key: str) -> Iterator[None]:
         raise Unavailable(f"{table}: {key!r}: {error}") from error
     except KazooException as error:
         raise Unavailable(f"{table}: {key!r}: the store does not answer ({type(error).__name__})") from error
+    except CorruptZnode as error:
+        raise record_damaged(table, key, error) from error
+
+
+def record_damaged(table: str, key: str, error: CorruptZnode, *, may_have_been_done: bool = False) -> RecordDamaged:
+    """Return the error of a call that needs a damaged record."""
+    return RecordDamaged(
+        f"{table}: {key!r}: a record in the store is damaged: {error}; `rk fsck` names such records",
+        may_have_been_done=may_have_been_done,
+    )

@@ -64,9 +64,12 @@ class RegionLocator:
                 self.cluster_id = decode_cluster(self._store.get(path, _end(until_s)), path).cluster_id
 
     def servers(self, uuids: Iterable[str], *, until_s: float | None = None) -> list[ServerRecord]:
-        """Read the registrations of servers; servers that are not registered are missing in the result."""
+        """Read the registrations of servers. The result has no server whose registration is missing or damaged."""
         values = self._store.get_many([self._layout.server(uuid) for uuid in uuids], _end(until_s))
-        found = [decode_server(data, path) for path, data in values.items()]
+        found: list[ServerRecord] = []
+        for path, data in values.items():
+            with contextlib.suppress(CorruptZnode):  # the other members of a tablet can be asked
+                found.append(decode_server(data, path))
         with self._lock:
             self._servers.update((one.uuid, one) for one in found)
         return found

@@ -27,6 +27,7 @@ from kazoo.exceptions import KazooException
 
 from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
+from regions.records.znodes import CorruptZnode
 from regionserver.client.connections import Connections
 from regionserver.client.errors import (
     NOTHING_DONE,
@@ -35,6 +36,7 @@ from regionserver.client.errors import (
     OutcomeUnknown,
     Refused,
     Unavailable,
+    record_damaged,
     require,
 )
 from regionserver.client.locator import RegionLocator
@@ -103,6 +105,8 @@ class SharedCalls:
                 problem = RpcError(Code.UNREACHABLE, str(error))
             except KazooException as error:
                 problem = RpcError(Code.UNREACHABLE, f"the store does not answer ({type(error).__name__})")
+            except CorruptZnode as error:
+                raise record_damaged(table, key, error, may_have_been_done=is_outcome_unknown) from error
             if problem.code not in NOTHING_DONE:
                 if problem.code not in UNKNOWN:
                     raise Refused(problem.code, problem.message)
@@ -164,6 +168,6 @@ class SharedCalls:
             if tried is not None and problem.code != NOT_SERVING:
                 self.locator.refresh_server(tried.server, until_s=until_s)
             now = self.locator.refresh(table, region.region_id, until_s=until_s)
-        except (KazooException, StoreSilentError):
+        except (KazooException, StoreSilentError, CorruptZnode):
             return False
         return now is not None and Place.of(now) not in (None, tried)

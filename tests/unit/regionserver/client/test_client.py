@@ -20,6 +20,7 @@ from regionserver.client import (
     Change,
     NoSuchTable,
     OutcomeUnknown,
+    RecordDamaged,
     Refused,
     RegionClient,
     RegionLocator,
@@ -315,6 +316,37 @@ def test_rubbish_in_one_region_hides_no_other(cluster: Cluster) -> None:
     cluster.store.znodes[PATHS.name("rows")] = b"\xff"
     with pytest.raises(CorruptZnode, match=PATHS.name("rows")):
         RegionLocator(cluster.store, PATHS).table("rows")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [PATHS.name("rows"), PATHS.table("t1"), PATHS.region("t1", "t1.1"), PATHS.server("s1")],
+    ids=["name", "table", "region", "server"],
+)
+def test_a_damaged_record_is_an_error_of_the_call(cluster: Cluster, path: str) -> None:
+    """Callers catch DataError alone, whatever lies in the store."""
+    cluster.store.znodes[path] = b"\xff"
+    for call in (
+        lambda: cluster.client.get("rows", "g"),
+        lambda: cluster.client.put("rows", "g", b"1"),
+        lambda: list(cluster.client.scan("rows", "g")),
+        lambda: cluster.client.write("rows", [Change("g", b"1")]),
+    ):
+        with pytest.raises(RecordDamaged, match=path):
+            call()
+    assert cluster.asked == []
+
+
+def test_a_record_that_is_damaged_after_a_lost_reply_leaves_the_outcome_open(cluster: Cluster) -> None:
+    def lost() -> RpcError:
+        cluster.store.znodes[PATHS.server("s1")] = b"\xff"
+        cluster.client.locator._servers.clear()
+        return RpcError(Code.CONNECTION_LOST, "")
+
+    cluster.answers = [lost]
+    with pytest.raises(RecordDamaged) as error:
+        cluster.client.put("rows", "g", b"1")
+    assert error.value.may_have_been_done
 
 
 def test_a_known_place_is_used_while_the_store_is_silent(cluster: Cluster) -> None:

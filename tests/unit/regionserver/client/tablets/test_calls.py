@@ -23,6 +23,7 @@ from regionserver.client import (
     Change,
     NoSuchTable,
     OutcomeUnknown,
+    RecordDamaged,
     Refused,
     RegionClient,
     RegionLocator,
@@ -339,6 +340,21 @@ def test_a_server_of_another_cluster_is_left_alone(bench: Bench) -> None:
     with pytest.raises(Unavailable, match="cluster"):
         bench.client.put("rows", "a", b"1", timeout_s=0.3)
     assert not bench.servers.tablets["id-rows.0"].rows
+
+
+@pytest.mark.parametrize("path", [PATHS.region("id-rows", "id-rows.0"), PATHS.cluster], ids=["region", "cluster"])
+def test_a_damaged_record_is_an_error_of_the_call(bench: Bench, path: str) -> None:
+    bench.store.znodes[path] = b"rubbish"
+    with pytest.raises(RecordDamaged, match=path):
+        bench.client.get("rows", "a")
+    with pytest.raises(RecordDamaged, match=path):
+        bench.client.put_if_absent("rows", "a", b"1")
+
+
+def test_a_damaged_registration_hides_one_member_alone(bench: Bench) -> None:
+    bench.store.znodes[PATHS.server("s2")] = b"rubbish"
+    bench.client.put("rows", "a", b"1")
+    assert bench.client.get("rows", "a") == b"1"
 
 
 def test_the_error_at_the_deadline_names_the_members(bench: Bench) -> None:
