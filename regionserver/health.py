@@ -1,7 +1,9 @@
 """Health of a region server, for `/health`: a supervisor that reads 503 may restart the process.
 
-A short loss of the store is normal: the server stops serving and registers again. A long loss makes the server
-unhealthy. A thread of its own probes the shared directory, because a hanging volume must not block the process.
+A short loss of the store is normal: the server stops serving shared regions and registers again. A long loss makes the
+server unhealthy, unless its tablets serve: they need no store, and a restart would end leaderships that no master could
+replace meanwhile. Such a server is healthy and degraded, with the reason. A thread of its own probes the shared
+directory, because a hanging volume must not block the process.
 """
 
 from __future__ import annotations
@@ -78,17 +80,18 @@ class ServerHealth:
         elif self._unserving_since_s is None:
             self._unserving_since_s = self._now_s()
 
-    def reasons(self, why_unserving: str, closing_s: float) -> list[str]:
-        """Return the reasons why this server is unhealthy; [] if it is healthy.
-
-        `why_unserving` is the reason if the server does not serve. `closing_s` is the time since which the regions of a
-        lost session are closing.
-        """
-        found: list[str] = []
+    def unserving(self, why: str) -> list[str]:
+        """Return that the server has not served shared regions for too long because of `why`; [] if that is not so."""
         since_s = self._unserving_since_s
         unserving_s = 0.0 if since_s is None else self._now_s() - since_s
-        if unserving_s >= self._unserving_s:
-            found.append(f"not serving for {unserving_s:.0f} s: {why_unserving}")
+        return [f"not serving for {unserving_s:.0f} s: {why}"] if unserving_s >= self._unserving_s else []
+
+    def reasons(self, closing_s: float) -> list[str]:
+        """Return the other reasons why this server is unhealthy; [] if there are none.
+
+        `closing_s` is the time since which the regions of a lost session are closing.
+        """
+        found: list[str] = []
         if closing_s >= CLOSING_S:
             found.append(f"the regions of a lost session have been closing for {closing_s:.0f} s")
         problem = self._shared.problem()
@@ -98,7 +101,7 @@ class ServerHealth:
 class HealthFacts(NamedTuple):
     """What the health of a server depends on, now."""
 
-    is_serving: bool
+    is_serving: bool  #: shared regions, that is: registered, and with a lease
     #: The server is stopping: that it serves no longer is no fault.
     is_leaving: bool
     #: Why the server does not serve, if it does not.
@@ -117,10 +120,15 @@ class HealthWatch:
         session_timeout_ms: int,
         check: Callable[[], None],
         facts: Callable[[], HealthFacts],
+        tablets_serve: Callable[[], bool],
     ) -> None:
-        """`check` raises an exception if the shared directory cannot be used."""
+        """`check` raises an exception if the shared directory cannot be used.
+
+        `tablets_serve` returns whether the server has replicas of tablets that take part in their groups.
+        """
         self._now_s = now_s
         self._health_facts = facts
+        self._tablets_serve = tablets_serve
         self._probe = SharedDirectoryProbe(check, now_s)
         self._health = ServerHealth(now_s, session_timeout_ms, self._probe)
         self._noting = LoopingCall(self._note)
@@ -138,12 +146,17 @@ class HealthWatch:
             self._noting.stop()
 
     def report(self) -> tuple[bool, Mapping[str, object]]:
-        """Return whether the server is healthy, and the reasons if it is not."""
+        """Return whether the server is healthy, the reasons if it is not, and how a healthy one is degraded."""
         facts = self._note()
         since_s = facts.closing_since_s
         closing_s = 0.0 if since_s is None else self._now_s() - since_s
-        reasons = self._health.reasons(facts.why_unserving, closing_s)
-        return not reasons, {"reasons": reasons, "closing_for_s": round(closing_s, 1)}
+        unserving, reasons = self._health.unserving(facts.why_unserving), self._health.reasons(closing_s)
+        degraded: list[str] = []
+        if unserving and self._tablets_serve():
+            degraded = [f"{why}; tablets serve without the store" for why in unserving]
+        else:
+            reasons = [*unserving, *reasons]
+        return not reasons, {"reasons": reasons, "degraded": degraded, "closing_for_s": round(closing_s, 1)}
 
     def _note(self) -> HealthFacts:
         facts = self._health_facts()

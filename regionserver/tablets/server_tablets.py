@@ -34,6 +34,7 @@ from regions.messages import (
     ShowReplicas,
     TabletReport,
 )
+from regions.messages.heartbeat import TAKES_PART
 from regions.messages.server import TabletFigures
 from regions.records.model import Incarnation
 from regions.records.znodes import Layout
@@ -248,6 +249,11 @@ class ServerTablets:
         found = self._host.figures()
         self._gauges.show(found)
         return found
+
+    def is_serving(self) -> bool:
+        """Return True if replicas take part in their groups and the disk answers, which needs no store."""
+        found = None if self._host is None else self._host.figures()
+        return found is not None and found.disk_answers and any(found.replicas.get(state) for state in TAKES_PART)
 
     def _report(self, tablet: str) -> TabletReport | None:
         return None if self._host is None else self._host.report(tablet)

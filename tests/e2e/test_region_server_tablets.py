@@ -321,9 +321,10 @@ def test_all_servers_restart_while_the_store_is_away(cluster: Cluster, store: Ou
 
 
 def test_a_lost_session_touches_no_tablet(cluster: Cluster, store: OurStore) -> None:
-    """The store dies under the servers. Shared regions would stop; tablets answer on."""
+    """The store dies under the servers. Shared regions would stop; tablets answer on, and no supervisor is called."""
     cluster.create()
     cluster.put("r1", a="1")
+    ports = [machine.registered().admin_port for machine in cluster.machines]
     cluster.lose_store(store)
     deadline = time.monotonic() + 3 * SESSION_MS / 1000
     number = 0
@@ -331,6 +332,18 @@ def test_a_lost_session_touches_no_tablet(cluster: Cluster, store: OurStore) -> 
         number += 1
         cluster.put("r1", a=str(number))
         assert cluster.get("r1", "a") == [str(number)]
+    for port in ports:
+        said = eventually(lambda at=port: degraded(at), what="the store is missed")  # type: ignore[misc]
+        assert said["healthy"]
+        assert "no session with the store" in said["degraded"][0]
+
+
+def degraded(admin_port: int) -> dict[str, Any]:
+    """What /health says; 503 or nothing degraded is an error."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/health", timeout=30) as answer:
+        said: dict[str, Any] = json.loads(answer.read())
+    assert said["degraded"]
+    return said
 
 
 def test_a_lost_disk_is_not_made_anew(cluster: Cluster) -> None:

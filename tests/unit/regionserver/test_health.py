@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from regionserver.health import CLOSING_S, PROBE_S, UNSERVING_S, ServerHealth, SharedDirectoryProbe
+import pytest
+
+from regionserver.health import (
+    CLOSING_S,
+    PROBE_S,
+    UNSERVING_S,
+    HealthFacts,
+    HealthWatch,
+    ServerHealth,
+    SharedDirectoryProbe,
+)
 
 
 class Clock:
@@ -18,23 +28,49 @@ def test_a_server_is_unhealthy_once_it_has_not_served_for_a_while() -> None:
     clock = Clock()
     health = ServerHealth(clock, 1000, SharedDirectoryProbe(lambda: None, clock))
     clock.now += UNSERVING_S - 0.1
-    assert health.reasons("no session", 0) == []
+    assert health.unserving("no session") == []
     clock.now += 0.1
-    assert health.reasons("no session", 0) == ["not serving for 5 s: no session"]
+    assert health.unserving("no session") == ["not serving for 5 s: no session"]
     health.note(True)
-    assert health.reasons("", 0) == []
+    assert health.unserving("") == []
     health.note(False)
     clock.now += 1
     health.note(False)
     clock.now += UNSERVING_S - 1
-    assert health.reasons("the lease does not hold", 0) == ["not serving for 5 s: the lease does not hold"]
+    assert health.unserving("the lease does not hold") == ["not serving for 5 s: the lease does not hold"]
 
 
 def test_a_long_session_timeout_extends_the_limit() -> None:
     clock = Clock()
     health = ServerHealth(clock, 30_000, SharedDirectoryProbe(lambda: None, clock))
     clock.now += 59
-    assert health.reasons("", 0) == []
+    assert health.unserving("") == []
+
+
+@pytest.mark.parametrize("tablets_serve", [True, False])
+def test_a_server_whose_tablets_serve_is_degraded_while_the_store_is_away(tablets_serve: bool) -> None:
+    """A supervisor that restarted it would end leaderships in the middle of the outage."""
+    clock = Clock()
+    facts = HealthFacts(False, False, "no session", None)
+    watch = HealthWatch(object(), clock, 1000, lambda: None, lambda: facts, lambda: tablets_serve)
+    assert watch.report() == (True, {"reasons": [], "degraded": [], "closing_for_s": 0.0})
+    clock.now += UNSERVING_S
+    why = "not serving for 5 s: no session"
+    expected = ([], [f"{why}; tablets serve without the store"]) if tablets_serve else ([why], [])
+    is_healthy, said = watch.report()
+    assert is_healthy is tablets_serve
+    assert (said["reasons"], said["degraded"]) == expected
+
+
+def test_tablets_excuse_nothing_else() -> None:
+    clock = Clock()
+    facts = HealthFacts(False, False, "no session", clock.now)
+    watch = HealthWatch(object(), clock, 1000, lambda: None, lambda: facts, lambda: True)
+    clock.now += CLOSING_S
+    is_healthy, said = watch.report()
+    assert not is_healthy
+    assert said["reasons"] == ["the regions of a lost session have been closing for 60 s"]
+    assert said["degraded"]
 
 
 def test_regions_that_do_not_close_and_a_directory_that_is_gone() -> None:
@@ -49,13 +85,13 @@ def test_regions_that_do_not_close_and_a_directory_that_is_gone() -> None:
     health = ServerHealth(clock, 1000, shared)
     health.note(True)
     shared.probe()
-    assert health.reasons("", CLOSING_S) == [
+    assert health.reasons(CLOSING_S) == [
         "the regions of a lost session have been closing for 60 s",
         "gone",
     ]
     problem.clear()
     shared.probe()
-    assert health.reasons("", 0) == []
+    assert health.reasons(0) == []
 
 
 def test_a_hanging_directory_is_reported_while_it_hangs() -> None:
