@@ -210,9 +210,8 @@ def _report(given: Globals, payload: dict[str, object], text: str) -> None:
 )
 @click.option(
     "--shared-dir",
-    required=True,
     type=click.Path(path_type=Path),
-    help="Directory that all region servers share: the regions.",
+    help="Directory that all region servers share: the regions.  [default: none, the server takes tablets alone]",
 )
 @click.option(
     "--address", required=True, metavar="HOST:PORT", help="Address for masters and clients; port 0: any free port."
@@ -256,7 +255,7 @@ def run(
     given: Globals,
     store: str,
     data_dir: Path,
-    shared_dir: Path,
+    shared_dir: Path | None,
     address: str,
     admin_address: str | None,
     peer_address: str | None,

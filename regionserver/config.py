@@ -38,8 +38,8 @@ class ServerSettings:
     store: str
     #: Directory of this server alone: identity and lock.
     data_dir: Path
-    #: Directory that all servers share: the regions.
-    shared_dir: Path
+    #: Directory that all servers share: the regions. None: this server takes tablets alone.
+    shared_dir: Path | None
     #: Address for requests; also the address in the registration.
     host: str
     port: int
@@ -102,7 +102,7 @@ class ServerSettings:
             raise ConfigError(f"opener {self.opener!r} is unknown: give one of {', '.join(OPENERS)}")
         if self.peer_address is not None:
             self._check_peers(self.peer_address)
-        if self.data_dir.absolute() == self.shared_dir.absolute():
+        if self.shared_dir is not None and self.data_dir.absolute() == self.shared_dir.absolute():
             raise ConfigError(f"data directory and shared directory are both {self.data_dir}: give two directories")
 
     def _check_peers(self, address: tuple[str, int]) -> None:

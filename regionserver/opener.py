@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coord.errors import ConfigError
-from regions.records.kinds import NOTHING, check_kind
+from regions.records.kinds import NOTHING, TABLETS_ALONE, check_kind
 from regions.records.model import Incarnation, RegionRecord
 from regionserver.errors import OwnerHeld as OwnerHeld
 from regionserver.errors import RegionError as RegionError
@@ -158,6 +158,22 @@ def kind_of(opener: RegionOpener) -> str:
     except ValueError as error:
         raise ConfigError(f"the region opener {type(opener).__name__}: {error}") from error
     return opener.kind
+
+
+class TabletsAloneOpener(RegionOpener):
+    """The opener of a server without a shared directory, which takes replicas of tablets alone.
+
+    Masters assign no shared region to its kind; one that comes all the same is refused.
+    """
+
+    kind = TABLETS_ALONE
+
+    def open(self, opening: Opening) -> None:
+        """Refuse."""
+        raise RegionError(f"this server has no shared directory, and {opening.region.region_id} is no tablet")
+
+    def close(self, region: RegionRecord, replica: int) -> None:
+        """Do nothing: nothing is open."""
 
 
 class NothingOpener(RegionOpener):

@@ -16,10 +16,11 @@ from twisted.logger import (
 )
 
 from coord.daemon import stop_on_signals
+from coord.errors import ConfigError
 from coord.peers.reactor import install
 from regionserver.config import ServerSettings
 from regionserver.kv.service import KvRegions
-from regionserver.opener import NothingOpener, RegionOpener
+from regionserver.opener import NothingOpener, RegionOpener, TabletsAloneOpener
 from regionserver.server import RegionServer
 from regionserver.session.instance import Instance
 from regionserver.storage.directory import DirectoryOpener
@@ -31,9 +32,17 @@ log = Logger()
 
 
 def built_in(settings: ServerSettings) -> RegionOpener:
-    """Return the opener that `settings` names. Raise ConfigError if the shared directory cannot be used."""
+    """Return the opener that `settings` names. Raise ConfigError if the shared directory is missing or unusable."""
     if settings.opener == "none":
         return NothingOpener()
+    if settings.shared_dir is None:
+        if settings.opener != "kv" or settings.peer_address is None:
+            why = "" if settings.opener == "kv" else f", which opener {settings.opener} is not for"
+            raise ConfigError(
+                "a server without --shared-dir takes tablets alone"
+                + (why or ", and this one has no --peer-address for them")
+            )
+        return TabletsAloneOpener()
     return KvRegions(settings.shared_dir) if settings.opener == "kv" else DirectoryOpener(settings.shared_dir)
 
 

@@ -34,24 +34,23 @@ from coord.rpc.server import RpcError
 from master.catalog import store, tables, tablet_progress
 from master.catalog.locks import Lock, LockTable, Rank
 from master.catalog.lookup import find_table, summary
+from master.catalog.servers_for import kind_for, storage_of, tablet_hosts
 from master.context import ActiveContext
 from regions import messages as ms
-from regions.assign.placement import is_eligible
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.entities import Server, Table
-from regions.cluster.state import ClusterState
 from regions.messages import ddl
 from regions.records import partitioning
 from regions.records import schema as columns
 from regions.records.formats import TABLETS
-from regions.records.kinds import check_group, check_kind, one_copy, resolve
+from regions.records.kinds import check_group, check_kind
 from regions.records.members import REPLICAS_MAX, Storage
 from regions.records.model import RegionRecord, RequestRecord, TableIntent, TableRecord, TableState, TabletState
 from regions.records.partitioning import RegionSpec, check_ranges
 from regions.records.schema import Schema
 from regions.records.znodes import CorruptZnode, check_table_name, decode_name, decode_table
-from regions.replication.creation import objection_to_tablets, storage_for, with_members
+from regions.replication.creation import objection_to_tablets, with_members
 from regions.transitions import purging
 from regions.transitions.table_states import VISIBLE, table_after
 
@@ -176,7 +175,7 @@ class TableOperations:
         schema, specs = plan_create(request)
         world = self._active_master.world
         kind = kind_for(request, world)
-        storage = storage_of(request, kind)
+        storage = storage_of(request, kind, world)
         sites = await self._sites(request, kind) if storage is Storage.TABLET else []
         async with self.locks.hold(Lock(Rank.NAME, request.name)):
             if request.name in world.names:
@@ -435,47 +434,6 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
     except ValueError as error:
         raise RpcError(ms.BAD_REQUEST, str(error)) from error
     return schema, specs
-
-
-def kind_for(request: ddl.CreateTable, world: ClusterState) -> str:
-    """Return the kind of a table to be created.
-
-    Raise RpcError(BAD_REQUEST) if the kind is ambiguous or unknown, or if it does not support the replication.
-    """
-    servers = [one for one in world.servers.values() if one.fenced_until_ms is None]
-    of_group = [one.kind for one in servers if one.group == request.group]
-    try:
-        kind = resolve(request.kind, of_group or [one.kind for one in servers])
-    except ValueError as error:
-        raise RpcError(ms.BAD_REQUEST, str(error)) from error
-    return kind
-
-
-def storage_of(request: ddl.CreateTable, kind: str) -> Storage:
-    """Return where the rows of a table to be created lie.
-
-    Raise RpcError(BAD_REQUEST) for what does not fit together, and for more replicas than copies would be kept.
-    """
-    try:
-        storage = storage_for(request.storage, kind, request.replication)
-    except ValueError as error:
-        raise RpcError(ms.BAD_REQUEST, str(error)) from error
-    objection = one_copy(kind, request.replication, storage)
-    if objection:
-        raise RpcError(ms.BAD_REQUEST, f"{objection}; create the table with --replicas 1 or --storage tablet")
-    if storage is Storage.SHARED and (request.racks_min or request.allow_under_replicated):
-        raise RpcError(ms.BAD_REQUEST, "racks and a lower number of replicas to begin with are for tablets alone")
-    return storage
-
-
-def tablet_hosts(group: str, kind: str, world: ClusterState) -> tuple[int, list[Server]]:
-    """Return how many live servers could take a region of the table, and those of them that take tablets."""
-    servers = [
-        one
-        for one in world.servers.values()
-        if one.fenced_until_ms is None and is_eligible(one, group=group, kind=kind, exclude=(), peers=())
-    ]
-    return len(servers), [one for one in servers if one.record.tablets]
 
 
 def new_table(

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from regions.cluster.entities import Replica, Server
-from regions.records.kinds import KV, can_open, may_host
+from regions.records.kinds import KV, can_open, may_host, takes_tablets_alone
 from regions.records.model import BarRecord
 from regions.replication.siting import Site
 
@@ -54,6 +54,8 @@ def is_eligible(
 
 def objection(server: Candidate, *, group: str, kind: str, peers: Collection[str]) -> str:
     """Return why `server` may not take a replica; "" if it may. The caller's own exclusions are not considered."""
+    if takes_tablets_alone(server.kind):
+        return "it has no shared directory and takes tablets alone"
     if not can_open(server.kind, kind):
         return f"its kind is {server.kind or KV}, and the table needs {kind or KV}"
     if server.group != group:

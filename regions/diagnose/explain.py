@@ -13,7 +13,7 @@ from regions.cluster.entities import CLOSE, OPEN, Replica, Server
 from regions.cluster.limits import AssignerConfig
 from regions.cluster.state import ClusterState
 from regions.messages import Explanation, NextActor
-from regions.records.kinds import KV, kind_name
+from regions.records.kinds import KV, kind_name, takes_tablets_alone
 from regions.records.model import RegionState, TableState, TransitionRecord
 
 
@@ -293,7 +293,9 @@ def _make_room(replica: Replica, world: ClusterState) -> list[str]:
     table = replica.region.table.record
     of_group = f" with --group {table.group}" if table.group else ""
     of_kind = "" if kind_name(table.kind) == kind_name(KV) else f" whose opener is of kind {table.kind}"
-    ways = [f"rk server run …{of_group}: start a server{of_kind}"]
+    is_without = any(takes_tablets_alone(one.kind) for one in world.servers.values())
+    shared = " with --shared-dir, the directory that its servers share" if is_without else ""
+    ways = [f"rk server run …{of_group}: start a server{of_kind}{shared}"]
     drained = (one.uuid for one in world.servers.values() if one.marked)
     ways += [f"rk server undrain {uuid}: allow regions on it again" for uuid in drained]
     ways += [f"rk server unfence {uuid}: allow regions on it again" for uuid in sorted(world.bars)]

@@ -18,7 +18,7 @@ import msgspec
 from regions.messages import HostedReplica
 from regions.messages.heartbeat import OPEN
 from regions.messages.tablets import OwnReplica
-from regions.records.kinds import one_copy
+from regions.records.kinds import can_open, one_copy, takes_tablets_alone
 from regions.records.model import (
     DirectoryRecord,
     Incarnation,
@@ -69,6 +69,7 @@ class Problem(enum.StrEnum):
     HALF_TABLE = "half a table"
     LEFTOVER = "files that no table claims"
     ONE_COPY = "fewer copies than the table asks for"
+    NO_SHARED_DIRECTORY = "shared table, and no server with a shared directory"
     SILENT_SERVER = "server that does not answer"
     NO_MASTER = "no active master"
 
@@ -82,6 +83,7 @@ WARNINGS: Final = frozenset(
         Problem.NO_MASTER,
         Problem.HALF_TABLE,
         Problem.ONE_COPY,
+        Problem.NO_SHARED_DIRECTORY,
         Problem.LEFTOVER,
         Problem.TABLET_UNFINISHED,
         Problem.EXTRA_REPLICA,
@@ -487,6 +489,18 @@ def _tables(view: ClusterView) -> Iterable[Finding]:
             yield make_finding(Problem.ONE_COPY, table.name, f"table {table.name}: {note}")
         if table.state is not TableState.REMOVED:
             yield from _name_of(table, view, ids)
+            yield from _shared_directory_of(table, view)
+
+
+def _shared_directory_of(table: TableRecord, view: ClusterView) -> Iterable[Finding]:
+    """Yield a finding if the table's regions wait for a server that has a shared directory."""
+    kinds = [one.kind for one in view.servers if one.group == table.group]
+    without = sum(takes_tablets_alone(one) for one in kinds)
+    if table.is_tablet or table.intent is not TableIntent.ENABLED or not without:
+        return
+    if not any(can_open(one, table.kind) for one in kinds):
+        text = f"table {table.name} has shared storage, and {without} live servers of its group have no --shared-dir"
+        yield make_finding(Problem.NO_SHARED_DIRECTORY, table.name, f"{text}: its regions wait for a server with one")
 
 
 def _name_of(table: TableRecord, view: ClusterView, ids: Mapping[str, str]) -> Iterable[Finding]:

@@ -24,6 +24,9 @@ KV: Final = "kv/1"
 #: Built-in openers for tests and measurements: directories without rows, and nothing at all.
 DIRECTORIES: Final = "directories/1"
 NOTHING: Final = "none/1"
+#: Kind of servers without a shared directory: they keep the key-value rows of tablets and open no shared region. It is
+#: a kind of servers alone. Masters of earlier builds know no table of this kind, so they assign nothing there.
+TABLETS_ALONE: Final = "tablets/1"
 
 #: A kind is short: every heartbeat that announces a server and every list of tables has it.
 KIND_MAX: Final = 64
@@ -65,6 +68,16 @@ def can_open(server_kind: str, table_kind: str) -> bool:
     return kind_name(server_kind) == kind_name(table_kind) and _version(server_kind) >= _version(table_kind)
 
 
+def takes_tablets_alone(server_kind: str) -> bool:
+    """Return True for a server without a shared directory."""
+    return kind_name(server_kind) == kind_name(TABLETS_ALONE)
+
+
+def kind_in_tablets(server_kind: str) -> str:
+    """Return the kind of the rows that a server keeps in replicas of tablets."""
+    return KV if takes_tablets_alone(server_kind) else server_kind
+
+
 def may_host(weight: float, server_group: str, server_kind: str, *, group: str, kind: str) -> bool:
     """Return True if a server with these properties may have regions of a table of `group` and `kind`."""
     return weight > 0 and server_group == group and can_open(server_kind, kind)
@@ -79,6 +92,8 @@ def resolve(wanted: str, offered: Iterable[str]) -> str:
     Raises:
         ValueError: `wanted` is no kind, or nothing says which kind is meant.
     """
+    if kind_name(wanted) == kind_name(TABLETS_ALONE):
+        raise ValueError(f"{wanted!r} is a kind of servers: a table of tablets has kind {KV} and --storage tablet")
     if "/" in wanted:
         check_kind(wanted)
         return wanted
@@ -126,12 +141,15 @@ __all__ = [
     "KIND_MAX",
     "KV",
     "NOTHING",
+    "TABLETS_ALONE",
     "can_open",
     "check_group",
     "check_kind",
+    "kind_in_tablets",
     "kind_name",
     "one_copy",
     "pool",
     "pool_words",
     "resolve",
+    "takes_tablets_alone",
 ]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from regions.records.kinds import may_host
+from regions.records.kinds import kind_in_tablets, may_host
 from regions.records.model import ServerRecord, TableRecord
 
 
@@ -50,7 +50,7 @@ def tablet_sites(
         TabletSite(one.uuid, one.rack, one.weight, loads.get(one.uuid, 0))
         for one in servers
         if one.tablets
-        and may_host(one.weight, one.group, one.kind, group=table.group, kind=table.kind)
+        and may_host(one.weight, one.group, kind_in_tablets(one.kind), group=table.group, kind=table.kind)
         and not one.leaving
         and one.uuid not in draining
     ]

@@ -102,11 +102,20 @@ class Cluster:
     """Masters and servers below one root."""
 
     def __init__(
-        self, folder: Path, hosts: str, *, masters: int, servers: int, options: list[str] | None = None
+        self,
+        folder: Path,
+        hosts: str,
+        *,
+        masters: int,
+        servers: int,
+        options: list[str] | None = None,
+        has_shared: bool = True,
     ) -> None:
         self.folder = folder
         self.hosts = hosts
         self.layout = Layout()
+        #: The servers share a directory; otherwise they take tablets alone.
+        self.has_shared = has_shared
         ports = free_ports(masters + servers)
         self.masters = [self._master(n, port, options or []) for n, port in enumerate(ports[:masters])]
         self.servers = [self._server(n, port) for n, port in enumerate(ports[masters:])]
@@ -129,7 +138,8 @@ class Cluster:
     def _server(self, number: int, port: int) -> Process:
         name = f"server{number}"
         arguments = ["server", "run", "--store", self.hosts, "--data-dir", str(self.folder / name)]
-        arguments += ["--shared-dir", str(self.folder / "shared"), "--address", f"127.0.0.1:{port}"]
+        arguments += ["--shared-dir", str(self.folder / "shared")] if self.has_shared else []
+        arguments += ["--address", f"127.0.0.1:{port}"]
         return Process(
             [*arguments, "--session-timeout-ms", str(SESSION_MS)], ("127.0.0.1", port), self.folder / f"{name}.log"
         )
@@ -319,11 +329,17 @@ def any_store(kind: str, folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def cluster_on(
-    hosts: str, folder: Path, *, masters: int = 2, servers: int = 3, options: list[str] | None = None
+    hosts: str,
+    folder: Path,
+    *,
+    masters: int = 2,
+    servers: int = 3,
+    options: list[str] | None = None,
+    has_shared: bool = True,
 ) -> Iterator[Cluster]:
     """A running cluster; its daemons' logs are printed when the test fails."""
     folder.mkdir(parents=True, exist_ok=True)
-    with Cluster(folder, hosts, masters=masters, servers=servers, options=options) as cluster:
+    with Cluster(folder, hosts, masters=masters, servers=servers, options=options, has_shared=has_shared) as cluster:
         try:
             yield cluster
         except BaseException:

@@ -9,6 +9,7 @@ import pytest
 from regions import messages as ms
 from regions.messages.ddl import CreateTable
 from regions.records.formats import TABLETS
+from regions.records.kinds import KV, TABLETS_ALONE
 from regions.records.members import Member, Storage
 from regions.records.model import (
     ClusterRecord,
@@ -24,15 +25,16 @@ from regions.records.znodes import decode_region, decode_table, decode_transitio
 from tests.unit.master.active_fixture import LAYOUT, Bench, LossyStore, lay_ground
 
 
-def bench_of(folder: Path, *, tablets: int, in_force: int = TABLETS, servers: int = 4) -> Bench:
-    """A master, and servers s1 and so on of which the first `tablets` take tablets."""
+def bench_of(folder: Path, *, tablets: int, in_force: int = TABLETS, servers: int = 4, alone: int = 0) -> Bench:
+    """A master, and servers s1 and so on of which the first `tablets` take tablets, the first `alone` nothing else."""
     store = LossyStore()
     lay_ground(store, servers=servers)
     store.put(LAYOUT.cluster, encode(ClusterRecord("c", in_force)))
     for number in range(1, servers + 1):
         record = ServerRecord(
-            f"s{number}", "h", number + 1, 7, f"r{number % 2}", tablets=number <= tablets, peer_port=9
-        )
+            f"s{number}", "h", number + 1, 7, f"r{number % 2}", tablets=number <= tablets, peer_port=9,
+            kind=TABLETS_ALONE if number <= alone else KV,
+        )  # fmt: skip
         store.put(LAYOUT.server(record.uuid), encode(record))
     return Bench(folder, store=store, servers=servers)
 
@@ -81,6 +83,30 @@ def test_a_repeated_request_gets_the_first_members(tmp_path: Path) -> None:
     first = regions_of(bench, "x")
     assert bench.ask(request).tables[0].table.name == "x"
     assert regions_of(bench, "x") == first
+
+
+def test_servers_without_a_shared_directory_get_tablets_alone(tmp_path: Path) -> None:
+    """They count for tables of tablets, and the regions of a shared table go to the one server that has a directory."""
+    bench = bench_of(tmp_path, tablets=4, alone=3)
+    made = bench.ask(CreateTable("x", ["g", "p", "t"], replication=3))
+    assert (made.tables[0].table.kind, made.tables[0].table.storage) == (KV, Storage.TABLET)
+    assert {one.uuid for region in regions_of(bench, "x") for one in region.members} == {"s1", "s2", "s3", "s4"}
+    shared = bench.ask(CreateTable("y", ["g", "p", "t"]))
+    assert (shared.tables[0].table.kind, shared.tables[0].table.storage) == (KV, Storage.SHARED)
+    for _ in range(5):
+        bench.go_on(1.0)
+    paths = [path for path in transitions(bench) if path.endswith("0")]
+    assert {decode_transition(bench.store.nodes[path][0]).destination.uuid for path in paths} == {"s4"}  # type: ignore[union-attr]
+
+
+def test_a_shared_table_is_refused_where_no_server_has_a_directory(tmp_path: Path) -> None:
+    """Not made a tablet of one silently: the death of its server would be an outage."""
+    bench = bench_of(tmp_path, tablets=4, alone=4)
+    assert bench.ask(CreateTable("x")) == ms.BAD_REQUEST
+    assert bench.ask(CreateTable("x", storage="shared")) == ms.BAD_REQUEST
+    assert LAYOUT.name("x") not in bench.store.nodes
+    assert bench.ask(CreateTable("x", storage="tablet")).tables[0].table.storage is Storage.TABLET
+    assert bench.ask(CreateTable("y", replication=3)).tables[0].table.kind == KV
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from regions.diagnose.fsck import (
     confirmed,
 )
 from regions.messages import HostedReplica
+from regions.records.kinds import TABLETS_ALONE
 from regions.records.model import (
     DirectoryRecord,
     Incarnation,
@@ -112,6 +113,11 @@ def _no_lists_of_a(view: ClusterView) -> None:
     view.lists["a"] = None
 
 
+def _no_shared_directory(view: ClusterView) -> None:
+    """The servers were started again without one, so the regions are open nowhere; each waits in OFFLINE."""
+    view.servers[:] = [msgspec.structs.replace(one, kind=TABLETS_ALONE) for one in view.servers]
+
+
 def _corrupt_region(view: ClusterView) -> None:
     """Its transition stands, and its server has it open."""
     view.regions["t"].pop(2)
@@ -179,6 +185,7 @@ DAMAGES: list[tuple[str, Damage, list[tuple[Problem, str]]]] = [
      [(Problem.UNREADABLE, "/rk/tables/t"), (Problem.HALF_TABLE, "orders"), (Problem.HALF_TABLE, "t")]),
     ("files of no table", lambda v: v.on_disk.extend(["t", "zz"]), [(Problem.LEFTOVER, "zz")]),
     ("replicas of one copy", lambda v: v.tables.__setitem__(0, replicated(v)), [(Problem.ONE_COPY, "orders")]),
+    ("servers without a shared directory", _no_shared_directory, [(Problem.NO_SHARED_DIRECTORY, "orders")]),
     ("no master", lambda v: setattr(v, "has_master", False), [(Problem.NO_MASTER, "")]),
 ]  # fmt: skip
 

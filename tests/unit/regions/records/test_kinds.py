@@ -14,14 +14,17 @@ from regions.messages import ServerLoad
 from regions.records.kinds import (
     KIND_MAX,
     KV,
+    TABLETS_ALONE,
     can_open,
     check_group,
     check_kind,
+    kind_in_tablets,
     kind_name,
     one_copy,
     pool,
     pool_words,
     resolve,
+    takes_tablets_alone,
 )
 from regions.records.members import Storage
 from regions.records.model import Move, MoveBatch, ServerRecord, TableRecord
@@ -113,6 +116,19 @@ def test_a_new_table_is_refused_when_nothing_says_which_kind_is_meant() -> None:
         resolve("counters", ["kv/1"])
     with pytest.raises(ValueError, match="is no kind"):
         resolve("Counters", ["kv/1"])
+
+
+def test_a_server_without_a_shared_directory_takes_tablets_alone() -> None:
+    """Its kind is one that no table has, so masters that know nothing of it assign nothing there."""
+    assert takes_tablets_alone(TABLETS_ALONE)
+    assert not any(takes_tablets_alone(kind) for kind in ("", KV, "counters/1", "none/1"))
+    for table_kind in ("", KV, "kv/2", "counters/1"):
+        assert not can_open(TABLETS_ALONE, table_kind)
+    assert can_open(kind_in_tablets(TABLETS_ALONE), KV)
+    assert [kind_in_tablets(kind) for kind in ("", "kv/2", "counters/1")] == ["", "kv/2", "counters/1"]
+    for wanted in (TABLETS_ALONE, "tablets"):
+        with pytest.raises(ValueError, match="is a kind of servers"):
+            resolve(wanted, [TABLETS_ALONE])
 
 
 def test_pools_have_names_of_their_own() -> None:

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regions.records.kinds import KV, TABLETS_ALONE
+from regions.records.model import ServerRecord, TableRecord
 from regions.replication.config import majority
-from regions.replication.siting import choose_members, objection_to_racks
+from regions.replication.siting import choose_members, objection_to_racks, tablet_sites
 
 
 class Machine(NamedTuple):
@@ -29,6 +31,13 @@ def test_racks_before_load() -> None:
     assert choose_members(servers, 4) == ["a", "c", "d", "b"]
     assert choose_members(servers, 9) == ["a", "c", "d", "b"]
     assert choose_members([], 3) == []
+
+
+def test_sites_are_the_servers_that_take_tablets_with_a_shared_directory_or_without() -> None:
+    kinds = {"a": KV, "b": TABLETS_ALONE, "c": "counters/1", "d": "", "e": KV}
+    servers = [ServerRecord(uuid, uuid, 1, 1, kind=kind, tablets=uuid != "e") for uuid, kind in kinds.items()]
+    assert [one.uuid for one in tablet_sites(servers, TableRecord("t", "x", kind=KV), {}, ())] == ["a", "b", "d"]
+    assert tablet_sites(servers, TableRecord("t", "x", kind="counters/2"), {}, ()) == []
 
 
 def test_what_was_given_in_this_round_counts() -> None:

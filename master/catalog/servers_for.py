@@ -1,0 +1,77 @@
+"""What the live servers mean for a table to be created: its kind, where its rows lie, which servers take its tablets.
+
+Servers register the kind of their opener. Those without a shared directory take replicas of tablets alone.
+"""
+
+from __future__ import annotations
+
+from coord.rpc.wire import RpcError
+from regions import messages as ms
+from regions.cluster.entities import Server
+from regions.cluster.state import ClusterState
+from regions.messages import ddl
+from regions.records.kinds import (
+    can_open,
+    kind_in_tablets,
+    may_host,
+    one_copy,
+    resolve,
+    takes_tablets_alone,
+)
+from regions.records.members import Storage
+from regions.replication.creation import storage_for
+
+
+def kind_for(request: ddl.CreateTable, world: ClusterState) -> str:
+    """Return the kind of a table to be created.
+
+    Raise RpcError(BAD_REQUEST) if the kind is ambiguous or unknown, or if it does not support the replication.
+    """
+    servers = [one for one in world.servers.values() if one.fenced_until_ms is None]
+    of_group = [kind_in_tablets(one.kind) for one in servers if one.group == request.group]
+    try:
+        kind = resolve(request.kind, of_group or [kind_in_tablets(one.kind) for one in servers])
+    except ValueError as error:
+        raise RpcError(ms.BAD_REQUEST, str(error)) from error
+    return kind
+
+
+def storage_of(request: ddl.CreateTable, kind: str, world: ClusterState) -> Storage:
+    """Return where the rows of a table to be created lie.
+
+    Raise RpcError(BAD_REQUEST) for what does not fit together, for more replicas than copies would be kept, and for
+    shared rows if the servers have no shared directory. Without any server the table waits for one.
+    """
+    try:
+        storage = storage_for(request.storage, kind, request.replication)
+    except ValueError as error:
+        raise RpcError(ms.BAD_REQUEST, str(error)) from error
+    kinds = [one.kind for one in world.servers.values() if one.fenced_until_ms is None and one.group == request.group]
+    is_without = any(map(takes_tablets_alone, kinds)) and not any(can_open(one, kind) for one in kinds)
+    if storage is Storage.SHARED and is_without:
+        # Not a tablet of one instead: the death of its server would be an outage, so the caller has to ask for it.
+        group = f"group {request.group!r}" if request.group else "the default group"
+        raise RpcError(
+            ms.BAD_REQUEST,
+            f"a table with {request.replication} replica of kind {kind} lies in a shared directory, and no live server"
+            f" of {group} has one: create the table with --replicas 3 (or --storage tablet), or start servers with"
+            " --shared-dir",
+        )
+    objection = one_copy(kind, request.replication, storage)
+    if objection:
+        raise RpcError(ms.BAD_REQUEST, f"{objection}; create the table with --replicas 1 or --storage tablet")
+    if storage is Storage.SHARED and (request.racks_min or request.allow_under_replicated):
+        raise RpcError(ms.BAD_REQUEST, "racks and a lower number of replicas to begin with are for tablets alone")
+    return storage
+
+
+def tablet_hosts(group: str, kind: str, world: ClusterState) -> tuple[int, list[Server]]:
+    """Return how many live servers could take a region of the table, and those of them that take tablets."""
+    servers = [
+        one
+        for one in world.servers.values()
+        if one.fenced_until_ms is None
+        and may_host(one.weight, one.group, kind_in_tablets(one.kind), group=group, kind=kind)
+        and not one.draining
+    ]
+    return len(servers), [one for one in servers if one.record.tablets]
