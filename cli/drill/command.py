@@ -195,7 +195,7 @@ def tablet_leader_kill(given: Globals, server_name: str | None, gap_max_s: float
     Prints how long each tablet left its clients without an answer. The verdict: no gap above --gap-max, no failed
     request, no lost row, and linearizable histories of reads, writes and compare-and-sets.
     """
-    from cli.drill.scenarios import tablet_leader_kill as scenario
+    from cli.drill.scenarios.tablets import leader_kill as scenario
 
     return _conduct(given, lambda found: scenario.run(found, server_name, gap_max_s), **options)
 
@@ -209,7 +209,7 @@ def tablet_freeze(given: Globals, server_name: str | None, gap_max_s: float, **o
 
     Its connections stay open, so the other members must notice the silence. The verdict is that of tablet-leader-kill.
     """
-    from cli.drill.scenarios import tablet_freeze as scenario
+    from cli.drill.scenarios.tablets import freeze as scenario
 
     return _conduct(given, lambda found: scenario.run(found, server_name, gap_max_s), **options)
 
@@ -225,7 +225,7 @@ def tablet_cut(given: Globals, server_name: str | None, direction: str, gap_max_
     Clients, store and masters still reach the server. The verdict is that of tablet-leader-kill, and the isolated
     server answered no read of a tablet that it led.
     """
-    from cli.drill.scenarios import tablet_cut as scenario
+    from cli.drill.scenarios.tablets import cut as scenario
 
     return _conduct(given, lambda found: scenario.run(found, server_name, direction, gap_max_s), **options)
 
@@ -247,7 +247,7 @@ def store_outage(given: Globals, server_name: str | None, outage_s: float, gap_m
     The server is started while store and masters are away. The verdict is that of tablet-leader-kill: clients of
     tablets notice the new leader alone.
     """
-    from cli.drill.scenarios import store_outage as scenario
+    from cli.drill.scenarios.tablets import store_outage as scenario
 
     return _conduct(
         given, lambda found: scenario.run(found, server_name, outage_s, gap_max_s), is_startup=True, **options

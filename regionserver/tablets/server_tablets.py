@@ -41,7 +41,7 @@ from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
 from regionserver.metrics import Metrics
 from regionserver.replica.effects import Key
-from regionserver.tablets.cuts import LinkCuts
+from regionserver.tablets.links.cuts import LinkCuts
 from regionserver.tablets.metrics import TabletMetrics
 from regionserver.tablets.neighbors import Address, Neighbors
 from regionserver.tablets.orders import ReplicaFiles, TabletOrders

@@ -6,6 +6,7 @@ links.py        all links of a server
 dialing.py      the outgoing side: addresses of a server, back-off
 accepting.py    the incoming side: which hellos are accepted
 own_server.py   the identity of this server, shared by both sides
+cuts.py         drills cut the links through the admin port
 complaints.py   what is logged about peers, each once
 
 Authentication, framing, sockets and the reactor are those of the store's links (`coord.peers`).

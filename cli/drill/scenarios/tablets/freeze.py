@@ -10,7 +10,7 @@ from typing import Final
 
 from cli.drill.report import DrillReport, Figure
 from cli.drill.run import Drill
-from cli.drill.scenarios.tablet_leader_kill import OPERATIONS, await_new_leaders, prepare
+from cli.drill.scenarios.tablets.leader_kill import OPERATIONS, await_new_leaders, prepare
 
 NAME: Final = "tablet-freeze"
 

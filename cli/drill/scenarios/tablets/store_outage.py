@@ -11,7 +11,7 @@ from typing import Final
 from cli.common.connect import ask_server
 from cli.drill.report import DrillReport, Figure
 from cli.drill.run import Drill
-from cli.drill.scenarios.tablet_leader_kill import (
+from cli.drill.scenarios.tablets.leader_kill import (
     OPERATIONS,
     LeaderVictim,
     await_new_leaders,

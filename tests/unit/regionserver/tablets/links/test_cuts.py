@@ -1,4 +1,4 @@
-"""The actions by which a drill cuts a region server's links: who may, and since when (`regionserver.tablets.cuts`)."""
+"""The actions by which a drill cuts a server's links: who may, and since when (`regionserver.tablets.links.cuts`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from coord.admin_token import ADMIN_FILE
 from coord.errors import ConfigError
 from coord.peers.partition import CUT_PATH, HEAL_PATH
-from regionserver.tablets.cuts import LinkCuts
+from regionserver.tablets.links.cuts import LinkCuts
 from tests.unit.coord.peers.test_partition import Asked, Links
 
 ADDRESS = ("127.0.0.1", 4711)

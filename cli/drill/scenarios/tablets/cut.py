@@ -1,6 +1,6 @@
 """Drill: a region server that leads tablets is cut off from the other servers; the majority elects other leaders.
 
-Clients, the store and masters still reach the isolated server, and it goes on for as long as it believes that it leads.
+Clients, the store and masters still reach the isolated server, and it goes on until it notices that it has no majority.
 It must answer no read meanwhile: it cannot confirm that it still leads. One direction may be lost alone. Then the
 isolated server still sees the others, or they still see it.
 """
@@ -14,7 +14,7 @@ from typing import Final
 from cli.drill.cuts import cut, heal
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check
 from cli.drill.run import DEADLINE_S, Drill
-from cli.drill.scenarios.tablet_leader_kill import OPERATIONS, LeaderVictim, await_new_leaders, prepare
+from cli.drill.scenarios.tablets.leader_kill import OPERATIONS, LeaderVictim, await_new_leaders, prepare
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
 from regionserver.tablets.messages import TabletPage, TabletReply, TabletScan
