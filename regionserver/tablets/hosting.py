@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -143,6 +143,11 @@ class HostedTablets:
     def learn(self, server: str, address: Address) -> None:
         """Take in where another server listens for members."""
         self.links.learn(server, address)
+
+    def listed(self, servers: Collection[str]) -> None:
+        """Take in which servers are registered. Members of the tablets here are never forgotten."""
+        members = {server for group in self._host.turn.groups.values() for server in group.servers.values()}
+        self.links.listed(servers, members)
 
     async def stop(self) -> None:
         """Hand leaderships over, close all replicas in order, and the links."""

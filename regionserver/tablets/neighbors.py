@@ -2,12 +2,13 @@
 
 A server needs two: where another server listens for members, and where it answers clients (for the hint to a leader).
 They come from the store, and from the orders that make replicas. They are kept while the store is away; members also
-name their addresses to each other, so the store is not needed for the groups themselves.
+name their addresses to each other, so the store is not needed for the groups themselves. A server that is not
+registered may be dead or retired for good, so the links get the list of registered servers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from twisted.internet.defer import ensureDeferred
@@ -36,11 +37,21 @@ READ_MAX: Final = 100
 class Neighbors:
     """The other servers of the cluster; `begin` and `end` delimit each session with the store."""
 
-    def __init__(self, reactor: Any, paths: Layout, learned: Callable[[str, Address], None]) -> None:
-        """`learned` is called with a server's uuid and its address for members."""
+    def __init__(
+        self,
+        reactor: Any,
+        paths: Layout,
+        learned: Callable[[str, Address], None],
+        listed: Callable[[Collection[str]], None],
+    ) -> None:
+        """`learned` is called with a server's uuid and its address for members.
+
+        `listed` is called with the uuids of all registered servers, after their addresses.
+        """
         self._reactor = reactor
         self._paths = paths
         self._learned = learned
+        self._listed = listed
         self._for_members: dict[str, Address] = {}
         self._for_requests: dict[str, Address] = {}
         self._client: ZkClient | None = None
@@ -88,12 +99,15 @@ class Neighbors:
         try:
             while self._read_again and self._client is client:
                 self._read_again = False
-                paths = [self._paths.server(name) for name in await client.children(self._paths.servers)]
+                names = await client.children(self._paths.servers)
+                paths = [self._paths.server(name) for name in names]
                 for at in range(0, len(paths), READ_MAX):
                     some = paths[at : at + READ_MAX]
                     results = await client.multi_read([GetData(path) for path in some])
                     for path, result in zip(some, results, strict=True):
                         self._take(path, result)
+                if self._client is client:
+                    self._listed(names)
         finally:
             self._is_reading = False
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -82,6 +82,10 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         """Take in where another server listens for members."""
         ...
 
+    def listed(self, servers: Collection[str]) -> None:
+        """Take in which servers are registered."""
+        ...
+
     @property
     def links(self) -> LosingLinks:
         """Return the links to the other members, for drills."""
@@ -124,7 +128,7 @@ class ServerTablets:
         self._numbers: dict[str, int] = {}
         self._changed: dict[Key, None] = {}
         self._report_soon = report_soon
-        self._neighbors = Neighbors(reactor, paths, self._learned)
+        self._neighbors = Neighbors(reactor, paths, self._learned, self._listed)
         self._orders = TabletOrders(reactor, clock, lambda: self._host, paths, metrics, fatal)
         self._service = TabletService(
             reactor.seconds, lambda: self._host, self._neighbors.address_of, self._report, metrics.registry
@@ -272,6 +276,10 @@ class ServerTablets:
     def _learned(self, server: str, address: Address) -> None:
         if self._host is not None:
             self._host.learn(server, address)
+
+    def _listed(self, servers: Collection[str]) -> None:
+        if self._host is not None:
+            self._host.listed(servers)
 
 
 #: Makes the tablets of a server: (metrics, called with internal errors, called when a report should not wait).

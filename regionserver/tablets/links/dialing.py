@@ -17,6 +17,9 @@ from regionserver.tablets.links.own_server import OwnServer
 ADDRESSES_MAX: Final = 4
 #: Attempts to dial a server that is known from its own hello alone. Its address may be made up.
 STRANGER_TRIES: Final = 5
+#: Pause before a server that is not registered in the store is dialed again, in milliseconds, and as much again at
+#: random. It dials its members itself when it starts; this server's dialing is for a partition between the two alone.
+UNREGISTERED_MAX_MS: Final = 15_000
 #: A link that was up for less than this does not reset the pause: a peer that closes each connection is dialed slowly.
 SETTLED_S: Final = 1.0
 
@@ -77,6 +80,8 @@ class ServerLink(PeerDialer):
         self.start_code = 0
         #: True while the host counts this process as there.
         self.is_introduced = False
+        #: False while the store, as last read, does not list the server.
+        self._is_registered = True
         #: The address to dial next is the first.
         self._addresses: list[Address] = []
         self._dialed: Address = ("", 0)
@@ -110,6 +115,17 @@ class ServerLink(PeerDialer):
         if address in self._addresses:
             self._addresses.remove(address)
         self._addresses = [address, *self._addresses][:ADDRESSES_MAX]
+
+    def set_registered(self, is_registered: bool) -> None:
+        """Note whether the store lists the server. Dial a server that has come back at once."""
+        has_come = is_registered and not self._is_registered
+        self._is_registered = is_registered
+        if has_come and self.own.has_started:
+            self.pause_ms = 0
+            self.dial_now()
+
+    def pause_max_ms(self) -> int:
+        return super().pause_max_ms() if self._is_registered else UNREGISTERED_MAX_MS
 
     # --- dialing ------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ not be lost.
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from typing import Final
 
 from twisted.logger import Logger
@@ -107,8 +108,21 @@ class TabletLinks:
         link.is_stranger = False
         link.learn(address)
 
+    def listed(self, registered: Collection[str], members: Collection[str]) -> None:
+        """Take in which servers are registered in the store, and which ones are members of tablets here.
+
+        A server that is not registered is dialed rarely: it dials this server when it starts. One that is no member
+        either and cannot be reached has been retired: it is forgotten.
+        """
+        for link in list(self._links.values()):
+            is_registered = link.server in registered
+            link.set_registered(is_registered)
+            is_there = link.is_up() or link.server in self._accepted
+            if not is_registered and not is_there and link.server not in members:
+                self.give_up(link)
+
     def give_up(self, link: ServerLink) -> None:
-        """Forget a server that is known from its own hello alone and cannot be reached."""
+        """Forget a server that cannot be reached: one known from its own hello alone, or a retired one."""
         link.stop()
         if self._links.get(link.server) is not link:
             return

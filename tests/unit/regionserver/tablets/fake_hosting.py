@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -28,6 +28,7 @@ class FakeHosting:
         self.asked: list[tuple[str, Any, Deferred[TabletAnswer]]] = []
         self.at_least: list[int] = []
         self.learned: dict[str, tuple[str, int]] = {}
+        self.registered: list[str] = []
         self.is_stopped = False
         self.links: Any = None
 
@@ -95,6 +96,9 @@ class FakeHosting:
 
     def figures(self) -> TabletFigures:
         return TabletFigures({"RUNNING": len(self.there)}, leaders=2, syncs=10, entries=40, log_bytes=4_000)
+
+    def listed(self, servers: Collection[str]) -> None:
+        self.registered = sorted(servers)
 
     def learn(self, server: str, address: tuple[str, int]) -> None:
         self.learned[server] = address

@@ -53,7 +53,10 @@ class NeighborsTest(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.learned: list[tuple[str, tuple[str, int]]] = []
-        self.neighbors = Neighbors(self.clock, PATHS, lambda *one: self.learned.append(one))
+        self.listed: list[list[str]] = []
+        self.neighbors = Neighbors(
+            self.clock, PATHS, lambda *one: self.learned.append(one), lambda names: self.listed.append(sorted(names))
+        )
         self.client = Client()
 
     def begin(self) -> None:
@@ -76,6 +79,18 @@ class NeighborsTest(SynchronousTestCase):
         self.changed()
         assert self.learned[1:] == [("a", ("h-a", 44)), ("c", ("h-c", 33))]
         assert self.neighbors.address_of("a") == ("h-a", 4)
+
+    def test_the_list_follows_the_addresses(self) -> None:
+        """A registration that cannot be read is one all the same."""
+        self.client.put("a", 1, 11)
+        self.client.servers["x"] = b"\x00"
+        self.begin()
+        del self.client.servers["a"]
+        self.changed()
+        self.client.is_cut = True
+        self.changed()
+        assert self.listed == [["a", "x"], ["x"]]
+        self.neighbors.end()
 
     def test_what_is_known_outlives_session_and_registration(self) -> None:
         self.client.put("a", 1, 11)

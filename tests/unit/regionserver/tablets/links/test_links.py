@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord.peers import dialing, partition
+from regionserver.tablets.links import dialing as server_dialing
 from regionserver.tablets.links import links as links_module
 from regionserver.tablets.links.dialing import ADDRESSES_MAX
 from tests.unit.regionserver.tablets.links.servers import Machine, Server
@@ -242,3 +243,40 @@ def test_stop_reports_nothing(machine: Machine) -> None:
     machine.until(lambda: ("lost", "a", 1) in b.events, "the other end")
     assert a.events == []
     assert not a.links.send("b", b"")
+
+
+def test_server_that_is_not_registered_is_dialed_rarely_until_it_comes_back(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_dialing, "UNREGISTERED_MAX_MS", 2 * dialing.REDIAL_MAX_MS)
+    a, b = machine.server("a"), machine.server("b")
+    b.links.stop()
+    a.knows(b)
+    link = a.links._links["b"]
+    a.links.listed(registered=[], members=["b"])
+    machine.until(lambda: link.pause_ms == 2 * dialing.REDIAL_MAX_MS, "a longer pause than for others")
+    again = machine.server("b", start_code=2)
+    a.links.learn("b", again.address)
+    joined(machine, a, again)
+    monkeypatch.setattr(dialing, "REDIAL_MIN_MS", 10 * 60_000)
+    link.pause_ms = 10 * 60_000
+    again.links.stop()
+    machine.until(lambda: not link.is_up(), "the end of the connection")
+    third = machine.server("b", start_code=3)
+    link._addresses = [third.address]
+    a.links.listed(registered=["b"], members=["b"])
+    joined(machine, a, third)
+
+
+def test_retired_server_is_forgotten(machine: Machine) -> None:
+    """It is not registered, no tablet here has it as a member, and it cannot be reached."""
+    a, b, c = machine.server("a"), machine.server("b"), machine.server("c")
+    b.links.stop()
+    a.knows(b, c)
+    joined(machine, a, c)
+    a.links.listed(registered=["b"], members=[])
+    a.links.listed(registered=[], members=["b"])
+    assert set(a.links._links) == {"b", "c"}
+    a.links.listed(registered=[], members=[])
+    assert set(a.links._links) == {"c"}, "c is there, registered or not"
+    assert a.links.is_connected("c")
