@@ -15,7 +15,7 @@ from typing import Any
 
 from cli.common.local import HOST
 from cli.up.ports import is_free
-from tests.support.helpers import claim_ports, eventually, rk
+from tests.support.helpers import claim_ports, eventually, finished, rk
 
 #: Longest time for one start, on a machine that does other things as well.
 UP_DEADLINE_S = 180.0
@@ -118,4 +118,4 @@ def processes_of(data_dir: Path) -> list[str]:
 
 def run_rk(*words: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
     """One `rk` command, to its end."""
-    return subprocess.run(rk(*words), capture_output=True, text=True, timeout=timeout_s, check=False)
+    return finished(rk(*words), timeout_s)

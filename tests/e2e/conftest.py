@@ -13,7 +13,10 @@ from typing import Final
 
 import pytest
 
+from tests.support import forked
 from tests.support.stores import ZOOKEEPER
+
+forked.allow()
 
 #: Tests of masters and region servers on both stores (ON_BOTH_STORES in the Makefile).
 ON_BOTH_STORES: Final = frozenset(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from regions import messages as ms
 from regions.cluster.history import HistoryEntry, unpack
 from regions.records.model import RegionRecord, TransitionRecord
 from regions.records.znodes import Layout, decode_region, decode_transition
+from tests.support import helpers
 from tests.support.helpers import PATIENCE_S, daemon, eventually, free_ports, rk
 from tests.support.zookeeper import zookeeper
 
@@ -76,7 +76,7 @@ class Process:
         self.address = address
         self.log = log
         self._running = contextlib.ExitStack()
-        self.popen: subprocess.Popen[bytes] | None = None
+        self.popen: helpers.Process | None = None
 
     def start(self) -> None:
         self.popen = self._running.enter_context(daemon(rk(*self.arguments), log=self.log))

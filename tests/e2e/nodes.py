@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.helpers import daemon, free_ports, rk
+from tests.support.helpers import Process, daemon, free_ports, rk
 
 
 class Nodes:
     """The store's nodes, by their client port."""
 
     def __init__(self) -> None:
-        self.by_port: dict[int, subprocess.Popen[bytes]] = {}
+        self.by_port: dict[int, Process] = {}
 
     @property
     def hosts(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from regionserver.client import store as store_module
 from regionserver.kv.messages import KvRead, KvValues
 from tests.e2e.masters import Cluster, cluster_on
 from tests.e2e.nodes import Nodes, store
+from tests.support.helpers import Process
 
 pytestmark = pytest.mark.e2e
 
@@ -35,7 +35,7 @@ def running(folder: Path) -> Iterator[tuple[Nodes, Cluster]]:
         yield nodes, cluster
 
 
-def node_of(client: RegionClient, nodes: Nodes) -> subprocess.Popen[bytes]:
+def node_of(client: RegionClient, nodes: Nodes) -> Process:
     """The node with which the client is connected."""
     connection = client.locator._store._client._connection
     return nodes.by_port[connection._socket.getpeername()[1]]

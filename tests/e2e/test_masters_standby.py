@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from master.client import MasterClient
 from regions import messages as ms
 from regions.messages.staleness import Bound
 from tests.e2e.masters import Cluster, any_store, cluster_on
-from tests.support.helpers import rk
+from tests.support.helpers import finished, rk
 
 pytestmark = pytest.mark.e2e
 
@@ -61,9 +60,8 @@ def test_a_standby_answers_what_it_can_prove_and_takes_over_with_it(cluster: Clu
     assert (status.role, status.path, status.warm, status.epoch) == ("active", "failover", True, 2)
 
     addresses = f"127.0.0.1:{active.address[1]},127.0.0.1:{standby.address[1]}"
-    listed = subprocess.run(
-        rk("table", "list", "--masters", addresses, "--max-stale", "5s", "--json"), capture_output=True, check=True
-    )
+    listed = finished(rk("table", "list", "--masters", addresses, "--max-stale", "5s", "--json"), 120)
+    assert listed.returncode == 0, listed.stderr
     told = json.loads(listed.stdout)
     assert told["tables"] == []
     assert told["as_of"]["role"] == "active"

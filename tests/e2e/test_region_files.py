@@ -14,7 +14,7 @@ from regions import messages as ms
 from regions.records.model import RegionRecord
 from regionserver.client import Change, DataError, RegionClient, connect
 from tests.e2e.masters import Cluster, cluster_on, own_store
-from tests.support.helpers import PATIENCE_S, eventually, rk
+from tests.support.helpers import PATIENCE_S, eventually, finished, rk
 
 pytestmark = pytest.mark.e2e
 
@@ -57,7 +57,7 @@ def folder_of(cluster: Cluster, region: RegionRecord) -> Path:
 def said(cluster: Cluster, *words: str) -> str:
     """What a command of rk prints, whatever its exit status."""
     command = rk(*words, "--store", cluster.hosts)
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
+    return finished(command, 120).stdout
 
 
 def parked(cluster: Cluster, region: RegionRecord) -> str:
@@ -84,7 +84,7 @@ def test_a_server_with_another_shared_directory_does_not_register(cluster: Clust
             "server", "run", "--store", cluster.hosts, "--data-dir", str(tmp_path / "data"),
             "--shared-dir", str(shared), "--address", "127.0.0.1:0",
         )  # fmt: skip
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        ended = finished(command, PATIENCE_S)
         assert ended.returncode == 1
         assert reason in ended.stderr
         assert "nothing was registered" in ended.stderr

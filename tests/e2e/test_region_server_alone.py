@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from regions.messages import (
 from regions.records import znodes
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TransitionRecord
 from tests.e2e.masters import SESSION_MS, UpToDate
-from tests.support.helpers import daemon, eventually, free_ports, rk
+from tests.support.helpers import Process, daemon, eventually, finished, free_ports, rk
 from tests.support.stores import Store, open_store, our_store, store_kinds
 from tests.support.zookeeper import zookeeper
 
@@ -75,7 +74,7 @@ def clear(store: Store) -> None:
 class Server:
     """A region server process and how to talk to it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, master: KazooClient, admin_port: int) -> None:
+    def __init__(self, process: Process, log: Path, master: KazooClient, admin_port: int) -> None:
         self.process = process
         self.log = log
         self.master = master
@@ -388,7 +387,7 @@ class TestRefusesToStart:
     """One clear line each, never a traceback."""
 
     def line(self, command: list[str]) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = finished(command, 120)
         assert done.returncode == 1, done.stderr
         assert "Traceback" not in done.stderr
         return done.stderr

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 import threading
 import time
 import urllib.request
@@ -65,7 +64,7 @@ from regionserver.tablets.messages import (
     TabletWritten,
 )
 from tests.e2e.masters import SESSION_MS, UpToDate
-from tests.support.helpers import daemon, eventually, rk
+from tests.support.helpers import Process, daemon, eventually, rk
 from tests.support.stores import OurStore, our_store
 
 pytestmark = pytest.mark.e2e
@@ -86,7 +85,7 @@ class Machine:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.address = ("", 0)
         #: Start codes of the latest registration, and of the last one of the process before.
         self.latest = self.former = 0

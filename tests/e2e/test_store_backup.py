@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from tests.support.helpers import rk
+from tests.support.helpers import finished, rk
 from tests.support.stores import OurStore, our_store
 
 pytestmark = pytest.mark.e2e
@@ -23,7 +22,7 @@ PER_MULTI = 250
 
 def run_rk(*arguments: object, status: int = 0) -> str:
     """Output of one `rk` command that must end with `status`."""
-    done = subprocess.run(rk(*map(str, arguments)), capture_output=True, text=True, timeout=300, check=False)
+    done = finished(rk(*map(str, arguments)), 300)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout if status == 0 else done.stderr + done.stdout
 

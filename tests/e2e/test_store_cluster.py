@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from tests.support.helpers import eventually, free_ports
+from tests.support.helpers import Process, eventually, finished, free_ports, launch
 
 pytestmark = pytest.mark.e2e
 
@@ -35,7 +35,7 @@ class Cluster:
         self.client_ports = dict(zip(self.ids, ports, strict=False))
         self.peer_ports = dict(zip(self.ids, ports[count:], strict=False))
         self.admin_ports = dict(zip(self.ids, ports[2 * count :], strict=False))
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, Process] = {}
 
     def arguments(self, node: int) -> list[str]:
         """The command line of one node."""
@@ -50,10 +50,7 @@ class Cluster:
     def start(self, *nodes: int) -> None:
         """Start nodes (all by default)."""
         for node in nodes or self.ids:
-            with (self.folder / f"{node}.log").open("ab") as log:
-                self.processes[node] = subprocess.Popen(
-                    self.arguments(node), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-                )
+            self.processes[node] = launch(self.arguments(node), self.folder / f"{node}.log")
 
     def kill(self, *nodes: int) -> None:
         """kill -9."""
@@ -141,8 +138,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def run_once(arguments: list[str]) -> tuple[int, str]:
     """Run a command that should end by itself: status and stderr."""
-    done = subprocess.run(arguments, capture_output=True, timeout=120, check=False)
-    return done.returncode, done.stderr.decode()
+    done = finished(arguments, 120)
+    return done.returncode, done.stderr
 
 
 def write_until_refused(client: KazooClient, prefix: str, count: int) -> list[str]:

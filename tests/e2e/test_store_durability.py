@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import shutil
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -18,7 +17,7 @@ from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.tree.machine import StateMachine
 from coord.tree.node import SetDataDelta
 from tests.e2e.test_store_cluster import Cluster
-from tests.support.helpers import eventually
+from tests.support.helpers import eventually, finished
 from tests.support.small_disk import fill, small_disk
 
 pytestmark = pytest.mark.e2e
@@ -145,7 +144,7 @@ def test_one_node_starts_on_a_log_whose_damage_its_snapshot_covers(tmp_path: Pat
         [segment] = (directory / "wal").iterdir()
         flip(segment, 3000)
         verify = [sys.executable, "-m", "cli", "coord", "verify", str(directory)]
-        first = subprocess.run(verify, capture_output=True, text=True, timeout=120, check=False)
+        first = finished(verify, 120)
         assert first.returncode == 0, first.stdout + first.stderr
         assert f"{segment}: bytes " in first.stdout
         for _ in range(2):
@@ -160,7 +159,7 @@ def test_one_node_starts_on_a_log_whose_damage_its_snapshot_covers(tmp_path: Pat
         assert f"skipped damage in the log: {segment}: bytes " in text
         assert (directory / "damaged" / segment.name).stat().st_size > 0
         assert "Traceback" not in text
-        again = subprocess.run(verify, capture_output=True, text=True, timeout=120, check=False)
+        again = finished(verify, 120)
         assert again.returncode == 0, again.stdout + again.stderr
         assert "damaged" not in again.stdout
     finally:

@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from tests.support.helpers import daemon, eventually, free_ports, rk
+from tests.support.helpers import Process, daemon, eventually, finished, free_ports, rk
 
 pytestmark = pytest.mark.e2e
 
@@ -36,7 +36,7 @@ class Nodes:
         self.clients = {i + 1: f"127.0.0.1:{port}" for i, port in enumerate(ports[:NODES])}
         self.peers = {i + 1: f"127.0.0.1:{port}" for i, port in enumerate(ports[NODES:])}
         self.running: dict[int, contextlib.ExitStack] = {}
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, Process] = {}
 
     @property
     def hosts(self) -> str:
@@ -71,7 +71,7 @@ class Nodes:
     def tool(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`rk coord …` with super's credential."""
         command = rk("coord", *words, "--store", self.hosts, "--auth", AUTH)
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        return finished(command, 300)
 
     def do(self, *words: str) -> str:
         """The same, where it has to work."""
@@ -286,7 +286,7 @@ def test_what_is_refused_says_why(nodes: Nodes) -> None:
     assert refused.returncode == 4
     assert "node 9 is not a member" in refused.stderr
     nobody = rk("coord", "remove", "1", "--store", nodes.hosts)
-    told = subprocess.run(nobody, capture_output=True, text=True, timeout=120, check=False)
+    told = finished(nobody, 120)
     assert told.returncode == 1
     assert "--store-auth" in told.stderr
     nodes.do("add", "4", "--peer", nodes.peers[4], "--no-wait")
@@ -303,6 +303,6 @@ def test_what_is_refused_says_why(nodes: Nodes) -> None:
     alone = rk(
         "coord", "run", "--id", "6", "--data-dir", str(nodes.folder / "n6"), "--client-address", nodes.clients[6]
     )
-    told = subprocess.run([*alone, "--join", "127.0.0.1:1"], capture_output=True, text=True, timeout=120, check=False)
+    told = finished([*alone, "--join", "127.0.0.1:1"], 120)
     assert told.returncode == 2
     assert "peer address" in told.stderr

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from regions.records.members import Storage
 from regionserver.client import DataError, RegionClient, connect
 from tests.e2e.masters import Cluster, Process, cluster_on
 from tests.e2e.nodes import Nodes, store
-from tests.support.helpers import PATIENCE_S, eventually, rk
+from tests.support.helpers import PATIENCE_S, eventually, finished, rk
 
 pytestmark = pytest.mark.e2e
 
@@ -154,11 +153,9 @@ def test_the_commands_for_rows(running: tuple[Nodes, Cluster], tmp_path: Path) -
     nodes, _ = running
 
     def run(*words: str, status: int = 0) -> str:
-        done = subprocess.run(
-            rk(*words, "--store", nodes.hosts), capture_output=True, check=False, timeout=2 * PATIENCE_S
-        )
+        done = finished(rk(*words, "--store", nodes.hosts), 2 * PATIENCE_S)
         assert done.returncode == status, (words, done.stdout, done.stderr)
-        return done.stdout.decode()
+        return done.stdout
 
     run("put", "counts", "lock", "me", "--if-absent")
     run("put", "counts", "lock", "you", "--if-absent", status=1)

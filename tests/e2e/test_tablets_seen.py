@@ -12,7 +12,7 @@ import pytest
 
 from regions import messages as ms
 from tests.e2e.masters import Cluster, any_store, cluster_on
-from tests.support.helpers import eventually, rk
+from tests.support.helpers import eventually, finished, rk
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +38,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     """One command; nothing it prints is a traceback."""
     command = rk(*words, "--store", cluster.hosts)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW_S, check=False)
+    done = finished(command, SLOW_S)
     assert "Traceback" not in done.stderr
     return done
 

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from regions.records.model import Incarnation, RegionRecord, RegionState, ServerRecord, TableRecord, TransitionRecord
 from regions.records.znodes import Layout, encode
-from tests.support.helpers import heed_ctrl_c, rk
+from tests.support.helpers import finished, heed_ctrl_c, rk
 from tests.support.zookeeper import zookeeper
 
 pytestmark = pytest.mark.e2e
@@ -115,7 +115,7 @@ def test_status_without_a_master_still_says_what_it_can(store: KazooClient) -> N
     """The store and the servers are known; tables are not, and it says why."""
     host, port = store.hosts[0]
     words = rk("status", "--json", "--store", f"{host}:{port}")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = finished(words, 120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["store"][0]["role"] == "standalone"

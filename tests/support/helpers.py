@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from coord.errors import CoordError
+from tests.support import forked
 
 T = TypeVar("T")
 
@@ -93,13 +95,15 @@ def free_ports(n: int) -> list[int]:
     return list(itertools.islice(filter(_is_free, _own_ports()), n))
 
 
-@contextlib.contextmanager
-def daemon(
-    arguments: list[str], *, log: Path, env: dict[str, str] | None = None, cwd: Path | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process of its own group, output to `log`; on leaving, the whole group is killed whatever happened."""
+Process = subprocess.Popen[bytes] | forked.Forked
+
+
+def launch(arguments: list[str], log: Path, *, env: dict[str, str] | None = None, cwd: Path | None = None) -> Process:
+    """Start a process of its own group, output to `log`."""
+    if env is None and cwd is None and forked.can_start(arguments):
+        return forked.start(arguments, log, log)
     with log.open("ab") as out:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             arguments,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -108,12 +112,36 @@ def daemon(
             env={**os.environ, **(env or {})},
             cwd=cwd,
         )
+
+
+@contextlib.contextmanager
+def daemon(
+    arguments: list[str], *, log: Path, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> Iterator[Process]:
+    """Run a process of its own group, output to `log`; on leaving, the whole group is killed whatever happened."""
+    process = launch(arguments, log, env=env, cwd=cwd)
     try:
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def finished(arguments: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, its output as text. After `timeout_s` kill it and raise subprocess.TimeoutExpired."""
+    if not forked.can_start(arguments):
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder, "out"), Path(folder, "err")
+        process = forked.start(arguments, output, errors)
+        try:
+            status = process.wait(timeout_s)
+        finally:
+            process.kill()
+            process.wait()
+        texts = [path.read_text() if path.exists() else "" for path in (output, errors)]
+    return subprocess.CompletedProcess(arguments, status, *texts)
 
 
 def heed_ctrl_c() -> None:
