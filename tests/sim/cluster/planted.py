@@ -45,13 +45,15 @@ from simulation.cluster.cluster import SimulatedCluster
 from simulation.drills import DRILLS, come_up, operate
 from simulation.engine.timeline import SECOND
 from simulation.run import Options, RunVerdict, run
-from tests.support.planted import Found, Patch, PlantedBug, hunt, instead
+from tests.support.planted import Found, Patch, PlantedBug, first_lately, hunt, instead
 
 
 class Bug(PlantedBug):
     """One planted bug. `seeds`: among so many, from 1 on, one must find it."""
 
     seeds = 10
+    #: Where one found it lately: looked at first, to save time; 0: in order.
+    lately = 0
     #: Masters of the cluster; 0: by the seed.
     masters = 0
 
@@ -70,7 +72,7 @@ class Bug(PlantedBug):
 
     def hunt(self) -> Found | None:
         """Return the first seed that finds it."""
-        return hunt(lambda seed: self.try_seed(seed).violation, range(1, self.seeds + 1))
+        return hunt(lambda seed: self.try_seed(seed).violation, first_lately(self.lately, self.seeds))
 
 
 def trouble(
@@ -245,6 +247,7 @@ class WipeOnFailover(Bug):
     """Every new master takes its start for a cluster startup."""
 
     seeds = 30
+    lately = 6
 
     def patches(self) -> list[Patch]:
         return [instead(active_module, "is_startup", lambda *_: True)]
@@ -259,8 +262,8 @@ class ClosedWithoutIntent(Bug):
     seeds = 30
 
     def patches(self) -> list[Patch]:
-        def delete(replica: Any, transition: Any, cause: Any) -> Any:
-            effect = real(replica, transition, cause)
+        def delete(*arguments: Any, **more: Any) -> Any:
+            effect = real(*arguments, **more)
             effect.table_check = None
             return effect
 

@@ -171,6 +171,8 @@ class RetryIsNew(DdlBug):
 class AssignsUnchecked(DdlBug):
     """A region is assigned without a look at its table's record, which says REMOVED or DISABLED by then."""
 
+    lately = 6
+
     def patches(self) -> list[Patch]:
         def offline(*arguments: Any, **more: Any) -> Any:
             effect = real(*arguments, **more)
