@@ -48,7 +48,7 @@ tidy: $(VENV)/installed-dev  ## figures of the source tree: sizes, rooms, import
 docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compares them with their sources)
 	@$(BIN)/python -m tests.support.docs
 
-# Two at a time, the longest first. Files whose tests start processes of their own stay whole, three at a time: they
+# Two at a time, the longest first. Files whose tests start processes of their own stay whole, four at a time: they
 # often wait.
 # Simulated clusters run once: what their tests patch, and nearly all that runs there, is never compiled.
 # What failed is run once more by itself, and both runs are shown: a machine that stands still for seconds is no fault of
@@ -67,7 +67,7 @@ test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled module
 	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \
 	{ ($(PYTEST) $(TOGETHER) tests/sim tests/datadriven tests/unit) && \
 	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) $(COMPILED_TESTS)) && \
-	($(PYTEST) -n 3 --dist loadfile tests/e2e); } || status=$$?; \
+	($(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests/e2e); } || status=$$?; \
 	$(BIN)/python -m tests.repeated $(REPEATED); exit $$status
 
 bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
@@ -111,7 +111,7 @@ clean:  ## remove .venv and caches (not rk-data)
 	@touch $@
 
 # Every part runs, whatever became of those before it.
-ON_BOTH_STORES := $(addprefix tests/e2e/test_,balancer.py masters_bulk.py masters_failover.py masters_standby.py region_server_alone.py)
+ON_BOTH_STORES := $(addprefix tests/e2e/test_,balancer.py masters_bulk.py masters_failover.py masters_standby.py region_server_alone.py up.py)
 test-compat: $(VENV)/installed-dev $(VENV)/compiled .venv-compat/installed  ## kazoo's own suite (plain and over TLS), random frames, Java client and Curator, zkCli, Spark's masters on our store, our masters and servers on ZooKeeper (RK_SEEDS=100 for more frames)
 	@start=$$(date +%s); failed=""; \
 	part() { echo "== $$1 ($$(($$(date +%s) - start)) s so far)"; name=$$1; shift; "$$@" || failed="$$failed $$name"; }; \

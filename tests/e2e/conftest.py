@@ -2,7 +2,7 @@
 
 Masters and region servers run unchanged on Apache ZooKeeper. Their tests run on our store in `make test` and on both
 stores in `make test-compat`, which sets RK_ON_ZOOKEEPER: twice the processes would take minutes of every `make test`.
-`test_up.py` starts a whole cluster on ZooKeeper in either case, and what our store answers is always compared with what
+One test (ALWAYS) starts a cluster on ZooKeeper in either case, and what our store answers is always compared with what
 ZooKeeper answers.
 """
 
@@ -23,10 +23,27 @@ ON_BOTH_STORES: Final = frozenset(
     f"test_{name}.py"
     for name in ("balancer", "masters_bulk", "masters_failover", "masters_standby", "region_server_alone")
 )
+#: Tests on ZooKeeper alone, in other files.
+ON_ZOOKEEPER_ALONE: Final = frozenset({"test_masters_and_servers_run_unchanged_on_apache_zookeeper"})
+#: The test on ZooKeeper that `make test` keeps: masters and servers start there, and regions open.
+ALWAYS: Final = "test_regions_are_spread_and_owned_once[zookeeper]"
+
+#: Files that take longest, the longest first: `--dist loadfile --no-loadscope-reorder` gives them out in this order, so
+#: that no worker is left with a long one at the end.
+LONGEST: Final = (
+    *("test_drills.py", "test_region_server_tablets.py", "test_masters_failover.py", "test_masters_troubles.py"),
+    *("test_store_limits.py", "test_store_cluster.py", "test_up.py", "test_masters_bulk.py", "test_masters_tablets.py"),
+    *("test_differential.py", "test_masters_spark.py", "test_store_membership.py", "test_region_data.py"),
+    *("test_region_files.py", "test_operators.py", "test_plan_spark.py", "test_client_deadlines.py"),
+    *("test_tablets_seen.py", "test_kinds.py", "test_plan_cli.py", "test_secured_cluster.py", "test_health.py"),
+    *("test_store_durability.py", "test_tablet_client.py", "test_region_server_alone.py", "test_two_clusters.py"),
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of masters and region servers on Apache ZooKeeper."""
+    """Put the longest files first; leave out the tests of masters and region servers on Apache ZooKeeper."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
     if os.environ.get("RK_ON_ZOOKEEPER"):
         return
     left_out = [item for item in items if _is_on_zookeeper(item)]
@@ -36,5 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_on_zookeeper(item: pytest.Item) -> bool:
+    if item.name in ON_ZOOKEEPER_ALONE:
+        return True
+    if item.path.name not in ON_BOTH_STORES or item.name == ALWAYS:
+        return False
     callspec = getattr(item, "callspec", None)
-    return item.path.name in ON_BOTH_STORES and callspec is not None and ZOOKEEPER in callspec.params.values()
+    return callspec is not None and ZOOKEEPER in callspec.params.values()
