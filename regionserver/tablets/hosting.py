@@ -104,6 +104,11 @@ class HostedTablets:
 
     # --- reports ---
 
+    def number(self, tablet: str) -> int | None:
+        """Return a replica's member number, None if this server has none of the tablet."""
+        found = self._host.key_range(tablet)
+        return None if found is None else found.number
+
     def report(self, tablet: str) -> TabletReport | None:
         """Return a replica's report."""
         return self._host.report(tablet)

@@ -54,6 +54,10 @@ log = Logger()
 class Hosting(ReplicaFiles, TabletGroups, Protocol):
     """The host of tablets with its links, as the server uses it."""
 
+    def number(self, tablet: str) -> int | None:
+        """Return a replica's member number, None if this server has none of the tablet."""
+        ...
+
     def report(self, tablet: str) -> TabletReport | None:
         """Return a replica's report, None if this server has none of the tablet."""
         ...
@@ -264,13 +268,13 @@ class ServerTablets:
 
     def _has_changed(self, tablet: str) -> None:
         """Note a replica whose report differs; under its former number if it is gone or has another one."""
-        report = self._report(tablet)
+        number = None if self._host is None else self._host.number(tablet)
         former = self._numbers.pop(tablet, None)
-        if former is not None and (report is None or report.number != former):
+        if former is not None and number != former:
             self._changed[tablet, former] = None
-        if report is not None:
-            self._numbers[tablet] = report.number
-            self._changed[tablet, report.number] = None
+        if number is not None:
+            self._numbers[tablet] = number
+            self._changed[tablet, number] = None
         self._report_soon()
 
     def _learned(self, server: str, address: Address) -> None:

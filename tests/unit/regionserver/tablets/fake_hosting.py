@@ -78,6 +78,10 @@ class FakeHosting:
     def time_ms(self, tablet: str) -> int:
         return NOW_MS
 
+    def number(self, tablet: str) -> int | None:
+        report = self.report(tablet)
+        return None if report is None else report.number
+
     def report(self, tablet: str) -> TabletReport | None:
         return self.there.get(tablet)
 
