@@ -60,7 +60,7 @@ from regions.transitions.states import Cause
 #: Tablets at which something is to be looked at are looked at so often.
 LOOK_EVERY_MS: Final = 1_000
 #: Tablets that are looked at in one call: some tens of milliseconds of work for a table of 1,000 that is being made.
-LOOKS_MAX: Final = 200
+LOOKS_MAX: Final = 100
 #: The name of a leader that nothing else is written with is written so late: clients find leaders without it.
 LEADER_LATE_MS: Final = 10_000
 
