@@ -41,6 +41,8 @@ class IncomingLink(AcceptedPeer):
         #: The server at the other end and its start; "" while the connection is unidentified.
         self.server = ""
         self.start_code = 0
+        #: Looks since the last frame, as `TabletLinks` counts them; None before the first frame.
+        self.quiet_looks: int | None = None
 
     def first_frame(self, kind: int, body: bytes) -> None:
         if kind != framing.HELLO:
@@ -81,6 +83,7 @@ class IncomingLink(AcceptedPeer):
                     f"a frame in the name of server {header.sender}, start code {header.start_code}, to"
                     f" {header.recipient}"
                 )
+            self.quiet_looks = 0
             own.events.peer_frame(self.server, frame)
 
     def complain(self, reason: str) -> None:

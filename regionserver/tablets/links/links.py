@@ -10,6 +10,11 @@ that process breaks, in either direction. A process that dies breaks both at onc
 for a timeout. Another start code is another process: the former one is lost, and its connections are closed before
 anything is read from the new one. A hello of an earlier start is rejected.
 
+**A link on which nothing comes any more** is closed after SILENT_LOOKS looks, although the connection stands. If
+messages are lost in one direction alone, the peer still gets ours, and would follow a leader here that no
+acknowledgment reaches. The end of its connection shows the peer that this server does not hear it, so the peer's
+tablets elect at once. Looks are counted, not time: a process that stood still reads its sockets before it looks again.
+
 **Where servers are.** Addresses come from `learn`, and from hellos. A server that restarted elsewhere dials its peers;
 they close their connections to its former address and dial the one in its hello. Every attempt names the uuid of the
 server that is wanted, so an address that another server has taken over is no danger.
@@ -22,7 +27,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 from twisted.logger import Logger
 
@@ -44,6 +49,11 @@ log = Logger()
 #: Servers that are known from their own hellos alone. In practice they are servers with a tablet of which this server
 #: has not read the configuration yet.
 STRANGERS_MAX: Final = 256
+#: Interval of the looks at quiet connections, and looks without a frame. A server sends a BEAT every 100 ms as long as
+#: it shares a tablet with this one. The host counts a server as gone after 700 ms; the link ends a little later, so a
+#: process that is merely slow has been replaced as leader before it has to connect again.
+LOOK_S: Final = 0.1
+SILENT_LOOKS: Final = 8
 
 
 class TabletLinks:
@@ -74,6 +84,7 @@ class TabletLinks:
         self._accepted: dict[str, IncomingLink] = {}
         self._queue = FrameQueue()
         self._is_stopped = False
+        self._looking: Any = None
 
     def start(self, events: LinkEvents, listening: socket.socket) -> None:
         """Report to `events` from now on: accept connections on `listening` and dial every known server."""
@@ -83,15 +94,27 @@ class TabletLinks:
         self._listener.start(listening)
         for link in list(self._links.values()):
             link.dial()
+        self._looking = self._own.reactor.callLater(LOOK_S, self._look)
 
     def stop(self) -> None:
         """Send queued frames as far as the kernel accepts them, and close all connections. Nothing is reported."""
         self._is_stopped = True
+        if self._looking is not None and self._looking.active():
+            self._looking.cancel()
         for link in self._links.values():
             link.stop()
         self._listener.stop()
         for stream in list(self._accepted.values()):
             stream.close()
+
+    def _look(self) -> None:
+        """Close accepted connections on which frames came, and none came lately."""
+        self._looking = self._own.reactor.callLater(LOOK_S, self._look)
+        for stream in list(self._accepted.values()):
+            if stream.quiet_looks is not None:
+                stream.quiet_looks += 1
+                if stream.quiet_looks >= SILENT_LOOKS:
+                    stream.fail("nothing has come from the server lately, although the connection stands")
 
     # --- addresses ----------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from regionserver.tablets.links import links
 from tests.unit.regionserver.tablets.links.servers import Machine
 
 
 @pytest.fixture
-def machine() -> Iterator[Machine]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    # The tests send a frame here and there, not ten a second as hosts do.
+    monkeypatch.setattr(links, "SILENT_LOOKS", 1_000_000)
     made = Machine()
     yield made
     made.stop()

@@ -280,3 +280,25 @@ def test_retired_server_is_forgotten(machine: Machine) -> None:
     a.links.listed(registered=[], members=[])
     assert set(a.links._links) == {"c"}, "c is there, registered or not"
     assert a.links.is_connected("c")
+
+
+def test_peer_learns_that_it_is_not_heard(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a sends arrives, what b and c send does not: b's tablets must not go on following a leader on a."""
+    a, b, c = (machine.server(name) for name in "abc")
+    for server in (a, b, c):
+        server.knows(a, b, c)
+    joined(machine, a, b, c)
+    assert b.beat("a", 1)
+    assert a.beat("b", 1)
+    machine.until(lambda: a.numbers("b") == b.numbers("a") == [1], "frames both ways")
+    b.events.clear()
+    monkeypatch.setattr(links_module, "SILENT_LOOKS", 2)
+    cuts = partition.Partition(machine.reactor, a.links)
+    cuts.cut(is_incoming=True, is_outgoing=False)
+    machine.until(lambda: ("lost", "a", 1) in b.events, "the end of the connection")
+    assert ("lost", "b", 1) in a.events
+    # No frame has ever come from c: it shares no tablet with a.
+    assert a.links.is_connected("c")
+    assert ("lost", "a", 1) not in c.events
+    cuts.heal()
+    joined(machine, a, b)
