@@ -6,7 +6,8 @@ a late starter of a new store waits to be let in: nobody can tell its disk from 
 may be missing then, whatever is done in which order; and the store must have a majority again at the end, so nothing is
 lost where that would be impossible for any store:
 
-- fewer than three voters, or a change of the members that is not committed: the last majority may need this disk;
+- fewer than three voters, or a change of the members that is not committed: the last majority may need this disk
+  (for the same reason operators change no members while a disk has damage that its node has not found yet);
 - a node that has never held anything beside one that is emptied: nobody could tell it that there was something.
 """
 
@@ -35,18 +36,21 @@ def may_lose(world: World, clients: Iterable[Client], host: Host) -> bool:
     config = world.check.config()
     if not config.is_voter(host.id) or len(config.voters) < 3 or host.is_flipped or not world.check.configs:
         return False
-    if any(isinstance(client, Operator) and client.link is not None and client.link.pending for client in clients):
+    if is_change_under_way(world, clients):
         return False
+    return all(_spares_another(each, host) for each in world.hosts.values() if config.is_voter(each.id))
+
+
+def is_change_under_way(world: World, clients: Iterable[Client]) -> bool:
+    """Return True if a change of the members is requested or not committed: the last majority may need any disk."""
+    if any(isinstance(client, Operator) and client.link is not None and client.link.pending for client in clients):
+        return True
     for each in world.hosts.values():
         process = each.process
         newest = each.config_index if process is None else process.node.core.configs.newest_index()
-        if newest > world.check.config_index:
-            return False
-        if process is not None and process.node.membership.is_busy():
-            return False
-        if config.is_voter(each.id) and not _spares_another(each, host):
-            return False
-    return True
+        if newest > world.check.config_index or (process is not None and process.node.membership.is_busy()):
+            return True
+    return False
 
 
 def _spares_another(each: Host, host: Host) -> bool:

@@ -363,6 +363,8 @@ class Story:
             return
         if len(config.voters) < 3 or any(self.world.hosts[member].process is None for member in members):
             return
+        if amnesia.is_change_under_way(self.world, self.clients):
+            return
         if not all(self.world.hosts[member].is_whole() for member in members):
             return
         if any(process.node.core.configs.current != config for process in running if process.host.id in members):
@@ -395,6 +397,7 @@ class Story:
         if end > 0:
             disk.flip(path, begin + self.chance.below(end - begin), self.chance.below(8))
             self._has_flipped = host.is_flipped = True
+            host.damaged_memory = host.present_memory()
             self._count("bit_flip")
 
     def _lose_memory(self) -> None:

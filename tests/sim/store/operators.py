@@ -69,8 +69,8 @@ class Operator(Client):
     def _ask(self, link: Link) -> None:
         if self._is_calm or self.chance.happens(0.5):
             super()._ask(link)
-        elif not self._changes and link.is_open and all(host.is_whole() for host in self.world.hosts.values()):
-            # Who takes a voter out while another one's disk is lost may lose the majority for good.
+        elif not self._changes and link.is_open and all(map(_is_sound, self.world.hosts.values())):
+            # Who takes a voter out while another one's disk is lost or damaged may lose the majority for good.
             self._request_change(link)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -193,6 +193,10 @@ class Operator(Client):
             view = check.model.at(CONFIG_PATH, zxid)
             if view is None or data != view[0]:
                 raise Violation(f"{who} is told of the configuration {data!r} at {zxid}, should be {view}")
+
+
+def _is_sound(host: Host) -> bool:
+    return host.is_whole() and not host.has_hidden_damage()
 
 
 def _has_role(config: Configuration, node: int, role: str) -> bool:

@@ -324,6 +324,8 @@ class Host:
         #: The memory that it lost (`tests.sim.store.amnesia`), 0: it is whole; and whether all of it was lost.
         self.lost_memory = 0
         self.must_forget = False
+        #: The memory in which a bit flipped (`tests.sim.store.faults`), 0: none.
+        self.damaged_memory = 0
         #: Of its last process: the index of the newest configuration in its log.
         self.config_index = 0
         self.has_log = False
@@ -345,6 +347,7 @@ class Host:
         self.disk = SimDisk(f"disk{self.id}", self.world.chance, lambda: self.world.now)
         self.disk.step = lambda: self.world.step_of(self.id)
         self.is_flipped = self.is_odd = self.has_log = False
+        self.damaged_memory = 0
         self.memory = FIRST_MEMORY
 
     def has_held(self) -> bool:
@@ -359,7 +362,7 @@ class Host:
         """
         config = self.world.check.config()
         process = self.process
-        memory = self.memory if process is None else process.node.core.memory
+        memory = self.present_memory()
         if config.is_voter(self.id) and not config.counts(self.id, memory):
             return False
         if self.lost_memory == 0:
@@ -370,6 +373,14 @@ class Host:
             return False
         self.lost_memory = 0
         return True
+
+    def present_memory(self) -> int:
+        """Return the identity of the memory that this machine's disk holds (`coord.server.membership.joining`)."""
+        return self.memory if self.process is None else self.process.node.core.memory
+
+    def has_hidden_damage(self) -> bool:
+        """Return True if a bit of the disk has flipped and the node has not set the damaged log aside since."""
+        return self.damaged_memory == self.present_memory()
 
     def token(self, size: int) -> bytes:
         """See `Entropy.token`."""
