@@ -217,25 +217,29 @@ class SyncFailed(StorageError):  # noqa: N818
 
 
 def reopen_last(wal: SegmentLog, disk: Disk, folder: str, offset: int, record: bytes) -> None:
-    """Continue the last segment. Truncate the bytes that a torn write left after its end: they could look valid later.
+    """Continue the last segment. Erase the bytes that a torn write left after its end: they could look valid later.
 
     Bytes that were read need not be on the disk: an earlier process may have ended during a sync, or after a failed
     sync. The system marks pages as written even if their sync fails, and no later sync writes them. Only the last
     record can be affected. So it is written once more, and the segment's name is made durable with it.
+
+    Until then the extent stays as it is. It does not state the end of a record that may not be durable yet. But it
+    states a size that covers every acknowledged record, so the file keeps this size: a file that is truncated while
+    this function is interrupted is still detected.
     """
     file = disk.open(f"{folder}/{wal._segments[-1].name}")
     number = wal._segments[-1].number
     known = wal._extent.current
-    if known is not None and known.segment == number:
-        # The extent first: it must not demand zeros that are truncated now, nor a record that may not be durable yet.
-        wal._extent.set(number, known.end, known.end)
-    file.truncate(wal._position)
+    stated = known.size if known is not None and known.segment == number else 0
+    wal._reserved = max(wal._position, stated)
+    file.truncate(wal._reserved)
+    if wal._reserved > wal._position:
+        file.write_at(wal._position, bytes(wal._reserved - wal._position))
     file.write_at(offset, record)
     file.sync()
     disk.sync_folder(folder)
-    wal._extent.set(number, wal._position, wal._position)
+    wal._extent.set(number, wal._reserved, wal._position)
     wal._file = file
-    wal._reserved = wal._position
     if offset:
         # A header alone holds nothing that a node has acknowledged.
         wal._seal()

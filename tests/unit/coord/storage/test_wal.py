@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coord.errors import CorruptRecord, StorageError
+from coord.storage import segments
 from coord.storage.extent import NAME
 from coord.storage.reading import Recovered
 from coord.storage.records import SEAL_MAGIC, BaseItem, Item, LogItem, WriteBatch, encode_seal
@@ -235,14 +236,16 @@ def some_history(random: Random, length: int) -> tuple[list[Item], list[tuple[in
 
 
 @pytest.mark.parametrize("reserved", [True, False])
-def test_truncation_at_every_byte_of_the_last_record_is_repaired(reserved: bool) -> None:
+def test_truncation_at_every_byte_of_the_last_record_is_repaired(
+    reserved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A torn last record is cut, whatever is left of it; all earlier entries are kept, and the log works again."""
+    if not reserved:
+        # As on a full disk: the file is as long as its records, and only that is expected of it.
+        monkeypatch.setattr(segments, "RESERVE_BYTES", 0)
     disk = MemoryDisk()
     wal = filled(disk, 3)
     start = wal._position
-    if not reserved:
-        # The first write after a start: the file is as long as its records, and only that is expected of it.
-        wal, _ = reopen(disk)
     extent = disk.files[NAME].content[:]
     wal.write([batch((1, 4, b"the last one"), (1, 5, b"and another"))])
     end = wal._position
@@ -473,6 +476,41 @@ def test_a_power_cut_while_a_log_is_opened_loses_no_more_than_was_not_durable() 
             assert reopen(after)[1].last_index() in (2, 3)
         else:
             assert reopen(disk.power_cut())[1].last_index() == 3
+            assert last_call > 4
+            return
+    raise AssertionError("the log was never opened")
+
+
+def test_a_truncated_log_is_detected_wherever_its_opening_was_interrupted() -> None:
+    """The extent covered an acknowledged record by the zeros written ahead, and demanded less while the log was opened.
+
+    A log that was truncated within the record then looked like a torn write (simulation, seed 9000273).
+    """
+    for last_call in range(1, 30):
+        disk = MemoryDisk()
+        filled(disk, 2)
+        calls = 0
+
+        def cut(_name: str, last_call: int = last_call) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == last_call:
+                raise OSError(errno.EIO, "the power is cut")
+
+        disk.on_call = cut
+        try:
+            reopen(disk)
+        except OSError:
+            after = disk.power_cut()
+            assert reopen(after.copy())[1].last_index() == 2
+            records = only_segment(after).rstrip(b"\0")
+            seal = len(encode_seal(0, 0))
+            for missing in (1, seal + 1, seal + 20):
+                truncated = after.copy()
+                del only_segment(truncated)[len(records) - missing :]
+                with pytest.raises(CorruptRecord):
+                    reopen(truncated)
+        else:
             assert last_call > 4
             return
     raise AssertionError("the log was never opened")
