@@ -360,6 +360,8 @@ class Leadership:
         peer.last_received = self.now
         if m.memory != peer.memory or peer.is_old:
             self._note_memory(peer, m.memory)
+        if m.context >= peer.read_round:
+            peer.reported = m.match_index
         if peer.heartbeat_answered(m.match_index, self.now, 2 * self.settings.heartbeat_ticks):
             self.pending = True
         if m.context > peer.read_round:

@@ -62,6 +62,9 @@ class Progress:
         self.state: int = PROBE
         #: In PROBE: an append has no reply yet. The next reply of any kind, also to a heartbeat, allows another append.
         self.waiting: bool = False
+        #: End of the peer's log as last reported: by an acknowledgment, or by the reply to the newest heartbeat. Below
+        #: `match` only if the peer has lost entries.
+        self.reported: int = 0
         #: Tick of the last message from the peer; the leader's quorum check uses it.
         self.last_received: int = now
         #: Highest commit index sent to the peer. Moves with each message that carries one; never decreases.
@@ -93,6 +96,7 @@ class Progress:
             return False
         if self.memory >= 0:
             self.match = 0
+            self.reported = 0
             self.read_round = 0
             self.become_probe(last + 1)
         self.memory = memory
@@ -135,6 +139,7 @@ class Progress:
         advanced = index > self.match
         if advanced:
             self.match = index
+            self.reported = max(self.reported, index)
             self.moved = now
             # In SNAPSHOT too: late acknowledgments of earlier appends may arrive during the transfer.
             self.next = max(self.next, index + 1)
@@ -158,6 +163,8 @@ class Progress:
         if self.state == SNAPSHOT or prev_index != self.next - 1:
             return False
         if prev_index <= self.match:
+            if self.reported >= self.match:
+                return False
             # The peer has lost acknowledged entries (a wiped disk). With the old match index it would be probed there
             # forever.
             self.match = 0

@@ -126,6 +126,26 @@ def test_late_answers_change_no_state() -> None:
     assert peer.state == PROBE, "the log does not continue the snapshot"
 
 
+def test_a_late_rejection_does_not_undo_what_the_peer_acknowledged() -> None:
+    """Only a peer whose newest reply to a heartbeat shows a shorter log has lost entries (simulation, seed 9000187).
+
+    The leader probed below the acknowledged index then, for entries that the log had dropped as known everywhere.
+    """
+    lead, peer = _leadership(PROBE)
+    lead.on_append_resp(_answer(5, True))
+    peer.become_probe(6)
+    late = _answer(4, False, prev=5)
+    lead.on_append_resp(late)
+    assert (peer.match, peer.next) == (5, 6)
+    lead.on_heartbeat_resp(Message(HEARTBEAT_RESP, 2, 1, 2, match_index=9, context=8))
+    lead.on_heartbeat_resp(Message(HEARTBEAT_RESP, 2, 1, 2, match_index=2, context=7))
+    lead.on_append_resp(late)
+    assert (peer.match, peer.next) == (5, 6), "the reply to an older heartbeat is late, too"
+    lead.on_heartbeat_resp(Message(HEARTBEAT_RESP, 2, 1, 2, match_index=4, context=8))
+    lead.on_append_resp(late)
+    assert (peer.match, peer.next) == (0, 5)
+
+
 def test_match_stays_below_next_during_a_snapshot() -> None:
     """A late acknowledgement of an append that was sent before the snapshot raises both."""
     lead, peer = _leadership(SNAPSHOT)
