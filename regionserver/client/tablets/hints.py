@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from regions.records.model import RegionRecord
@@ -13,6 +13,8 @@ from regionserver.tablets.messages import KnownLeader
 
 #: A server that did not answer is asked last for so long, by calls to other tablets.
 SUSPECT_S: Final = 2.0
+#: While a server is suspect, one question in this time asks for the new leaders of all tablets that it led.
+SURVEY_S: Final = 0.02
 
 
 class TabletHints:
@@ -25,6 +27,8 @@ class TabletHints:
         self._addresses: dict[str, Address] = {}
         self._numbers: dict[str, WriteNumbers] = {}
         self._silent: dict[str, float] = {}
+        #: Suspect server -> time of the next survey of its tablets.
+        self._survey_s: dict[str, float] = {}
         self._used: set[str] = set()
 
     # --- leaders ---
@@ -51,6 +55,30 @@ class TabletHints:
                 self._leaders.pop(tablet, None)
             else:
                 self._leaders[tablet] = after
+
+    def survey(self, server: str, but: str, most: int, now_s: float) -> list[str]:
+        """Return up to `most` tablets, without `but`, that a suspect server led, if their leaders should be asked for.
+
+        All calls to them need a new leader. One question names all, so that each of them need not ask for itself.
+        """
+        with self._lock:
+            if now_s >= self._silent.get(server, 0.0) or now_s < self._survey_s.get(server, 0.0):
+                return []
+            self._survey_s[server] = now_s + SURVEY_S
+            led = [tablet for tablet, (_, leader) in self._leaders.items() if leader == server and tablet != but]
+            return led[:most]
+
+    def learn_leaders(self, views: Iterable[KnownLeader]) -> None:
+        """Keep the leaders of later terms than those that are known."""
+        for view in views:
+            leader = view.leader
+            if leader is None:
+                continue
+            self.learn(view)
+            with self._lock:
+                known = self._leaders.get(view.tablet)
+                if known is None or known[0] < view.term:
+                    self._leaders[view.tablet] = view.term, leader.server
 
     def is_first_use(self, tablet: str) -> bool:
         """Return True the first time."""
@@ -85,7 +113,7 @@ class TabletHints:
             return now_s < self._silent.get(server, 0.0)
 
     def suspect(self, server: str, now_s: float) -> None:
-        """Record that the server does not answer."""
+        """Record that the server does not answer, or broke the connection."""
         with self._lock:
             self._silent[server] = now_s + SUSPECT_S
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from regionserver.client.tablets.answers import NO_ADDRESS, NOT_LEADER, CallStep, meaning_of
+from regionserver.client.tablets.answers import BROKEN, NO_ADDRESS, NOT_LEADER, CallStep, meaning_of
 from regionserver.tablets.messages import NO_REPLICA, KnownLeader
 
 #: Pause between two questions.
@@ -47,6 +47,8 @@ QUESTION_LOST_S: Final = 1.0
 #: Pause before a server that failed or was busy is sent the request again; it doubles up to the second value.
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 0.32
+#: A server that could not be reached, or broke the connection, is asked after the others for so long.
+UNREACHABLE_S: Final = 0.32
 #: Members without a leader for so long: the region's record may have changed.
 STALE_S: Final = 0.5
 
@@ -83,6 +85,8 @@ class _Member:
     is_busy: bool = False
     #: A request has failed, and nothing was answered since.
     has_failed: bool = False
+    #: Asked after the others before this time: a question or request could not be sent, or the connection broke.
+    ask_last_until_s: float = -1e9
     rest_s: float = RETRY_FIRST_S
     #: Its latest failure, for the error message.
     problem: str = ""
@@ -128,6 +132,8 @@ class Pursuit:
         #: Members in the order in which they are asked; any order will do, but clients should differ.
         self._turn = list(self._members)
         first = self._turn.index(hint[1]) if hint and hint[1] in self._turn else int(chance() * len(self._turn))
+        if hint and is_suspect:
+            first += 1  # the others know more of a leader that does not answer
         self._turn = self._turn[first:] + self._turn[:first]
         #: An answer, or its absence, leaves open whether the request was carried out.
         self.is_unknown = False
@@ -198,6 +204,8 @@ class Pursuit:
         """Take the failure of a message; return what the call does."""
         if code in (NO_ADDRESS, NO_REPLICA):
             self.doubt = f"{sent.server}: {code}"
+        if code in BROKEN:
+            self._member(sent.server).ask_last_until_s = now_s + UNREACHABLE_S
         if sent.kind is Kind.QUESTION:
             self._member(sent.server).question_s = None
             self._member(sent.server).problem = message
@@ -287,15 +295,21 @@ class Pursuit:
         return now_s >= leader.request_s + SILENT_S
 
     def _next_to_ask(self, now_s: float) -> str | None:
-        """Return the next member that has no message out."""
-        for _ in range(len(self._turn)):
-            server = self._turn.pop(0)
-            self._turn.append(server)
+        """Return the next member that has no message out; one that cannot be reached only if there is no other."""
+        found = None
+        for server in self._turn:
             member = self._members[server]
             is_waiting = member.question_s is not None and now_s < member.question_s + QUESTION_LOST_S
-            if not is_waiting and member.request_s is None:
-                return server
-        return None
+            if is_waiting or member.request_s is not None:
+                continue
+            if now_s >= member.ask_last_until_s:
+                found = server
+                break
+            found = found or server
+        if found is not None:
+            self._turn.remove(found)
+            self._turn.append(found)
+        return found
 
     def _plan_question(self, now_s: float) -> None:
         """Choose the time of the next question."""

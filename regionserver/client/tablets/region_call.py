@@ -9,13 +9,14 @@ from typing import Any, Final, Generic, TypeVar
 from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
 from regionserver.client.errors import Attempt, OutcomeUnknown, Refused, Unavailable
-from regionserver.client.tablets.answers import NO_ADDRESS, NOT_LEADER, CallStep
+from regionserver.client.tablets.answers import BROKEN, NO_ADDRESS, NOT_LEADER, CallStep
 from regionserver.client.tablets.context import RecordReading, TabletContext
 from regionserver.client.tablets.exchange import Received
 from regionserver.client.tablets.numbers import WriteName
 from regionserver.client.tablets.pursuit import Dispatch, Kind, Pursuit
 from regionserver.tablets.commands import OUTCOME_NAMES, SUPERSEDED, TOO_OLD
 from regionserver.tablets.messages import (
+    WHO_LEADS_MAX,
     LeaderElsewhere,
     Leaders,
     TabletPage,
@@ -73,6 +74,8 @@ class RegionCall(Generic[R]):
         self._exchange = context.exchange()
         self._name: WriteName | None = None
         self._request: Any = None
+        #: Number of each question without an answer -> the tablets that it names.
+        self._asked: dict[int, list[str]] = {}
         self._reading: RecordReading | None = None
         self._read_again_s = 0.0
 
@@ -106,13 +109,22 @@ class RegionCall(Generic[R]):
         if address is None:
             self._failed(sent, RpcError(NO_ADDRESS, "is not registered, and nobody has named its address"))
         elif sent.kind is Kind.QUESTION:
-            self._exchange.start(sent, address, WhoLeads([self._tablet]), Leaders)
+            tablets = [self._tablet, *self._also_led()]
+            self._asked[sent.number] = tablets
+            self._exchange.start(sent, address, WhoLeads(tablets), Leaders)
         else:
             if self._request is None:
                 if self._is_write:
                     self._name = self._context.hints.begin(self._tablet, self._context.clock())
                 self._request = self._purpose.ask(self._tablet, self._name)
             self._exchange.start(sent, address, self._request, self._purpose.expect | LeaderElsewhere)
+
+    def _also_led(self) -> list[str]:
+        """Return the other tablets that the suspect leader of this one led: the question asks for them as well."""
+        leader = self._pursuit.leader or self._hint
+        if leader is None:
+            return []
+        return self._context.hints.survey(leader[1], self._tablet, WHO_LEADS_MAX - 1, self._context.clock())
 
     def _finish_name(self) -> None:
         if self._name is not None:
@@ -132,11 +144,13 @@ class RegionCall(Generic[R]):
         hints.trust(sent.server)
         hints.learn_time(self._tablet, reply.time_ms, now_s)
         if isinstance(reply, Leaders | LeaderElsewhere):
-            if isinstance(reply, Leaders) and len(reply.views) != 1:
-                self._failed(sent, RpcError(Code.BAD_REPLY, "the answer names another number of tablets"))
+            if isinstance(reply, Leaders) and [one.tablet for one in reply.views] != self._asked.pop(sent.number):
+                self._failed(sent, RpcError(Code.BAD_REPLY, "the answer names other tablets than the question"))
                 return None
             view = reply.views[0] if isinstance(reply, Leaders) else reply.view
             hints.learn(view)
+            if isinstance(reply, Leaders):
+                hints.learn_leaders(reply.views[1:])
             self._pursuit.informed(sent, view, now_s)
             if sent.kind is Kind.REQUEST:
                 self._observe(NOT_LEADER)
@@ -164,7 +178,10 @@ class RegionCall(Generic[R]):
         """Take a failure. Raise Refused or RelocateError if the call must not go on."""
         if sent.kind is Kind.REQUEST:
             self._observe(error.code)
-        step = self._pursuit.failed(sent, error.code, error.message, self._context.clock())
+        now_s = self._context.clock()
+        if error.code in BROKEN:
+            self._context.hints.suspect(sent.server, now_s)
+        step = self._pursuit.failed(sent, error.code, error.message, now_s)
         if step is CallStep.END:
             raise Refused(error.code, error.message)
         if step is CallStep.LOCATE:

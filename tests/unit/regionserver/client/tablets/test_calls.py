@@ -211,6 +211,41 @@ def test_a_killed_leader_is_left_within_a_fraction_of_a_second(bench: Bench) -> 
     assert 1 <= asked <= 0.5 / 0.01 + 100 * took_s
 
 
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_one_question_finds_the_new_leaders_of_all_tablets_of_a_lost_server(bench: Bench, how: str) -> None:
+    bench.add_table("more", ["", *"bcdefgh", ""])
+    for key in "abcdefgh":
+        bench.client.put("more", key, b"0")
+    if how == "killed":
+        bench.servers.kill("s1")
+    else:
+        bench.servers.servers["s1"].is_frozen = True
+    bench.servers.lead("s3")
+    bench.client.put("more", "a", b"1")
+    servers = bench.servers.servers.values()
+    asked = sum(server.asked["WhoLeads"] for server in servers)
+    writes = bench.servers.servers["s1"].asked["TabletWrite"]
+    del bench.attempts[:]
+    for key in "bcdefgh":
+        bench.client.put("more", key, b"1")
+    assert sum(server.asked["WhoLeads"] for server in servers) == asked
+    assert bench.servers.servers["s1"].asked["TabletWrite"] == writes
+    assert bench.codes == [""] * 7, "each call was answered by the first server that it asked"
+
+
+def test_a_survey_while_nobody_leads_does_not_hide_the_leader_that_comes(bench: Bench) -> None:
+    for key in ("a", "z"):
+        bench.client.put("rows", key, b"0")
+    bench.servers.kill("s1")
+    first, second = bench.servers.tablets.values()
+    first.term, first.leader = 2, "s3"
+    second.term, second.leader = 2, ""
+    bench.client.put("rows", "a", b"1")
+    second.leader = "s2"
+    bench.client.put("rows", "z", b"1")
+    assert second.rows["z"] == b"1"
+
+
 def test_a_frozen_leader_keeps_the_request_while_the_others_are_asked(bench: Bench) -> None:
     for key in ("a", "z"):
         bench.client.put("rows", key, b"0")
