@@ -90,9 +90,11 @@ class HostedTablets:
         """Write. Raise CommandError if the command breaks a limit."""
         return self._host.propose(tablet, command)
 
-    def read(self, tablet: str, read: Callable[[RowSnapshot], Any], *, at_least: int = 0) -> Deferred[TabletAnswer]:
+    def read(
+        self, tablet: str, read: Callable[[RowSnapshot], Any], *, at_least: int = 0, keys: int = 0
+    ) -> Deferred[TabletAnswer]:
         """Read from a snapshot."""
-        return self._host.read(tablet, read, at_least=at_least)
+        return self._host.read(tablet, read, at_least=at_least, keys=keys)
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
         """Return the term, and the leader's number and server in it."""

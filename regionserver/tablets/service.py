@@ -76,8 +76,13 @@ class TabletGroups(Protocol):
         """
         ...
 
-    def read(self, tablet: str, read: Callable[[RowSnapshot], Any], *, at_least: int = 0) -> Deferred[TabletAnswer]:
-        """Answer with what `read` returns for the rows, which hold every entry up to the answer's index."""
+    def read(
+        self, tablet: str, read: Callable[[RowSnapshot], Any], *, at_least: int = 0, keys: int = 0
+    ) -> Deferred[TabletAnswer]:
+        """Answer with what `read` returns for the rows, which hold every entry up to the answer's index.
+
+        `keys` is how many rows `read` looks up; 0 if that is not known.
+        """
         ...
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
@@ -145,7 +150,8 @@ class TabletService:
                 raise RpcError(Code.BAD_REQUEST, str(error)) from error
             written: Deferred[msgspec.Struct] = proposed.addCallback(self._written, groups)
             return written
-        asked = groups.read(tablet, _reader(request), at_least=request.at_least)
+        keys = len(request.keys) if isinstance(request, TabletRead) else 0
+        asked = groups.read(tablet, _reader(request), at_least=request.at_least, keys=keys)
         read: Deferred[msgspec.Struct] = asked.addCallback(self._was_read, groups, request)
         return read
 

@@ -244,13 +244,15 @@ class TabletHost:
         self._soon()
         return answer
 
-    def read(self, tablet: str, read: RowsReader, *, at_least: int = 0) -> Deferred[TabletAnswer]:
-        """Read from a snapshot, on a thread. The answer's value is what `read` returned.
+    def read(self, tablet: str, read: RowsReader, *, at_least: int = 0, keys: int = 0) -> Deferred[TabletAnswer]:
+        """Read from a snapshot. The answer's value is what `read` returned.
+
+        `keys` is how many rows `read` looks up; 0 if that is not known. A read that is not small runs on a thread.
 
         Without `at_least` the read is linearizable, and only the leader serves it. With an index, any replica serves it
         whose rows hold that entry. The answer's position is one up to which the snapshot may reach.
         """
-        request, answer = self._new_request(tablet, read)
+        request, answer = self._new_request(tablet, read, keys)
         if at_least:
             self.turn.read_at_least(tablet, request, at_least)
         else:
@@ -258,10 +260,12 @@ class TabletHost:
         self._soon()
         return answer
 
-    def _new_request(self, tablet: str, reader: RowsReader | None = None) -> tuple[int, Deferred[TabletAnswer]]:
+    def _new_request(
+        self, tablet: str, reader: RowsReader | None = None, keys: int = 0
+    ) -> tuple[int, Deferred[TabletAnswer]]:
         self._requests += 1
         answer: Deferred[TabletAnswer] = Deferred()
-        self._waiting[self._requests] = WaitingRequest(tablet, answer, reader)
+        self._waiting[self._requests] = WaitingRequest(tablet, answer, reader, keys)
         return self._requests, answer
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
@@ -381,6 +385,7 @@ class TabletHost:
         if out.log or self._rows.floors:
             self._write(out)
         self._log.flush()
+        self._rows.begin_turn()
         if out.rounds and self._rows.apply_all(out.rounds):
             self._soon()
         if out.reads:

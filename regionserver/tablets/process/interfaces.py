@@ -16,7 +16,7 @@ THREADS: Final = 4
 #: Bytes of log entries in memory: as much as requests may have in flight.
 MEMORY_BYTES: Final = 256 << 20
 
-#: Reads rows from a snapshot, on a thread. What it returns is the answer's value.
+#: Reads rows from a snapshot, on any thread. What it returns is the answer's value.
 RowsReader = Callable[[RowSnapshot], Any]
 
 

@@ -1,7 +1,7 @@
 """Work on rows, on threads: opening, rounds of entries, reads, steady points.
 
-Small rounds are applied on the reactor's thread (in_place.py). Threads that apply and read are others than those that
-open files and make steady points, because a steady point may wait for the disk for a second.
+Small rounds and reads are done on the reactor's thread (in_place.py). Threads that apply and read are others than those
+that open files and make steady points, because a steady point may wait for the disk for a second.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -37,6 +37,8 @@ from regionserver.workers import Workers
 
 log = Logger()
 
+T = TypeVar("T")
+
 #: What waits for room on the disk is tried again so often.
 FULL_RETRY_S: Final = 0.5
 #: Entries that are read back at once for a member: as many as one append carries.
@@ -45,11 +47,12 @@ READ_BACK_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class WaitingRequest:
-    """A request whose answer is awaited; `reader` only of a read."""
+    """A request whose answer is awaited; `reader` only of a read, `keys` as in `TabletHost.read`."""
 
     tablet: str
     answer: Deferred[TabletAnswer]
     reader: RowsReader | None = None
+    keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,10 @@ class RowsWork:
         """Return True if some rows wait for room on the disk."""
         return any(replica.is_full for replica in self._replicas.values())
 
+    def begin_turn(self) -> None:
+        """Begin a turn of the host."""
+        self._in_place.begin_turn()
+
     # --- rounds -------------------------------------------------------------------------------------------------------
 
     def apply_all(self, rounds: Mapping[str, list[Entry]]) -> bool:
@@ -99,7 +106,6 @@ class RowsWork:
 
         Return True if some were reported at once.
         """
-        self._in_place.begin_turn()
         is_any = False
         for tablet, entries in rounds.items():
             replica = self._replicas[tablet]
@@ -139,14 +145,15 @@ class RowsWork:
 
         rest = entries[len(done) :] if done else entries
         if is_here:
-            ended(self._apply_here(rows, rest))
+            ended(self._here(lambda: rows.apply(rest)))
         else:
             self._pool.submit(lambda: rows.apply(rest), ended)
 
-    def _apply_here(self, rows: TabletRows, entries: list[Entry]) -> list[WriteOutcome] | Exception:
+    def _here(self, work: Callable[[], T]) -> T | Exception:
+        """Do small work on the reactor's thread."""
         began_s = time.monotonic()
         try:
-            return rows.apply(entries)
+            return work()
         except Exception as error:  # as in the pool: the exception is the result
             return error
         finally:
@@ -168,7 +175,8 @@ class RowsWork:
                 self._read(replica, replica.rows, requests)
 
     def _read(self, replica: TabletReplica, rows: TabletRows, requests: list[int]) -> None:
-        readers = [self._waiting[request].reader for request in requests]
+        waiting = [self._waiting[request] for request in requests]
+        readers = [one.reader for one in waiting]
 
         def ended(result: ReadsDone | Exception) -> None:
             if not isinstance(result, ReadsDone):
@@ -179,16 +187,19 @@ class RowsWork:
                 self._refuse(requests)
                 return
             for request, value in zip(requests, result.values, strict=True):
-                waiting = self._waiting.pop(request, None)
-                if waiting is None:
+                one = self._waiting.pop(request, None)
+                if one is None:
                     continue
                 if isinstance(value, Failure):
-                    waiting.answer.errback(value)
+                    one.answer.errback(value)
                 else:
                     answer = TabletAnswer(replica.tablet, request, Fate.DONE, value, result.term, result.index)
-                    waiting.answer.callback(answer)
+                    one.answer.callback(answer)
 
-        self._pool.submit(lambda: _read_all(rows, readers), ended)
+        if self._in_place.takes_reads([one.keys for one in waiting]):
+            ended(self._here(lambda: _read_all(rows, readers)))
+        else:
+            self._pool.submit(lambda: _read_all(rows, readers), ended)
 
     def _refuse(self, requests: list[int]) -> None:
         for request in requests:

@@ -67,7 +67,9 @@ class FakeHosting:
         self.asked.append((tablet, command, Deferred()))
         return self.asked[-1][2]
 
-    def read(self, tablet: str, read: Callable[[Any], Any], *, at_least: int = 0) -> Deferred[TabletAnswer]:
+    def read(
+        self, tablet: str, read: Callable[[Any], Any], *, at_least: int = 0, keys: int = 0
+    ) -> Deferred[TabletAnswer]:
         self.at_least.append(at_least)
         self.asked.append((tablet, read, Deferred()))
         return self.asked[-1][2]

@@ -1,4 +1,4 @@
-"""Small rounds are applied on the reactor's thread, the others by the pool."""
+"""Small rounds and reads are done on the reactor's thread, the others by the pool."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coord.raft.messages import NORMAL, Entry
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.process.in_place import (
     FAST_S,
+    READ_KEYS_MAX,
+    READS_MAX,
     ROUND_BYTES_MAX,
     ROUNDS_AFTER_SLOW,
     ROUNDS_ELSEWHERE_MAX,
@@ -27,6 +31,24 @@ def test_a_round_is_small_up_to_its_bound() -> None:
     half = Entry(1, 1, NORMAL, bytes(ROUND_BYTES_MAX // 2))
     assert InPlace().takes([half, half])
     assert not InPlace().takes([half, half, *SMALL])
+
+
+def test_reads_are_small_up_to_their_bounds() -> None:
+    for keys, is_small in (
+        ([READ_KEYS_MAX] * READS_MAX, True),
+        ([1] * (READS_MAX + 1), False),
+        ([READ_KEYS_MAX + 1], False),
+        ([1, 0], False),
+    ):
+        assert InPlace().takes_reads(keys) is is_small, keys
+
+
+def test_a_slow_read_sends_rounds_away_too() -> None:
+    choice = InPlace()
+    assert choice.takes_reads([1])
+    choice.took(2 * FAST_S)
+    assert not choice.takes(SMALL)
+    assert not choice.takes_reads([1])
 
 
 def test_a_turn_has_so_many_rounds() -> None:
@@ -83,6 +105,59 @@ def test_where_a_host_applies_its_rounds(tmp_path: Path) -> None:
         await cluster.put("t", "a", b"4")
         assert seen == [True, False, True, False]
         assert await cluster.get("t", "a") == b"4"
+        await cluster.stop()
+
+    in_reactor(main)
+
+
+def test_where_a_host_reads(tmp_path: Path) -> None:
+    async def main(reactor: Any) -> None:
+        cluster = Cluster(reactor, tmp_path)
+        cluster.start()
+        await cluster.make(["t"])
+        await cluster.put("t", "a", b"1")
+        host = (await cluster.leader("t")).running()
+        host._rows._in_place = _TimedChoice()
+        own = threading.get_ident()
+
+        def read(rows: Any) -> Any:
+            return threading.get_ident() == own, rows.values([b"a"])
+
+        assert (await host.read("t", read, keys=1)).value == (True, [b"1"])
+        assert (await host.read("t", read, keys=READ_KEYS_MAX + 1)).value == (False, [b"1"])
+        assert (await host.read("t", read)).value == (False, [b"1"]), "a page of a scan may be long"
+        await cluster.stop()
+
+    in_reactor(main)
+
+
+def test_a_read_that_fails_on_the_reactors_thread_costs_itself_or_its_tablet(tmp_path: Path) -> None:
+    async def main(reactor: Any) -> None:
+        cluster = Cluster(reactor, tmp_path)
+        cluster.start()
+        await cluster.make(["t", "u"])
+        await cluster.put("t", "a", b"1")
+        leader = await cluster.leader("t")
+        host = leader.running()
+        host._rows._in_place = _TimedChoice()
+
+        def bad(_: Any) -> Any:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await host.read("t", bad, keys=1)
+        rows = host.rows_of("t")
+        assert rows is not None
+
+        def damaged() -> Any:
+            raise RowsFailed("a page is damaged")
+
+        rows.reading = damaged  # type: ignore[method-assign]
+        answer = await host.read("t", lambda found: found.values([b"a"]), keys=1)
+        assert answer.fate is Fate.FAILED
+        assert host.turn.groups["t"].failure
+        assert not leader.deaths
+        await cluster.put("u", "a", b"3")
         await cluster.stop()
 
     in_reactor(main)
