@@ -209,11 +209,14 @@ class Group:
         else:
             self.reads.wait_for(request, index, now)
 
-    def tick(self, now: int) -> None:
-        """Let a tick pass."""
-        self.core.tick()
-        for request in self.reads.take_late(now) if self.reads.at_least else ():
-            self._answer(request, Fate.TOO_STALE)
+    def tick(self, now: int) -> bool:
+        """Let a tick pass. Return True if `collect` has to hand out something. Runs for each tablet at each tick."""
+        core = self.core
+        core.tick()
+        if self.reads.at_least:
+            for request in self.reads.take_late(now):
+                self._answer(request, Fate.TOO_STALE)
+        return core.has_ready() or bool(self._out.answers)
 
     def peer_gone(self, server: str) -> None:
         """The process on `server` is gone: forget it as the leader, or take what is in flight to it for lost."""
@@ -289,8 +292,11 @@ class Group:
         if lead is not None:
             log = self.core.log
             # This member too: a majority of the others may have committed what is not durable here yet.
-            held = min((peer.match for peer in lead.peers), default=log.stable)
-            self._everywhere = max(self._everywhere, min(held, log.stable, log.commit))
+            held = min(log.stable, log.commit)
+            if held > self._everywhere:
+                for peer in lead.peers:
+                    held = min(held, peer.match)
+                self._everywhere = max(self._everywhere, held)
         return self._everywhere
 
     def hand_over(self, is_there: Mapping[int, bool], handed: list[tuple[str, int]]) -> None:

@@ -219,10 +219,15 @@ class Turn:
             self._refuse(server, tablet, m, rule.word, standing)
 
     def _step(self, group: Group, server: str, m: Message) -> None:
+        """As `_run`. Most messages are answers to heartbeats, which lead to nothing: they do not touch the group."""
         try:
-            self._run(group, group.step, m)
+            group.step(m)
+            if group.has_output():
+                self._touch(group)
         except InvalidMessage as error:
             self._out.rejected.append((group.replica.tablet, server, str(error)))
+        except Exception as error:
+            self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
 
     def _refuse(self, server: str, tablet: str, m: Message, word: Word, standing: ReplicaStanding) -> None:
         key = (tablet, server, word, m.dst)
@@ -307,8 +312,7 @@ class Turn:
 
     def _tick(self, group: Group, now: int) -> None:
         try:
-            group.tick(now)
-            if group.has_output():
+            if group.tick(now):
                 self._touch(group)
         except Exception as error:
             self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
@@ -415,7 +419,8 @@ class Turn:
             self._touched.pop(group.replica.tablet, None)
         out = self._out
         tablet = group.replica.tablet
-        self._dispatch(group, got.messages)
+        if got.messages:
+            self._dispatch(group, got.messages)
         for m in got.patient:
             server = group.servers.get(m.dst)
             if server is not None:
@@ -430,8 +435,10 @@ class Turn:
             out.rounds[tablet] = got.round
         out.answers += got.answers
         out.reads += got.reads
-        out.events += [(tablet, event) for event in got.events]
-        out.needs_log += [(tablet, member, index) for member, index in got.needs_log]
+        if got.events:
+            out.events += [(tablet, event) for event in got.events]
+        if got.needs_log:
+            out.needs_log += [(tablet, member, index) for member, index in got.needs_log]
 
     def _hold(self, group: Group, promises: list[Message], held: _HeldWrite) -> None:
         """Let promises wait for the last write of their group, unless it is durable."""

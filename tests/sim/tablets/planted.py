@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from coord.errors import InvalidMessage
 from coord.raft.messages import Entry, HardState, Message
 from coord.storage.shared.items import SlotItems
 from regionserver.tablets import writers
@@ -250,11 +251,18 @@ class OneTabletEndsAll(Bug):
             self._touch(group)
             what(*arguments)
 
+        def step(self: Turn, group: Group, server: str, m: Message) -> None:
+            try:
+                group.step(m)
+            except InvalidMessage as error:
+                self._out.rejected.append((group.replica.tablet, server, str(error)))
+            self._touch(group)
+
         def tick(self: Turn, group: Group, now: int) -> None:
             group.tick(now)
             self._touch(group)
 
-        return [instead(Turn, "_run", run), instead(Turn, "_tick", tick)]
+        return [instead(Turn, "_run", run), instead(Turn, "_step", step), instead(Turn, "_tick", tick)]
 
 
 class ParkedTabletForgetsClients(Bug):
