@@ -12,7 +12,7 @@ from coord.storage.shared.items import SlotItems
 from regionserver.tablets import writers
 from regionserver.tablets.commands import CompareAndSet, DeleteRow, KvCommand, PutRow, WriteOutcome
 from regionserver.tablets.host import group as group_module
-from regionserver.tablets.host.beats import Beats
+from regionserver.tablets.host.beats import BEAT_TICKS, Beats
 from regionserver.tablets.host.group import Group, ReplicaIdentity
 from regionserver.tablets.host.reads import Reads
 from regionserver.tablets.host.requests import Fate
@@ -234,6 +234,8 @@ class ReadBeforeOwnCommit(Bug):
 
     known = "read index before the term's first commit"
     favours = ("_hand_over", "_kill_leader", "_quick_restart")
+    #: With a heartbeat in each BEAT: with fewer of them it takes more than 60 seeds.
+    heartbeat_ticks = BEAT_TICKS
     core_class = rafts._EarlyReadCore
 
 

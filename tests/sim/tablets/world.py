@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Final
 from coord.raft.core import RaftCore
 from coord.raft.messages import LEADER, Entry, RaftConfig, bootstrap
 from coord.storage.shared.items import Floor, Position
-from regionserver.tablets.host.beats import BEAT_TICKS
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.envelope import Envelope, Item, TurnFrame, decode_frame, encode_beat, encode_turn
-from regionserver.tablets.host.group import ReplicaIdentity
+from regionserver.tablets.host.group import ELECTION_TICKS, HEARTBEAT_TICKS, ReplicaIdentity
 from regionserver.tablets.host.recovery import reopen
 from regionserver.tablets.host.turn import BeatOutput, Turn, TurnOutput
 from simulation.engine.timeline import SECOND
@@ -48,6 +47,7 @@ class Bug(PlantedBug):
     results_not_steady = False
     #: Numbers of servers to try.
     sizes: tuple[int, ...] = (3, 5)
+    heartbeat_ticks = HEARTBEAT_TICKS
 
 
 class World(History):
@@ -62,8 +62,8 @@ class World(History):
         self.bug = bug
         chance = self.chance
         self.settings = RaftConfig(
-            election_ticks=10,
-            heartbeat_ticks=BEAT_TICKS,
+            election_ticks=ELECTION_TICKS,
+            heartbeat_ticks=bug.heartbeat_ticks,
             max_inflight=chance.pick([2, 64]),
             max_append_bytes=chance.pick([60, 1 << 20]),
             max_apply_entries=chance.pick([1, 3, 256]),

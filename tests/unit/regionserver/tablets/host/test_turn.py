@@ -23,7 +23,7 @@ from regionserver.tablets.host import requests
 from regionserver.tablets.host.beats import BEAT_TICKS, SILENCE_TICKS
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, TurnFrame
-from regionserver.tablets.host.group import RANK_TICKS, ReplicaIdentity
+from regionserver.tablets.host.group import HEARTBEAT_TICKS, RANK_TICKS, ReplicaIdentity
 from regionserver.tablets.host.requests import Fate
 from tests.support.tablet_hosts import CLUSTER, Hosts, fates, kinds
 
@@ -323,9 +323,11 @@ def test_heartbeats_travel_in_beats(hosts: Hosts) -> None:
         server.beaten.clear()
     hosts.ticks(40)
     assert all(server.sent == [] for server in hosts.servers.values())
-    assert kinds(hosts.servers[leader].beaten) == [HEARTBEAT] * 40
+    # The last ones may wait for the next BEAT.
+    rounds = 40 // HEARTBEAT_TICKS
+    assert kinds(hosts.servers[leader].beaten) in ([HEARTBEAT] * 2 * rounds, [HEARTBEAT] * 2 * (rounds - 1))
     others = [kinds(server.beaten) for name, server in hosts.servers.items() if name != leader]
-    assert all(set(each) == {HEARTBEAT_RESP} and len(each) >= 19 for each in others)
+    assert all(set(each) == {HEARTBEAT_RESP} and len(each) >= rounds - 1 for each in others)
     assert hosts.leader() == leader
 
 
