@@ -17,7 +17,7 @@ from regionserver.tablets.messages import NO_REPLICA, OUTCOME_UNKNOWN, REPLICA_F
 NOT_LEADER: Final = "not_leader"
 #: No address of the member's server is known; nothing was sent.
 NO_ADDRESS: Final = "no_address"
-#: Codes of a server that is gone, as far as the client can tell: other calls ask the others about it first.
+#: Codes of a server that is gone, as far as the client knows: other calls ask the others about it first.
 BROKEN: Final = (Code.UNREACHABLE, Code.CONNECTION_LOST)
 
 
