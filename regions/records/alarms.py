@@ -6,7 +6,8 @@ import msgspec
 
 
 class SliceStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step in the slice of history of an alarm; "" means no znode. `missed` steps before it were not observed."""
+    """A step in the slice of history of an alarm; "" means no znode. `missed` steps before this one were not
+    observed."""
 
     at_ms: int
     before: str

@@ -1,17 +1,17 @@
 """Formats of the cluster: which fields and requests its processes may rely on.
 
 Masters and region servers announce in their registrations the highest format that their build knows. The active master
-raises the format in `/cluster` once all that are registered know a higher one, and never before: until then older
-builds may take part, and nothing that they would lose or not understand may be relied on. A build that knows only lower
-formats than the cluster's ends with a sentence and writes nothing.
+raises the format in `/cluster` only when all registered processes know a higher one. Until then older builds may take
+part, and no process may rely on data that they would drop or misread. A build that knows only lower formats than the
+cluster's exits with an explanation and writes nothing.
 
 What every build promises:
 
 - Unknown fields of records and messages are ignored. Masters keep unknown fields of the cluster's, a table's and a
-  region's record when they rewrite it (`regions/records/znodes.py`). Everybody else drops them, and so did the builds
-  up to format 3, so a build must not rely on a new field before the format that has the field is in force.
-- A record whose known fields cannot be understood is reported and left alone (`regions.records.znodes.CorruptZnode`).
-- A request of an unknown type is refused as unsupported, with the type in the answer (`coord.rpc.server`).
+  region's record when they rewrite it (`regions/records/znodes.py`). All other processes drop them, and so did the
+  builds up to format 3. So a build must not rely on a new field before the format that has the field is in force.
+- A record whose known fields cannot be decoded is reported and not changed (`regions.records.znodes.CorruptZnode`).
+- A request of an unknown type is rejected as unsupported; the reply names the type (`coord.rpc.server`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-#: Every format and what it brought.
+#: Every format and what it added.
 FORMATS: Final = {
     1: "the first layout",
     2: "schemas with columns, tables that are ALTERING, regions that were replaced, results of requests",
@@ -37,17 +37,17 @@ UNANNOUNCED: Final = 2
 
 
 def known_by(announced: int) -> int:
-    """Return the highest format that a process knows whose registration says `announced` (0: nothing)."""
+    """Return the highest format known to a process whose registration says `announced` (0: no announcement)."""
     return announced or UNANNOUNCED
 
 
 def attainable(in_force: int, announced: Iterable[int]) -> int:
-    """Return the format that all these processes and this build know; `in_force` if that is not higher."""
+    """Return the highest format that all these processes and this build know, or `in_force` if that is not higher."""
     return max(in_force, min([KNOWN, *map(known_by, announced)]))
 
 
 def objection(in_force: int, where: str) -> str:
-    """Return why this build must not take part in a cluster of format `in_force`, "" if it may."""
+    """Return why this build must not take part in a cluster of format `in_force`, or "" if it may."""
     if in_force <= KNOWN:
         return ""
     return (

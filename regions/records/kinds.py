@@ -1,12 +1,12 @@
-"""Kinds of service: what a region server's opener does, and what a table's regions need.
+"""Kinds of service: what a region server's opener does, and what a table's regions require.
 
-A kind is a name and a version, "kv/1". A region server registers the kind of its opener, a table's record names the
-kind that its regions need. A server may open a table's regions if the names are equal and the server's version is the
-table's or a later one: a later version of a service reads what the earlier ones have written.
+A kind is a name and a version, such as "kv/1". A region server registers the kind of its opener; a table's record names
+the kind that its regions require. A server may open a table's regions if the names are equal and the server's version
+is at least the table's: a later version of a service reads data written by earlier ones.
 
-A record without a kind was written by a build that knew of none, or by a caller that named none; it counts as `KV`.
+A record without a kind was written by an older build, or by a caller that named none; it counts as `KV`.
 
-Planners know groups only. To them a group and a kind together are one *pool*, named by `pool`; the version is checked
+Planners know groups only. They treat a group and a kind together as one *pool*, named by `pool`; the version is checked
 when the plan is carried out.
 """
 
@@ -28,12 +28,12 @@ NOTHING: Final = "none/1"
 #: a kind of servers alone. Masters of earlier builds know no table of this kind, so they assign nothing there.
 TABLETS_ALONE: Final = "tablets/1"
 
-#: A kind is short: every heartbeat that announces a server and every list of tables has it.
+#: Maximum length of a kind. Kinds are short because every registration and every list of tables carries them.
 KIND_MAX: Final = 64
 _NAME: Final = r"[a-z][a-z0-9_.-]*"
 _KIND: Final = re.compile(rf"({_NAME})/([1-9][0-9]{{0,5}})")
 _BARE: Final = re.compile(_NAME)
-#: Between group and kind in the name of a pool; no group has it in its name.
+#: Separates group and kind in the name of a pool. A group's name must not contain it.
 _POOL_MARK: Final = "#"
 
 
@@ -47,7 +47,7 @@ def check_kind(kind: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Raise ValueError with the reason if a group's name could be taken for a pool's."""
+    """Raise ValueError with the reason if a group's name could be mistaken for a pool's."""
     if _POOL_MARK in group:
         raise ValueError(f"group {group!r} has a {_POOL_MARK} in its name, which is not allowed")
 
@@ -86,11 +86,11 @@ def may_host(weight: float, server_group: str, server_kind: str, *, group: str, 
 def resolve(wanted: str, offered: Iterable[str]) -> str:
     """Return the kind of a new table; `offered` are the kinds of the live servers that the table may be opened on.
 
-    `wanted` is a kind, or a name without a version, or "" for the only kind that there is. Of several versions of one
-    name the lowest is taken: every server of that name can open the table. Without servers "" means `KV`.
+    `wanted` is a kind, a name without a version, or "" for the only kind that the servers offer. Of several versions of
+    a name, return the lowest: every server of that name can open the table. Without servers, "" means `KV`.
 
     Raises:
-        ValueError: `wanted` is no kind, or nothing says which kind is meant.
+        ValueError: `wanted` is not a kind, or the kind is ambiguous.
     """
     if kind_name(wanted) == kind_name(TABLETS_ALONE):
         raise ValueError(f"{wanted!r} is a kind of servers: a table of tablets has kind {KV} and --storage tablet")
@@ -108,14 +108,14 @@ def resolve(wanted: str, offered: Iterable[str]) -> str:
         return min(by_name[wanted], key=_version)
     if len(by_name) > 1:
         several = ", ".join(sorted(min(kinds, key=_version) for kinds in by_name.values()))
-        raise ValueError(f"the live servers are of several kinds ({several}): say by --kind which one opens the table")
+        raise ValueError(f"the live servers are of several kinds ({several}): choose the table's kind with --kind")
     return min(next(iter(by_name.values())), key=_version) if by_name else KV
 
 
 def one_copy(kind: str, replication: int, storage: Storage) -> str:
-    """Return a sentence if fewer copies of the rows are kept than the table's replication says, "" otherwise.
+    """Return a warning if fewer copies of the rows are kept than the table's replication suggests, else "".
 
-    Replicas of a shared key-value region are opened on as many servers, but nothing copies rows between them.
+    Replicas of a shared key-value region are opened on several servers, but no process copies rows between them.
     """
     if replication <= 1 or storage is not Storage.SHARED or kind_name(kind) != kind_name(KV):
         return ""

@@ -1,10 +1,11 @@
-"""The nouns of the region layer: servers, tables, regions and transitions, as the store keeps them.
+"""The records of the region layer: servers, tables, regions and transitions, as kept in the store.
 
-Every struct here is the value of a znode (`regions/records/znodes.py` says of which) or a part of one. They are frozen:
-a change is a new record made with `msgspec.structs.replace`, written by compare-and-set, and only then believed.
+Every struct here is the value of a znode (`regions/records/znodes.py` lists them) or a part of one. The structs are
+frozen. To change a record, make a new one with `msgspec.structs.replace` and write it by compare-and-set; use the new
+record only after the write has succeeded.
 
 Keys are text and ranges are half-open: `[start_key, end_key)`; the empty string means "no bound" on either side.
-Times are milliseconds of the writer's wall clock, for people; no decision compares them across machines.
+Times are milliseconds of the writer's wall clock, for operators; no decision compares times of different machines.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class RegionState(enum.StrEnum):
 
 
 class Intent(enum.StrEnum):
-    """What is to become of a region once its transition reaches CLOSED (S4 §3, FW-03)."""
+    """What happens to a region once its transition reaches CLOSED (S4 §3, FW-03)."""
 
-    OPEN = "open"  #: open it again: at the destination if one is named and alive, else anywhere
+    OPEN = "open"  #: open it again: on the destination if one is named and alive, else on any server
     CLOSE = "close"  #: do not reopen: its table is being disabled or deleted
 
 
 class TableState(enum.StrEnum):
-    """Life of a table (S0 Appendix B, names as settled in X12)."""
+    """State of a table (S0 Appendix B, names as decided in X12)."""
 
     PREPARING = "PREPARING"
     RUNNING = "RUNNING"
@@ -45,19 +46,19 @@ class TableState(enum.StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> TableState | None:
-        """X12: the document has the words for tables and tablets both ways round; both are understood."""
+        """Accept the names of table and tablet states for each other: the source document mixes them up (X12)."""
         return cls.REMOVED if value == "DELETED" else None
 
 
 class TableIntent(enum.StrEnum):
-    """What the operator wants of a table's regions; persisted, so it rides over failover (X6, FW-04)."""
+    """Operator's decision about a table's regions; persisted, so it survives failover (X6, FW-04)."""
 
     ENABLED = "enabled"
     DISABLED = "disabled"
 
 
 class TabletState(enum.StrEnum):
-    """Life of a region's catalogue record (S0 Appendix B, X12)."""
+    """State of a region's catalog record (S0 Appendix B, X12)."""
 
     UNKNOWN = "UNKNOWN"
     PREPARING = "PREPARING"
@@ -73,7 +74,7 @@ class TabletState(enum.StrEnum):
 
 
 class ServerName(msgspec.Struct, frozen=True, order=True):
-    """Where a server process answers, and which start of it: a restarted server is a different server."""
+    """Address of a server process and its start code: a restarted server is a different server."""
 
     host: str
     port: int
@@ -94,10 +95,10 @@ class Incarnation(msgspec.Struct, frozen=True, order=True):
 
 
 class WorkOrigin(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What began a chain of work (`regions/cluster/causes.py`): its cause id, and in words what it was.
+    """What began a chain of work (`regions/cluster/causes.py`): its cause id, and a description.
 
-    Where the words stand in the history already, only the id is kept. Nothing is decided by either: a build that does
-    not know the field drops it, and the history then has steps without a cause id.
+    If the history already has the description, only the id is kept. No decision depends on either field: a build that
+    does not know the field drops it, and the history then has steps without a cause id.
     """
 
     cause_id: str
@@ -115,28 +116,28 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     weight: float = 1.0
     group: str = ""
     admin_port: int = 0
-    #: How long its session lasts without a sign of life: its lease is shorter.
+    #: Session timeout of the server. Its lease is shorter.
     session_ms: int = 0
-    #: It is about to stop and hands its regions over first.
+    #: True if the server is about to stop and hands its regions over first.
     leaving: bool = False
-    #: Kind of its opener (`regions/records/kinds.py`); "": a build that knew of none.
+    #: Kind of its opener (`regions/records/kinds.py`); "" if written by a build without kinds.
     kind: str = ""
     #: The highest format that its build knows (`regions/records/formats.py`); 0: a build that announced none.
     format: int = 0
-    #: True if it takes replicas of tablets; the port on which it talks to other members; free bytes of its disk when
-    #: it registered.
+    #: True if the server takes replicas of tablets; the port on which it accepts links of other members; free bytes of
+    #: its disk when it registered.
     tablets: bool = False
     peer_port: int = 0
     disk_free: int = 0
 
     @property
     def name(self) -> ServerName:
-        """The server's address with its start code."""
+        """Return the server's address with its start code."""
         return ServerName(self.host, self.port, self.start_code)
 
     @property
     def incarnation(self) -> Incarnation:
-        """The server's identity in transitions and locations."""
+        """Return the server's identity in transitions and locations."""
         return Incarnation(self.uuid, self.start_code)
 
 
@@ -153,7 +154,7 @@ class MasterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ActiveRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of the ephemeral `/active`: who is active, and under which fencing epoch (0 until it is known)."""
+    """Value of the ephemeral `/active`: the active master and its fencing epoch (0 until it is known)."""
 
     uuid: str
     host: str
@@ -164,7 +165,7 @@ class ActiveRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EpochRecord(msgspec.Struct, frozen=True):
-    """Value of `/epoch`. The fencing epoch is the znode's *version*; this only says who wrote it last."""
+    """Value of `/epoch`. The fencing epoch is the znode's *version*; the value only names the last writer."""
 
     uuid: str
     start_code: int
@@ -176,9 +177,9 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     cluster_id: str
     format_version: int = 1
-    #: True from an orderly shutdown until the next master takes over (X7's mark).
+    #: True from a clean shutdown until the next master takes over (X7).
     clean_shutdown: bool = False
-    #: Epoch of the master that wrote the mark.
+    #: Epoch of the master that set `clean_shutdown`.
     epoch: int = 0
     at_ms: int = 0
     #: See `TableRecord.newer`.
@@ -189,7 +190,7 @@ class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of `/shared/<kind>`: the shared directory of all servers of a kind
     (`regionserver/shared_directory.py`).
 
-    `path` and `server` ("host:port") are those of the server that recorded the id, for people.
+    `path` and `server` ("host:port") belong to the server that recorded the id. They are for operators.
     """
 
     directory_id: str
@@ -203,7 +204,7 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     table_id: str
     name: str
-    #: The table's columns; or text that means something to its owner only.
+    #: The table's columns, or text that only the table's owner interprets.
     schema: Schema | str = ""
     schema_version: int = 0
     state: TableState = TableState.RUNNING
@@ -211,28 +212,28 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     replication: int = 1
     regions: int = 0
     group: str = ""
-    #: System tables are assigned before all others and never wait behind them (RT-05).
+    #: System tables are assigned before all other tables (RT-05).
     system: bool = False
     created_ms: int = 0
-    #: When the table was removed, and from when on its rows may be; when their removal began, and when it ended. By the
-    #: clocks of masters; 0: not (`regions/transitions/purging.py`).
+    #: When the table was removed, and the earliest time to purge its rows; when the purge began and when it ended.
+    #: Times of masters' clocks; 0 if it has not happened (`regions/transitions/purging.py`).
     removed_ms: int = 0
     purge_at_ms: int = 0
     purging_ms: int = 0
     purged_ms: int = 0
-    #: When the last region of a removed table was closed; its regions need not be looked at any more.
+    #: When the last region of a removed table was closed; masters skip its regions from then on.
     finished_ms: int = 0
     #: While ALTERING: the latest schema that every region is known to follow, and its version (DD-07).
     fully_applied_schema: Schema | str | None = None
     fully_applied_version: int = 0
-    #: Keys are spread over so many buckets (`regions/records/partitioning.py`); 0: they are not.
+    #: Number of hash buckets of the keys (`regions/records/partitioning.py`); 0 for none.
     hash_buckets: int = 0
-    #: Kind of service that opens its regions (`regions/records/kinds.py`); "": a build that knew of none.
+    #: Kind of service that opens its regions (`regions/records/kinds.py`); "" if written by a build without kinds.
     kind: str = ""
-    #: Where its rows lie. Records of builds that knew no tablets have no such field: their rows are shared.
+    #: Where its rows are stored. Records of builds without tablets lack the field: their rows are shared.
     storage: Storage = Storage.SHARED
-    #: Fields that a newer build has written and this one does not know, as JSON. They stay in the znode when this build
-    #: rewrites the record (`regions/records/znodes.py`); no znode has a field of this name.
+    #: Fields written by a newer build that this build does not know, as JSON. They stay in the znode when this build
+    #: rewrites the record (`regions/records/znodes.py`); no znode has a field named `newer`.
     newer: str = ""
 
     @property
@@ -242,9 +243,10 @@ class TableRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/requests/<id>`: what a request about a table has led to, written together with it.
+    """Value of `/requests/<id>`: the result of a request about a table, written together with its effects.
 
-    `digest` tells a repetition from another request under the same id; `table` is the table's record as it was written.
+    `digest` distinguishes a repeated request from a different one with the same id; `table` is the table's record as
+    written.
     """
 
     request_id: str
@@ -258,25 +260,25 @@ class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where one replica of a region is open.
 
-    `start_code` None: not open anywhere; `uuid` then still names the last server that had it, for retained
-    placement. A location whose incarnation is not alive means "not open" as well.
+    `start_code` is None if the replica is not open; `uuid` then still names the last server that had it open, for
+    retained placement. A location whose incarnation is dead also means "not open".
     """
 
     replica: int
     uuid: str | None = None
     start_code: int | None = None
     since_ms: int = 0
-    #: zxid of the OPENING of the latest open; the replica's files must not be older. 0: written by an earlier build.
+    #: zxid of the OPENING of the latest open; the replica's files must not be older. 0 if written by an older build.
     token: int = 0
 
     @property
     def was_opened(self) -> bool:
-        """Whether the replica has ever been open, so that it has files which must not be made anew."""
+        """Return True if the replica has ever been open. Its files then exist and must not be created again."""
         return self.uuid is not None
 
     @property
     def incarnation(self) -> Incarnation | None:
-        """The server that has the replica open, or None."""
+        """Return the server that has the replica open, or None."""
         if self.uuid is None or self.start_code is None:
             return None
         return Incarnation(self.uuid, self.start_code)
@@ -285,9 +287,9 @@ class ReplicaLocation(msgspec.Struct, frozen=True, omit_defaults=True):
 class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of `/regions/<table_id>/<region_id>`: key range, and where each replica is open.
 
-    A tablet's record names its members instead of the places where replicas are open: a restarted server is the same
-    member, so nothing is written. The members are a copy of what the leader has reported, and decide nothing in the
-    Raft group.
+    A tablet's record names its members, not the servers where replicas are open: a restarted server is the same member,
+    so a restart writes nothing. The members are a copy of the leader's report; the Raft group itself does not read
+    them.
     """
 
     table_id: str
@@ -297,22 +299,23 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     size_bytes: int = 0
     state: TabletState = TabletState.RUNNING
     replicas: tuple[ReplicaLocation, ...] = ()
-    #: An operator wants this region closed, whatever becomes of its table; persisted, so it rides over failover.
+    #: True if an operator wants this region closed, whatever its table's state; persisted, so it survives failover.
     unassigned: bool = False
-    #: Buckets of its table, for servers: they refuse keys that were put into another bucket than their own.
+    #: Number of hash buckets of its table. Servers reject keys that were placed in another bucket than their own.
     hash_buckets: int = 0
-    #: The region that could not be created and whose range this one has now, and how often that has happened (DD-03).
+    #: The region that could not be created and whose range this region took over, and how often this has happened
+    #: (DD-03).
     replaces: str = ""
     generation: int = 0
-    #: Of a tablet: the members of its latest committed configuration that the master knows, and the id of that
-    #: configuration; before any leader has reported, the members that were chosen, and id 0.0.
+    #: For a tablet: the members of the latest committed configuration known to the master, and the id of that
+    #: configuration. Before a leader has reported: the members chosen at creation, and id 0.0.
     members: tuple[Member, ...] = ()
     config_term: int = 0
     config_index: int = 0
-    #: Number of the member that leads, and its term. A hint that is written late; 0: not known.
+    #: Number of the member that leads, and its term. A hint, which may be out of date; 0 if unknown.
     leader: int = 0
     leader_term: int = 0
-    #: Number of the next member. Every write that gives a number raises it. 0: the region is no tablet.
+    #: Next free member number. Every write that assigns a number raises it. 0 if the region is no tablet.
     next_number: int = 0
     #: See `TableRecord.newer`.
     newer: str = ""
@@ -323,7 +326,7 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def config_id(self) -> ConfigId:
-        """The id of the configuration that `members` are."""
+        """Return the id of the configuration that `members` belong to."""
         return ConfigId(self.config_term, self.config_index)
 
     @property
@@ -332,13 +335,13 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.next_number > 0
 
     def member(self, number: int) -> Member | None:
-        """Return the member of that number, None if the configuration has none."""
+        """Return the member with that number, or None."""
         return next((one for one in self.members if one.number == number), None)
 
     def with_configuration(self, config_id: ConfigId, members: tuple[Member, ...]) -> RegionRecord:
-        """Return this record with a committed configuration, or this very record if it knows that one or a later one.
+        """Return this record with a committed configuration, or this record itself if its configuration is not older.
 
-        Raise ValueError for members that no configuration can have, or whose number was never given.
+        Raise ValueError for members that no configuration can have, or whose number was never assigned.
         """
         if config_id <= self.config_id:
             return self
@@ -346,18 +349,19 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another region has taken its place (DD-03): it has no keys, is never open, and is only kept."""
+        """Return True if another region has taken its place (DD-03): it has no keys, is never opened, and is only
+        kept."""
         return self.state is TabletState.REPLACED
 
     def location(self, replica: int) -> ReplicaLocation:
-        """Location of `replica`; an unopened one if the record knows nothing of it."""
+        """Return the location of `replica`, or one that is not open if the record has none."""
         for found in self.replicas:
             if found.replica == replica:
                 return found
         return ReplicaLocation(replica)
 
     def with_location(self, location: ReplicaLocation) -> RegionRecord:
-        """This record with `location` in place of the same replica's former one; replicas stay in order.
+        """Return this record with `location` in place of the replica's former one; replicas stay in order.
 
         A region that is open somewhere has been created, so it is RUNNING from then on (DD-05).
         """
@@ -369,15 +373,15 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, replicas=merged, state=state)
 
     def contains(self, key: str) -> bool:
-        """Whether `key` falls into `[start_key, end_key)`."""
+        """Return True if `key` is in `[start_key, end_key)`."""
         return self.start_key <= key and (self.end_key == "" or key < self.end_key)
 
 
 class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/unassigned/<xx>/<region_id>-<replica>`: one replica's transition, who, why and until when.
+    """Value of `/unassigned/<xx>/<region_id>-<replica>`: the transition of one replica.
 
-    `source` is the server that has, or had, the replica open; `destination` the one that is to open it. In OPENING
-    and OPENED the destination is the server that wrote it; in CLOSING and CLOSED the source is.
+    `source` is the server that has, or had, the replica open; `destination` is the server that shall open it. In
+    OPENING and OPENED the destination wrote the record; in CLOSING and CLOSED the source did.
     """
 
     region_id: str
@@ -390,41 +394,42 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Fencing epoch of the master that ordered the latest step.
     epoch: int = 0
     plan_id: str = ""
-    #: How often opening was tried; bounded, then the region is parked (X11).
+    #: Number of attempts to open; at the limit the region is parked (X11).
     attempt: int = 0
     reason: str = ""
     since_ms: int = 0
     deadline_ms: int = 0
     last_error: str = ""
-    #: Tried often enough: no master tries again until an operator asks (X11).
+    #: True if the attempts are used up: no master tries again until an operator asks (X11).
     parked: bool = False
-    #: In OPENED: the token of this open, as the location in the same write has it.
+    #: In OPENED: the token of this open; the location in the same write has the same token.
     token: int = 0
-    #: Version of the znode after the last step of a master, and when a server took each of its steps since then. The
-    #: history is written from both (`regions/transitions/trail.py`).
+    #: Version of the znode after the last step of a master, and the times of the server's steps since then. The history
+    #: is written from both (`regions/transitions/trail.py`).
     base: int = 0
     took: tuple[int, ...] = ()
-    #: Servers that died one after the other while they opened it (`regions/transitions/hazards.py`).
+    #: Number of servers in a row that died while opening the region (`regions/transitions/hazards.py`).
     deaths: int = 0
-    #: In CLOSED, and in OFFLINE while it is parked: what the server found wrong with its rows.
+    #: In CLOSED, and in OFFLINE while parked: the damage that the server found in the region's rows.
     damage: str = ""
-    #: Of a tablet's member: a server has begun to make the replica, so whoever is to open it must have it.
+    #: For a member of a tablet: True once a server has begun to create the replica; only that server may open it then.
     begun: bool = False
-    #: What began the work that this transition is part of; with words only in CLOSING and CLOSED, which no master has
-    #: written into the history yet.
+    #: What began the work that this transition belongs to. The description is present only in CLOSING and CLOSED, which
+    #: no master has yet written into the history.
     origin: WorkOrigin | None = None
 
     @property
     def key(self) -> str:
-        """`<region_id>-<replica>`: the name of the transition's znode."""
+        """Return `<region_id>-<replica>`: the name of the transition's znode."""
         return replica_key(self.region_id, self.replica)
 
 
 class FenceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/fenced/<uuid>`: a server whose registration a master has deleted, while its lease may last (X10)."""
+    """Value of `/fenced/<uuid>`: a server whose registration a master has deleted while its lease may still hold
+    (X10)."""
 
     server: ServerRecord
-    #: How long it may go on serving after its registration was deleted, at most.
+    #: Longest time that the server may go on serving after its registration was deleted.
     lease_ms: int
     reason: str = ""
     epoch: int = 0
@@ -433,22 +438,22 @@ class FenceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BarRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/barred/<uuid>`: a server that an operator had fenced, and that gets no regions when it joins again.
+    """Value of `/barred/<uuid>`: a server that an operator has fenced. It gets no regions when it registers again.
 
-    The bar follows the uuid over restarts; `start_code` is the start that was fenced.
+    The bar stays with the uuid over restarts; `start_code` is the start that was fenced.
     """
 
     uuid: str
     start_code: int
     reason: str = ""
-    #: When the bar ends, by the clock of the master that reigns then; 0: when an operator ends it.
+    #: When the bar ends, by the clock of the active master; 0 if only an operator ends it.
     until_ms: int = 0
     epoch: int = 0
     at_ms: int = 0
 
 
 class Move(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One replica that is to leave `source`, for the server with uuid `destination`, or "" for any other one."""
+    """A move of one replica from `source` to the server with uuid `destination`; "" leaves the choice to the master."""
 
     key: str
     source: Incarnation
@@ -456,7 +461,7 @@ class Move(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MoveBatch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/moves/<move_id>`: moves that were accepted together and have not all begun (FW-03)."""
+    """Value of `/moves/<move_id>`: moves that were accepted together and have not all started (FW-03)."""
 
     move_id: str
     moves: tuple[Move, ...]
@@ -468,7 +473,7 @@ class MoveBatch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PlanState(enum.StrEnum):
-    """How far a bulk plan is."""
+    """Progress of a bulk plan."""
 
     PLANNING = "PLANNING"
     APPLYING = "APPLYING"
@@ -493,19 +498,19 @@ class PlanRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
     created_ms: int = 0
     finished_ms: int = 0
-    #: An operator's plan for regions that are open: carried out by batches of moves. `regions` is then how many moves
-    #: were announced, `assigned` how many have ended.
+    #: True for an operator's plan for open regions, which is carried out as batches of moves. `regions` then counts the
+    #: moves that were announced, and `assigned` those that have ended.
     by_moves: bool = False
-    #: Parts in which the moves are handed over, those that are in the store, and moves in them.
+    #: Number of parts in which the moves are sent, parts already in the store, and moves in those parts.
     parts: int = 0
     parts_done: int = 0
     handed: int = 0
-    #: Moves that were not accepted, by reason: the master decides about their regions as about any other.
+    #: Moves that were not accepted, by reason. The master places their regions like any other region.
     skipped: dict[str, int] = {}
 
 
 class BalancerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/balancer`: the operator's switch; on where the znode does not exist."""
+    """Value of `/balancer`: the operator's switch; the balancer is on if the znode does not exist."""
 
     enabled: bool = True
     changed_ms: int = 0
@@ -514,7 +519,7 @@ class BalancerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BalanceMove(msgspec.Struct, frozen=True):
-    """One move that the balancer proposes, with the reason in words."""
+    """A move that the balancer proposes, with its reason."""
 
     key: str
     table: str
@@ -524,21 +529,21 @@ class BalanceMove(msgspec.Struct, frozen=True):
 
 
 class GroupBalance(msgspec.Struct, frozen=True):
-    """How even a group is. Skews: replicas beyond their share, between the fullest and the emptiest server."""
+    """How even a group is. A skew is the difference in excess replicas between the fullest and the emptiest server."""
 
     group: str
     servers: int
     replicas: int
-    #: Greatest over any table, and over all tables together.
+    #: Maximum over all tables, and over the sum of all tables.
     table_skew: float
     skew: float
-    #: Fullest server's bytes or load over its share; 1 is even, 0 if there are none.
+    #: Bytes or load of the fullest server, divided by its share; 1 is even, 0 if there are no bytes or no load.
     size_ratio: float
     load_ratio: float
 
 
 class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/runs/<epoch>`: how long a master took to become active, and a bulk assignment after it (N10)."""
+    """Value of `/runs/<epoch>`: how long a master took to become active, and its bulk assignment (N10)."""
 
     epoch: int
     master: str
@@ -550,7 +555,7 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     phases: tuple[tuple[str, float], ...]
     servers: int = 0
     replicas: int = 0
-    #: Replicas in transition that were found, and replicas of the bulk plan, if there was one.
+    #: Number of transitions found, and number of replicas in the bulk plan, if there was one.
     found: int = 0
     planned: int = 0
     engine: str = ""

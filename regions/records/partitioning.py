@@ -5,9 +5,9 @@ placed key. In one with n buckets the placed key is the bucket, four hexadecimal
 
     place("melon", 4) = "0003:melon"        bucket 3 is [0003:, 0004:), and ranges within it are cut at 0003:<split>
 
-The bucket is the CRC-32 of the key's UTF-8 bytes modulo n. Clients place keys before they look for the region and
-before they send a request; servers work on placed keys, and refuse one whose bucket is not its key's: a client that
-knows nothing of the table's buckets must not leave rows where nobody looks for them.
+The bucket is the CRC-32 of the key's UTF-8 bytes modulo n. Clients place keys before they look up the region and send a
+request. Servers work on placed keys and reject a key in the wrong bucket: a client that does not know the table's
+buckets must not write rows where no other client looks for them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RegionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def split_ranges(splits: list[str]) -> list[RegionSpec]:
-    """Key ranges that cover everything, cut at `splits`.
+    """Return key ranges that cover all keys, split at `splits`.
 
     Raises:
         ValueError: an empty split key, or keys that are not strictly increasing.
@@ -49,7 +49,7 @@ def split_ranges(splits: list[str]) -> list[RegionSpec]:
 
 
 def check_ranges(specs: list[RegionSpec]) -> None:
-    """Refuse regions that leave a gap, overlap, or do not cover the whole key space.
+    """Check that the regions cover the whole key space without gaps or overlaps.
 
     Raises:
         ValueError: with the first offending pair.
@@ -91,12 +91,12 @@ def is_placed(placed: str, buckets: int) -> bool:
 
 
 def bounds(start: str, end: str, bucket: int) -> tuple[str, str]:
-    """The placed keys of one bucket that lie in `[start, end)`, "" for no bound, as a range."""
+    """Return the range of the placed keys of one bucket that lie in `[start, end)`; "" means no bound."""
     return prefix(bucket) + start, prefix(bucket) + end if end else prefix(bucket + 1)
 
 
 def ranges(splits: Sequence[str], buckets: int) -> list[RegionSpec]:
-    """Ranges of placed keys that cover everything: those between `splits`, in every bucket.
+    """Return ranges of placed keys that cover all keys: every bucket, split at `splits`.
 
     Raises:
         ValueError: too few or too many buckets, or splits that are not strictly increasing.
@@ -105,7 +105,7 @@ def ranges(splits: Sequence[str], buckets: int) -> list[RegionSpec]:
     if not buckets:
         return plain
     if not BUCKETS_MIN <= buckets <= BUCKETS_MAX:
-        raise ValueError(f"{buckets} hash buckets: between {BUCKETS_MIN} and {BUCKETS_MAX} make sense, 0 is none")
+        raise ValueError(f"{buckets} hash buckets: give {BUCKETS_MIN} to {BUCKETS_MAX}, or 0 for none")
     cuts = [prefix(bucket) + one.start_key for bucket in range(buckets) for one in plain]
     return split_ranges(cuts[1:])
 

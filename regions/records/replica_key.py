@@ -1,7 +1,7 @@
-"""The key of a replica: its region's id, a dash, and its number. Printed and parsed here alone.
+"""The key of a replica: its region's id, a dash, and its number. This is the only module that prints and parses it.
 
-The key names the replica's transition below `/unassigned`, and stands in logs, commands and reports. A region id may
-hold dashes, the number does not, so a key is parsed from its end.
+The key names the replica's transition below `/unassigned`, and appears in logs, commands and reports. A region id may
+contain dashes and the number does not, so a key is parsed from its end.
 """
 
 from __future__ import annotations

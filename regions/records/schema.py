@@ -1,12 +1,12 @@
-"""Columns of a table, how they may change, and which versions of them there are (DD-07). Pure.
+"""Columns of a table, legal changes of columns, and versions of a schema (DD-07). Pure.
 
-A column has an id that it keeps for life: renaming leaves it, dropping retires it, and a column that is added later
-under a former name is another column. `next_column_id` only ever grows.
+A column keeps its id for life. Renaming does not change the id, and dropping retires it: a column added later under a
+former name is a different column. `next_column_id` only grows.
 
-    table without columns: `Schema` absent; the table's `schema` is text of its owner's, or nothing
-    table with columns:    key columns first, at least one, never null, added and dropped with the table only
+    table without columns: `Schema` absent; `schema` is a text of the table's owner, or ""
+    table with columns:    key columns first, at least one; never null; added and dropped only with the table
 
-`evolve` applies the steps of one alteration, all or none.
+`evolve` applies all steps of one alteration, or none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ColumnType(enum.StrEnum):
     TIMESTAMP = "timestamp"  #: microseconds since 1970
 
 
-#: Types whose values can be found again by equality, and have one order on every machine.
+#: Types whose values compare by equality and have the same order on every machine.
 KEY_TYPES: Final = frozenset(ColumnType) - {ColumnType.BOOL, ColumnType.FLOAT, ColumnType.DOUBLE}
 _BITS: Final = {
     ColumnType.INT8: 8,
@@ -52,7 +52,7 @@ _BITS: Final = {
 
 
 class ColumnSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A column in a request. `default` is the text of a value, for rows that existed before the column."""
+    """A column in a request. `default` is the text of a value, for rows older than the column."""
 
     name: str
     type: ColumnType
@@ -196,7 +196,7 @@ def _check_default(spec: ColumnSpec) -> None:
 
 
 def _is_value(kind: ColumnType, text: str) -> bool:
-    """Whether `text` writes a value of that type. Raises ValueError for some that do not."""
+    """Return True if `text` is a value of that type. Some other texts raise ValueError instead."""
     bits = _BITS.get(kind)
     if bits is not None:
         return -(1 << (bits - 1)) <= int(text) < 1 << (bits - 1)
@@ -210,9 +210,9 @@ def _is_value(kind: ColumnType, text: str) -> bool:
 
 
 def parse_column(text: str) -> ColumnSpec:
-    """A column as people write it: `NAME:TYPE[:key][:nullable|:required][:default=VALUE]`.
+    """Parse a column as users write it: `NAME:TYPE[:key][:nullable|:required][:default=VALUE]`.
 
-    A column that is not part of the key may be null unless it is `required`. Raises ValueError.
+    A column that is not part of the key is nullable unless it is `required`. Raise ValueError for anything else.
     """
     head, mark, default = text.partition(":default=")
     name, _, rest = head.partition(":")

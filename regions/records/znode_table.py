@@ -1,6 +1,6 @@
 """Every znode that a cluster writes below its root: path, kind, record, writer. Source of `docs/reference/znodes.md`.
 
-`regions.records.znodes.Layout` makes the paths; a test holds that each of its paths has a row here.
+`regions.records.znodes.Layout` makes the paths; a test checks that each of its paths has a row here.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from regions.records.alarms import Alarm
 class ZnodeRow(NamedTuple):
     """One kind of znode."""
 
-    #: Below the root; parts in angle brackets are filled in.
+    #: Path below the root, with placeholders in angle brackets.
     path: str
     #: Name of the attribute or method of `Layout` that makes the path.
     made_by: str
     is_ephemeral: bool
-    #: Type of the value, a JSON object; None: the value is what `holds` says.
+    #: Type of the value, a JSON object; None if the value is not a record (see `holds`).
     record: type | None
     holds: str
-    #: Who writes it, and when it goes.
+    #: Writer, and when the znode is deleted.
     written_by: str
 
 

@@ -1,13 +1,13 @@
-"""Where everything is kept in the store, and how: paths and values of all znodes.
+"""Paths and encodings of all znodes.
 
-Values are JSON, so any ZooKeeper tool can read them; fields that have their default are left out. The paths hang
-below a configurable root. Transitions are spread over 256 directories by a checksum of the region's id, so that no
-children list becomes long. `regions/records/znode_table.py` lists them all.
+Values are JSON, so any ZooKeeper tool can read them; fields with their default value are left out. The paths are below
+a configurable root. Transitions are spread over 256 directories by a checksum of the region's id, so that no list of
+children becomes long. `regions/records/znode_table.py` lists all znodes.
 
-An operation on a table is one write (OC-01): creating one writes its name, its directory, its regions and last its own
-record, which makes it exist; altering and renaming, its record and names; deleting, its record, which says REMOVED, and
-the name. Nothing of a deleted table or of a replaced region is ever removed (MD-06). `/requests/<id>`, in the same
-write, is the result for whoever asks again.
+An operation on a table is one write (OC-01). Create writes the name, the directory, the regions and last the table's
+record, which makes the table exist. Alter and rename write the record and names. Delete sets the record to REMOVED and
+removes the name. The records of deleted tables and replaced regions are never removed (MD-06). The same write adds
+`/requests/<id>`, the result for a client that repeats the request.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from regions.records.replica_key import parse_replica_key, replica_key
 T = TypeVar("T")
 
 _TABLE_ID: Final = re.compile(rb"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-#: Bytes of a damaged value that an error message quotes.
+#: Bytes of a damaged value quoted in an error message.
 _SHOWN: Final = 40
 
-#: The format of a new cluster, and the lowest that masters of this build leave in `/cluster`. A higher one comes when
-#: all processes know it (`regions/records/formats.py`).
+#: Format of a new cluster, and the lowest that masters of this build leave in `/cluster`. The format is raised when all
+#: processes know a higher one (`regions/records/formats.py`).
 FORMAT_VERSION: Final = UNANNOUNCED
 DEFAULT_ROOT: Final = "/regionkeeper"
 #: Names of the directories below /unassigned.
@@ -84,7 +84,7 @@ class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """Return the value of a record's znode, with the fields of a newer build that the record was read with."""
+    """Return the value of a record's znode, including fields of a newer build that the record was read with."""
     newer = getattr(record, "newer", "")
     if not newer:
         return _encoder.encode(record)
@@ -96,7 +96,7 @@ def encode(record: msgspec.Struct) -> bytes:
 def _decode(decoder: msgspec.json.Decoder[T], data: bytes, path: str) -> T:
     try:
         return decoder.decode(data)
-    # ValueError: text in it that is not UTF-8; RecursionError: it is nested too deeply.
+    # ValueError: the text is not UTF-8; RecursionError: it is nested too deeply.
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptZnode(path, str(error)) from error
 
@@ -107,8 +107,8 @@ R = TypeVar("R", ClusterRecord, TableRecord, RegionRecord)
 def _decode_keeping(decoder: msgspec.json.Decoder[R], data: bytes, path: str) -> R:
     """Decode a record that masters of several builds rewrite, and keep the fields that this build does not know.
 
-    A value that this build would write byte for byte has no other fields, so of the usual record nothing is decoded
-    twice. Fields inside of a part of the record (a location, say) are not kept.
+    A value that equals this build's encoding byte for byte has no other fields, so most records are decoded only once.
+    Unknown fields inside a part of the record (a location, for example) are not kept.
     """
     record = _decode(decoder, data, path)
     if record.newer:
@@ -121,7 +121,7 @@ def _decode_keeping(decoder: msgspec.json.Decoder[R], data: bytes, path: str) ->
 
 
 def decode_cluster(data: bytes, path: str = "/cluster") -> ClusterRecord:
-    """Raises CorruptZnode, as all decoders here."""
+    """Decode the value of /cluster. Like all decoders here, raise CorruptZnode for a damaged value."""
     return _decode_keeping(_cluster, data, path)
 
 
@@ -213,7 +213,7 @@ def decode_alarm(data: bytes, path: str = "/alarms") -> Alarm:
 
 
 def shard(region_id: str) -> str:
-    """Directory of a region's transitions below /unassigned: two hexadecimal digits."""
+    """Return the directory of a region's transitions below /unassigned: two hexadecimal digits."""
     return SHARDS[zlib.crc32(region_id.encode()) & 0xFF]
 
 
@@ -228,7 +228,7 @@ def check_table_name(name: str) -> None:
     if name in (".", "..", "zookeeper"):
         raise ValueError(f"{name!r} is not a table name")
     if ":" in name:
-        raise ValueError(f"table name {name!r} has a colon, which commands take for the end of it, as in TABLE:KEY")
+        raise ValueError(f"table name {name!r} has a colon, which ends a table name in commands, as in TABLE:KEY")
     if any(not char.isprintable() or char in "/\\" or "\ud800" <= char <= "\uf8ff" for char in name):
         raise ValueError(f"table name {name!r} has a character that znode names must not have")
 
@@ -263,7 +263,8 @@ class Layout:
         self.shared = f"{root}/shared"
 
     def parents(self) -> list[str]:
-        """Directories that must exist before anything else, in creation order; all are persistent and empty."""
+        """Return the directories that must exist before anything else, in creation order; all are persistent and
+        empty."""
         above: list[str] = []
         for part in self.root.strip("/").split("/") if self.root else []:
             above.append(f"{above[-1] if above else ''}/{part}")
@@ -282,11 +283,11 @@ class Layout:
         ]
 
     def records(self) -> list[str]:
-        """Directories that came later: a cluster made by an older version gets them with its next master."""
+        """Return the directories added by later versions: the next master creates them in an older cluster."""
         return [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
 
     def shard_paths(self) -> list[str]:
-        """The directories that hold the transitions."""
+        """Return the directories that hold the transitions."""
         return [f"{self.unassigned}/{name}" for name in SHARDS]
 
     def master(self, uuid: str) -> str:
@@ -358,7 +359,7 @@ class Layout:
         return f"{self.shared}/{kind}"
 
     def parse_transition(self, path: str) -> tuple[str, int] | None:
-        """Region id and replica of a transition's path; None for any other path (the directories, say)."""
+        """Return region id and replica of a transition's path, or None for any other path."""
         prefix = self.unassigned
         if not path.startswith(prefix) or len(path) < len(prefix) + 6:
             return None

@@ -43,24 +43,24 @@ def first_members(uuids: Iterable[str]) -> tuple[Member, ...]:
 
 
 def voters(members: Collection[Member]) -> list[Member]:
-    """Return the members that count in the quorum."""
+    """Return the voters among the members."""
     return [member for member in members if member.role is MemberRole.VOTER]
 
 
 def objection_to_report(region: RegionRecord, members: Collection[Member]) -> str:
     """Return why a leader cannot have committed these members, "" if it can have.
 
-    The numbers come from the region's record, so one that was never given belongs to another cluster's tablet, to a
-    record that is older than the report, or to a bug. In each case the record stays as it is.
+    The numbers come from the region's record, so a number that was never assigned belongs to another cluster's
+    tablet, to a record that is older than the report, or to a bug. In each case the record stays as it is.
     """
     if not voters(members):
         return "it has no voter"
     numbers = [member.number for member in members]
     if len(set(numbers)) < len(numbers):
-        return "two members have one number"
+        return "two members have the same number"
     strange = [number for number in numbers if not 0 < number < region.next_number]
     if strange:
-        return f"number {strange[0]} was never given, the next one is {region.next_number}"
+        return f"number {strange[0]} was never assigned: the next one is {region.next_number}"
     known = {member.number: member.uuid for member in region.members}
     for member in members:
         if known.get(member.number, member.uuid) != member.uuid:

@@ -53,7 +53,10 @@ def test_two_services_in_one_cluster(tmp_path: Path) -> None:
         store = ["--store", hosts]
         refused = run_rk("table", "create", "hits", *store)
         assert refused.returncode == 1, refused
-        assert "the live servers are of several kinds (counters/1, kv/1): say by --kind" in refused.stderr
+        assert (
+            "the live servers are of several kinds (counters/1, kv/1): choose the table's kind with --kind"
+            in refused.stderr
+        )
         made = run_rk("table", "create", "hits", "--split", "k", "--kind", "counters", *store)
         assert made.returncode == 0, made
         assert kinds_of(cluster, "hits") == {"counters/1"}

@@ -17,8 +17,7 @@ Records, seals, segments, torn tails and the extent are those of a store node's 
 Guarantees, besides those of `coord.storage`:
 
 - A turn's batch for which `write` has returned survives a power cut, for all groups in it. Another one survives whole
-  or
-  not at all.
+  or not at all.
 - Damage costs the slots that have lost something, and these only. It is reported at each start until they are dropped.
 - A segment goes as soon as no slot has an entry in it behind its floor.
 """

@@ -8,8 +8,7 @@ that is missing, or shorter than `log.extent` says. Reading goes on behind it. T
 
 - A block that does not continue its slot: the slot has lost the blocks in between.
 - A trail with a higher number for a slot than was read. A trail that goes back to the first lost record names every
-  slot
-  of the stretch.
+  slot of the stretch.
 - A row of a later header. The row replaces what was lost of the slot before it: term, vote and floor. If the slot's
   floor reaches its last entry in the row, then or later, the slot has lost nothing.
 

@@ -1,10 +1,10 @@
-"""Regions that an exact flow cannot tell apart: one node for all of them.
+"""Group the regions that an exact flow cannot tell apart, so that one node stands for all of them.
 
-Two regions of one replica are *alike* when they are of one table and have the same candidates of the same benefits.
-Which of them goes where makes no difference to any rule or to the value, so a flow needs to know only how many go:
-the class becomes one node, its arcs carry as many units as it has members, and the units are dealt to the members in
-the order of their numbers. This is exact. Regions without blocks that only want to stay where they were are a class
-per table and server, however many they are.
+Two regions of one replica are *alike* when they belong to the same table and have the same candidates with the same
+benefits. Swapping their places changes neither a rule nor the value of the plan, so the flow only has to decide how
+many of them go to each server. A class of alike regions becomes one node, and its arcs carry as many units as the
+class has members. Afterwards the units are dealt to the members in the order of their numbers. The result is exact.
+Regions that have no blocks and only want to stay form one class per table and server, however many they are.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy.typing as npt
 
 from regions.plan.problem.model import Bools, Ints
 
-#: Odd constants that spread the bits of what is hashed (2^64 over the golden ratio, and two of the same kind).
+#: Odd constants that spread the bits of hashed values (2^64 over the golden ratio, and two constants like it).
 _SPREAD: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
 class Alike:
-    """Classes of regions. `region` (ascending), `server`, `benefit` are the candidates' columns; `table`, `want` are
-    per region.
+    """Classes of alike regions. `region` (ascending), `server` and `benefit` are the columns of the candidates; `table`
+    and `want` have one entry per region.
 
-    `first[i]` says whether candidate i belongs to the first member of its class, which stands for all of them;
-    `members` counts, for each such candidate in order, the members of its class.
+    `first[i]` is True if candidate i belongs to the first member of its class, which represents the class. `members`
+    counts the members of the class for each of these candidates, in order.
     """
 
     def __init__(self, table: Ints, want: Ints, region: Ints, server: Ints, benefit: Ints) -> None:
@@ -49,7 +49,7 @@ class Alike:
         self._single = single[leaders]
 
     def _same(self, leader: Ints, table: Ints, server: Ints, benefit: Ints) -> Bools:
-        """Whether each region is what its leader is: equal hashes are no proof."""
+        """Return, per region, whether it equals its leader. Equal hashes do not prove that two regions are alike."""
         same: Bools = (self._length == self._length[leader]) & (table == table[leader])
         follows = np.flatnonzero(same & (leader != np.arange(len(leader))))
         length = self._length[follows]
@@ -61,7 +61,7 @@ class Alike:
         return same
 
     def deal(self, units: Ints) -> Bools:
-        """Which candidates are taken when `units[i]` members take the i-th candidate of those that `first` marks."""
+        """Return which candidates are taken when `units[i]` members take the i-th candidate marked in `first`."""
         taken = np.zeros(int(self._length.sum()), dtype=np.bool_)
         length = self._length[self._leaders]
         of_class = np.repeat(np.arange(len(length)), length)
@@ -79,7 +79,7 @@ class Alike:
 
 
 def _hashes(table: Ints, start: Ints, server: Ints, benefit: Ints) -> npt.NDArray[np.uint64]:
-    """A number per region that is equal for regions that are alike, and rarely otherwise."""
+    """Return a hash per region: equal for alike regions, and rarely equal for others."""
     one, two, three = (np.uint64(n) for n in _SPREAD)
     mixed = (server.astype(np.uint64) + np.uint64(1)) * one ^ (benefit.astype(np.uint64) * two)
     mixed ^= mixed >> np.uint64(29)

@@ -1,17 +1,17 @@
-"""The best possible places: candidates chosen by an exact minimum-cost flow.
+"""The best possible places, chosen by an exact minimum-cost flow.
 
     source -> table -> region (wanted) -> [region, rack] (1) -> [table, server] (limit) -> server -> sink (floor)
               table -> [table, server]: replicas without a good place                      server -> group -> sink
-    source -> sink, at the least cost that there is: replicas without any place                             (budget)
+    source -> sink, at the highest cost: replicas without any place                                   (budget)
 
-A node that cannot bind is left out: [region, rack] with one candidate, [table, server] with room for all of its own.
-Of thousands of small tables that leaves hardly any.
+A node that cannot limit the flow is left out: [region, rack] with one candidate, and [table, server] with room for all
+of its candidates. With thousands of small tables nearly all [table, server] nodes are left out.
 
-Every bound of `greedy` is a capacity here, so over a whole problem the value of this flow is also the most that any
-plan can reach (J*). Among choices of that value it takes one that leaves room for the replicas without a good place,
-so that few or none have to be placed by chains of moves. A region of one replica needs no nodes for racks, and
-regions that are alike need one between them (`alike`). The same function solves the whole problem and one shard of
-it. OR-tools is needed, and imported only here and only when it is used.
+Every bound of `greedy` is a capacity here, so over a whole problem the value of this flow is also an upper bound for
+any plan (J*). Among choices of equal value the flow takes one that leaves room for the replicas without a good place,
+so that few of them need chains of moves. A region of one replica needs no nodes for racks, and alike regions share one
+node (`alike`). The same function solves the whole problem and one shard of it. OR-tools is required; it is imported
+only here, and only when an exact plan is asked for.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from regions.plan.problem.room import Room
 
 #: Costs are scaled to this, so that the solver's own scaling by the number of nodes stays within 64 bits.
 COST_MAX: Final = 2**31
-#: Arcs from tables to cells that a network may have, even where its candidates are fewer.
+#: Largest number of arcs from tables to cells; a network with more candidates than this may have one per candidate.
 DIRECT_MAX: Final = 200_000
 
 
 def solver() -> Any:
-    """OR-tools' minimum-cost flow. Raises: BadInput where it is not installed."""
+    """Return OR-tools' minimum-cost flow solver. Raise BadInput if OR-tools is not installed."""
     try:
         from ortools.graph.python import min_cost_flow  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
@@ -55,9 +55,9 @@ def solve_exact(
     *,
     per_rack: Ints,
 ) -> Bools:
-    """Which candidates become replicas, for the greatest benefit within `room`; arguments as of `greedy.take_best`.
+    """Return which candidates become replicas, for the greatest benefit within `room`; arguments as in `take_best`.
 
-    `room` is left as it is. Candidates ascend by (region, server). Raises: BadInput without OR-tools.
+    `room` is not changed. Candidates ascend by (region, server). Raise BadInput if OR-tools is not installed.
     """
     module = solver()
     taken = np.zeros(len(region), dtype=np.bool_)
@@ -90,7 +90,7 @@ def _build(
     room: Room,
     per_rack: Ints,
 ) -> Any:
-    """Add all arcs; returns the arcs of the candidates, in their order. `members` per candidate: regions like its."""
+    """Add all arcs. Return the candidates' arcs, in order. `members[i]` counts the regions alike to candidate i's."""
     servers, racks = len(rack), int(rack.max()) + 1
     regions, first = np.unique(region, return_index=True)
     times = members[first]
@@ -136,15 +136,16 @@ def _build(
 
 
 def _narrow(place: Ints, members: Ints, room: Room) -> Ints:
-    """Cells, ascending, that all their candidates together would overfill; `place` is the cell of each candidate."""
+    """Return the cells (ascending) that all their candidates together would overfill; `place` is each one's cell."""
     cells, at = np.unique(place, return_inverse=True)
     return cells[np.bincount(at, weights=members, minlength=len(cells)) > room.cell[cells]]
 
 
 def _direct(table: Ints, want: Ints, group: Ints, room: Room, arcs: int) -> tuple[Ints, Ints, Ints]:
-    """Tables, their replicas to place, and the cells that those without a good place may go to.
+    """Return tables, their replicas to place, and the cells open to replicas without a good place.
 
-    No cells where these would be many more than the `arcs` of candidates: then leftovers find their place afterwards.
+    Return no cells if they would far outnumber the `arcs` of candidates; `leftover` then places these replicas
+    afterwards.
     """
     tables, at = np.unique(table[want > 0], return_inverse=True)
     demand = np.bincount(at, weights=want[want > 0], minlength=len(tables)).astype(np.int64)
@@ -156,5 +157,5 @@ def _direct(table: Ints, want: Ints, group: Ints, room: Room, arcs: int) -> tupl
 
 
 def flow_value(problem: NumberedProblem, taken: Ints) -> float:
-    """The benefit of candidates, in bytes: J* for those of an exact flow over the whole problem."""
+    """Return the benefit of the taken candidates in bytes. For an exact flow over the whole problem this is J*."""
     return float(problem.cand_benefit[taken].astype(np.float64).sum()) / 1000

@@ -1,8 +1,9 @@
-"""Places by benefit: the dearest pair (region, server) first, as long as every bound still holds.
+"""Places by benefit: pairs (region, server) in falling order of benefit, as long as every bound holds.
 
-Each pair is looked at once, in the order (benefit falling, region, server). It is taken when the region still wants a
-replica, has none on that rack, the table's cell has room and so has the server: first up to its floor, beyond it only
-while the group's budget lasts (`quota.Quotas`). What stays unplaced has no good place left and goes to `leftover`.
+Each pair is considered once, in the order (benefit falling, region, server). The pair is taken if the region still
+needs a replica and has none on that rack, the table's cell has room, and the server has room. A server has room up to
+its floor; beyond the floor only while the group's budget lasts (`quota.Quotas`). Replicas that stay unplaced have no
+good place left and go to `leftover`.
 
 The same function solves the whole problem and one shard of it.
 """
@@ -27,7 +28,7 @@ def take_best(
     *,
     per_rack: Ints,
 ) -> Bools:
-    """Which candidates become replicas; `room` is lowered by them.
+    """Return which candidates become replicas, and take them out of `room`.
 
     `table` and `want` per region; `region`, `server`, `benefit` per candidate, regions numbered in the order of their
     ids; `rack` and `group` per server; `per_rack[r]` is how many replicas of a region a rack may hold.
@@ -38,7 +39,8 @@ def take_best(
     need = want.tolist()
     single = (want <= 1).tolist()
     allowance = per_rack.tolist()
-    # Only cells with a candidate: of thousands of tables on a thousand servers these are one in twenty.
+    # Visit only cells that have a candidate: with thousands of tables on a thousand servers, one cell in twenty has
+    # one.
     cells, at_cell = np.unique(table[region] * servers + server, return_inverse=True)
     rack_of = rack.tolist()
     group_of = group.tolist()

@@ -1,17 +1,18 @@
-"""Replicas without a good place: spread exactly, as classes of equals.
+"""Place the replicas that have no good place, exactly, as classes of equal regions.
 
-Inside a class (table, replicas still needed, racks already used) the regions are interchangeable, so a flow over
-classes and servers decides how many of a class go to each server; its size depends on tables, racks and servers, not
-on regions.
+Inside a class (table, replicas still needed, racks already used) the regions are interchangeable. A flow over classes
+and servers therefore decides how many replicas of a class go to each server. The size of the flow depends on the
+numbers of tables, racks and servers, not on the number of regions.
 
     source -> class -> [table, rack] -> server -> sink (floor)
                                         server -> group -> sink (budget above the floors)
 
-The arc class -> [table, rack] carries at most one unit per member. Where tables or classes are many, each class first
-gets arcs to a few racks only, and to more when those do not suffice: as full in the end, in a tenth of the time, since
-a node [table, rack] with its arcs to servers exists only from the first arc to it on. The bounds of (table, server) are
-opened in three steps, floor, ceiling, hard limit, so a table ends up as even as the rest allows. The units of a class,
-rack by rack, are dealt in turn: unit j goes to member j mod n, which keeps the racks of one member distinct.
+The arc class -> [table, rack] carries at most one unit per member. If tables or classes are many, each class first
+gets arcs to a few racks, and more arcs only if these racks do not suffice. The result is equally full and takes a tenth
+of the time, because a node [table, rack] and its arcs to servers are created with the first arc to the node. The bounds
+of (table, server) are opened in three steps (floor, ceiling, hard limit), so a table is spread as evenly as the other
+bounds allow. The units of a class are dealt in turn, rack by rack: unit j goes to member j mod n, which keeps the racks
+of one member distinct.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from regions.plan.problem.numbered import EligibleServers
 from regions.plan.problem.quota import Quotas
 from regions.plan.problem.room import Room
 
-#: Above so many arcs, a class gets arcs to few racks first: to those that hold so many times its units if every server
-#: took one.
+#: With more arcs than this, a class first gets arcs to few racks only: to racks with this many times as many servers
+#: as the class has units.
 ARCS_AT_ONCE: Final = 50_000
 RACKS_FIRST: Final = 3
 
@@ -55,10 +56,10 @@ class LeftoverClass:
 def spread(
     classes: Sequence[LeftoverClass], fleet: EligibleServers, quotas: Quotas, table_group: Ints, room: Room
 ) -> list[Ints]:
-    """Servers for the units of each class, sorted by (rack, server); lowers `room`.
+    """Return the servers for the units of each class, sorted by (rack, server), and take them out of `room`.
 
-    Unit j belongs to member j mod members. A class may get fewer than need * members units when its bounds clash with
-    those of replicas already placed; `repair` cures that. `classes` are in the order of their keys.
+    Unit j belongs to member j mod members. A class gets fewer than need * members units if its bounds conflict with
+    those of replicas already placed; `repair` then places the rest. `classes` must be sorted by key.
     """
     net = _Network(classes, fleet, quotas, table_group, room)
     net.fill()
@@ -66,7 +67,7 @@ def spread(
 
 
 def _some_of(hubs: Sequence[tuple[int, int]], nth: int, count: int) -> list[tuple[int, int]]:
-    """`count` of the hubs, others for other classes, in order."""
+    """Return `count` of the hubs, in order; the choice differs from class to class."""
     start = nth * 0x9E3779B1 % len(hubs)
     step = len(hubs) // count
     return sorted({hubs[(start + i * step) % len(hubs)] for i in range(count)})
@@ -92,7 +93,7 @@ class _Network:
             self.group_racks.setdefault(g, []).append(k)
         self.tables = np.unique([c.table for c in classes])
         self.row = {table: row for row, table in enumerate(self.tables.tolist())}
-        #: What each cell may take now, by row of `tables` and server.
+        #: Current limit of each cell, by row of `tables` and server.
         self.limit = np.zeros((len(self.tables), self.servers), dtype=np.int64)
         self.first_server = 2 + len(classes)
         first_group = self.first_server + self.servers
@@ -100,7 +101,7 @@ class _Network:
         self.hub_node: dict[Hub, int] = {}
         #: (arc, server) of each [table, rack].
         self.cell_arcs: dict[Hub, list[tuple[int, int]]] = {}
-        #: (arc, hub) of each class, and the hubs that it could have arcs to beyond those.
+        #: (arc, hub) of each class, and the further hubs that the class may get arcs to.
         self.class_arcs: list[list[tuple[int, Hub]]] = [[] for _ in classes]
         self.more_hubs: list[list[Hub]] = [self._hubs(c) for c in classes]
         places = int(fleet.group_servers[table_group[self.tables]].sum())
@@ -119,25 +120,25 @@ class _Network:
             self.net.add(first_group + g, 1, max(0, int(room.budget[g])))
 
     def _hubs(self, group: LeftoverClass) -> list[Hub]:
-        """Where a class may go."""
+        """Return the hubs that a class may use."""
         racks = self.group_racks[int(self.table_group[group.table])]
         return [(group.table, rack) for rack in racks if rack not in group.used_racks]
 
     def _racks_first(self, group: LeftoverClass) -> int:
-        """Racks that are likely to hold a class."""
+        """Return the number of racks that probably suffice for a class."""
         of_group = self.table_group[group.table]
         per_rack = self.fleet.group_servers[of_group] // self.fleet.group_racks[of_group]
         return RACKS_FIRST * max(group.need, -(-group.need * group.members // int(per_rack)))
 
     def _join(self, nth: int, hubs: Sequence[Hub]) -> None:
-        """Give a class arcs to hubs."""
+        """Add arcs from a class to hubs."""
         chosen = set(hubs)
         self.more_hubs[nth] = [hub for hub in self.more_hubs[nth] if hub not in chosen]
         members = self.classes[nth].members
         self.class_arcs[nth] += [(self.net.add(2 + nth, self._node(hub), members), hub) for hub in hubs]
 
     def _node(self, hub: Hub) -> int:
-        """The node of [table, rack], made with its arcs to servers when it is first wanted."""
+        """Return the node of [table, rack]. Create it with its arcs to servers at the first call."""
         if hub not in self.hub_node:
             table, rack = hub
             node = self.hub_node[hub] = self.net.node()
@@ -149,7 +150,7 @@ class _Network:
         return self.hub_node[hub]
 
     def _unsent(self) -> list[int]:
-        """Classes not all of whose units have a place."""
+        """Return the classes that still have units without a place."""
         return [i for i, arc in enumerate(self.net.arcs[0]) if self.net.room[arc] > 0]
 
     def fill(self) -> None:
@@ -165,14 +166,14 @@ class _Network:
         for i in self._unsent():
             self._join(i, self.more_hubs[i])
         self.net.augment(0, 1)
-        # Their ways may be taken by others that could go elsewhere: a few racks more for everybody, until it is enough.
+        # Other classes may fill the racks of these although they could go elsewhere: give every class a few more racks.
         while self._unsent() and any(self.more_hubs):
             for i, hubs in enumerate(self.more_hubs):
                 self._join(i, _some_of(hubs, i, min(RACKS_FIRST, len(hubs))) if hubs else [])
             self.net.augment(0, 1)
 
     def _open_cells(self, level: int) -> None:
-        """Let every cell take what `level` leaves beside the replicas already in it."""
+        """Set the limit of every cell to what `level` allows beyond the replicas already in it."""
         free = self.room.cell.reshape(-1, self.servers)
         opened: set[int] = set()
         for group in range(len(self.fleet.groups)):
@@ -189,7 +190,7 @@ class _Network:
                     self.net.raise_capacity(arc, int(of_table[s]))
 
     def units(self, room: Room) -> list[Ints]:
-        """Split the flow into the servers of each class, and take it out of `room`."""
+        """Split the flow into the servers of each class, and take them out of `room`."""
         waiting: dict[Hub, list[int]] = {}
         for hub, arcs in self.cell_arcs.items():
             waiting[hub] = []

@@ -1,14 +1,14 @@
 """Largest flow in a small network, by Dinic's method (E. A. Dinic, 1970).
 
-The network may be filled in steps: raise capacities, augment again; flow already there is kept or rerouted. Arcs are
-looked at in the order in which they were added, so the same network always gets the same flow.
+The network may be filled in steps: raise capacities and augment again; existing flow is kept or rerouted. Arcs are
+visited in the order in which they were added, so the same network always gets the same flow.
 """
 
 from __future__ import annotations
 
 
 class FlowNet:
-    """Nodes 0..n-1. Arc 2k is the k-th added, arc 2k+1 its reverse; `room[a]` is what arc a can still take."""
+    """Nodes 0..n-1. Arc 2k is the k-th added arc, arc 2k+1 its reverse; `room[a]` is the residual capacity of arc a."""
 
     def __init__(self, nodes: int) -> None:
         self.head: list[int] = []
@@ -16,12 +16,12 @@ class FlowNet:
         self.arcs: list[list[int]] = [[] for _ in range(nodes)]
 
     def node(self) -> int:
-        """One more node; returns its number."""
+        """Add a node and return its number."""
         self.arcs.append([])
         return len(self.arcs) - 1
 
     def add(self, tail: int, head: int, capacity: int) -> int:
-        """A new arc; returns its number."""
+        """Add an arc and return its number."""
         arc = len(self.head)
         self.head += [head, tail]
         self.room += [capacity, 0]
@@ -30,15 +30,15 @@ class FlowNet:
         return arc
 
     def flow(self, arc: int) -> int:
-        """Units on an arc."""
+        """Return the units on an arc."""
         return self.room[arc + 1]
 
     def raise_capacity(self, arc: int, capacity: int) -> None:
-        """Make the arc's capacity at least `capacity`."""
+        """Raise the arc's capacity to at least `capacity`."""
         self.room[arc] = max(self.room[arc], capacity - self.room[arc + 1])
 
     def augment(self, source: int, sink: int) -> int:
-        """Send all that still fits from `source` to `sink`; returns the units added."""
+        """Send as many units as still fit from `source` to `sink`. Return the units added."""
         added = 0
         while True:
             level = self._levels(source, sink)
@@ -49,7 +49,7 @@ class FlowNet:
                 added += pushed
 
     def _levels(self, source: int, sink: int) -> list[int]:
-        """Distance of every node from the source over arcs with room; -1 when out of reach or beyond the sink."""
+        """Return each node's distance from the source over arcs with room; -1 if unreachable or beyond the sink."""
         level = [-1] * len(self.arcs)
         level[source] = 0
         front = [source]
@@ -65,7 +65,7 @@ class FlowNet:
         return level
 
     def _push(self, source: int, sink: int, level: list[int], nth: list[int]) -> int:
-        """One augmenting path through the levels; `nth[v]` remembers which arcs of v are exhausted."""
+        """Push one augmenting path through the levels. `nth[v]` remembers which arcs of v are exhausted."""
         path: list[int] = []
         node = source
         while node != sink:

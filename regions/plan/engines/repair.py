@@ -1,10 +1,10 @@
 """Make the hard rules hold where counts alone could not: chains of moves among placed replicas.
 
-A replica without a place, or a server below its floor, is cured by the shortest chain "this one goes there, the one
-that stood there goes on to ..., until a server has room"; found breadth first, so as few replicas as possible lose
-their place, and among equals the one that loses least benefit. Only where no chain exists does a rule give way, the
-weakest first: the table's bound, then the server's ceiling, then distinct racks. Two replicas of a region never share
-a server.
+A replica without a place, or a server below its floor, is repaired by the shortest chain of moves: a replica goes to a
+server, a replica there goes on to another server, and so on until a server has room. The search is breadth-first, so as
+few replicas as possible move; among chains of equal length the one that loses least benefit wins. If no chain exists, a
+rule gives way, the weakest first: the table's bound, then the server's ceiling, then distinct racks. Two replicas of a
+region never share a server.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from regions.plan.problem.model import Bools, Deadline, Ints
 from regions.plan.problem.numbered import NumberedProblem
 from regions.plan.problem.room import Room
 
-#: A server in a chain: (server, table whose replica has to make way, or ANY).
+#: A server in a chain: (server, table whose replica has to leave, or ANY).
 Node = tuple[int, int]
 ANY = -1
-#: Servers that are tried to take a replica of a table that is over its limit, the roomiest first.
+#: How many servers are tried for a replica whose table is over its limit, starting with the emptiest.
 EASE_TRIES = 64
 
 
 class Repair:
     """Placed replicas as sets per server and region, kept within `room`.
 
-    `placed` are pairs (region, server), each once; `room` is what they leave free. Every method keeps both in step.
+    `placed` are distinct pairs (region, server); `room` is what they leave free. Every method updates both together.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Repair:
             self.on[s].add(r)
             if problem.want[r] > 1:
                 self.of.setdefault(r, []).append(s)
-        #: Replicas of each region by rack; regions of one replica never crowd anything, so theirs stay 0.
+        #: Replicas of each region by rack. Regions of one replica cannot crowd a rack, so their entries stay 0.
         self.crowd = np.zeros((len(problem), int(self.rack.max(initial=0)) + 1), dtype=np.int8)
         several = problem.want[region] > 1
         np.add.at(self.crowd, (region[several], self.rack[server[several]]), 1)
@@ -60,7 +60,7 @@ class Repair:
         self.placed = 0
         self.moves = 0
 
-    # --- what the caller wants -------------------------------------------------------------------------------------
+    # --- what callers use ------------------------------------------------------------------------------------------
 
     def place_all(self, regions: Iterable[int]) -> None:
         """Place one more replica for each entry of `regions` (a region may occur several times)."""
@@ -69,7 +69,7 @@ class Repair:
             self.placed += 1
 
     def raise_floors(self) -> None:
-        """Fill servers below their floor from those above theirs."""
+        """Fill servers below their floor from servers above theirs."""
         for server in np.flatnonzero(self.below > 0).tolist():
             while self.below[server] > 0 and not self._late():
                 if not self._raise(server, strict=True) and not self._raise(server, strict=False):
@@ -83,7 +83,7 @@ class Repair:
                     break
 
     def pairs(self) -> tuple[Ints, Ints]:
-        """All placed replicas as (region, server), sorted."""
+        """Return all placed replicas as (region, server), sorted."""
         region = np.array([r for regions in self.on for r in regions], dtype=np.int64)
         server = np.repeat(np.arange(self.servers), [len(regions) for regions in self.on])
         order = np.lexsort((server, region))
@@ -92,12 +92,12 @@ class Repair:
     # --- room ------------------------------------------------------------------------------------------------------
 
     def _open(self, members: Ints) -> Bools:
-        """Which servers have room now; a group's budget is one for all its servers."""
+        """Return which servers have room now; all servers of a group share its budget."""
         spare: Bools = (self.below[members] > 0) | ((self.above[members] > 0) & (self.budget[self.group[members]] > 0))
         return spare
 
     def _above_floor(self, group: int) -> list[int]:
-        """Servers of a group that hold more than their floor."""
+        """Return the servers of a group that hold more than their floor."""
         members = self.problem.fleet.members(group)
         ceil, floor = self.problem.quotas.ceil[members], self.problem.quotas.floor[members]
         used = ceil - floor - self.above[members]
@@ -107,7 +107,7 @@ class Repair:
         return self.deadline is not None and self.deadline() <= 0
 
     def _add(self, region: int, server: int) -> None:
-        """Put a replica on a server and take its room; beyond all bounds `above` and `cell` go negative."""
+        """Put a replica on a server and take its room. Beyond all bounds `above` and `cell` become negative."""
         self.on[server].add(region)
         if self.problem.want[region] > 1:
             self.of.setdefault(region, []).append(server)
@@ -137,7 +137,7 @@ class Repair:
     # --- placing one replica ---------------------------------------------------------------------------------------
 
     def _allowed(self, region: int) -> tuple[Ints, Ints]:
-        """Servers of the region's group without a replica of it, and how many replicas their rack has."""
+        """Return the servers of the region's group that hold no replica of it, and the replicas on each one's rack."""
         members = self.problem.fleet.members(int(self.problem.tables.group[self.problem.table[region]]))
         here = self.of.get(region, [])
         if not here:
@@ -147,7 +147,7 @@ class Repair:
         return members, (self.rack[members][:, None] == racks[None, :]).sum(axis=1)
 
     def _place(self, region: int) -> None:
-        """Place one replica: on a rack used least, within all bounds if a chain can make room."""
+        """Place one replica on a least used rack, within all bounds if a chain can make room."""
         table = int(self.problem.table[region])
         members, crowd = self._allowed(region)
         assert len(members), (region, "more replicas than servers")
@@ -171,14 +171,16 @@ class Repair:
         self._add(region, self._emptiest(roomy if len(roomy) else members, table))
 
     def _emptiest(self, servers: Ints, table: int) -> int:
-        """The server that needs a replica most: below its floor, room for the table, then room at all, then number."""
+        """Return the server that most needs a replica: below its floor, then room for the table, then any room, then
+        number."""
         order = np.lexsort((servers, -self.above[servers], -self.cell[table, servers], -self.below[servers]))
         return int(servers[order[0]])
 
     # --- one replica less of a table --------------------------------------------------------------------------------
 
     def _ease(self, table: int, server: int) -> bool:
-        """Have one replica of a table leave a server, for nothing or for one of another table; whether one could."""
+        """Move one replica of a table off a server, alone or in exchange for one of another table. Return True if
+        possible."""
         mine = [r for r in self.on[server] if self.problem.table[r] == table]
         rows = np.array(sorted(mine, key=lambda r: (self._loss(r, server), r)), dtype=np.int64)
         members = self.problem.fleet.members(int(self.group[server]))
@@ -190,7 +192,7 @@ class Repair:
         fits = self._fits(rows, server, members)
         for m in np.flatnonzero(fits.any(axis=0)).tolist():
             region, other = int(rows[np.argmax(fits[:, m])]), int(members[m])
-            # One above its floor gives the group's budget back what the other takes of it.
+            # A server above its floor returns to the group's budget what the other server takes from it.
             takes = spare and (self.below[other] > 0 or self.above[other] > 0)
             back = -1 if takes else self._exchange(other, server)
             if back is None:
@@ -205,9 +207,9 @@ class Repair:
         return False
 
     def _ease_by_chain(self, table: int, server: int) -> bool:
-        """Have one replica of a table leave a server by a chain back to it, or to one that is not full.
+        """Move one replica of a table off a server by a chain back to that server, or to one that is not full.
 
-        The server is then filled to its floor by a second chain; without one, the first is taken back.
+        A second chain then fills the server to its floor. If there is no second chain, undo the first.
         """
         members = self.problem.fleet.members(int(self.group[server]))
         roomy = members[(self.below[members] > 0) | (self.above[members] > 0)]
@@ -222,7 +224,8 @@ class Repair:
         return False
 
     def _raise(self, server: int, *, strict: bool) -> bool:
-        """Give a server one more replica, by a chain from a server above its floor; whether there is one."""
+        """Give a server one more replica by a chain from a server above its floor. Return True if there is such a
+        chain."""
         donors = [(s, ANY) for s in self._above_floor(int(self.group[server]))]
         path = self._chain(donors, {server}, strict=strict)
         if path is not None:
@@ -230,7 +233,7 @@ class Repair:
         return path is not None
 
     def _exchange(self, source: int, server: int) -> int | None:
-        """A replica on `source` that may go to `server` within the bounds of tables and racks, or None."""
+        """Return a replica on `source` that may go to `server` within the bounds of tables and racks, or None."""
         rows = np.array(sorted(self.on[source], key=lambda r: (self._loss(r, source), r)), dtype=np.int64)
         rows = rows[self.cell[self.problem.table[rows], server] > 0]
         if not len(rows):
@@ -243,11 +246,12 @@ class Repair:
     def _chain(
         self, starts: list[Node], goals: set[int], *, avoid: int = -1, strict: bool = True
     ) -> list[tuple[int, int]] | None:
-        """The shortest chain from one of `starts` to one of `goals`.
+        """Return a shortest chain from one of `starts` to one of `goals`, None if there is none.
 
-        Returns (server, region that leaves it) in order, ended by (last server, -1); the replica that leaves one
-        server goes to the next. No region moves twice and `avoid` not at all: each step is checked against where the
-        other replicas stand now. Not `strict`, tables may go over their limits on the way.
+        The chain is a list of (server, region that leaves the server), ended by (last server, -1); the replica that
+        leaves a server goes to the next one. No region moves twice, and `avoid` does not move: each step is checked
+        against the present places of the other replicas. If `strict` is False, tables may exceed their limits along the
+        chain.
         """
         came: dict[Node, tuple[Node, int] | None] = dict.fromkeys(starts)
         front = list(starts)
@@ -264,7 +268,7 @@ class Repair:
         return None
 
     def _promising_first(self, front: list[Node], goals: set[int], strict: bool) -> list[Node]:
-        """The nodes of a layer, those first whose tables have room at a goal: one of them is usually the last step."""
+        """Sort a layer: nodes whose table has room at a goal first. The search usually ends at one of them."""
         if not strict:
             return front
         takes: Bools = np.any(self.cell[:, sorted(goals)] > 0, axis=1)
@@ -275,7 +279,7 @@ class Repair:
         ]
 
     def _path(self, came: dict[Node, tuple[Node, int] | None], node: Node) -> list[tuple[int, int]]:
-        """The chain that led to `node`."""
+        """Return the chain that led to `node`."""
         path = [(node[0], -1)]
         step = came[node]
         while step is not None:
@@ -301,7 +305,8 @@ class Repair:
     def _steps(
         self, node: Node, came: dict[Node, tuple[Node, int] | None], moved: set[int], strict: bool
     ) -> list[tuple[Node, int]]:
-        """Servers that one replica of this server may go to, each with the replica that loses least by leaving."""
+        """Return the servers that a replica of this server may go to, each with the replica that loses least by
+        leaving."""
         server, only = node
         regions = sorted(self.on[server] - moved, key=lambda r: (self._loss(r, server), r))
         if only != ANY:
@@ -324,7 +329,7 @@ class Repair:
         return steps
 
     def _fits(self, regions: Ints, server: int, members: Ints) -> Bools:
-        """Whether a region's replica may go from `server` to each member: no shared server, no rack more crowded."""
+        """Return, per member, whether a region's replica may go there: no shared server, no rack more crowded."""
         crowd = self.crowd[regions]
         mine = crowd[:, self.rack[server]] - 1
         crowd[:, self.rack[server]] = mine
@@ -334,7 +339,7 @@ class Repair:
         return fits
 
     def _loss(self, region: int, server: int) -> int:
-        """Benefit lost when a replica leaves."""
+        """Return the benefit that is lost if a replica leaves."""
         if self.keys is None:
             self.keys = self.problem.cand_region * self.servers + self.problem.cand_server
         key = region * self.servers + server

@@ -1,10 +1,11 @@
-"""The engines by name, and what they share: from placements to leftovers, repair and the numbered plan.
+"""The engines by name, and their common steps: from placements to leftovers, repair and the numbered plan.
 
     greedy    one pass by benefit over the whole problem; for small and incremental work, and the fallback for all
     flow      the best possible choice of good places, by an exact flow; needs OR-tools
-    sharded   an exact flow per shard and round, as the Spark job does it: the job's plan is this plan, bit for bit
+    sharded   an exact flow per shard and round; the Spark job computes the same plan, bit for bit
 
-All end in `finish`: leftovers as classes, chains of moves for what clashes, replica numbers, digest.
+All end in `finish`: place leftovers by classes, resolve conflicts by chains of moves, number replicas, compute the
+digest.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ def plan(
     engine: str = "greedy",
     shards: int | None = None,
 ) -> Plan:
-    """A place for every replica. The same input in any row order gives the same plan.
+    """Return a place for every replica. The same input in any row order gives the same plan.
 
-    `deadline` tells the seconds left; when they run out the plan is still complete, but rules may be broken that a
-    chain of moves would have kept (`verify` tells). `shards` overrides how many the `sharded` engine makes.
+    `deadline` returns the seconds left. When they run out the plan is still complete, but may break rules that a
+    chain of moves would have kept (`verify` lists them). `shards` overrides how many shards the `sharded` engine makes.
 
     Raises: NoServers, ConflictingRegion, BadInput.
     """
@@ -53,7 +54,7 @@ def plan_encoded(
     engine: str = "greedy",
     shards: int | None = None,
 ) -> tuple[Plan, NumberedProblem]:
-    """`plan`, and the snapshot in numbers, for whoever judges the plan next: at a million regions that takes long."""
+    """Return `plan`'s result and the numbered problem, so that a verifier need not number a million regions again."""
     ignored: dict[str, int] = {}
     problem = encode(snapshot, params or Params(), ignored)
     stats = first_stats(problem, ignored, blocks=len(snapshot.blocks))
@@ -72,7 +73,7 @@ def plan_encoded(
 
 
 def first_stats(problem: NumberedProblem, ignored: dict[str, int], *, blocks: int) -> Stats:
-    """What the input alone tells."""
+    """Return the figures that follow from the input alone."""
     return Stats(
         regions=len(problem),
         replicas=int(problem.want.sum()),
@@ -90,14 +91,14 @@ def first_stats(problem: NumberedProblem, ignored: dict[str, int], *, blocks: in
 
 
 def per_rack(problem: NumberedProblem) -> Ints:
-    """Replicas of each region that may share a rack before any rack must take more: 1 wherever racks suffice."""
+    """Return how many replicas of each region may share a rack before any rack must take more: 1 if racks suffice."""
     racks = np.append(problem.fleet.group_racks, 1)[problem.tables.group][problem.table]
     allowance: Ints = np.maximum(problem.want // np.maximum(racks, 1), 1)
     return allowance
 
 
 def solve_whole(problem: NumberedProblem, choose: Choose) -> Ints:
-    """Candidates (their numbers, ascending) that `choose` takes, looking at everything at once."""
+    """Return the candidates (numbers, ascending) that `choose` takes over the whole problem."""
     room = Room.whole(problem.quotas, problem.tables.group, problem.fleet.group)
     taken = choose(
         problem.table,
@@ -114,7 +115,7 @@ def solve_whole(problem: NumberedProblem, choose: Choose) -> Ints:
 
 
 def solve_shards(problem: NumberedProblem, shards: int, rounds: int = ROUNDS) -> Ints:
-    """Candidates (their numbers, ascending) of exact flows over shards, cut anew and solved again `rounds` times."""
+    """Return the candidates (numbers, ascending) of exact flows over shards, recut and solved again `rounds` times."""
     taken = np.zeros(len(problem.cand_region), dtype=np.bool_)
     for nth_round in range(rounds + 1 if shards > 1 else 1):
         cut = Shards(problem.fleet, problem.tables, problem.quotas, shards, nth_round)
@@ -127,7 +128,7 @@ def solve_shards(problem: NumberedProblem, shards: int, rounds: int = ROUNDS) ->
 
 
 def _held_by_shard(problem: NumberedProblem, taken: Bools, shard_of: Ints) -> Held:
-    """Replicas taken so far, by the shard that their regions are in now."""
+    """Return the replicas taken so far, by the current shard of their regions."""
     servers, cells = len(problem.fleet), len(problem.tables) * len(problem.fleet)
     region = problem.cand_region[taken]
     keys = shard_of[region] * cells + problem.table[region] * servers + problem.cand_server[taken]
@@ -135,7 +136,7 @@ def _held_by_shard(problem: NumberedProblem, taken: Bools, shard_of: Ints) -> He
 
 
 def _solve_shard(problem: NumberedProblem, cut: Shards, shard: int, shard_of: Ints, rows: Ints, held: Held) -> Bools:
-    """Which of the candidates `rows`, all of one shard, it takes."""
+    """Return which of `rows`, the candidates of one shard, the shard takes."""
     regions = np.flatnonzero(shard_of == shard)
     number = np.full(len(problem), -1)
     number[regions] = np.arange(len(regions))
@@ -153,7 +154,7 @@ def _solve_shard(problem: NumberedProblem, cut: Shards, shard: int, shard_of: In
 
 
 def finish(problem: NumberedProblem, taken: Ints, deadline: Deadline | None, stats: Stats) -> Plan:
-    """The plan from the candidates taken so far: leftovers, repair, replica numbers, digest, worth."""
+    """Return the plan for the candidates taken so far: leftovers, repair, replica numbers, digest, value."""
     region, server = problem.cand_region[taken], problem.cand_server[taken]
     stats.placed_by_benefit = len(taken)
     room = Room.after(problem.quotas, problem.tables.group, problem.fleet.group, problem.table[region], server)
@@ -175,7 +176,7 @@ def finish(problem: NumberedProblem, taken: Ints, deadline: Deadline | None, sta
 def _spread(
     problem: NumberedProblem, region: Ints, server: Ints, need: Ints, room: Room
 ) -> tuple[Ints, Ints, list[int]]:
-    """Place leftovers by classes; returns (region, server) pairs and the regions that need repair, once per replica."""
+    """Place leftovers by classes. Return (region, server) pairs, and the region of each replica that needs repair."""
     racks = np.append(problem.fleet.group_racks, 0)[problem.tables.group][problem.table]
     waiting = np.flatnonzero((need > 0) & (racks >= problem.want))
     hard = [r for r in np.flatnonzero((need > 0) & (racks < problem.want)).tolist() for _ in range(int(need[r]))]
@@ -199,7 +200,7 @@ def _spread(
 
 
 def _used_racks(problem: NumberedProblem, region: Ints, server: Ints, need: Ints) -> dict[int, tuple[int, ...]]:
-    """Racks, ascending, of regions that have some replicas and need more."""
+    """Return the racks, ascending, of regions that have some replicas and need more."""
     some = need[region] > 0
     racks: dict[int, list[int]] = {}
     for r, k in zip(region[some].tolist(), problem.fleet.rack[server[some]].tolist(), strict=True):
@@ -208,9 +209,9 @@ def _used_racks(problem: NumberedProblem, region: Ints, server: Ints, need: Ints
 
 
 def numbered(problem: NumberedProblem, region: Ints, server: Ints, stats: Stats) -> PlanRows:
-    """Rows in order. A replica that stays keeps its number; the others are numbered by benefit, the best first.
+    """Return the rows in order, and set the plan's value in `stats`.
 
-    Fills in what the plan is worth.
+    A replica that stays keeps its number. The others are numbered by falling benefit.
     """
     servers = len(problem.fleet)
     order = np.lexsort((server, region))
@@ -239,17 +240,18 @@ def numbered(problem: NumberedProblem, region: Ints, server: Ints, stats: Stats)
 
 
 def _replica_numbers(region: Ints, held: Ints) -> Ints:
-    """Numbers 0..n-1 within each stretch of one region, for replicas sorted by benefit.
+    """Return numbers 0..n-1 within each stretch of one region, for replicas sorted by benefit.
 
-    `held` is the number that each had there, -1 for none; it is kept if it is below n. The others get what is free, in
-    their order: a stretch has as many free numbers as replicas without one.
+    `held` is the number that each replica had on its server, -1 for none; a replica keeps it if it is below n. The
+    others get the free numbers in order: a stretch has as many free numbers as replicas without one.
     """
     start = np.flatnonzero(np.diff(region, prepend=-1))
     length = np.diff(np.append(start, len(region)))
     first, count = np.repeat(start, length), np.repeat(length, length)
     keeps = (held >= 0) & (held < count)
     slots = np.where(keeps, first + held, len(region))
-    # Two replicas never held one number (`problem._held_pairs`); should they, the better one keeps it.
+    # Two replicas never held one number (`problem._held_pairs`). If they did, the one with the higher benefit would
+    # keep it.
     _, nth = np.unique(slots, return_index=True)
     keeps &= np.isin(np.arange(len(region)), nth)
     free = np.ones(len(region), dtype=np.bool_)

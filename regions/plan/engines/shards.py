@@ -1,8 +1,8 @@
-"""Cutting a plan into shards that are solved apart: who is in which, and how much room each has.
+"""Cut a plan into shards that are solved separately: the regions of each shard, and its part of the room.
 
-A shard is a set of regions and its part of every bound; the parts add up to the whole, so whatever shards place
-together is within all bounds (POP, SOSP'21). A table stays in one piece unless it is larger than a shard: spread
-thinly, a table would have about one place per server and shard, and good places would be refused. Regions of a cut
+A shard is a set of regions and a part of every bound. The parts add up to the whole, so the placements of all shards
+together stay within all bounds (POP, SOSP'21). A table stays in one piece unless it is larger than a shard: spread over
+all shards, a table would have about one place per server and shard, and good places would be rejected. Regions of a cut
 table go to pieces by CRC-32 of their ids. Everything here depends on the input alone, never on cores or partitions.
 """
 
@@ -19,32 +19,32 @@ from regions.plan.problem.numbered import EligibleServers, TableGroups
 from regions.plan.problem.quota import Quotas
 from regions.plan.problem.room import Room
 
-#: Replicas that a shard should hold: an exact flow over so many takes seconds, and ten times as many take minutes.
+#: Target size of a shard in replicas: an exact flow over so many takes seconds, over ten times as many minutes.
 SHARD_REPLICAS: Final = 60_000
 #: With fewer regions than this per server in a shard, cutting costs more quality than it saves time.
 REGIONS_PER_SERVER: Final = 25
-#: Times that a plan of several shards is cut anew and solved again, each time keeping what it has.
+#: How often a plan of several shards is recut and solved again, each time keeping the replicas it has.
 ROUNDS: Final = 1
 
 
 def shard_count(replicas: int, servers: int) -> int:
-    """How many shards a plan of this size is cut into."""
+    """Return how many shards a plan of this size is cut into."""
     return max(1, min(replicas // SHARD_REPLICAS, replicas // (REGIONS_PER_SERVER * max(servers, 1))))
 
 
 def piece_of(region_id: str, pieces: int, nth_round: int = 0) -> int:
-    """The piece of its table that a region belongs to in a round."""
+    """Return the piece of its table that a region belongs to in a round."""
     return zlib.crc32(region_id.encode(), nth_round) % pieces
 
 
 class Held:
-    """Replicas that regions have from the round before, by the shard that they are in now and by (table, server).
+    """Replicas placed in the previous round, by the present shard of their region and by (table, server).
 
-    Only what is not 0 is kept: it goes to every worker, and of many tables most are in one shard.
+    Only entries above 0 are kept: the object goes to every worker, and most tables lie in one shard.
     """
 
     def __init__(self, servers: int, cells: int, keys: Ints, counts: Ints) -> None:
-        """`keys` are shard * cells + table * servers + server; one that occurs several times adds up."""
+        """`keys` are shard * cells + table * servers + server; counts of equal keys add up."""
         self.servers = servers
         self.cells = cells
         self.keys, place = np.unique(keys, return_inverse=True)
@@ -52,20 +52,20 @@ class Held:
 
     @classmethod
     def none(cls, servers: int, cells: int) -> Held:
-        """Nothing is held: the first round."""
+        """Return an empty Held, for the first round."""
         return cls(servers, cells, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
     def of(self, shard: int) -> Ints:
-        """Replicas of one shard by (table, server)."""
+        """Return the replicas of one shard by (table, server)."""
         start, end = np.searchsorted(self.keys, (shard * self.cells, (shard + 1) * self.cells))
         return self._by_cell(slice(int(start), int(end)))
 
     def total(self) -> Ints:
-        """Replicas by (table, server)."""
+        """Return the replicas by (table, server)."""
         return self._by_cell(slice(None))
 
     def before(self, shard: int) -> Ints:
-        """Replicas of all shards with a lower number, by server."""
+        """Return the replicas of all shards with a lower number, by server."""
         end = int(np.searchsorted(self.keys, shard * self.cells))
         per_server: Ints = self._by_cell(slice(0, end)).reshape(-1, self.servers).sum(axis=0)
         return per_server
@@ -79,7 +79,7 @@ class Held:
 class Shards:
     """The cut of one round. Table t has `pieces[t]` pieces from `first[t]` on; piece p is in `shard_of_piece[p]`.
 
-    Every round cuts otherwise: regions of a cut table go to other pieces, and tables meet other tables.
+    Every round makes another cut: regions of a cut table go to other pieces, and other tables share a shard.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Shards:
                 self.shard_of_piece[self.first[table] + piece] = shard
 
     def _order(self, part: Floats) -> list[int]:
-        """Tables in the order of dealing: the largest first, and in later rounds shuffled among those of like size."""
+        """Return tables in the order of dealing: largest first; later rounds shuffle tables of similar size."""
         numbers = np.arange(len(part))
         if not self.nth_round:
             return [int(table) for table in np.lexsort((numbers, -part))]
@@ -113,7 +113,7 @@ class Shards:
         return [int(table) for table in np.lexsort((numbers, np.array(chance), -scale))]
 
     def of_regions(self, ids_of: Callable[[Ints], Sequence[str]], table: Ints) -> Ints:
-        """The shard of each region; `ids_of` gives the ids of some of them, by number: only cut tables need them."""
+        """Return the shard of each region; `ids_of` returns the ids for region numbers: only cut tables need them."""
         nth = np.zeros(len(table), dtype=np.int64)
         cut = np.flatnonzero(self.pieces[table] > 1)
         pieces = self.pieces[table[cut]].tolist()
@@ -122,15 +122,15 @@ class Shards:
         return shards
 
     def tables_of(self, shard: int) -> Ints:
-        """Tables with a piece in the shard, ascending."""
+        """Return the tables with a piece in the shard, ascending."""
         table_of_piece = np.repeat(np.arange(len(self.pieces)), self.pieces)
         return np.unique(table_of_piece[self.shard_of_piece == shard])
 
     def room(self, shard: int, held: Held | None = None) -> Room:
-        """The shard's part of the room; `cell` has one row per table of `tables_of(shard)`.
+        """Return the shard's part of the room; `cell` has one row per table of `tables_of(shard)`.
 
-        A shard keeps what its own regions use (`held`), and gets its part of what nobody uses. So a round never makes a
-        plan worse.
+        A shard keeps the room that its own regions use (`held`) and gets its part of the free room. A round therefore
+        never makes a plan worse.
         """
         servers, tables = len(self.fleet), self.tables_of(shard)
         held = held or Held.none(servers, len(self.pieces) * servers)
@@ -159,7 +159,8 @@ class Shards:
         return Room(below, above, budget, rows.reshape(-1))
 
     def _own(self, shard: int, held: Held) -> Room:
-        """What the shard's regions use: a server's replicas fill its floor shard by shard, the rest is above it."""
+        """Return the room used by the shard's regions. A server's replicas fill its floor shard by shard, then go
+        above it."""
         mine = held.of(shard)
         per_server = mine.reshape(-1, held.servers).sum(axis=0)
         before = held.before(shard)
@@ -171,7 +172,8 @@ class Shards:
         return Room(below, above, budget, mine)
 
     def _fractions(self, shard: int) -> tuple[Floats, Floats]:
-        """From which to which part of each group's free room is the shard's, by the replicas it has to place."""
+        """Return the fractions of each group's free room at which the shard's part begins and ends, by replicas to
+        place."""
         groups = len(self.quotas.budget)
         weight = np.zeros((groups, self.shards + 1))
         table_of_piece = np.repeat(np.arange(len(self.pieces)), self.pieces)
@@ -183,7 +185,7 @@ class Shards:
         return upto[:, shard], upto[:, shard + 1]
 
     def _cell_part(self, cells: Ints, table: int, shard: int, servers: Ints) -> Ints:
-        """The part of a table's free bounds that belongs to the shard's pieces of it."""
+        """Return the part of a table's free bounds that belongs to the shard's pieces of the table."""
         pieces = int(self.pieces[table])
         first = int(self.first[table])
         mine = np.flatnonzero(self.shard_of_piece[first : first + pieces] == shard)
@@ -196,7 +198,7 @@ class Shards:
 
 
 def _part(amount: Ints, low: Floats, high: Floats, salt: Ints) -> Ints:
-    """Whole units of each amount between two fractions of it; parts that meet at their fractions add up to the whole.
+    """Return the whole units of each amount between two fractions of it. Adjacent parts add up to the whole.
 
     The salt moves the rounding of each entry, so that small amounts do not all fall into the same part.
     """

@@ -1,4 +1,4 @@
-"""What a planner takes and gives: `Snapshot`, `Params`, `Plan`, in columns.
+"""Input and output of a planner: `Snapshot`, `Params`, `Plan`, in columns.
 
 A snapshot is four tables of columns, as they come from the store or from files; nothing in it has been checked yet
 (`problem.encode` does that, and counts what it sets aside). Columns are numpy arrays of equal length; strings are
@@ -33,12 +33,12 @@ Texts = npt.NDArray[np.object_]
 #: An integer that the input did not give (a null in a file).
 MISSING: Final = -(2**62)
 
-#: Seconds left until the plan is wanted. The clock belongs to the caller: planning itself knows none.
+#: Returns the seconds left for planning. The caller owns the clock: planning itself reads none.
 Deadline = Callable[[], float]
 
 
 class PlanError(CoordError):
-    """No plan can be made from this input, or with what this machine has; nothing was written."""
+    """No plan can be made from this input or on this machine. Nothing was written."""
 
 
 class BadInput(PlanError):
@@ -46,7 +46,7 @@ class BadInput(PlanError):
 
 
 class NoServers(PlanError):
-    """Not one group has a live server that may take regions."""
+    """No group has a live server that may take regions."""
 
 
 class ConflictingRegion(PlanError):
@@ -66,21 +66,21 @@ class BadPlan(PlanError):
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True):
-    """How to weigh and how strictly to balance (the content of `params.json`)."""
+    """Weights and limits of a plan (the content of `params.json`)."""
 
-    #: Worth of a byte that does not move against a byte read locally; kept to three decimals.
+    #: Value of a byte that does not move, relative to a byte read locally; kept to three decimals.
     lambda_move: float = 0.5
-    #: Balance tolerance: 0 keeps every server between floor and ceiling of its quota, 0.1 allows a tenth beside it.
+    #: Balance tolerance: 0 keeps every server between floor and ceiling of its quota, 0.1 allows a tenth more or less.
     slop: float = 0.0
-    #: Replicas that a server may hold of one table beyond the ceiling of its share.
+    #: How many replicas of one table a server may hold beyond the ceiling of its share.
     table_slack: int = 1
     #: Names the snapshot in the manifest; not used for planning.
     snapshot_id: str = ""
-    #: Fencing epoch of the master that asked; copied into the manifest, so that a late result can be refused.
+    #: Fencing epoch of the master that asked; copied into the manifest, so that a late result can be rejected.
     master_epoch: int = 0
 
     def checked(self) -> Params:
-        """This, or BadInput naming the value that is out of range."""
+        """Return these parameters. Raise BadInput with the value that is out of range."""
         if not 0 <= self.lambda_move <= 100:
             raise BadInput(f"params: lambda_move must be between 0 and 100, not {self.lambda_move}")
         if not 0 <= self.slop <= 10:
@@ -91,7 +91,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def texts(values: Iterable[str | None]) -> Texts:
-    """A string column; None becomes ""."""
+    """Return a string column; None becomes ""."""
     items = ["" if value is None else value for value in values]
     column = np.empty(len(items), dtype=object)
     column[:] = items
@@ -99,22 +99,22 @@ def texts(values: Iterable[str | None]) -> Texts:
 
 
 def ints(values: Iterable[int | None]) -> Ints:
-    """An integer column; None becomes MISSING."""
+    """Return an integer column; None becomes MISSING."""
     return np.array([MISSING if value is None else value for value in values], dtype=np.int64)
 
 
 def floats(values: Iterable[float | None]) -> Floats:
-    """A float column; None becomes NaN."""
+    """Return a float column; None becomes NaN."""
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def bools(values: Iterable[bool | None]) -> Bools:
-    """A truth column; None becomes False."""
+    """Return a Boolean column; None becomes False."""
     return np.array([bool(value) for value in values], dtype=np.bool_)
 
 
 class RegionRow(msgspec.Struct, frozen=True):
-    """One region, as `Snapshot.of` takes it."""
+    """One region, as input of `Snapshot.of`."""
 
     region_id: str
     table_id: str
@@ -126,7 +126,7 @@ class RegionRow(msgspec.Struct, frozen=True):
 
 
 class ServerRow(msgspec.Struct, frozen=True):
-    """One live server, as `Snapshot.of` takes it. `server_id` is what the plan's rows will name."""
+    """One live server, as input of `Snapshot.of`. The plan's rows name the server by `server_id`."""
 
     server_id: str
     host: str
@@ -137,7 +137,7 @@ class ServerRow(msgspec.Struct, frozen=True):
 
 
 class BlockRow(msgspec.Struct, frozen=True):
-    """Bytes of a region that lie on a host."""
+    """Bytes of a region that are stored on a host."""
 
     region_id: str
     host: str
@@ -145,7 +145,7 @@ class BlockRow(msgspec.Struct, frozen=True):
 
 
 class LastRow(msgspec.Struct, frozen=True):
-    """Where a replica was before."""
+    """Former place of a replica."""
 
     region_id: str
     replica: int
@@ -226,7 +226,7 @@ class Snapshot:
         self.last = last
 
     def with_blocks(self, blocks: Blocks) -> Snapshot:
-        """The same with other block rows."""
+        """Return this snapshot with other block rows."""
         return Snapshot(self.regions, self.servers, blocks, self.last)
 
     @classmethod
@@ -237,7 +237,7 @@ class Snapshot:
         blocks: Iterable[BlockRow] = (),
         last: Iterable[LastRow] = (),
     ) -> Snapshot:
-        """A snapshot from rows: for the master's records, and for tests."""
+        """Build a snapshot from rows: for the master's records, and for tests."""
         rs, ss, bs, ls = list(regions), list(servers), list(blocks), list(last)
         return cls(
             RegionColumns(
@@ -272,7 +272,7 @@ class PlanRows:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[str, int, str]]) -> PlanRows:
-        """Columns from rows in any order."""
+        """Build columns from rows in any order."""
         ordered = sorted(rows)
         return cls(texts(r[0] for r in ordered), ints(r[1] for r in ordered), texts(r[2] for r in ordered))
 
@@ -284,7 +284,7 @@ class PlanRows:
 
 
 class Stats(msgspec.Struct, kw_only=True):
-    """What was found in the input and what the plan is worth; the manifest's `stats`. Bytes unless named otherwise."""
+    """Findings about the input, and the plan's value; the manifest's `stats`. Bytes unless named otherwise."""
 
     engine: str = ""
     shards: int = 1
@@ -294,17 +294,17 @@ class Stats(msgspec.Struct, kw_only=True):
     eligible_servers: int = 0
     groups: int = 0
     tables: int = 0
-    #: Rows set aside, by reason (`problem.REASONS`); only reasons that occurred.
+    #: Rows that were ignored, by reason (`problem.REASONS`); only reasons that occurred.
     ignored: dict[str, int] = msgspec.field(default_factory=dict)
     #: Regions without any place, by group, with the reason.
     unassignable: dict[str, int] = msgspec.field(default_factory=dict)
-    #: Replicas that were asked for and cannot exist, because their group has fewer servers.
+    #: Replicas that were asked for but cannot exist, because their group has too few servers.
     under_replicated: int = 0
-    #: More than a twentieth of the block rows was unusable: locality in this plan is doubtful.
+    #: More than a twentieth of the block rows was unusable, so locality in this plan is doubtful.
     degraded: bool = False
-    #: Servers whose quota had to leave its weight's share, because a rack may hold a region only once.
+    #: Servers whose quota differs from their share by weight, because a rack may hold a region only once.
     quota_adjusted: int = 0
-    #: Tables that may hold more of a server than the ceiling of their share and the slack, because their own replicas
+    #: Tables that may exceed the ceiling of their share and the slack on some server, because their own replicas
     #: could not stand on distinct racks otherwise.
     tables_raised: int = 0
     #: Replicas placed by their benefit, as one of a class of equals, and by moving another replica out of the way.
@@ -313,21 +313,21 @@ class Stats(msgspec.Struct, kw_only=True):
     placed_by_chain: int = 0
     #: Placed replicas that were moved to make the hard rules hold.
     chain_moves: int = 0
-    #: Broken hard rules, as the verifier counted them; and replicas that share a rack because there are too few.
+    #: Broken hard rules, counted by the verifier; and replicas that share a rack because there are too few racks.
     violations: int = 0
     racks_shared: int = 0
-    #: J of the plan: bytes read locally + lambda x bytes not moved; and the two parts.
+    #: J of the plan: bytes read locally + lambda x bytes that do not move; and the two parts.
     value: float = 0.0
     local_bytes: int = 0
     stay_bytes: int = 0
-    #: The most that any plan of this input can be worth, where the engine has proven it (`flow`); 0: not known.
+    #: Upper bound of the value of any plan for this input, if the engine has proven one (`flow`); 0 if unknown.
     value_max: float = 0.0
-    #: Bytes of replicas that had a live place and leave it.
+    #: Bytes of replicas that had a live place and lose it.
     moved_bytes: int = 0
 
 
 class Plan:
-    """Where every replica goes; `digest` is the SHA-256 of the sorted rows (`digest.plan_digest`)."""
+    """A server for every replica; `digest` is the SHA-256 of the sorted rows (`digest.plan_digest`)."""
 
     def __init__(self, rows: PlanRows, digest: str, stats: Stats) -> None:
         self.rows = rows
@@ -335,7 +335,7 @@ class Plan:
         self.stats = stats
 
     def by_region(self) -> Mapping[str, list[str]]:
-        """Server ids of each region, replica 0 first."""
+        """Return the server ids of each region, replica 0 first."""
         places: dict[str, list[str]] = {}
         for region_id, _, server_id in self.rows:
             places.setdefault(region_id, []).append(server_id)
@@ -343,7 +343,7 @@ class Plan:
 
 
 def params_from_json(data: bytes) -> Params:
-    """Read `params.json`; unknown keys are ignored, a wrong type is BadInput."""
+    """Read `params.json`. Ignore unknown keys; raise BadInput for a wrong type."""
     try:
         return msgspec.json.decode(data, type=Params).checked()
     except msgspec.MsgspecError as error:
@@ -351,5 +351,5 @@ def params_from_json(data: bytes) -> Params:
 
 
 def to_builtins(value: Any) -> Any:
-    """Plain dicts and lists of a struct, for JSON."""
+    """Return a struct as plain dicts and lists, for JSON."""
     return msgspec.to_builtins(value)

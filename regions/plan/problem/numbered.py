@@ -1,14 +1,13 @@
-"""A snapshot checked and turned into numbers: what every engine works on.
+"""A snapshot checked and turned into numbers: the input of every engine.
 
-Regions are numbered in the order of their ids, servers that may take regions (`EligibleServers`) in the order of
-theirs, and
-(group, table) pairs in theirs, so nothing depends on the order in which rows came. A server is a *candidate* of a
-region when a replica there has a benefit > 0: `local + lambda * size * [the server held a replica of it]`, in
-thousandths of a byte, whole numbers throughout. A region without bytes counts as one byte for staying: a move costs
-something even then.
+Regions are numbered in the order of their ids, servers that may take regions (`EligibleServers`) in the order of their
+ids, and (group, table) pairs in their order, so the order of the input rows has no influence. A server is a *candidate*
+of a region if a replica there has a benefit > 0: `local + lambda * size * [the server held a replica of it]`, in
+thousandths of a byte, whole numbers throughout. A region without bytes counts as one byte for staying, because a move
+has a cost even then.
 
-Rows that cannot be used are set aside and counted under one of `REASONS`. Only region rows that contradict each other
-stop the plan, since no answer could be right for both.
+Unusable rows are ignored and counted under one of `REASONS`. Only contradicting rows of one region stop the plan,
+because no answer could be right for both.
 """
 
 from __future__ import annotations
@@ -53,15 +52,15 @@ REASONS: Final = {
     "last_duplicate": "further former place of one replica; the least server id counts",
 }
 
-#: Bytes of a region are counted up to here, which keeps every sum of benefits in 64 bits.
+#: Limit for the bytes of a region; it keeps every sum of benefits within 64 bits.
 SIZE_MAX: Final = 2**43
-#: Replicas of a region are counted up to here: no cluster has as many servers, and sums of them fit in 64 bits.
+#: Limit for the replicas of a region: no cluster has as many servers, and sums fit in 64 bits.
 REPLICAS_MAX: Final = 2**20
-#: Places for a table, (table, server), that are counted one by one: a gigabyte for each count of them.
+#: Limit for the (table, server) cells of a plan: each array of counts over so many takes a gigabyte.
 CELLS_MAX: Final = 2**27
 #: Benefits are thousandths of a byte.
 UNIT: Final = 1000
-#: A plan is degraded when more than this part of the block rows could not be used.
+#: A plan is degraded if more than this fraction of the block rows was unusable.
 DEGRADED_ABOVE: Final = 0.05
 
 
@@ -107,7 +106,7 @@ class EligibleServers:
         )
 
     def _racks(self, names: Sequence[str]) -> Ints:
-        """Rack numbers. A group in a single rack says nothing about racks: there each server is its own."""
+        """Return rack numbers. If a group has a single rack, treat each of its servers as a rack of its own."""
         for g in range(len(self.groups)):
             members = np.flatnonzero(self.group == g).tolist()
             if len({names[i] for i in members}) == 1:
@@ -118,12 +117,12 @@ class EligibleServers:
         return len(self.ids)
 
     def members(self, group: int) -> Ints:
-        """Servers of a group, ascending."""
+        """Return the servers of a group, ascending."""
         return np.flatnonzero(self.group == group)
 
 
 class TableGroups:
-    """The (group, table) pairs of the regions, sorted; `demands` counts their regions by replicas that can exist."""
+    """The (group, table) pairs of the regions, sorted; `demands` counts their regions by placeable replicas."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]], demands: Sequence[Demand], fleet: EligibleServers) -> None:
         self.pairs = list(pairs)
@@ -137,9 +136,9 @@ class TableGroups:
 
 
 class NumberedProblem:
-    """One instance, in numbers. Candidates are in rows `cand_start[r] : cand_start[r + 1]`, ascending by server.
+    """One problem, in numbers. The candidates of region r are rows `cand_start[r] : cand_start[r + 1]`, by server.
 
-    `table[r]`, `want[r]` (replicas that can exist; 0 in a group without servers), `size[r]`; per candidate
+    `table[r]`, `want[r]` (placeable replicas; 0 in a group without servers), `size[r]`; per candidate
     `cand_server`, `cand_benefit`, `cand_local`, `cand_held` (number of the replica it held, -1 for none).
     """
 
@@ -168,7 +167,7 @@ class NumberedProblem:
         self.cand_held = candidates.held
         self.cand_benefit = candidates.benefit
         self.quotas = make_quotas(params, fleet, tables)
-        #: Replicas asked for beyond the servers of their group, and regions of groups without servers.
+        #: Replicas that exceed the servers of their group; regions of groups without servers.
         self.under_replicated = 0
         self.unassignable: dict[str, int] = {}
 
@@ -180,7 +179,7 @@ class Candidates:
     """Pairs (region, server) with a benefit > 0, sorted; see `NumberedProblem`."""
 
     def __init__(self, params: Params, size: Ints, region: Ints, server: Ints, local: Ints, held: Ints) -> None:
-        """From sorted pairs, each once; those without a benefit are left out."""
+        """Take sorted, distinct pairs; drop those without a benefit."""
         stay = round(params.lambda_move * UNIT) * np.maximum(size[region], 1)
         benefit = local * UNIT + np.where(held >= 0, stay, 0)
         good = benefit > 0
@@ -201,7 +200,7 @@ class Candidates:
         held_replica: Ints,
         servers: int,
     ) -> Candidates:
-        """From bytes on servers and former places, in any order.
+        """Build candidates from bytes on servers and former places, in any order.
 
         Local pairs may repeat (they add up); held pairs may repeat (the least replica number counts).
         """
@@ -218,20 +217,20 @@ class Candidates:
 
 
 def count(ignored: dict[str, int], reason: str, rows: int = 1) -> None:
-    """Add rows to a reason; nothing is noted for none."""
+    """Add rows to a reason's count; add no entry for 0 rows."""
     assert reason in REASONS, reason
     if rows:
         ignored[reason] = ignored.get(reason, 0) + rows
 
 
 def _numbers(names: Sequence[str], ordered: Sequence[str]) -> Ints:
-    """Place of each name in `ordered`; -1 when absent."""
+    """Return the position of each name in `ordered`, -1 if absent."""
     place = {name: i for i, name in enumerate(ordered)}
     return np.array([place.get(name, -1) for name in names], dtype=np.int64)
 
 
 def make_quotas(params: Params, fleet: EligibleServers, tables: TableGroups) -> Quotas:
-    """Bounds of all servers and tables; tables of groups without servers count for nothing. Raises: BadInput."""
+    """Return the bounds of all servers and tables; tables of groups without servers have none. Raise BadInput."""
     if len(tables) * len(fleet) > CELLS_MAX:
         raise BadInput(
             f"{len(tables)} tables on {len(fleet)} servers are {len(tables) * len(fleet)} places for a table: more "
@@ -241,7 +240,7 @@ def make_quotas(params: Params, fleet: EligibleServers, tables: TableGroups) -> 
 
 
 def encode(snapshot: Snapshot, params: Params, ignored: dict[str, int]) -> NumberedProblem:
-    """Check a snapshot and number it; adds to `ignored` what was set aside.
+    """Check a snapshot and number it; count the ignored rows in `ignored`.
 
     Raises: NoServers, ConflictingRegion, BadInput (parameters).
     """
@@ -272,21 +271,21 @@ def encode(snapshot: Snapshot, params: Params, ignored: dict[str, int]) -> Numbe
 
 
 def clean_sizes(size: Ints, ignored: dict[str, int]) -> Ints:
-    """Sizes in 0..SIZE_MAX."""
+    """Return the sizes, limited to 0..SIZE_MAX."""
     clean = np.clip(size, 0, SIZE_MAX)
     count(ignored, "region_size", int((clean != size).sum()))
     return clean
 
 
 def clean_replicas(replicas: Ints, ignored: dict[str, int]) -> Ints:
-    """Replica counts in 1..REPLICAS_MAX."""
+    """Return the replica counts, limited to 1..REPLICAS_MAX."""
     clean = np.clip(replicas, 1, REPLICAS_MAX)
     count(ignored, "region_replicas", int((clean != replicas).sum()))
     return clean
 
 
 def _demands(table: Ints, want: Ints, tables: int) -> list[Demand]:
-    """Regions of each table by replicas that can exist; those that can have none are left out."""
+    """Count the regions of each table by placeable replicas, without regions that can have none."""
     demands: list[dict[int, int]] = [{} for _ in range(tables)]
     most = int(want.max(initial=0)) + 1
     keys, counts = np.unique(table * most + want, return_counts=True)
@@ -297,7 +296,7 @@ def _demands(table: Ints, want: Ints, tables: int) -> list[Demand]:
 
 
 def _distinct_regions(regions: RegionColumns, ignored: dict[str, int]) -> Ints:
-    """One row number per region id, in the order of the ids."""
+    """Return one row number per region id, in the order of the ids."""
     ids = regions.region_id.tolist()
     first: dict[str, int] = {}
     again: list[tuple[int, int]] = []
@@ -332,7 +331,7 @@ def _candidates(
     size: Ints,
     ignored: dict[str, int],
 ) -> Candidates:
-    """Candidates from the block and last tables."""
+    """Return the candidates from the `blocks` and `last` tables."""
     block_region, block_server, block_bytes = _local_pairs(snapshot, fleet, number, ignored)
     held_region, held_server, held_replica = _held_pairs(snapshot, fleet, number, ignored)
     return Candidates.summed(
@@ -351,7 +350,7 @@ def _candidates(
 def _local_pairs(
     snapshot: Snapshot, fleet: EligibleServers, number: dict[str, int], ignored: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
-    """(region, server, bytes) of every usable block row, once per server of its host."""
+    """Return (region, server, bytes) of every usable block row, once for each server of its host."""
     blocks = snapshot.blocks
     hosts = sorted(fleet.live_hosts)
     region = np.array([number.get(rid, -1) for rid in blocks.region_id.tolist()], dtype=np.int64)
@@ -368,7 +367,7 @@ def _local_pairs(
 
 
 def on_servers(fleet: EligibleServers, region: Ints, host: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
-    """(region, server, bytes) for each server of each row's host; hosts as numbers in `sorted(fleet.live_hosts)`."""
+    """Return (region, server, bytes) for each server of each row's host; hosts are indexes into sorted `live_hosts`."""
     hosts = sorted(fleet.live_hosts)
     per_host = [fleet.by_host.get(name, []) for name in hosts]
     servers_flat = np.array([s for servers in per_host for s in servers], dtype=np.int64)
@@ -384,7 +383,7 @@ def on_servers(fleet: EligibleServers, region: Ints, host: Ints, size: Ints) -> 
 def _held_pairs(
     snapshot: Snapshot, fleet: EligibleServers, number: dict[str, int], ignored: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
-    """(region, server, replica) of former places that still may take regions."""
+    """Return (region, server, replica) of former places on servers that may still take regions."""
     last = snapshot.last
     region = np.array([number.get(rid, -1) for rid in last.region_id.tolist()], dtype=np.int64)
     server = np.array([fleet.number.get(sid, -1) for sid in last.server_id.tolist()], dtype=np.int64)
@@ -398,7 +397,7 @@ def _held_pairs(
     again[1:] = (np.diff(region[rows]) == 0) & (np.diff(last.replica[rows]) == 0)
     count(ignored, "last_duplicate", int(again.sum()))
     kept, starts = rows[~again], np.flatnonzero(~again)
-    # Of several rows the least server id counts, also if that server is gone.
+    # Of several rows the one with the least server id counts, even if that server is gone.
     for nth in np.unique(np.searchsorted(starts, np.flatnonzero(again), side="right") - 1).tolist():
         end = starts[nth + 1] if nth + 1 < len(starts) else len(rows)
         kept[nth] = min(rows[starts[nth] : end].tolist(), key=lambda row: str(last.server_id[row]))
@@ -408,7 +407,7 @@ def _held_pairs(
 
 
 def is_degraded(block_rows: int, ignored: dict[str, int]) -> bool:
-    """Whether too many block rows were unusable to trust the plan's locality."""
+    """Return True if too many block rows were unusable to trust the plan's locality."""
     bad = sum(ignored.get(reason, 0) for reason in ("block_host", "block_region", "block_bytes"))
     return bad > DEGRADED_ABOVE * block_rows
 

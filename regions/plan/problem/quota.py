@@ -1,12 +1,12 @@
-"""How many replicas a server may and must hold.
+"""How many replicas each server may and must hold.
 
 A group's replicas are divided by weight: q = D * w / W, and a server holds between floor(q) and ceil(q) of them. One
-rule outranks that: replicas of a region stand on different racks, so a rack can never use more than one replica of
-each region (or, with fewer racks than replicas, its even part). Where the share of a rack by weight exceeds what it can
-use, the racks' shares are the fair division that stays usable, and the other racks take the rest.
+rule has priority: replicas of a region stand on different racks, so a rack can use at most one replica of each region
+(or, with fewer racks than replicas, an even part of them). If the share of a rack by weight exceeds this usable amount,
+the rack is limited to the usable amount and the other racks take the rest.
 
-Usable means, for any m racks together: no more than sum over regions of min(replicas, m) (Gale and Ryser). This bound
-is concave in m, so the fair division is found by cutting off the tightest set of heaviest racks again and again.
+Usable means, for any m racks together: at most the sum over regions of min(replicas, m) (Gale and Ryser). This bound is
+concave in m, so the division is found by repeatedly fixing the tightest set of the heaviest racks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from regions.plan.problem.model import Floats, Ints, Params
 
-#: Shares this close to a whole number count as that number, so that rounding in D * w / W decides nothing.
+#: Shares this close to a whole number count as that number, so that rounding errors in D * w / W have no effect.
 NEAR = 1e-9
 
 #: Number of regions by replicas wanted.
@@ -26,17 +26,17 @@ Demand = Mapping[int, int]
 
 
 def whole_floor(share: Floats) -> Ints:
-    """Largest whole number not above each share, forgiving rounding."""
+    """Return the largest whole number not above each share, tolerating rounding errors."""
     return np.floor(share + NEAR).astype(np.int64)
 
 
 def whole_ceil(share: Floats) -> Ints:
-    """Smallest whole number not below each share, forgiving rounding."""
+    """Return the smallest whole number not below each share, tolerating rounding errors."""
     return np.ceil(share - NEAR).astype(np.int64)
 
 
 def group_shares(weights: Floats, racks: Ints, demand: Demand) -> Floats:
-    """Replicas that each server of one group should hold; their sum is the group's demand.
+    """Return how many replicas each server of one group should hold; the sum is the group's demand.
 
     `weights` are > 0; `racks` numbers the servers' racks in any way; every count in `demand` is for regions that want
     at least one and at most `len(weights)` replicas.
@@ -58,7 +58,7 @@ def group_shares(weights: Floats, racks: Ints, demand: Demand) -> Floats:
 
 
 def _within_rack(servers: int, share: float, demand: Demand, sizes: Ints) -> Floats:
-    """What any m servers of a rack may hold of its share together: of each region no more than m replicas."""
+    """Return the bound for any m servers of a rack together: at most m replicas of each region."""
     bound = np.zeros(servers + 1)
     extra = share
     may_take = np.zeros(servers + 1)
@@ -71,7 +71,8 @@ def _within_rack(servers: int, share: float, demand: Demand, sizes: Ints) -> Flo
 
 
 def _level(sizes: Ints, want: int) -> int:
-    """Replicas of a region that every rack has before any rack has one more, as far as its servers reach."""
+    """Return how many replicas of a region every rack has before any rack gets one more, as far as its servers
+    reach."""
     level = 0
     while int(np.minimum(sizes, level + 1).sum()) <= want and level < int(sizes.max()):
         level += 1
@@ -79,14 +80,14 @@ def _level(sizes: Ints, want: int) -> int:
 
 
 def _parts(weights: Floats) -> Floats:
-    """Each weight's part of their sum, which may itself be more than a float can hold."""
+    """Return each weight's fraction of their sum; the sum itself may overflow a float."""
     scaled = weights / weights.max()
     parts: Floats = scaled / math.fsum(scaled.tolist())
     return parts
 
 
 def _rack_shares(by_weight: Floats, sizes: Ints, demand: Demand) -> Floats:
-    """The fair division over racks, heaviest cut first; `by_weight` is what the weights alone would give."""
+    """Return the fair division over racks, limiting the heaviest first; `by_weight` is the division by weight alone."""
     racks = len(sizes)
     base, most = np.zeros(racks), np.zeros(racks)
     spare = np.zeros(racks + 1)
@@ -100,7 +101,7 @@ def _rack_shares(by_weight: Floats, sizes: Ints, demand: Demand) -> Floats:
     order = np.lexsort((np.arange(racks), -wish))
     shares = base.astype(np.float64)
     shares[order] += _fair(wish[order], spare)
-    # A rack whose servers all hold a region already cannot take its spare replica: the others share what is beyond.
+    # A rack whose servers all hold a region cannot take a spare replica of it: the other racks divide the excess.
     beyond, rest = np.maximum(shares - most, 0.0), np.maximum(most - shares, 0.0)
     if beyond.any() and rest.any():
         shares += rest * (beyond.sum() / rest.sum()) - beyond
@@ -130,10 +131,10 @@ def _fair(wish: Floats, bound: Floats) -> Floats:
 class Quotas:
     """Bounds for every eligible server and every (table, server) cell.
 
-    `share[s]` is the fractional quota, `floor[s]` and `ceil[s]` its bounds, `budget[g]` how many replicas of a group
-    lie above its floors: the whole of a group fits only if no more than that many are used above floors. Without that
-    limit, good places fill some servers to the ceiling and others end below the floor. `fraction[s]` is the server's
-    part of its group, `table_replicas[t]` the replicas of a (group, table).
+    `share[s]` is the fractional quota of a server, `floor[s]` and `ceil[s]` its bounds. `budget[g]` is how many
+    replicas of group g may lie above the floors of its servers; without this limit good places would fill some servers
+    to the ceiling and leave others below the floor. `fraction[s]` is the server's part of its group,
+    `table_replicas[t]` the replicas of a (group, table).
     """
 
     def __init__(
@@ -153,8 +154,8 @@ class Quotas:
         self.budget = np.zeros(groups, dtype=np.int64)
         self.group_replicas = np.zeros(groups, dtype=np.int64)
         self.adjusted = 0
-        #: Table -> the least that its bounds have to be for its own regions to stand on distinct racks, where that is
-        #: more than its share of the servers' quotas.
+        #: Tables whose regions need more than the table's share of the servers' quotas to stand on distinct racks,
+        #: each with the least bounds that suffice.
         self._needs: dict[int, Ints] = {}
         self.table_replicas = np.array([sum(w * n for w, n in d.items()) for d in demands], dtype=np.int64)
         self.table_regions = np.array([sum(d.values()) for d in demands], dtype=np.int64)
@@ -174,7 +175,7 @@ class Quotas:
         table_group: Ints,
         demands: Sequence[Demand],
     ) -> None:
-        """Fill the shares of one group."""
+        """Compute the shares of one group."""
         members = np.flatnonzero(server_group == group)
         demand: dict[int, int] = {}
         for table in np.flatnonzero(table_group == group).tolist():
@@ -196,11 +197,12 @@ class Quotas:
                 self._needs[table] = own
 
     def _short_of_racks(self, tables: Ints, members: Ints, racks: Ints, demands: Sequence[Demand]) -> list[int]:
-        """Tables whose regions find no distinct racks within their bounds: the fullest m racks may take m of each."""
+        """Return the tables whose regions find no distinct racks within their bounds: m racks can use m replicas of
+        each."""
         _, rack_of = np.unique(racks[members], return_inverse=True)
         of_rack = (rack_of[:, None] == np.arange(rack_of.max() + 1)).astype(np.int64)
         room = np.sort(self.rows(tables, members, level=2) @ of_rack, axis=1)
-        # Column m: the room of all racks but the m fullest.
+        # Column m: the room of all racks except the m fullest.
         beside = np.append(np.cumsum(room, axis=1)[:, ::-1], np.zeros((len(tables), 1), dtype=np.int64), axis=1)
         wants = np.array(sorted({want for table in tables.tolist() for want in demands[table]}), dtype=np.int64)
         counts = np.array([[demands[t].get(w, 0) for w in wants.tolist()] for t in tables.tolist()], dtype=np.int64)
@@ -210,16 +212,18 @@ class Quotas:
 
     @property
     def raised(self) -> list[int]:
-        """Tables that may hold more on some server than the ceiling of their share and the slack: racks force it."""
+        """Return the tables that may exceed ceiling and slack on some server because distinct racks require it."""
         return sorted(self._needs)
 
     def cells(self, table: int, members: Ints, *, level: int) -> Ints:
-        """Bounds of one table on `members`, all servers of its group: floor (level 0), ceiling (1), hard limit (2)."""
+        """Return the bounds of one table on `members`, all servers of its group: floor (level 0), ceiling (1), limit
+        (2)."""
         bound: Ints = self.rows(np.array([table]), members, level=level)[0]
         return bound
 
     def rows(self, tables: Ints, members: Ints, *, level: int) -> Ints:
-        """`cells` of several tables of one group, a row for each: thousands of them one by one take seconds."""
+        """Return `cells` of several tables of one group, one row each; computing thousands of rows singly takes
+        seconds."""
         share = self.table_replicas[tables][:, None] * self.fraction[members]
         if level == 0:
             return whole_floor(share)

@@ -1,4 +1,4 @@
-"""What may still be placed where: the counts that a plan under construction keeps below its quotas."""
+"""Free places while a plan is made: counts that keep the plan within its quotas."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from regions.plan.problem.quota import Quotas
 class Room:
     """Free places of servers, groups and (table, server) cells.
 
-    `below[s]` places must still be filled to reach the server's floor, `above[s]` may be used beyond it, and the
-    group's `budget[g]` says how many of those all its servers together may use. `cell[table * servers + s]` limits one
-    table.
+    `below[s]` places are free up to the server's floor, `above[s]` beyond it. All servers of a group together may use
+    `budget[g]` of the places beyond their floors. `cell[table * servers + s]` limits one table.
     """
 
     def __init__(self, below: Ints, above: Ints, budget: Ints, cell: Ints) -> None:
@@ -24,7 +23,7 @@ class Room:
 
     @classmethod
     def whole(cls, quotas: Quotas, table_group: Ints, server_group: Ints) -> Room:
-        """The room of an empty cluster."""
+        """Return the room of an empty cluster."""
         servers = len(quotas.floor)
         cell = np.zeros((len(table_group), servers), dtype=np.int64)
         for group in np.unique(table_group[table_group >= 0]).tolist():
@@ -35,7 +34,8 @@ class Room:
 
     @classmethod
     def after(cls, quotas: Quotas, table_group: Ints, server_group: Ints, table: Ints, server: Ints) -> Room:
-        """The room left by placed replicas, given as the table and the server of each; none may exceed its bounds."""
+        """Return the room left by placed replicas, given as the table and server of each; none may exceed its
+        bounds."""
         return cls.beside(
             quotas,
             table_group,
@@ -45,7 +45,7 @@ class Room:
 
     @classmethod
     def beside(cls, quotas: Quotas, table_group: Ints, server_group: Ints, cells: Ints) -> Room:
-        """The room left beside `cells[table * servers + server]` placed replicas."""
+        """Return the room left beside `cells[table * servers + server]` placed replicas."""
         room = cls.whole(quotas, table_group, server_group)
         held = cells.reshape(len(table_group), len(quotas.floor)).sum(axis=0)
         beyond = np.maximum(held - quotas.floor, 0)

@@ -1,4 +1,4 @@
-"""Seeded inputs for tests and measurements: the situations that a bulk plan has to survive.
+"""Seeded inputs for tests and measurements: typical and difficult inputs of a bulk plan.
 
     uniform      equal servers, tables of equal size, blocks on three hosts, every replica where its bytes are
     hot_rack     most bytes and former places lie in one rack
@@ -7,10 +7,11 @@
     hetero       servers of weight 1, 2 and 4
     replicas     one to three replicas per region
     groups       three groups of servers, some of them draining
-    mixed        all of it
-    dirty        equal servers, and one row in thirty that cannot be used, or says what another one said already
+    mixed        all of the above
+    dirty        equal servers; one row in thirty is unusable or repeats another row
 
-Chance comes from a counter hashed with SplitMix64, so an input depends on its seed alone, never on a library's version.
+The random numbers are a counter hashed with SplitMix64, so an input depends on its seed alone, not on a library
+version.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Chance:
         self.state = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64)
 
     def floats(self, n: int) -> Floats:
-        """n numbers in [0, 1)."""
+        """Return n numbers in [0, 1)."""
         with np.errstate(over="ignore"):
             x = self.state + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
             self.state = self.state + np.uint64(n) * np.uint64(0x9E3779B97F4A7C15)
@@ -63,12 +64,12 @@ class _Chance:
         return values
 
     def below(self, n: int, limit: int) -> Ints:
-        """n whole numbers in 0..limit-1."""
+        """Return n whole numbers in 0..limit-1."""
         values: Ints = (self.floats(n) * limit).astype(np.int64)
         return values
 
     def distinct(self, n: int, k: int, limit: int) -> Ints:
-        """n rows of k different numbers in 0..limit-1."""
+        """Return n rows of k different numbers in 0..limit-1."""
         if k * 4 > limit:
             return np.argsort(self.floats(n * limit).reshape(n, limit), axis=1, kind="stable")[:, :k]
         rows = self.below(n * k, limit).reshape(n, k)
@@ -82,7 +83,7 @@ class _Chance:
 
 
 def scenario(name: str, *, regions: int, servers: int, seed: int, tables: int = 20, copies: int = 3) -> Snapshot:
-    """The snapshot of a named situation. Servers stand in racks of about ten, at least three racks."""
+    """Return the snapshot of a named situation. Servers stand in racks of about ten; there are at least three racks."""
     assert name in SCENARIOS, name
     mixed = name == "mixed"
     chance = _Chance(seed)
@@ -137,7 +138,7 @@ def scenario(name: str, *, regions: int, servers: int, seed: int, tables: int = 
 
 
 def _soiled(clean: Snapshot, chance: _Chance) -> Snapshot:
-    """The snapshot with rows of every kind that planning has to set aside, or to see through."""
+    """Return the snapshot with rows of every kind that planning has to ignore or to resolve."""
     r, s, b, p = clean.regions, clean.servers, clean.blocks, clean.last
     size, replicas, weight = r.size_bytes.copy(), r.replicas.copy(), s.weight.copy()
     size[_some(chance, len(r))[::3]] = MISSING
@@ -146,7 +147,7 @@ def _soiled(clean: Snapshot, chance: _Chance) -> Snapshot:
     rid, host, amount = b.region_id.copy(), b.host.copy(), b.bytes.copy()
     bad = _some(chance, len(b))
     rid[bad[::4]], host[bad[1::4]], amount[bad[2::4]], amount[bad[3::4]] = "nobody", "nowhere", -1, MISSING
-    # Region rows twice, a server twice, and replicas with a second former place.
+    # Duplicate region rows, a duplicate server, and replicas with a second former place.
     i = np.append(np.arange(len(r)), _some(chance, len(r)))
     j = np.append(np.arange(len(s)), 0)
     k = np.append(np.arange(len(p)), _some(chance, len(p)))
@@ -161,12 +162,12 @@ def _soiled(clean: Snapshot, chance: _Chance) -> Snapshot:
 
 
 def _some(chance: _Chance, rows: int) -> Ints:
-    """One row number in thirty."""
+    """Return about one row number in thirty."""
     return np.flatnonzero(chance.floats(rows) < 1 / 30)
 
 
 def _places(chance: _Chance, rack: Ints, group: Ints, region_group: Ints, copies: int, *, hot: bool) -> Ints:
-    """Servers of each region's copies: different ones of its group, in the hot rack for six regions of ten."""
+    """Return servers for each region's copies: distinct ones of its group, for six regions of ten in the hot rack."""
     places = np.zeros((len(region_group), copies), dtype=np.int64)
     for g in np.unique(region_group).tolist():
         members = np.flatnonzero(group == g)
@@ -180,12 +181,12 @@ def _places(chance: _Chance, rack: Ints, group: Ints, region_group: Ints, copies
 
 
 def _names(prefix: str, n: int) -> Texts:
-    """Ids that sort by number."""
+    """Return ids that sort by number."""
     return texts(f"{prefix}{i:07d}" for i in range(n))
 
 
 def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
-    """The same snapshot with the rows of every table in another order."""
+    """Return the same snapshot with the rows of every table in another order."""
     chance = _Chance(seed)
     r, s, b, p = snapshot.regions, snapshot.servers, snapshot.blocks, snapshot.last
     i, j, k, m = (np.argsort(chance.floats(len(t)), kind="stable") for t in (r, s, b, p))

@@ -110,7 +110,7 @@ def test_a_new_table_takes_the_kind_that_is_meant(wanted: str, offered: list[str
 
 
 def test_a_new_table_is_refused_when_nothing_says_which_kind_is_meant() -> None:
-    with pytest.raises(ValueError, match=r"several kinds \(counters/1, kv/1\): say by --kind"):
+    with pytest.raises(ValueError, match=r"several kinds \(counters/1, kv/1\): choose the table's kind with --kind"):
         resolve("", ["kv/1", "counters/1", "kv/2"])
     with pytest.raises(ValueError, match="no live server offers the kind 'counters'"):
         resolve("counters", ["kv/1"])

@@ -61,7 +61,7 @@ def test_a_configuration_is_replaced_by_a_later_one_alone(config_id: ConfigId) -
     [
         ((Member(1, "a"), Member(1, "b")), "one number"),
         ((Member(0, "a"),), "positive"),
-        ((Member(4, "a"),), "never given"),
+        ((Member(4, "a"),), "never assigned"),
     ],
 )
 def test_members_that_cannot_be(members: tuple[Member, ...], reason: str) -> None:
