@@ -47,7 +47,7 @@ class BuildStore(build_ext):
 
 
 def extensions():
-    """What mypyc makes of the sources. Raises ImportError without mypy, SystemExit when it refuses them."""
+    """What mypyc makes of the sources. Raise ImportError without mypy, SystemExit when it refuses them."""
     if os.environ.get(COMPILED["PURE_VARIABLE"]):
         raise ImportError("RK_PURE is set")
     from mypyc.build import mypycify

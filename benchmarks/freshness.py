@@ -52,7 +52,7 @@ class Session:
             raise ConnectionError(f"{address} opens no session")
 
     def ask(self, opcode: int, body: bytes) -> bytes:
-        """Return the body of the answer. Raises ConnectionError."""
+        """Return the body of the answer. Raise ConnectionError."""
         self._xid += 1
         self._send(struct.pack("!ii", self._xid, opcode) + body)
         frame = self._frame()
@@ -127,7 +127,7 @@ class Target:
 
 
 def _leader(addresses: list[Address]) -> int:
-    """Return which node leads. Raises ConnectionError."""
+    """Return which node leads. Raise ConnectionError."""
     for number, address in enumerate(addresses):
         with socket.create_connection(address, _ANSWER_S) as sock:
             sock.sendall(b"srvr")

@@ -21,7 +21,7 @@ _PORTS: Final = 10
 
 
 def build_tools(bench: Path, work: Path) -> Path:
-    """A copy of the generator, built. Raises SystemExit with one clear line."""
+    """A copy of the generator, built. Raise SystemExit with one clear line."""
     if not (bench / "servers.py").exists():
         sys.exit(f"bench-store: no load generator in {bench} (--bench DIR)")
     tools = work / "tools"

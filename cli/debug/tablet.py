@@ -64,7 +64,7 @@ def opened(path: Path) -> Iterator[StoppedServer]:
 
 
 def _block(server: StoppedServer, tablet: str) -> Superblock:
-    """Return a tablet's superblock. Raises NotFoundError, CliError for damage."""
+    """Return a tablet's superblock. Raise NotFoundError, CliError for damage."""
     found = server.files.read_block(tablet) if _has(server, tablet, block_path(tablet)) else None
     if found is None:
         raise NotFoundError(

@@ -350,7 +350,7 @@ class Drill:
         return found
 
     def _wait_healthy(self) -> messages.MasterStatus:
-        """Wait until every daemon runs and every region is open. Raises CliError that names what is missing."""
+        """Wait until every daemon runs and every region is open. Raise CliError that names what is missing."""
         began_s = time.monotonic()
         while True:
             why = self._missing()

@@ -230,7 +230,7 @@ def _state(node: dict[str, Any]) -> str:
 
 
 def _line(peer: str, client: str | None, observer: bool) -> str:
-    """Return the text that follows `server.N=`. Raises UsageFaultError."""
+    """Return the text that follows `server.N=`. Raise UsageFaultError."""
     try:
         host, port = parse_host_port(peer)
         at = f"{shown((host, port))}:{port}:{'observer' if observer else 'participant'}"

@@ -128,7 +128,7 @@ class LogFiles:
         self.cut = ""
 
     def size_of(self, name: str) -> int:
-        """Return the bytes of a segment's file. Raises OSError."""
+        """Return the bytes of a segment's file. Raise OSError."""
         return os.stat(self._disk.where(f"{WAL_FOLDER}/{name}")).st_size
 
     def records(self, progress: Progress = no_progress) -> Iterator[tuple[str, LogRecord]]:

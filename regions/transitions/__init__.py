@@ -1,8 +1,11 @@
 """Legal steps, as tables.
 
-states.py        THE TABLE: who may write which state over which, and why
+states.py        the table of legal steps: writer, state before and after, cause
 table_states.py  the same for tables and for region records
 next_action.py   what a transition needs next after a server's or a master's death
-observed.py      transitions as a watcher sees them, and what may not happen in them
+observed.py      transitions as a watcher sees them, and checks of their order
+hazards.py       regions that are parked because they may kill servers or are damaged
+purging.py       deleted tables until their rows are removed
+trail.py         steps of servers, kept in the transition's znode for the history
 diagrams.py      the pages of the documentation that are generated from these tables
 """

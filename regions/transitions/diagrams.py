@@ -1,4 +1,4 @@
-"""Pages of the documentation that are made from the tables of this package, so that they cannot say anything else.
+"""Pages of the documentation that are generated from the tables of this package, so that they cannot differ.
 
 python -m regions.transitions.diagrams > docs/transitions.md      a test fails when the file is not exactly this
 """
@@ -13,7 +13,7 @@ from regions.transitions import table_states
 from regions.transitions.next_action import Action, Party, next_action
 from regions.transitions.states import as_markdown
 
-#: What the master does, in words.
+#: Descriptions of the master's actions.
 _WORDS: Final = {
     Action.WAIT: "wait: a server is at work",
     Action.ORDER_OPEN: "order the destination to open",
@@ -24,14 +24,14 @@ _WORDS: Final = {
     Action.DELETE: "delete, with a check of the intent",
 }
 
-#: Where the sources contradict themselves, and what is done here.
+#: Contradictions in the sources, and how this implementation resolves them.
 DECISIONS: Final = (
     ("X1", "A CLOSING region whose destination dies", "stays CLOSING while its source lives; only a dead source is "
      "forced OFFLINE. Otherwise a second server would open what the first still serves"),
     ("X2", "CLOSED to OPENING is no legal step", "the master writes CLOSED to OFFLINE, destination inside, then OPEN"),
     ("X3", "Disabling deletes CLOSED, which no rule allows", "a row of its own: legal iff the persisted intent says do "
      "not reopen, which the same multi checks"),
-    ("X4", "The enable section says disable", "a slip of the pen: enable"),
+    ("X4", "The enable section says disable", "a slip; it means enable"),
     ("X5", "OPENING and OPENED share one heading", "both rules hold for both: a dead destination means OFFLINE, even "
      "after a successful open"),
     ("X6", "A new master reopens every CLOSED region", "intents and accepted moves are persisted: disabled, unassigned "
@@ -56,7 +56,7 @@ _PARTIES: Final = {Party.NONE: "none", Party.DEAD: "dead", Party.ALIVE: "alive"}
 
 
 def matrices() -> str:
-    """What a transition needs: for each state and for each fate of its source and destination (RF, MF)."""
+    """Return the page's part about what a transition needs, for each state and fate of its source and destination."""
     lines = [
         "## What a transition needs",
         "",
@@ -75,7 +75,7 @@ def matrices() -> str:
 
 
 def _merged(state: RegionState, reopen: bool) -> list[tuple[str, str, str, str]]:
-    """The cells of one state; sources that make no difference are put together."""
+    """Return the cells of one state, with the sources that make no difference merged."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for destination in Party:
         for source in Party:
@@ -89,7 +89,7 @@ def _merged(state: RegionState, reopen: bool) -> list[tuple[str, str, str, str]]
 
 
 def decisions() -> str:
-    """X1 to X14."""
+    """Return the page's part about the decisions X1 to X14."""
     lines = [
         "## Where the sources contradict themselves",
         "",
@@ -101,7 +101,7 @@ def decisions() -> str:
 
 
 def transitions_page() -> str:
-    """docs/transitions.md."""
+    """Return docs/transitions.md."""
     return "\n".join([as_markdown(), matrices(), table_states.as_markdown(), decisions()])
 
 

@@ -1,7 +1,7 @@
 """The next action for a transition, given which servers are alive: server death and failover in one table.
 
-The table is level-triggered: it does not matter whether a server died, a master took over or a watch fired. For a
-transition's state, and its source and destination alive or not, the table has the action. So the same rows serve
+The table is level-triggered: it does not matter whether a server died, a master took over or a watch fired. The table
+maps a transition's state, and whether its source and destination are alive, to an action. The same rows serve
 RF-04..RF-08, MF-04..MF-08 and the steady state (RT-16..RT-19). X1, X2, X3, X5 and X6 are rows of the table, not
 exceptions in code.
 """
@@ -102,7 +102,7 @@ _STAY_CLOSED_TABLE: Final = _expand(_STAY_CLOSED)
 
 
 def next_action(state: RegionState, source: Party, destination: Party, *, reopen: bool) -> NextStep:
-    """The table's row. `reopen`: the table's persisted intent wants its regions open (X6)."""
+    """Return the table's row. `reopen`: the table's persisted intent is to have its regions open (X6)."""
     table = _REOPEN_TABLE if reopen else _STAY_CLOSED_TABLE
     return table[state, source, destination]
 
@@ -110,11 +110,11 @@ def next_action(state: RegionState, source: Party, destination: Party, *, reopen
 def is_cluster_startup(
     regions: Iterable[RegionRecord], transitions: Iterable[TransitionRecord], alive: Iterable[Incarnation]
 ) -> bool:
-    """Startup or failover, from the store alone (X7, RT-02).
+    """Return True for a cluster startup, False for a failover, decided from the store alone (X7, RT-02).
 
-    A startup iff no server start that a region or a transition names as holding it is alive: then nothing is open
-    anywhere, and wiping the transitions loses nothing. Counting servers would mistake "all registered before the
-    master" for a failover and "all sessions lost at once" for a startup.
+    It is a startup if no server start named by a region or a transition as its holder is alive: then nothing is open
+    anywhere, and deleting all transitions loses nothing. Counting servers instead would mistake "all registered before
+    the master" for a failover, and "all sessions lost at once" for a startup.
     """
     live = frozenset(alive)
     if not live:

@@ -1,11 +1,11 @@
-"""The transitions of a cluster, put together from what a watcher sees of their znodes, and what may not happen in them.
+"""The transitions of a cluster as a watcher observes them, and checks of what was observed.
 
-A watch says that a znode changed, and a read that follows finds its value then: two quick steps may be seen as one.
-Each znode counts its versions, so nothing is guessed: a history knows exactly how many steps it did not see, and
-whether the transition table has any legal way of that many steps between two sights of it.
+A watch reports that a znode changed, and the read that follows returns its current value: two quick steps may be seen
+as one. Each znode counts its versions, so the history knows exactly how many steps it missed, and whether the
+transition table allows any sequence of that many steps between two observations.
 
-Pure. `cli/diagnose/follow.py` and the masters' auditor feed it; `rk watch` prints it, drills and
-`regions/diagnose/invariants.py` judge it.
+Pure. `cli/diagnose/follow.py` and the masters' auditor feed this module. `rk watch` prints the result; drills and
+`regions/diagnose/invariants.py` check it.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from typing import Final, NamedTuple
 from regions.records.model import Intent, RegionState, TransitionRecord
 from regions.transitions.states import RESTS_ON_MEMBERS, STEPS, Actor, Cause
 
-#: Ways between two sights that are looked for: a second one means that the unseen steps cannot be told.
+#: Sequences of steps between two observations that are searched: with two, the missed steps are ambiguous.
 _WAYS_MAX: Final = 2
 
-#: Version of a znode of which nobody knows how often it was written.
+#: Version of a znode whose number of writes is unknown.
 UNKNOWN: Final = -1
 
 #: State of a replica that has no transition.
 NONE: Final = ""
 
 
-#: Which states may follow a state; always that of the whole table without the steps of some causes.
+#: Which states may follow a state: the whole table, without the steps of some causes.
 _Table = dict[str, set[str]]
 _Without = frozenset[Cause]
-#: Outside of a cluster startup; and there, of a region that is to be open.
+#: Causes that cannot occur outside of a cluster startup; and those that cannot occur for a region that stays open.
 _NO_WIPE: Final[_Without] = frozenset({Cause.STARTUP_WIPE})
 _USUAL: Final[_Without] = frozenset({Cause.STARTUP_WIPE, Cause.DO_NOT_REOPEN, Cause.REPLACED}) | RESTS_ON_MEMBERS
-#: Answers that are kept: every cluster's transitions ask the same few questions hundreds of times a second.
+#: Size of the cache of answers: the same few questions come hundreds of times a second.
 _ANSWERS_MAX: Final = 4_096
 
 
 class ObservedTransition(NamedTuple):
-    """A transition's znode as it was at one moment.
+    """A transition's znode at one moment.
 
-    `exists` False: it is gone; then `version` is the last one it had, UNKNOWN after a gap in the events, and `record`
-    only names the replica, for the case that nobody has read the znode while it was there.
+    If `exists` is False the znode was deleted. `version` is then its last version, or UNKNOWN after a gap in the
+    events. If no watcher has read the znode while it existed, `record` only names the replica.
     """
 
     at_ms: int
@@ -57,7 +57,8 @@ class ObservedTransition(NamedTuple):
 class Change(NamedTuple):
     """A step of one transition: `before` and `after` are states, NONE for no znode. `missed` steps lie between them.
 
-    `inferred`: nobody saw this step, but it is the only legal way between two sights; its record is the later sight's.
+    `inferred`: no watcher saw this step, but it is the only legal one between two observations; its record is the later
+    observation's.
     """
 
     at_ms: int
@@ -80,33 +81,33 @@ class History:
     """All changes seen so far, in the order in which they were seen."""
 
     def __init__(self, *, wipe_allowed: bool = False) -> None:
-        """`wipe_allowed`: a cluster startup, which may delete any transition, lies within the time watched."""
+        """`wipe_allowed`: the observed time includes a cluster startup, which may delete any transition."""
         self.changes: list[Change] = []
-        #: Breaches of the transition table and of the order of epochs, as text.
+        #: Violations of the transition table and of the order of epochs, as text.
         self.breaches: list[str] = []
         self.steps_missed = 0
         self._known: dict[str, _Known] = {}
         self._unlikely: _Without = frozenset() if wipe_allowed else _NO_WIPE
-        #: Without the steps of a table that is being disabled: what a region that is to be open does.
+        #: Causes that do not occur for a region that is to be open: those above, and the steps of disabling a table.
         self._unusual: _Without = self._unlikely | {Cause.DO_NOT_REOPEN, Cause.REPLACED} | RESTS_ON_MEMBERS
 
     @property
     def in_transition(self) -> list[str]:
-        """Keys of the replicas whose transition existed at the last observation."""
+        """Return the keys of the replicas whose transition existed at the last observation."""
         return sorted(self._known)
 
     def is_usual(self, before: str, after: str, steps: int) -> bool:
-        """Whether a region that is to be open has a legal way of that many steps, outside of a cluster startup."""
+        """Return True if a region that stays open can take that many legal steps, outside of a cluster startup."""
         return bool(_ways(_USUAL, before, after, steps))
 
     def begin(self, sights: Iterable[ObservedTransition]) -> None:
-        """Add the transitions that exist at the beginning. They count as known, not as changes."""
+        """Add the transitions that exist at the beginning. They are known state, not changes."""
         for sight in sights:
             if sight.exists:
                 self._known[sight.key] = _Known(sight.record, sight.version, sight.czxid)
 
     def see(self, sight: ObservedTransition) -> list[Change]:
-        """Add an observation and return the changes that it shows (none for the same version again)."""
+        """Add an observation and return the changes that it shows; return [] for a version that was seen before."""
         known = self._known.get(sight.key)
         if not sight.exists:
             if known is None and sight.version == UNKNOWN:
@@ -117,8 +118,8 @@ class History:
         if sight.czxid == known.czxid:
             return self._changed(sight, known) if sight.version > known.version else []
         if sight.czxid < known.czxid:
-            return []  # an answer that was overtaken by a later one
-        # The transition that was known ended unseen, and this is the next one of the same replica.
+            return []  # a late reply, older than the last one
+        # The known transition ended unseen; this is the next one of the same replica.
         return [*self._ended(sight._replace(version=UNKNOWN), known), *self._changed(sight, None)]
 
     def _changed(self, sight: ObservedTransition, known: _Known | None) -> list[Change]:
@@ -128,7 +129,7 @@ class History:
         return self._steps(sight, before, sight.record.state.value, steps, sight.record)
 
     def _ended(self, sight: ObservedTransition, known: _Known | None) -> list[Change]:
-        """Its znode is gone; `known` is how it was seen last, None if it was never seen."""
+        """Return the changes if the znode is deleted; `known` is its last observation, None if it was never seen."""
         self._known.pop(sight.key, None)
         before, version = (NONE, UNKNOWN) if known is None else (known.record.state.value, known.version)
         steps = _fewest_to_end(self._unlikely, before) if sight.version == UNKNOWN else sight.version - version + 1
@@ -145,7 +146,7 @@ class History:
         if not ways:
             between = f" in {count} steps" if count > 1 else ""
             self.breaches.append(
-                f"{sight.key}: {before or '(none)'} -> {after or '(deleted)'}{between} is no legal way"
+                f"{sight.key}: {before or '(none)'} -> {after or '(deleted)'}{between} is not a legal sequence of steps"
             )
         if len(ways) == 1:
             pairs = list(itertools.pairwise(ways[0]))
@@ -161,7 +162,7 @@ class History:
 
 @functools.lru_cache(_ANSWERS_MAX)
 def _fewest_to_end(without: _Without, start: str) -> int:
-    """How many steps there must have been at least until the deletion; 1 when no legal way leads there."""
+    """Return the least number of steps until the deletion; 1 if no legal sequence leads there."""
     table = _successors(without)
     for steps in range(1, len(table) + 1):
         if any(after in _leading_to(table, NONE, steps - 1) for after in table[start]):
@@ -180,7 +181,7 @@ def _successors(without: _Without) -> _Table:
 
 @functools.lru_cache(_ANSWERS_MAX)
 def _ways(without: _Without, start: str, end: str, steps: int) -> tuple[tuple[str, ...], ...]:
-    """Up to two legal ways of exactly that many steps: one means that what was not seen is known all the same."""
+    """Return up to two legal sequences of exactly that many steps. If there is only one, the missed steps are known."""
     table = _successors(without)
     found: list[tuple[str, ...]] = []
     waiting: list[tuple[str, ...]] = [(start,)]
@@ -196,7 +197,7 @@ def _ways(without: _Without, start: str, end: str, steps: int) -> tuple[tuple[st
 
 
 def _leading_to(table: _Table, end: str, steps: int) -> set[str]:
-    """States from which `end` can be reached in exactly that many steps, the znode existing until then."""
+    """Return the states from which `end` can be reached in exactly that many steps while the znode exists."""
     found = {end}
     for _ in range(steps):
         found = {state for state, after in table.items() if state != NONE and after & found}
@@ -209,17 +210,17 @@ def _word(state: RegionState | None) -> str:
 
 @functools.lru_cache(_ANSWERS_MAX)
 def actor_of(before: str, after: str) -> Actor | None:
-    """Who alone may take that step; None when the table has no such step, or both may."""
+    """Return the only actor that may take that step, None if the table lacks the step or both actors may take it."""
     actors = {step.actor for step in STEPS if _word(step.before) == before and _word(step.after) == after}
     return actors.pop() if len(actors) == 1 else None
 
 
 def epoch_breaches(epochs: list[tuple[int, int]], changes: Iterable[Change]) -> list[str]:
-    """What contradicts the fencing epoch.
+    """Return the violations of the fencing epoch.
 
-    `epochs`: (version of /epoch, zxid of that write) in the order seen. Versions must increase strictly; and a step
-    that only a master takes must not carry a lower epoch than the one that stood when it was written: such a write
-    comes from a deposed master, and the check in its multi should have refused it (FN-01).
+    `epochs` are (version of /epoch, zxid of that write) in the order seen. Versions must increase strictly. A step of a
+    master must not carry a lower epoch than the one in force when it was written: such a write comes from a deposed
+    master, and the check in its multi should have rejected it (FN-01).
     """
     pairs = itertools.pairwise(epochs)
     found = [f"epoch {later[0]} came after {earlier[0]}" for earlier, later in pairs if later[0] <= earlier[0]]
@@ -234,6 +235,6 @@ def epoch_breaches(epochs: list[tuple[int, int]], changes: Iterable[Change]) -> 
         standing = max((version for version, zxid in epochs if zxid < change.mzxid), default=0)
         if change.record.epoch < standing:
             found.append(
-                f"{change.key}: {change.after} written under epoch {change.record.epoch} while {standing} stood"
+                f"{change.key}: {change.after} written under epoch {change.record.epoch} while {standing} was in force"
             )
     return found

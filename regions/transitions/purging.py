@@ -64,7 +64,7 @@ def objection_to_purge(table: TableRecord) -> str:
     if not table.finished_ms:
         return f"regions of table {table.name} ({table.table_id}) may be open"
     if not table.purging_ms:
-        return f"table {table.name} ({table.table_id}) may still be brought back"
+        return f"table {table.name} ({table.table_id}) may still be restored"
     return ""
 
 

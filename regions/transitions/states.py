@@ -1,12 +1,13 @@
-"""The legal steps of a transition znode, as data. Nobody writes below `/unassigned` without `check`.
+"""The legal steps of a transition znode, as data. Every write below `/unassigned` is checked by `check` first.
 
     (none) --OFFLINE--> OPENING --> OPENED --> (deleted)
-    (none) --CLOSING--> CLOSED --> OFFLINE ...       a move goes on
-                        CLOSED --> (deleted)         the intent says: do not reopen
+    (none) --CLOSING--> CLOSED --> OFFLINE ...       a move continues
+                        CLOSED --> (deleted)         the intent is: do not reopen
 
-There is no create-or-update (RT-21): a step is a create, or a set or delete that names the version that was read, so
-of several writers exactly one wins (RT-30). A step also has a *cause*; a caller that knows it should pass it, because
-some steps are legal for one cause only: X1 forbids forcing a CLOSING region OFFLINE while its source is alive.
+    There is no create-or-update (RT-21): a step is a create, or a set or delete that names the version that was read,
+    so of several writers exactly one succeeds (RT-30). A step also has a *cause*. Callers pass the cause if they know
+    it, because some steps are legal for one cause only: X1 forbids forcing a CLOSING region OFFLINE while its source is
+    alive.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from regions.records.model import RegionState
 
 
 class Actor(enum.StrEnum):
-    """Who writes a step."""
+    """The writer of a step."""
 
     MASTER = "master"
     SERVER = "server"
@@ -32,11 +33,11 @@ class Cause(enum.StrEnum):
     SERVER_DEATH = "server death"  #: the server that the transition or location depends on is gone
     DEADLINE = "deadline"  #: the destination did not proceed in time
     OPEN_FAILED = "open failed"  #: the destination reported that it could not open the region
-    REPLAN = "replan"  #: another destination before anybody began to open
+    REPLAN = "replan"  #: another destination before any server began to open
     MOVE_CONTINUES = "move continues"
     DONE = "done"
     DO_NOT_REOPEN = "do not reopen"
-    REPLACED = "replaced"  #: never opened in time: another region has taken its place
+    REPLACED = "replaced"  #: never opened in time: another region took its place
     STARTUP_WIPE = "startup wipe"
     CLOSE_ORDER = "close order"
     CLOSE_DONE = "close done"
@@ -44,8 +45,8 @@ class Cause(enum.StrEnum):
     PROGRESS = "progress"
     OPEN_DONE = "open done"
     DAMAGED = "damaged"  #: closed because its rows are damaged: parked
-    ABANDONED = "abandoned"  #: of a tablet: its configuration does not have the member, which was to be added
-    NOT_A_MEMBER = "not a member"  #: of a tablet: its configuration does not have the member any more
+    ABANDONED = "abandoned"  #: of a tablet: the configuration lacks the member that was to be added
+    NOT_A_MEMBER = "not a member"  #: of a tablet: the configuration has lost the member
 
 
 class Step(NamedTuple):
@@ -82,14 +83,14 @@ STEPS: Final[tuple[Step, ...]] = (
     Step("X11",         _M,   _OFFLINE, _OFFLINE, Cause.OPEN_FAILED,    "the destination refused or failed at once"),
     Step("X11",         _M,   _OPENING, _OFFLINE, Cause.OPEN_FAILED,    "the destination reported a failed open"),
     Step("MF-04",       _M,   _OFFLINE, _OFFLINE, Cause.REPLAN,         "failover, retry of a parked region, new plan"),
-    Step("X2 MF-06",    _M,   _CLOSED,  _OFFLINE, Cause.MOVE_CONTINUES, "the move goes on; destination in the payload"),
+    Step("X2 MF-06",    _M,   _CLOSED,  _OFFLINE, Cause.MOVE_CONTINUES, "move continues; destination in the payload"),
     Step("X11",         _M,   _CLOSED,  _OFFLINE, Cause.DAMAGED,        "its rows are damaged: parked"),
     Step("RT-24 MF-08", _M,   _OPENED,  None,     Cause.DONE,           "open: the transition is over"),
     Step("X3 ED-01",    _M,   _CLOSED,  None,     Cause.DO_NOT_REOPEN,  "with a check of the persisted intent"),
-    Step("X3",          _M,   _OFFLINE, None,     Cause.DO_NOT_REOPEN,  "disabled before anybody began to open"),
+    Step("X3",          _M,   _OFFLINE, None,     Cause.DO_NOT_REOPEN,  "disabled before any server began to open"),
     Step("DD-03",       _M,   _OFFLINE, None,     Cause.REPLACED,       "never opened in time; same multi replaces it"),
-    Step("FW-07",       _M,   _OPENING, _OFFLINE, Cause.ABANDONED,      "the tablet's leader has removed the newcomer"),
-    Step("FW-07",       _M,   _OFFLINE, None,     Cause.ABANDONED,      "the newcomer is wanted no more"),
+    Step("FW-07",       _M,   _OPENING, _OFFLINE, Cause.ABANDONED,      "the tablet's leader removed the new member"),
+    Step("FW-07",       _M,   _OFFLINE, None,     Cause.ABANDONED,      "the new member is not needed any more"),
     Step("FN-03 FW-09", _M,   _CLOSED,  None,     Cause.NOT_A_MEMBER,   "a removed replica is closed"),
     Step("RT-04 RT-25", _M,   _OFFLINE, None,     Cause.STARTUP_WIPE,   "cluster startup, before any assignment"),
     Step("RT-04 RT-25", _M,   _OPENING, None,     Cause.STARTUP_WIPE,   "cluster startup, before any assignment"),
@@ -104,8 +105,8 @@ STEPS: Final[tuple[Step, ...]] = (
 )
 # fmt: on
 
-#: Causes that hold only for a number which the tablet's configuration does not have. The multi that takes such a step
-#: checks the region's record, whose members must not have the number.
+#: Causes that are legal only for a number that the tablet's configuration lacks. The multi that takes such a step
+#: checks the region's record, whose members must not contain the number.
 RESTS_ON_MEMBERS: Final = frozenset({Cause.ABANDONED, Cause.NOT_A_MEMBER})
 
 _LEGAL: Final = frozenset((step.actor, step.before, step.after) for step in STEPS)
@@ -132,7 +133,7 @@ class IllegalStep(errors.InvalidTransition):
 
 
 def is_legal(actor: Actor, before: RegionState | None, after: RegionState | None, cause: Cause | None = None) -> bool:
-    """Whether the table has the step; without a cause any row of the three will do."""
+    """Return True if the table has the step. Without a cause, any row with the three values counts."""
     if cause is None:
         return (actor, before, after) in _LEGAL
     return (actor, before, after, cause) in _LEGAL_BECAUSE
@@ -146,17 +147,18 @@ def check(
     *,
     subject: str = "",
 ) -> None:
-    """Let a legal step pass.
+    """Check that a step is legal.
 
     Raises:
-        InvalidTransition: the table has no such row; `subject` (a region) goes into the message.
+        InvalidTransition: the table lacks the row; the message names `subject` (a region).
     """
     if not is_legal(actor, before, after, cause):
         raise IllegalStep(actor, before, after, cause, subject)
 
 
 def legal_successors(before: RegionState | None) -> list[RegionState | None]:
-    """States (None: deleted) that any actor may write after `before`, in the table's order, each once."""
+    """Return the states (None: deleted) that any actor may write after `before`, in the table's order, without
+    repeats."""
     found: list[RegionState | None] = []
     for step in STEPS:
         if step.before == before and step.after not in found:
@@ -169,7 +171,7 @@ def _name(state: RegionState | None) -> str:
 
 
 def as_markdown() -> str:
-    """The table as the first part of docs/transitions.md (`regions/transitions/diagrams.py`)."""
+    """Return the table as the first part of docs/transitions.md (`regions/transitions/diagrams.py`)."""
     lines = [
         "# Legal steps of a transition znode",
         "",

@@ -1,17 +1,20 @@
-"""Lives of tables and of their regions in the catalogue (S0 Appendix B, DD-01 to DD-07, X12), as data.
+"""States of tables and of their regions in the catalog (S0 Appendix B, DD-01 to DD-07, X12), as data.
 
     table   (none) -> PREPARING -> RUNNING <-> ALTERING -> REMOVED
     region  (none) -> PREPARING -> CREATING -> RUNNING -> DELETED
                                        \\-> REPLACED
 
-The states of a *transition*, which opens and closes regions, are another matter (`regions/transitions/states.py`).
+The states of a *transition*, which opens or closes a region, are separate (`regions/transitions/states.py`).
 
-What is written where. A table is PREPARING while its creator holds its name and nothing of it is visible; its record is
-first written as RUNNING, by the write that makes it exist. A region's record is written as PREPARING with it. From the
-moment a server has been chosen it is CREATING: the choice is in the store as the region's transition, so the record is
-not written a second time for it. The server that opens it first writes RUNNING together with its location. A region is
-DELETED by its table being REMOVED, in one write however many regions there are; its own record says so from the write
-on that takes its location out, or that marks the table as finished.
+Which record is written when:
+
+- A table is PREPARING while its creator holds its name; nothing of the table is visible then. Its record is first
+  written as RUNNING, by the write that makes the table exist.
+- A region's record is written as PREPARING in the same write. It counts as CREATING once a server has been chosen. The
+  choice is in the store as the region's transition, so the record is not written again.
+- The server that opens the region first writes RUNNING together with the location.
+- A region is DELETED once its table is REMOVED: one write for any number of regions. The region's own record says so
+  only after the write that removes its location, or the write that marks the table as finished.
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ TABLET_STEPS: Final[tuple[TabletStep, ...]] = (
 )
 # fmt: on
 
-#: In front of the generation in the id of a region that has taken another one's place.
+#: Precedes the generation in the id of a region that has replaced another one.
 _MARK: Final = "r"
 
 _TABLE: Final = {(step.before, step.event): step.after for step in TABLE_STEPS}
@@ -88,14 +91,14 @@ VISIBLE: Final = (TableState.RUNNING, TableState.ALTERING)
 
 
 class InvalidTableStep(errors.InvalidTransition):
-    """Raised for a step that the table of steps does not have. Nothing has been written."""
+    """Raised for a step that the table lacks. Nothing has been written."""
 
 
 def table_after(before: TableState | None, event: str, *, subject: str) -> TableState | None:
-    """The table's state after `event`.
+    """Return the table's state after `event`.
 
     Raises:
-        InvalidTableStep: it cannot come to that; `subject` is the table's name.
+        InvalidTableStep: the event is not legal in this state; `subject` is the table's name.
     """
     if (before, event) not in _TABLE:
         raise InvalidTableStep(f"table {subject}", "(none)" if before is None else before.value, event)
@@ -103,7 +106,7 @@ def table_after(before: TableState | None, event: str, *, subject: str) -> Table
 
 
 def tablet_state(region: RegionRecord, table: TableRecord, *, in_transition: bool) -> TabletState:
-    """A region's state as everybody is told it: see the module on what is written where."""
+    """Return a region's state as reported to clients; the module docstring says which record holds it."""
     if region.state is TabletState.REPLACED:
         return TabletState.REPLACED
     if table.state is TableState.REMOVED:
@@ -130,7 +133,7 @@ def successor(record: RegionRecord) -> RegionRecord:
 
 
 def as_markdown() -> str:
-    """Both tables as a part of docs/transitions.md (`regions/transitions/diagrams.py`)."""
+    """Return both tables as a part of docs/transitions.md (`regions/transitions/diagrams.py`)."""
     lines = ["## Lives of tables and of their regions' records", ""]
     lines += [
         "From `regions/transitions/table_states.py`, which says what is written where.",

@@ -1,12 +1,12 @@
 """The steps that a server has taken since the last step of a master, as kept in the transition's znode. Pure.
 
-The multi that takes a master's step also writes it into the history. A server's steps are only in the store, and a
-master that reads the znode later sees only the last one. So the znode keeps the steps itself: each step of a server
-adds its time to `took`, and `base` is the znode's version after the last step of a master. The master's next step
-checks the version that it has read. So its multi writes exactly the server's steps before it into the history: each
-once, in order, no matter which master was active.
+A master's step and its entry in the history are one multi. A server's steps are only in the transition's znode, and a
+master that reads the znode later sees only the last one. So the znode records the steps: each step of a server adds its
+time to `took`, and `base` is the znode's version after the last step of a master. The master's next step checks the
+version that the master has read, so its multi writes exactly the server's earlier steps into the history: each once, in
+order, no matter which master was active.
 
-Times are enough, because between two steps of masters only one server writes, and in one order:
+Times are sufficient, because between two steps of masters only one server writes, and in a fixed order:
 
     base version: OFFLINE, by a master        OPENING, OPENING (progress) ..., OPENED
     no znode                                  CLOSING, CLOSED
@@ -19,14 +19,14 @@ from typing import Final, NamedTuple
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.transitions.states import STEPS, Actor, Cause
 
-#: Times in one znode. An open may report progress for hours, and the znode must not grow with it.
+#: Maximum number of times in one znode. An open may report progress for hours, and the znode must not grow with it.
 TOOK_MAX: Final = 16
 
 _CLOSE: Final = (RegionState.CLOSING, RegionState.CLOSED)
 _CAUSES: Final[dict[tuple[RegionState | None, RegionState | None], Cause]] = {
     (step.before, step.after): step.cause for step in STEPS if step.actor is Actor.SERVER
 }
-#: Cause of the last of several steps that are not all known (see `Taken.missed`).
+#: Cause of the last step when some steps before it are unknown (see `Taken.missed`).
 _LAST: Final = {RegionState.OPENED: Cause.OPEN_DONE, RegionState.CLOSED: Cause.CLOSE_DONE}
 
 
@@ -55,8 +55,8 @@ def server_of(record: TransitionRecord) -> Incarnation | None:
 def untold(record: TransitionRecord, version: int) -> list[Taken]:
     """Return the server's steps since the last step of a master, oldest first, of a znode at `version`.
 
-    The version counts every write, so steps whose times were dropped count as missed. A record without times is from a
-    server of an older build: return its last step, with the others as missed.
+    The version counts every write, so steps whose times were dropped count as missed. A record without times comes from
+    a server of an older build: return its last step, with the others as missed.
     """
     if record.state is RegionState.OFFLINE:
         return []

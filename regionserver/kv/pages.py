@@ -93,7 +93,7 @@ def check_tree(path: str, progress: Callable[[], None] = lambda: None) -> None:
 
 
 def latest_meta(fd: int, path: str, length: int) -> Meta:
-    """Return the meta page of the latest commit. Raises Damaged if the file has none."""
+    """Return the meta page of the latest commit. Raise Damaged if the file has none."""
     first = _meta(fd, path, length, 0)
     second = _meta(fd, path, length, first.page_bytes)
     if second.page_bytes != first.page_bytes:
@@ -109,7 +109,7 @@ def _meta(fd: int, path: str, length: int, at: int) -> Meta:
 
 
 def parse_meta(data: bytes, path: str) -> Meta:
-    """Return the contents of a meta page, `data` without the page header. Raises Damaged if it is none."""
+    """Return the contents of a meta page, `data` without the page header. Raise Damaged if it is none."""
     magic, version, _, _, free, rows, last_page, transaction = _META.unpack_from(data)
     page_bytes = _DB.unpack(free)[0]
     if (magic, version) != _MAGIC_AND_VERSION or page_bytes not in _PAGE_SIZES:

@@ -130,7 +130,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(KvCommand)
 
 
 def encode(command: KvCommand) -> bytes:
-    """Return the payload of `command`. Raises CommandError if the command breaks a limit."""
+    """Return the payload of `command`. Raise CommandError if the command breaks a limit."""
     check(command)
     return bytes((FORMAT,)) + _ENCODER.encode(command)
 
@@ -190,7 +190,7 @@ def _check_limits(command: KvCommand) -> None:
 
 
 def _checked_bytes(operation: Operation) -> int:
-    """Return the bytes of the operation's key and values. Raises CommandError beyond a limit."""
+    """Return the bytes of the operation's key and values. Raise CommandError beyond a limit."""
     key_bytes = len(_utf8(operation.key, "a key"))
     if not 1 <= key_bytes <= KEY_BYTES_MAX:
         raise CommandError(f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {key_bytes}: {operation.key[:40]!r}")

@@ -279,7 +279,7 @@ class Players:
         self.asked = 0
 
     def play(self, steps: list[Step]) -> None:
-        """Raises Difference at the first step that is answered differently."""
+        """Raise Difference at the first step that is answered differently."""
         root = b"/d%05d" % next(self._roots)
         sides = [Side(address, root) for address in self._addresses]
         zxids = Zxids()

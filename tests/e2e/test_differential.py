@@ -288,7 +288,7 @@ def two_sides(folder: Path) -> Iterator[list[Side]]:
 
 @contextlib.contextmanager
 def interruptible(sides: list[Side], step: str) -> Iterator[None]:
-    """Raises Interrupted when the block lost a connection and took long enough to explain that."""
+    """Raise Interrupted when the block lost a connection and took long enough to explain that."""
     began = time.monotonic()
     failure: Exception | None = None
     try:
@@ -319,7 +319,7 @@ def test_random_run_gives_the_same_answers_and_events(tmp_path: Path) -> None:
 
 
 def compare(sides: list[Side]) -> None:
-    """One run. Raises Interrupted."""
+    """One run. Raise Interrupted."""
     steps = Steps(SEED)
     done: list[str] = []
     answered = 0

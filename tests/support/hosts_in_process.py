@@ -141,7 +141,7 @@ class Machine:
         return instance
 
     def start(self) -> TabletHost:
-        """Start a process on the directory. Raises ConfigError."""
+        """Start a process on the directory. Raise ConfigError."""
         self.starts += 1
         host = TabletHost(
             self.wires.reactor,

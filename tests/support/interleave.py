@@ -66,7 +66,7 @@ class Interleaving:
         assert not self._is_there[HELPER], "the helper was left behind"
 
     def wait(self, is_so: Callable[[], bool]) -> None:
-        """Whoever calls this goes on when `is_so`. Raises Stuck when that cannot come."""
+        """Whoever calls this goes on when `is_so`. Raise Stuck when that cannot come."""
         while not is_so():
             self.give_way()
 

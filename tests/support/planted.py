@@ -55,7 +55,7 @@ class Found(NamedTuple):
 def hunt(attempt: Callable[[int], str], seeds: Iterable[int]) -> Found | None:
     """Return the first of the seeds on which `attempt` returns a violation; None if it returns "" on all.
 
-    Raises AssertionError for a violation that is a fault of the planted bug itself.
+    Raise AssertionError for a violation that is a fault of the planted bug itself.
     """
     for seed in seeds:
         violation = attempt(seed)

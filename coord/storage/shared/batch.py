@@ -93,7 +93,7 @@ class SlotTable:
     def batch(self, changes: Iterable[Change]) -> SlotBatch:
         """Return the changes as a batch, to be submitted before the next one is made.
 
-        Raises SlotError for the first change that does not fit its slot; then none of them is taken.
+        Raise SlotError for the first change that does not fit its slot; then none of them is taken.
         """
         batch = SlotBatch()
         undo: list[tuple[int, _QueuedSlot | None]] = []

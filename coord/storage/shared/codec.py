@@ -148,7 +148,7 @@ def encode_header(segment: int, copy: int, next_slot: int, rows: int) -> bytes:
 
 
 def decode_header(where: str, data: bytes, offset: int) -> SegmentHeader:
-    """Return the header at `offset`. Raises StorageError for a later format, struct.error."""
+    """Return the header at `offset`. Raise StorageError for a later format, struct.error."""
     _, version, segment, copy, next_slot, rows = HEADER.unpack_from(data, offset)
     if version != FORMAT:
         raise StorageError(f"{where}: written in format {version}, this program reads {FORMAT}")
@@ -177,7 +177,7 @@ def encode_row(row: SlotRow) -> bytes:
 
 
 def decode_row(data: bytes, offset: int) -> tuple[SlotRow, int]:
-    """Return the row at `offset`, and the offset behind it. Raises ValueError, struct.error."""
+    """Return the row at `offset`, and the offset behind it. Raise ValueError, struct.error."""
     tag, slot, generation, member, written, term, vote, last, last_term, floor, floor_term, names, damages = (
         ROW.unpack_from(data, offset)
     )
@@ -211,7 +211,7 @@ def encode_trail(since: int, pieces: Sequence[bytes]) -> bytes:
 
 
 def decode_trail(data: bytes, offset: int) -> tuple[int, list[tuple[int, int]], int]:
-    """Return since, the (slot, written) pairs, and the offset behind the trail. Raises ValueError, struct.error."""
+    """Return since, the (slot, written) pairs, and the offset behind the trail. Raise ValueError, struct.error."""
     tag, since, count = TRAIL.unpack_from(data, offset)
     if tag != ITEM_TRAIL:
         raise ValueError(f"tag {tag} instead of a trail")
@@ -262,7 +262,7 @@ def encode_block(head: BlockHead, content: bytes) -> bytes:
 def decode_block(data: bytes, offset: int) -> tuple[BlockHead, int]:
     """Return the head of the block at `offset`, and the offset of its content. The checksum is not compared.
 
-    Raises ValueError, struct.error.
+    Raise ValueError, struct.error.
     """
     tag, flags, slot, generation, written, length, first, count, last_term = BLOCK.unpack_from(data, offset)
     if tag != ITEM_BLOCK:
@@ -296,7 +296,7 @@ class BlockStart:
 
 
 def decode_start(flags: int, data: bytes, offset: int) -> BlockStart:
-    """Return what the content at `offset` begins with. Raises ValueError, struct.error."""
+    """Return what the content at `offset` begins with. Raise ValueError, struct.error."""
     found = BlockStart()
     if flags & HAS_ROW:
         found.row, offset = decode_row(data, offset)
@@ -334,7 +334,7 @@ def encode_floor(floor: Position) -> bytes:
 
 
 def decode_entries(data: bytes, offset: int, end: int) -> list[LogItem]:
-    """Return the entries between these offsets. Raises ValueError, struct.error."""
+    """Return the entries between these offsets. Raise ValueError, struct.error."""
     entries: list[LogItem] = []
     while offset < end:
         tag, kind, term, index, length = ENTRY.unpack_from(data, offset)

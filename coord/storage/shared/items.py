@@ -162,7 +162,7 @@ class RecoveredSlot:
 
     @property
     def entries(self) -> list[LogItem]:
-        """Return the entries behind the floor, read from the disk at each call. Raises StorageError, OSError."""
+        """Return the entries behind the floor, read from the disk at each call. Raise StorageError, OSError."""
         return self._load()
 
 

@@ -15,7 +15,7 @@ from coord.storage.shared.items import Position
 def load_entries(disk: Disk, folder: str, slot: LiveSlot) -> list[LogItem]:
     """Return the slot's entries behind its floor. Those of a slot that has lost something may begin later.
 
-    Raises CorruptRecord if an entry cannot be read, OSError.
+    Raise CorruptRecord if an entry cannot be read, OSError.
     """
     floor = slot.floor.index
     entries: list[LogItem] = []
@@ -45,7 +45,7 @@ def load_range(
 ) -> tuple[Position | None, list[LogItem]]:
     """Return entries from `first` on, at least one and about `bytes_max` bytes, and the position before them.
 
-    None and no entries if the log does not hold that position, or nothing behind it. Raises CorruptRecord if an entry
+    None and no entries if the log does not hold that position, or nothing behind it. Raise CorruptRecord if an entry
     cannot be read, OSError; FileNotFoundError if the log dropped the entries meanwhile.
     """
     floor = slot.floor
@@ -74,7 +74,7 @@ def load_range(
 
 
 def _entries_of(disk: Disk, folder: str, file: DiskFile, span: Span) -> list[LogItem]:
-    """Return the entries of one block. Raises CorruptRecord, OSError."""
+    """Return the entries of one block. Raise CorruptRecord, OSError."""
     data = file.read_at(span.offset, span.length)
     where = disk.where(_path(folder, span.segment))
     if not is_whole_block(data, 0):

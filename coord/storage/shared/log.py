@@ -69,7 +69,7 @@ class SharedLog(SegmentLog):
         self._number = 0
 
     def resume(self, reading: LogReading) -> None:
-        """Go on behind what was read. Raises OSError."""
+        """Go on behind what was read. Raise OSError."""
         disk, folder = self._disk, self._folder
         for number, name, end in reading.segments:
             self.append_segment(number, name, reading.sequence, end)
@@ -92,7 +92,7 @@ class SharedLog(SegmentLog):
     def batch(self, changes: Iterable[Change]) -> SlotBatch:
         """Return the changes of one turn as a batch, to be submitted before the next one is made.
 
-        Raises SlotError for the first change that does not fit its slot; then none of them is taken.
+        Raise SlotError for the first change that does not fit its slot; then none of them is taken.
         """
         return self._table.batch(changes)
 
@@ -103,7 +103,7 @@ class SharedLog(SegmentLog):
     def entries(self, slot: int) -> list[LogItem]:
         """Return the durable entries of a slot behind its floor, read from the disk.
 
-        Raises KeyError for a slot that is not open, StorageError for damage, OSError.
+        Raise KeyError for a slot that is not open, StorageError for damage, OSError.
         """
         return load_entries(self._disk, self._folder, self._index.slots[slot])
 
@@ -111,7 +111,7 @@ class SharedLog(SegmentLog):
         """Return durable entries of a slot from `first` on, at least one and about `bytes_max` bytes, and the position
         before them; None and no entries if the log does not hold that position.
 
-        Safe on any thread. Raises KeyError for a slot that is not open, StorageError for damage, OSError.
+        Safe on any thread. Raise KeyError for a slot that is not open, StorageError for damage, OSError.
         """
         return load_range(self._disk, self._folder, self._index.slots[slot], first, bytes_max)
 
@@ -131,9 +131,9 @@ class SharedLog(SegmentLog):
     # --- on the thread that writes the log --------------------------------------------------------------------------
 
     def write(self, batches: list[SlotBatch]) -> None:
-        """Make `batches` durable as one record. Raises as `Wal.write`.
+        """Make `batches` durable as one record. Raise as `Wal.write` does.
 
-        Raises OSError for a failed write, which leaves the log as it was: the caller may try again (disk full). Raises
+        Raise OSError for a failed write, which leaves the log as it was: the caller may try again (disk full). Raises
         SyncFailed for a failed sync: what is on the disk is unknown, and the caller must stop the server.
         """
         if self._position >= self._segment_bytes:
@@ -159,7 +159,7 @@ class SharedLog(SegmentLog):
         """Remove the oldest segments that no slot needs. Return how many.
 
         `index` is any number that rises: `ThreadWriter` calls this once for each. The number of the batch with the
-        floors is one. Raises SyncFailed for a failed sync.
+        floors is one. Raise SyncFailed for a failed sync.
         """
         del index
         removed = 0
@@ -212,7 +212,7 @@ def open_shared_log(
     Damage is reported per slot, and the log goes on behind it in a new segment. That segment's header states the
     damage, so it is found again at the next start, whatever becomes of the old segments.
 
-    Raises CorruptRecord if the whole log is gone, or holds what no server has written; StorageError (a later format),
+    Raise CorruptRecord if the whole log is gone, or holds what no server has written; StorageError (a later format),
     OSError.
     """
     disk.make_folder(folder)
@@ -225,7 +225,7 @@ def open_shared_log(
 
 
 def _rewrite(disk: Disk, path: str, offset: int, record: bytes) -> None:
-    """Write the last whole record once more, see `reopen_last`. What lies behind it stays. Raises OSError."""
+    """Write the last whole record once more, see `reopen_last`. What lies behind it stays. Raise OSError."""
     file = disk.open(path)
     try:
         file.write_at(offset, record)

@@ -142,7 +142,7 @@ class LogReading:
 def recover(disk: Disk, folder: str = FOLDER) -> RecoveredLog:
     """Return what the log in `folder` holds. Nothing is changed.
 
-    Raises CorruptRecord if the whole log is gone, or holds what no server has written; StorageError (a later format),
+    Raise CorruptRecord if the whole log is gone, or holds what no server has written; StorageError (a later format),
     OSError.
     """
     return recovered(disk, folder, read_log(disk, folder))
@@ -170,12 +170,12 @@ def recovered_slot(disk: Disk, folder: str, slot: LiveSlot) -> RecoveredSlot:
 
 
 def segment_names(disk: Disk, folder: str) -> list[str]:
-    """Return the names of the log's segments, oldest first. Raises OSError."""
+    """Return the names of the log's segments, oldest first. Raise OSError."""
     return [name for name in disk.names(folder) if _NAME.fullmatch(name)]
 
 
 def read_log(disk: Disk, folder: str) -> LogReading:
-    """Read the log without changing it. Raises as `recover`."""
+    """Read the log without changing it. Raise as `recover` does."""
     names = segment_names(disk, folder)
     extent = read_extent(disk)
     if not names:
@@ -197,7 +197,7 @@ class _Pass:
         self._open: list[Stretch] = []
 
     def read(self) -> LogReading:
-        """Read all segments. Raises as `recover`."""
+        """Read all segments. Raise as `recover` does."""
         found, extent = self._found, self._extent
         for name in self._names:
             number = number_of(name)

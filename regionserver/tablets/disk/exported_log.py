@@ -48,7 +48,7 @@ def encode_log(
 
 
 def read_log(disk: Disk, path: str) -> Recovered:
-    """Return what an exported log holds. Raises CorruptRecord, StorageError, OSError."""
+    """Return what an exported log holds. Raise CorruptRecord, StorageError, OSError."""
     reader = SegmentReader(disk, path)
     found = Recovered()
     for record in reader.records(0, is_first=True, is_last=True):

@@ -69,7 +69,7 @@ class SlotLog(Protocol):
     """The shared log, as far as steps need it."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Make the changes durable. Raises StorageError, OSError."""
+        """Make the changes durable. Raise StorageError, OSError."""
         ...
 
     def contents(self, slot: int) -> RecoveredSlot | None:
@@ -193,7 +193,7 @@ class TabletFiles:
         return 1 + max((generation for name, generation in former if name == tablet), default=0)
 
     def read_block(self, tablet: str) -> Superblock | Unreadable:
-        """Return the superblock of a tablet that has one. Raises NewerFormat, ConfigError."""
+        """Return the superblock of a tablet that has one. Raise NewerFormat, ConfigError."""
         path = block_path(tablet)
         try:
             return decode_block(self._read(path), tablet, self._disk.where(path))
@@ -201,7 +201,7 @@ class TabletFiles:
             return Unreadable(error.why)
 
     def read_meta(self, tablet: str) -> ConsensusMeta | Unreadable:
-        """Return the consensus metadata of a tablet that has them. Raises NewerFormat, ConfigError."""
+        """Return the consensus metadata of a tablet that has them. Raise NewerFormat, ConfigError."""
         path = meta_path(tablet)
         try:
             return decode_meta(self._read(path), tablet, self._disk.where(path))
@@ -233,7 +233,7 @@ class TabletFiles:
             return []
 
     def _read(self, path: str) -> bytes:
-        """Return the content of a small file. Raises DamagedFile, ConfigError."""
+        """Return the content of a small file. Raise DamagedFile, ConfigError."""
         where = self._disk.where(path)
         try:
             file = self._disk.open(path)
@@ -250,14 +250,14 @@ class TabletFiles:
     # --- effects ---
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Carry effects out in order, each durable before the next. Raises StorageError, OSError."""
+        """Carry effects out in order, each durable before the next. Raise StorageError, OSError."""
         for effect in effects:
             self._carry_out_together([effect])
 
     def carry_out_together(self, plans: Sequence[Sequence[Effect]]) -> None:
         """Carry out the plans of several tablets in step: the first effect of all plans, then the second.
 
-        Writes of one kind share their syncs. Raises StorageError, OSError: then every plan has been carried out up to
+        Writes of one kind share their syncs. Raise StorageError, OSError: then every plan has been carried out up to
         some effect.
         """
         for step in zip_longest(*plans):

@@ -181,7 +181,7 @@ _RUN_MOVES: Final = _run_index(RUN_LIFE)
 
 
 def data_after(tablet: str, before: DataState | None, event: DataEvent) -> DataState | None:
-    """Return the data state behind `event`, None for absent. Raises InvalidTransition for a move that no row has."""
+    """Return the data state behind `event`, None for absent. Raise InvalidTransition for a move that no row has."""
     row = _DATA_MOVES.get((before, event))
     if row is None:
         raise InvalidTransition(f"files of tablet {tablet}", before or "absent", event)
@@ -189,7 +189,7 @@ def data_after(tablet: str, before: DataState | None, event: DataEvent) -> DataS
 
 
 def run_after(tablet: str, before: RunState | None, event: RunEvent) -> RunState | None:
-    """Return the run state behind `event`, None for absent. Raises InvalidTransition for a move that no row has."""
+    """Return the run state behind `event`, None for absent. Raise InvalidTransition for a move that no row has."""
     row = _RUN_MOVES.get((before, event))
     if row is None:
         raise InvalidTransition(f"replica of tablet {tablet}", before or "absent", event)

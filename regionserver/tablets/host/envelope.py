@@ -173,7 +173,7 @@ def encode_beat(header: Header, number: int, *, disk_answers: bool, heartbeats: 
 
 
 def decode_frame(data: bytes) -> TurnFrame | BeatFrame:
-    """Return the content of a frame. Raises RemoteProtocolError."""
+    """Return the content of a frame. Raise RemoteProtocolError."""
     if len(data) > FRAME_BYTES_MAX:
         raise RemoteProtocolError(f"frame of {len(data)} bytes between tablet hosts, allowed are {FRAME_BYTES_MAX}")
     try:

@@ -172,7 +172,7 @@ class Group:
         return ReplicaStanding(state, self.replica.number, core.term, core.log.last, core.log.last_term)
 
     def step(self, m: Message) -> None:
-        """Process a message that the table of deliveries lets through. Raises InvalidMessage; nothing has changed
+        """Process a message that the table of deliveries lets through. Raise InvalidMessage; nothing has changed
         then."""
         self.core.step(m)
         if m.kind == HEARTBEAT and m.term == self.core.term and m.src == self.core.leader:

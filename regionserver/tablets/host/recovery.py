@@ -35,7 +35,7 @@ def reopen(
 
     `applied` is the position of the rows, `config` the configuration in force there.
 
-    Raises StorageError if the slot is damaged or another's, or if rows and log do not fit each other.
+    Raise StorageError if the slot is damaged or another's, or if rows and log do not fit each other.
     """
     name = f"replica {replica.number} of tablet {replica.tablet}"
     if slot.damage is not None:

@@ -168,7 +168,7 @@ class Turn:
     def frame(self, server: str, frame: TurnFrame | BeatFrame) -> None:
         """Process a frame that came over the link to or from `server`, whose identity the link has checked.
 
-        Raises RemoteProtocolError for a frame in another server's name; nothing has changed then.
+        Raise RemoteProtocolError for a frame in another server's name; nothing has changed then.
         """
         header = frame.header
         if header.sender != server or server == self.server:

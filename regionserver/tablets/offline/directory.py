@@ -61,11 +61,11 @@ class StoppedServer(LockedDirectory):
             return ""
 
     def log(self) -> RecoveredLog:
-        """Return what the shared log holds. Raises CorruptRecord, StorageError, OSError."""
+        """Return what the shared log holds. Raise CorruptRecord, StorageError, OSError."""
         return recover(self.disk, LOG)
 
     def survey(self, log: RecoveredLog | None, judge: RowsJudge | None = None) -> list[Found]:
-        """Return what there is of each tablet. Raises NewerFormat, ConfigError."""
+        """Return what there is of each tablet. Raise NewerFormat, ConfigError."""
         return self.files.survey(log.slots if log is not None else {}, judge or StartingRows(self.path)).tablets
 
     def decide(self, found: Found) -> Decision:

@@ -207,7 +207,7 @@ class TabletHost:
         self._soon()
 
     def peer_frame(self, server: str, frame: TurnFrame | BeatFrame) -> None:
-        """A frame of a peer has arrived. Raises RemoteProtocolError for one in another server's name."""
+        """A frame of a peer has arrived. Raise RemoteProtocolError for one in another server's name."""
         self.turn.frame(server, frame)
         self._soon()
 
@@ -233,7 +233,7 @@ class TabletHost:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
-        """Write. The command gets the leader's time. Raises CommandError for a broken limit; nothing was done then."""
+        """Write. The command gets the leader's time. Raise CommandError for a broken limit; nothing was done then."""
         payload = commands.encode(msgspec.structs.replace(command, time_ms=self.time_ms(tablet)))
         request, answer = self._new_request(tablet)
         group = self.turn.groups.get(tablet)

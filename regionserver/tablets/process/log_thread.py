@@ -72,7 +72,7 @@ class LogThread:
     def submit(self, changes: Sequence[Change], done: Callable[[], None]) -> None:
         """Queue the changes as one batch; `done` is called when they are durable.
 
-        Raises SlotError for a change that does not fit its slot. Nothing is queued then.
+        Raise SlotError for a change that does not fit its slot. Nothing is queued then.
         """
         number = self._writer.submit(self.shared.batch(changes))
         self._waiting.append((number, self._ticks, done))

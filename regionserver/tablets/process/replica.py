@@ -34,7 +34,7 @@ def first_configuration(endpoints: tuple[MemberEndpoint, ...]) -> Configuration:
 
 
 def endpoints_of(configuration: Configuration) -> tuple[MemberEndpoint, ...]:
-    """Return the servers of a configuration's members. Raises ValueError for an attachment that no build writes."""
+    """Return the servers of a configuration's members. Raise ValueError for an attachment that no build writes."""
     try:
         return _ENDPOINTS.decode(configuration.attachment)
     except msgspec.DecodeError as error:

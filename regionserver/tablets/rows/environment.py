@@ -194,7 +194,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def read_point(disk: RowsDisk, path: str, identity: Identity) -> SteadyPoint | None:
-    """Return the file's steady point, or None if it never had one. Raises RowsFailed, RowsTooNew."""
+    """Return the file's steady point, or None if it never had one. Raise RowsFailed, RowsTooNew."""
     with translated(path):
         data = disk.read(steady_path(path))
     if data is None:
@@ -211,7 +211,7 @@ def read_point(disk: RowsDisk, path: str, identity: Identity) -> SteadyPoint | N
 
 
 def restore(disk: RowsDisk, path: str, point: SteadyPoint, boot: str) -> SteadyPoint:
-    """Set the file back to its steady point. Can be interrupted anywhere and begun again. Raises RowsFailed."""
+    """Set the file back to its steady point. Can be interrupted anywhere and begun again. Raise RowsFailed."""
     with translated(path):
         disk.write_metas(path, point.metas)
         # Only now may the next open take the file's pages for those of this boot.
@@ -244,7 +244,7 @@ def create(path: str, identity: Identity) -> tuple[RowsFile, RowsState]:
 
 
 def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -> tuple[RowsFile, RowsState]:
-    """Open a file after it was checked without a map. Raises RowsFailed, RowsFull, RowsTooNew."""
+    """Open a file after it was checked without a map. Raise RowsFailed, RowsFull, RowsTooNew."""
     with translated(path):
         if count_use(path) >= DEATHS_MAX:
             check_tree(path, progress)
@@ -273,7 +273,7 @@ def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -
 
 
 def stored_state(transaction: Any, meta: Any) -> RowsState:
-    """Return the state that a transaction sees. Raises Damaged, RpcError or msgspec.MsgspecError."""
+    """Return the state that a transaction sees. Raise Damaged, RpcError or msgspec.MsgspecError."""
     stored = transaction.get(STATE_KEY, db=meta)
     if stored is None:
         raise Damaged("the file has no state")
@@ -307,7 +307,7 @@ def _opened(path: str, *, is_new: bool) -> Any:
 
 
 def count_use(path: str) -> int:
-    """Return how many processes in a row died with the file open, and count this one. Raises OSError.
+    """Return how many processes in a row died with the file open, and count this one. Raise OSError.
 
     Damaged pages can lead LMDB out of its map, which ends the process. Who has died twice is checked page by page.
     """
@@ -323,7 +323,7 @@ def count_use(path: str) -> int:
 
 
 def forget_use(path: str) -> None:
-    """Forget earlier deaths. Raises OSError."""
+    """Forget earlier deaths. Raise OSError."""
     _remove(f"{path}.used")
 
 

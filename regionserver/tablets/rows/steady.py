@@ -99,7 +99,7 @@ def decode(data: bytes, path: str) -> SteadyPoint:
 
 
 def latest_transaction(metas: bytes, page_bytes: int, path: str) -> int:
-    """Return the number of the commit that two meta pages describe. Raises Damaged."""
+    """Return the number of the commit that two meta pages describe. Raise Damaged."""
     if page_bytes < PAGE_BYTES_MIN or len(metas) != META_PAGES * page_bytes:
         raise Damaged(f"{path} has {len(metas)} bytes of meta pages, not {META_PAGES * page_bytes}")
     found = [parse_meta(metas[at + _PAGE_HEADER : at + page_bytes], path) for at in (0, page_bytes)]

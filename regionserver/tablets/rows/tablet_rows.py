@@ -252,7 +252,7 @@ class TabletRows:
         return found
 
     def _begin(self) -> Any:
-        """Begin a commit. Raises RowsFull if LMDB refuses the environment because the disk has failed it once."""
+        """Begin a commit. Raise RowsFull if LMDB refuses the environment because the disk has failed it once."""
         assert not self._must_point, "a commit could write over the pages of the steady point"
         try:
             return self._file.env.begin(write=True, db=self._file.rows)
@@ -270,7 +270,7 @@ class TabletRows:
             self._repin()
 
     def _close_file(self) -> None:
-        """Wait for reads, then close the file. Raises RowsFailed if they take too long."""
+        """Wait for reads, then close the file. Raise RowsFailed if they take too long."""
         if not self._changed.wait_for(lambda: self._users == 0, CLOSE_WITHIN_S):
             raise RowsFailed(f"{self.path}: a read has been under way for {CLOSE_WITHIN_S:g} s")
         if self._pin is not None:
@@ -443,7 +443,7 @@ class TabletRows:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the file without a steady point, as the death of the process would. Raises RowsFailed."""
+        """Close the file without a steady point, as the death of the process would. Raise RowsFailed."""
         with self._steadying, self._committing, self._changed:
             if self._is_closed:
                 return

@@ -56,7 +56,7 @@ class Plan:
 
 
 def parse_plan(text: str) -> Plan:
-    """The inverse of `str`. Raises ValueError, KeyError."""
+    """The inverse of `str`. Raise ValueError, KeyError."""
     fields = dict(part.split("=", 1) for part in text.split())
     unknown = set(fields) - {"seed", "nodes", "trouble", "without", "skip", "absent", "in"}
     if unknown:

@@ -389,7 +389,7 @@ class Host:
     def began_with(self) -> Configuration:
         """The members that this directory began with; of a new one, those of a new store or of the one it joins.
 
-        Raises CoordError when no member of the store answers, OSError, PowerCut.
+        Raise CoordError when no member of the store answers, OSError, PowerCut.
         """
         disk = self.disk
         if META not in disk.names(""):
@@ -591,7 +591,7 @@ class World(History):
         return {i: member_of(i) for i in range(1, self.size + 1)}
 
     def found_by(self, machine: int) -> Configuration:
-        """What the members of the store that `machine` reaches say of it. Raises NobodyAnswersError."""
+        """What the members of the store that `machine` reaches say of it. Raise NobodyAnswersError."""
         found = []
         for process in self.awake():
             other = process.host.id
@@ -626,7 +626,7 @@ class World(History):
         return host is None or host.is_on
 
     def step_of(self, machine: int) -> None:
-        """Between any two things a machine does, its power may fail. Raises PowerCut."""
+        """Between any two things a machine does, its power may fail. Raise PowerCut."""
         if self.crash_in_step and self.faulty and machine > 0 and self.chance.unit() < self.crash_in_step:
             self.counts["crash_in_step"] += 1
             raise PowerCut

@@ -44,7 +44,7 @@ class SimSlot:
         return place < len(entries) and entries[place].term == term
 
     def perform(self, items: SlotItems) -> None:
-        """Make the items part of the slot. Raises Violation if they do not fit, or take a promise back."""
+        """Make the items part of the slot. Raise Violation if they do not fit, or take a promise back."""
         if items.hard_state is not None:
             old, new = self.hard_state, items.hard_state
             if new.term < old.term or (new.term == old.term and old.vote not in (0, new.vote)):

@@ -61,7 +61,7 @@ def test_unseen_steps_are_counted_and_must_have_a_legal_way() -> None:
     assert [change.inferred for change in history.changes] == [False, True, False]
     assert (history.breaches, history.steps_missed) == ([], 1)
     history.see(sight("CLOSED", 3))
-    assert history.breaches == ["r1-0: OPENED -> CLOSED is no legal way"]
+    assert history.breaches == ["r1-0: OPENED -> CLOSED is not a legal sequence of steps"]
 
 
 def test_a_znode_first_seen_at_a_later_version_counts_the_earlier_ones() -> None:
@@ -106,7 +106,7 @@ def test_an_end_that_no_legal_way_leads_to_is_a_breach() -> None:
     history = History()
     history.see(sight("OPENING", 1))
     history.see(gone(1))
-    assert history.breaches == ["r1-0: OPENING -> (deleted) is no legal way"]
+    assert history.breaches == ["r1-0: OPENING -> (deleted) is not a legal sequence of steps"]
 
 
 def test_the_next_transition_of_a_replica_is_told_from_the_last_by_its_creation() -> None:
@@ -164,7 +164,7 @@ def test_a_deposed_masters_write_is_a_breach_and_a_servers_late_step_is_not() ->
     assert epoch_breaches(epochs, history.changes) == []
     late = History()
     late.see(sight("OFFLINE", 0, czxid=30, mzxid=30, epoch=1))
-    assert epoch_breaches(epochs, late.changes) == ["r1-0: OFFLINE written under epoch 1 while 2 stood"]
+    assert epoch_breaches(epochs, late.changes) == ["r1-0: OFFLINE written under epoch 1 while 2 was in force"]
 
 
 def test_epochs_must_increase_strictly() -> None:
