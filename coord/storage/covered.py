@@ -76,7 +76,7 @@ class Covered:
 
 
 class _Run:
-    """Whole records in sequence, from the start of the log or after damage."""
+    """A sequence of whole records, from the start of the log or from the end of damage on."""
 
     def __init__(self, number: int, record: LogRecord, term: int) -> None:
         #: Where the run begins.

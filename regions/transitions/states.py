@@ -1,13 +1,13 @@
 """The legal steps of a transition znode, as data. Every write below `/unassigned` is checked by `check` first.
 
-    (none) --OFFLINE--> OPENING --> OPENED --> (deleted)
-    (none) --CLOSING--> CLOSED --> OFFLINE ...       a move continues
-                        CLOSED --> (deleted)         the intent is: do not reopen
+(none) --OFFLINE--> OPENING --> OPENED --> (deleted)
+(none) --CLOSING--> CLOSED --> OFFLINE ...       a move continues
+                    CLOSED --> (deleted)         the intent is: do not reopen
 
-    There is no create-or-update (RT-21): a step is a create, or a set or delete that names the version that was read,
-    so of several writers exactly one succeeds (RT-30). A step also has a *cause*. Callers pass the cause if they know
-    it, because some steps are legal for one cause only: X1 forbids forcing a CLOSING region OFFLINE while its source is
-    alive.
+There is no create-or-update (RT-21): a step is a create, or a set or delete that names the version that was read,
+so of several writers exactly one succeeds (RT-30). A step also has a *cause*. Callers pass the cause if they know
+it, because some steps are legal for one cause only: X1 forbids forcing a CLOSING region OFFLINE while its source is
+alive.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The shared log: one write-ahead log and one sync for all Raft groups of a region server.
 
-items.py      what a group writes in a turn, and what a log holds when it is opened
+items.py      input of the log: the changes of a turn; output: the contents of a log when it is opened
 codec.py      the log's items as bytes (pure)
 batch.py      changes of slots, checked and encoded (pure)
-index.py      the durable state of every slot, and where its entries are (pure)
-trails.py     which slots the latest records hold, stated again behind them (pure)
+index.py      the durable state of every slot, and the places of its entries (pure)
+trails.py     list the slots of the latest records, repeated in the following records (pure)
 log.py        the log, open for appending
-recovery.py   reading the log, and which slots damage concerns
+recovery.py   reading the log, and assigning damage to slots
 loading.py    the entries of one slot, read back
-listing.py    what a slot has written, for people
+listing.py    the records of one slot, as text
 
 Records, seals, segments, torn tails and the extent are those of a store node's log (`coord.storage`). A segment is
 
@@ -16,8 +16,8 @@ Records, seals, segments, torn tails and the extent are those of a store node's 
 
 Guarantees, besides those of `coord.storage`:
 
-- A turn's batch for which `write` has returned survives a power cut, for all groups in it. Another one survives whole
-  or not at all.
-- Damage costs the slots that have lost something, and these only. It is reported at each start until they are dropped.
-- A segment goes as soon as no slot has an entry in it behind its floor.
+- A turn's batch for which `write` has returned survives a power cut, for all groups in it. Any other batch survives
+  whole or not at all.
+- Damage affects only the slots that have lost a record. It is reported at each start until they are dropped.
+- A segment is removed as soon as no slot has an entry above its floor in it.
 """

@@ -1,7 +1,7 @@
 """Changes of slots, checked and encoded before they are queued for the log. Pure.
 
-`SlotTable` knows each slot as it will be once everything that was queued is durable. A change that does not fit its
-slot is rejected here, on the thread of the groups: it costs its tablet, and never the log.
+`SlotTable` holds each slot's state after everything queued has become durable. A change that does not fit its slot is
+rejected here, on the thread of the groups: the error affects its tablet and never the log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SlotBatch:
         self.bytes = 0
         #: Head and start of each block, and its offset in this batch.
         self.blocks: list[tuple[BlockHead, BlockStart | None, int]] = []
-        #: For the trail behind it: the piece of each slot.
+        #: For the next record's trail: the piece of each slot.
         self.pieces: dict[int, bytes] = {}
 
     def add(self, head: BlockHead, start: BlockStart | None, content: bytes) -> None:
@@ -53,7 +53,7 @@ class SlotBatch:
 
 
 class _QueuedSlot:
-    """A slot as it will be once everything that was queued is durable."""
+    """State of a slot after everything queued has become durable."""
 
     __slots__ = ("floor", "generation", "is_damaged", "last", "term", "vote", "written")
 
@@ -87,13 +87,13 @@ class SlotTable:
         }
         self._used_below = index.next_slot
         self._opened: set[int] = set()
-        #: The first number that no slot ever had.
+        #: Lowest number that no slot has ever had.
         self.next_slot = index.next_slot
 
     def batch(self, changes: Iterable[Change]) -> SlotBatch:
         """Return the changes as a batch, to be submitted before the next one is made.
 
-        Raise SlotError for the first change that does not fit its slot; then none of them is taken.
+        Raise SlotError for the first change that does not fit its slot; then no change is accepted.
         """
         batch = SlotBatch()
         undo: list[tuple[int, _QueuedSlot | None]] = []
@@ -119,7 +119,7 @@ class SlotTable:
         return batch
 
     def _take(self, batch: SlotBatch, change: Change, before: _QueuedSlot | None) -> _QueuedSlot | None:
-        """Add the change to the batch. Return the slot behind it, None if the change ends the slot."""
+        """Add the change to the batch. Return the slot's state after it, None if the change ends the slot."""
         if isinstance(change, OpenSlot):
             return self._open(batch, change)
         if before is None:
@@ -130,7 +130,7 @@ class SlotTable:
             batch.add(BlockHead(ENDS, change.slot, change.generation, before.written + 1, 0), None, b"")
             return None
         if before.is_damaged:
-            raise SlotError(change.slot, "has lost something on the disk: only a drop is accepted")
+            raise SlotError(change.slot, "has lost records on the disk: only a drop is accepted")
         if isinstance(change, Floor):
             return _raise_floor(batch, change, before)
         return _append(batch, change, before)
@@ -154,7 +154,7 @@ class SlotTable:
 
 
 def _raise_floor(batch: SlotBatch, change: Floor, before: _QueuedSlot) -> _QueuedSlot:
-    """Add a floor. One at or below the present one is taken, and changes nothing."""
+    """Add a floor. A floor at or below the present one is accepted and has no effect."""
     content = encode_floor(Position(change.index, change.term))
     start = BlockStart()
     start.floor = Position(change.index, change.term)
@@ -176,7 +176,7 @@ def _append(batch: SlotBatch, change: SlotItems, before: _QueuedSlot) -> _Queued
     if hard_state is not None:
         if hard_state.term < term or (hard_state.term == term and vote not in (0, hard_state.vote)):
             raise SlotError(
-                change.slot, f"term {hard_state.term} with vote {hard_state.vote} behind term {term} with vote {vote}"
+                change.slot, f"term {hard_state.term} with vote {hard_state.vote} after term {term} with vote {vote}"
             )
         term, vote = hard_state.term, hard_state.vote
         flags = HAS_STATE
@@ -185,7 +185,7 @@ def _append(batch: SlotBatch, change: SlotItems, before: _QueuedSlot) -> _Queued
     if entries:
         first = entries[0].index
         if not before.floor < first <= last + 1:
-            raise SlotError(change.slot, f"entry {first} behind floor {before.floor} and last entry {last}")
+            raise SlotError(change.slot, f"entry {first} after floor {before.floor} and last entry {last}")
         last = first + len(entries) - 1
         last_term = entries[-1].term
     for index, entry in enumerate(entries, first):

@@ -11,16 +11,16 @@ are big-endian:
     block   := 0x13 flags:u8 slot:u32 generation:u32 written:u64 length:u32 first:u64 count:u32 last_term:u64 crc:u32
                content                                  crc32c over the fields before it and the content
     content := [row] [hard_state] [floor] entry*        flags: 1 row, 2 hard state, 4 floor, 8 the slot ends here
-    note    := length:u32 crc:u32 trail                 behind a seal; crc32c over the trail
+    note    := length:u32 crc:u32 trail                 after a seal ; crc32c over the trail
 
 Hard state, floor (a `base` there) and entry are those of `coord.storage.records`. `first`, `count` and `last_term`
 state which entries the block holds, so that a reader need not look into the content.
 
 `written` counts the blocks of a slot from 1. A block, a trail and a row all state the number of the slot's newest block
-up to there. A reader that went past damage therefore knows which slots have lost a block:
+at that point. A reader that has passed damage can therefore tell which slots have lost a block:
 
-- A trail names the blocks of all records from `since` on. Every record begins with one for the record before it at
-  least, and the note behind the last record's seal does the same for that record.
+- A trail names the blocks of all records from `since` on. Every record begins with a trail for at least the record
+  before it; the note after the last record's seal is the trail for that record.
 - The header of a segment states every slot. It is written twice, as the first two records of the segment.
 """
 
@@ -97,12 +97,12 @@ class SlotRow:
         self.last = last
         self.floor = floor
         self.tablet = tablet
-        #: What the slot has lost, "" if it is whole.
+        #: Description of what the slot has lost, "" if it is whole.
         self.damage = damage
 
 
 class SegmentHeader:
-    """What a segment begins with, without its rows."""
+    """The first item of a segment, without its rows."""
 
     def __init__(self, segment: int, copy: int, next_slot: int, rows: int) -> None:
         self.segment = segment
@@ -112,7 +112,7 @@ class SegmentHeader:
 
 
 class BlockHead:
-    """What one slot wrote in one turn, without the content."""
+    """One slot's writes of one turn, without the content."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ def encode_row(row: SlotRow) -> bytes:
 
 
 def decode_row(data: bytes, offset: int) -> tuple[SlotRow, int]:
-    """Return the row at `offset`, and the offset behind it. Raise ValueError, struct.error."""
+    """Return the row at `offset`, and the offset after it. Raise ValueError, struct.error."""
     tag, slot, generation, member, written, term, vote, last, last_term, floor, floor_term, names, damages = (
         ROW.unpack_from(data, offset)
     )
@@ -211,7 +211,7 @@ def encode_trail(since: int, pieces: Sequence[bytes]) -> bytes:
 
 
 def decode_trail(data: bytes, offset: int) -> tuple[int, list[tuple[int, int]], int]:
-    """Return since, the (slot, written) pairs, and the offset behind the trail. Raise ValueError, struct.error."""
+    """Return since, the (slot, written) pairs, and the offset after the trail. Raise ValueError, struct.error."""
     tag, since, count = TRAIL.unpack_from(data, offset)
     if tag != ITEM_TRAIL:
         raise ValueError(f"tag {tag} instead of a trail")
@@ -223,7 +223,7 @@ def decode_trail(data: bytes, offset: int) -> tuple[int, list[tuple[int, int]], 
 
 
 def encode_note(since: int, pieces: Sequence[bytes]) -> bytes:
-    """Return the note behind a seal."""
+    """Return the note to write after a seal."""
     trail = encode_trail(since, pieces)
     return NOTE.pack(len(trail), crc32c(trail)) + trail
 
@@ -285,7 +285,7 @@ def is_whole_block(data: bytes, offset: int) -> bool:
 
 
 class BlockStart:
-    """What the content of a block begins with, and where its entries are."""
+    """The beginning of a block's content, and the offset of its entries."""
 
     def __init__(self) -> None:
         self.row: SlotRow | None = None
@@ -296,7 +296,7 @@ class BlockStart:
 
 
 def decode_start(flags: int, data: bytes, offset: int) -> BlockStart:
-    """Return what the content at `offset` begins with. Raise ValueError, struct.error."""
+    """Decode the beginning of the content at `offset`. Raise ValueError, struct.error."""
     found = BlockStart()
     if flags & HAS_ROW:
         found.row, offset = decode_row(data, offset)

@@ -1,7 +1,7 @@
-"""What the shared log holds durably: the state of every slot, and where its entries are. Pure.
+"""The durable contents of the shared log: the state of every slot, and the places of its entries. Pure.
 
-Entries stay on the disk. The index keeps a span for each block with entries behind the slot's floor: file, offset and
-length of the block. A segment that no span names is needed no more, because the header of the next one states every
+Entries stay on the disk. The index keeps a span for each block with entries above the slot's floor: file, offset and
+length of the block. A segment without spans is not needed any more, because the header of the next segment states every
 slot.
 """
 
@@ -15,8 +15,8 @@ from coord.storage.shared.items import Position
 
 
 class Span(NamedTuple):
-    """A block with entries: `length` bytes at `offset` of a segment. Its first entry has index `first`. So many
-    `entries` of it count; a later block has replaced the rest."""
+    """A block with entries: `length` bytes at `offset` of a segment. Its first entry has index `first`. Only the first
+    `entries` entries count; a later block has replaced the others."""
 
     segment: int
     offset: int
@@ -60,7 +60,7 @@ class LiveSlot:
         self.start = row.last.index
         #: Ascending and contiguous.
         self.spans: list[Span] = []
-        #: What the slot has lost, "" if it is whole.
+        #: Description of what the slot has lost, "" if it is whole.
         self.damage = row.damage
         #: True if a header on the disk states the damage.
         self.is_stated = bool(row.damage)
@@ -88,14 +88,14 @@ class SlotIndex:
 
     def __init__(self) -> None:
         self.slots: dict[int, LiveSlot] = {}
-        #: The first number that no slot ever had.
+        #: Lowest number that no slot has ever had.
         self.next_slot = 0
-        #: Slots that have ended since the log was opened, or in the part of it that was read, and their last blocks.
+        #: Last block of each slot that has ended since the log was opened, or in the part of the log that was read.
         self.ended: dict[int, int] = {}
         self._spans: dict[int, int] = {}
 
     def spans_in(self, segment: int) -> int:
-        """Return how many blocks of this segment hold entries behind their slot's floor."""
+        """Return how many blocks of this segment hold entries above their slot's floor."""
         return self._spans.get(segment, 0)
 
     def pinning(self, segment: int) -> list[int]:
@@ -116,13 +116,13 @@ class SlotIndex:
         self.ended[slot.slot] = slot.written
 
     def restate(self, slot: LiveSlot, row: SlotRow) -> LiveSlot:
-        """Take the state of a slot from a row, because blocks before the row are lost. Return the new state."""
+        """Set a slot's state from a row, because blocks before the row are lost. Return the new state."""
         self._release(slot.spans)
         self.slots[row.slot] = new = LiveSlot(row)
         return new
 
     def take(self, slot: LiveSlot, head: BlockHead, start: BlockStart | None, segment: int, offset: int) -> None:
-        """Take over a block of the slot: `offset` is that of the block in the segment's file."""
+        """Add a block to the slot; `offset` is the block's offset in the segment's file."""
         slot.written = head.written
         if start is not None:
             if start.hard_state is not None:
@@ -137,7 +137,7 @@ class SlotIndex:
     def _append(self, slot: LiveSlot, head: BlockHead, segment: int, offset: int) -> None:
         first, spans = head.first, slot.spans
         if first > slot.last_index + 1:
-            # Only behind damage: the entries in between are lost.
+            # Only after damage: the entries in between are lost.
             self._release(spans)
             slot.spans = spans = []
             slot.start = first - 1

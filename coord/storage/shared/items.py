@@ -1,4 +1,4 @@
-"""What a Raft group writes to the shared log, and what the shared log holds when it is opened.
+"""Input of the shared log: the changes of a Raft group. Output: the slots of a log that is opened.
 
 A **slot** is the place of one replica in the shared log. It belongs to one tablet in one generation, and no other
 tablet or generation ever uses its number. `SharedLog.next_slot` returns the first number that was never used.
@@ -92,7 +92,7 @@ class SlotItems:
     """What one group writes in one turn.
 
     `hard_state` is None if term and vote are unchanged. `entries` are contiguous. The first of them may have an index
-    at or below the last one of the slot: it replaces the entry there and every entry behind that one.
+    at or below the last one of the slot: it replaces the entry there and all entries after it.
     """
 
     slot: int
@@ -124,7 +124,7 @@ Change = OpenSlot | SlotItems | Floor | Drop
 
 
 class SlotError(StorageError):
-    """Raised for a change that does not fit its slot. Nothing of the batch was accepted, and the log goes on."""
+    """Raised for a change that does not fit its slot. No change of the batch was accepted; the log remains usable."""
 
     def __init__(self, slot: int, why: str) -> None:
         super().__init__(f"slot {slot} of the shared log: {why}")
@@ -134,9 +134,9 @@ class SlotError(StorageError):
 class RecoveredSlot:
     """One slot of a log that was opened.
 
-    `tablet` is "" if the damage took the record that opened the slot. With `damage`, a line for the operator, the slot
-    has lost something that was durable once: the other fields hold what can still be read, and the replica must not
-    vote or acknowledge anything under its number again.
+    `tablet` is "" if the record that opened the slot is damaged. If `damage` is not "" (it is a line for the operator),
+    the slot has lost durable data. The other fields then hold what is still readable, and the replica must not vote or
+    acknowledge anything under its number again.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class RecoveredSlot:
 
     @property
     def entries(self) -> list[LogItem]:
-        """Return the entries behind the floor, read from the disk at each call. Raise StorageError, OSError."""
+        """Read the entries above the floor from the disk, at each call. Raise StorageError or OSError."""
         return self._load()
 
 
@@ -171,7 +171,7 @@ class RecoveredLog:
 
     def __init__(self, slots: dict[int, RecoveredSlot], next_slot: int, cut: str = "") -> None:
         self.slots = slots
-        #: The first number that no slot ever had.
+        #: Lowest number that no slot has ever had.
         self.next_slot = next_slot
         #: A line for the operator if a torn record at the end was cut, else "".
         self.cut = cut

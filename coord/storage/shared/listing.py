@@ -1,4 +1,4 @@
-"""What a slot has written to the shared log, record by record, for people. Nothing is changed."""
+"""The records of one slot in the shared log, as text for operators. Read-only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from coord.storage.shared.recovery import FOLDER, SharedReader, SharedRecord, se
 
 
 class SlotRecord:
-    """What one record holds of one slot: a block, or the row of a segment's header."""
+    """One record's content for one slot: a block, or the row of a segment's header."""
 
     def __init__(self, path: str, record: SharedRecord, offset: int, generation: int, written: int) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class SlotRecord:
         self.sequence = record.sequence
         self.offset = offset
         self.generation = generation
-        #: Number of the block, or of the newest block in front of the header.
+        #: Number of the block; in a header, number of the newest block before it.
         self.written = written
         #: The state of the slot, in a header.
         self.stated: SlotRow | None = None

@@ -13,7 +13,7 @@ from coord.storage.shared.items import Position
 
 
 def load_entries(disk: Disk, folder: str, slot: LiveSlot) -> list[LogItem]:
-    """Return the slot's entries behind its floor. Those of a slot that has lost something may begin later.
+    """Return the slot's entries above its floor. Those of a damaged slot may begin later.
 
     Raise CorruptRecord if an entry cannot be read, OSError.
     """
@@ -45,8 +45,8 @@ def load_range(
 ) -> tuple[Position | None, list[LogItem]]:
     """Return entries from `first` on, at least one and about `bytes_max` bytes, and the position before them.
 
-    None and no entries if the log does not hold that position, or nothing behind it. Raise CorruptRecord if an entry
-    cannot be read, OSError; FileNotFoundError if the log dropped the entries meanwhile.
+    Return None and no entries if the log lacks that position or has no entry after it. Raise CorruptRecord if an entry
+    cannot be read, and OSError (FileNotFoundError if the log has dropped the entries meanwhile).
     """
     floor = slot.floor
     before = floor if floor.index == first - 1 else None

@@ -6,12 +6,12 @@ One turn of the server is one batch, one record and one sync, however many group
     number = writer.submit(batch)                           `coord.storage.writer`, as in a store node
     writer.flush()                                          once per turn; on_persisted(number) reports it durable
 
-Batches become durable in the order in which they were made. So every batch must be submitted, and before the next one
-is made.
+Batches become durable in the order in which they were made. So every batch must be submitted before the next one is
+made.
 
-`SEGMENTS_MAX` bounds the log if floors follow: from `SEGMENTS_CHECKPOINT` segments on the owner asks for `pinning`,
+`SEGMENTS_MAX` bounds the log as long as floors rise. From `SEGMENTS_CHECKPOINT` segments on the owner calls `pinning`,
 makes the rows of these slots durable and raises their floors, or drops the slots. The log itself never rejects a write
-because of its size: the floors that shorten it are written to it as well.
+because of its size: the floors that shorten the log are written to it as well.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ log = Logger()
 #: A new segment begins once the current one has reached this size. Larger ones make a start slower, which reads whole
 #: segments into memory; smaller ones state all slots more often: with 10,000 slots a header takes 2 MB.
 SEGMENT_BYTES: Final = 64 << 20
-#: Most segments while the owner moves the floors that pin the oldest one: 1 GB, which is read at a start.
+#: Limit of segments while the owner raises the floors that pin the oldest one: 1 GB, which is read at a start.
 SEGMENTS_MAX: Final = 16
 
-#: From so many segments on the owner moves those floors: the rows of a tablet may take a while to become durable.
+#: With this many segments the owner begins to raise those floors: making a tablet's rows durable may take a while.
 SEGMENTS_CHECKPOINT: Final = 12
-#: Added to the sequence number behind a damaged end: more records than the lost part can have held.
+#: Added to the sequence number after a damaged end: more records than the lost part can have held.
 LOST_RECORDS_MAX: Final = 1 << 32
 
 
@@ -69,7 +69,7 @@ class SharedLog(SegmentLog):
         self._number = 0
 
     def resume(self, reading: LogReading) -> None:
-        """Go on behind what was read. Raise OSError."""
+        """Continue after the part that was read. Raise OSError."""
         disk, folder = self._disk, self._folder
         for number, name, end in reading.segments:
             self.append_segment(number, name, reading.sequence, end)
@@ -92,16 +92,16 @@ class SharedLog(SegmentLog):
     def batch(self, changes: Iterable[Change]) -> SlotBatch:
         """Return the changes of one turn as a batch, to be submitted before the next one is made.
 
-        Raise SlotError for the first change that does not fit its slot; then none of them is taken.
+        Raise SlotError for the first change that does not fit its slot; then no change is accepted.
         """
         return self._table.batch(changes)
 
     def next_slot(self) -> int:
-        """Return the first number that no slot ever had. It stays the same until a slot of this number is opened."""
+        """Return the lowest number that no slot has ever had. It changes when a slot of this number is opened."""
         return self._table.next_slot
 
     def entries(self, slot: int) -> list[LogItem]:
-        """Return the durable entries of a slot behind its floor, read from the disk.
+        """Read the durable entries of a slot above its floor from the disk.
 
         Raise KeyError for a slot that is not open, StorageError for damage, OSError.
         """
@@ -109,21 +109,21 @@ class SharedLog(SegmentLog):
 
     def entries_from(self, slot: int, first: int, bytes_max: int) -> tuple[Position | None, list[LogItem]]:
         """Return durable entries of a slot from `first` on, at least one and about `bytes_max` bytes, and the position
-        before them; None and no entries if the log does not hold that position.
+        before them. Return None and no entries if the log lacks that position or has no entry after it.
 
         Safe on any thread. Raise KeyError for a slot that is not open, StorageError for damage, OSError.
         """
         return load_range(self._disk, self._folder, self._index.slots[slot], first, bytes_max)
 
     def contents(self, slot: int) -> RecoveredSlot | None:
-        """Return what a slot holds durably, None for a slot that is not open."""
+        """Return the durable contents of a slot, None for a slot that is not open."""
         found = self._index.slots.get(slot)
         return None if found is None else recovered_slot(self._disk, self._folder, found)
 
     def pinning(self) -> list[int]:
-        """Return the slots that keep the oldest segment from going: their floors must rise, or they must be dropped.
+        """Return the slots that need the oldest segment: their floors must rise, or they must be dropped.
 
-        Empty if the log has one segment only.
+        Return [] if the log has only one segment.
         """
         segments = self._segments
         return self._index.pinning(segments[0].number) if len(segments) > 1 else []
@@ -133,8 +133,8 @@ class SharedLog(SegmentLog):
     def write(self, batches: list[SlotBatch]) -> None:
         """Make `batches` durable as one record. Raise as `Wal.write` does.
 
-        Raise OSError for a failed write, which leaves the log as it was: the caller may try again (disk full). Raises
-        SyncFailed for a failed sync: what is on the disk is unknown, and the caller must stop the server.
+        Raise OSError for a failed write, which leaves the log unchanged: the caller may retry (disk full). Raise
+        SyncFailed for a failed sync: the contents of the disk are unknown, and the caller must stop the server.
         """
         if self._position >= self._segment_bytes:
             self._rotate()
@@ -159,7 +159,7 @@ class SharedLog(SegmentLog):
         """Remove the oldest segments that no slot needs. Return how many.
 
         `index` is any number that rises: `ThreadWriter` calls this once for each. The number of the batch with the
-        floors is one. Raise SyncFailed for a failed sync.
+        floors is such a number. Raise SyncFailed for a failed sync.
         """
         del index
         removed = 0
@@ -176,17 +176,17 @@ class SharedLog(SegmentLog):
             index.take(slot, head, start, number, at + offset)
 
     def _write_header(self, number: int) -> None:
-        """See `SegmentLog`. State all slots, twice: a damaged header must not cost the slots that it states."""
+        """See `SegmentLog`. Write all slots twice: damage to one header must not lose the slots that it states."""
         rows = [encode_row(slot.row()) for slot in self._index.slots.values()]
         for copy in (1, 2):
             self._write_record([encode_header(number, copy, self._index.next_slot, len(rows)), *rows])
 
     def _next_number(self) -> int:
-        """See `SegmentLog`. A lost segment's number is not used again."""
+        """See `SegmentLog`. The number of a lost segment is not used again."""
         return max(super()._next_number(), self._number)
 
     def _encode_seal(self) -> bytes:
-        """See `SegmentLog`. A note behind the seal names the slots of the last record."""
+        """See `SegmentLog`. A note after the seal names the slots of the last record."""
         return super()._encode_seal() + self._trails.encode_note()
 
     def _warn_of_pins(self) -> None:
@@ -195,7 +195,7 @@ class SharedLog(SegmentLog):
         pinning = self.pinning()
         tablets = ", ".join(self._index.slots[slot].tablet for slot in pinning[:5])
         log.warn(
-            "the shared log has {count} segments, {most} at most are wanted: {tablets} and {more} other tablets"
+            "the shared log has {count} segments, the limit is {most}: {tablets} and {more} other tablets"
             " need the oldest one; make their rows durable",
             count=len(self._segments),
             most=SEGMENTS_MAX,
@@ -207,13 +207,13 @@ class SharedLog(SegmentLog):
 def open_shared_log(
     disk: Disk, folder: str = FOLDER, *, segment_bytes: int = SEGMENT_BYTES, window_bytes: int = WINDOW_BYTES
 ) -> tuple[SharedLog, RecoveredLog]:
-    """Open the log in `folder` (created if absent), cut a torn tail, and return what the log holds.
+    """Open the log in `folder` (created if absent), cut a torn tail, and return the contents.
 
-    Damage is reported per slot, and the log goes on behind it in a new segment. That segment's header states the
-    damage, so it is found again at the next start, whatever becomes of the old segments.
+    Damage is reported per slot, and the log continues after it in a new segment. That segment's header states the
+    damage, so the next start finds it again even if the old segments are removed.
 
-    Raise CorruptRecord if the whole log is gone, or holds what no server has written; StorageError (a later format),
-    OSError.
+    Raise CorruptRecord if the whole log is missing or holds records that no server writes, StorageError for a later
+    format, or OSError.
     """
     disk.make_folder(folder)
     reading = read_log(disk, folder)
@@ -225,7 +225,7 @@ def open_shared_log(
 
 
 def _rewrite(disk: Disk, path: str, offset: int, record: bytes) -> None:
-    """Write the last whole record once more, see `reopen_last`. What lies behind it stays. Raise OSError."""
+    """Write the last whole record once more (see `reopen_last`). Keep the bytes after it. Raise OSError."""
     file = disk.open(path)
     try:
         file.write_at(offset, record)

@@ -1,19 +1,20 @@
-"""Reading the shared log: what each slot holds, and which slots have lost something to damage.
+"""Reading the shared log: the contents of each slot, and which slots have lost data to damage.
 
 The log is read once, from its oldest segment on. One segment is in memory at a time; entries stay on the disk.
 
 A torn record at the end was never acknowledged and is cut, by the rules of `coord.storage.reading`. Anything else that
-is not whole is a **stretch** of damage: bytes between records, a record behind which there is only its seal, a segment
-that is missing, or shorter than `log.extent` says. Reading goes on behind it. These statements say what it took:
+is not whole is a **stretch** of damage: bytes between records, a last record that is followed only by its seal, a
+segment that is missing, or one shorter than `log.extent` says. Reading continues after the stretch. The following
+statements show what was lost:
 
 - A block that does not continue its slot: the slot has lost the blocks in between.
 - A trail with a higher number for a slot than was read. A trail that goes back to the first lost record names every
   slot of the stretch.
-- A row of a later header. The row replaces what was lost of the slot before it: term, vote and floor. If the slot's
-  floor reaches its last entry in the row, then or later, the slot has lost nothing.
+- A row of a later header. The row replaces the lost state of the slot: term, vote and floor. If the slot's floor
+  reaches the last entry in the row, at once or later, the slot has lost nothing.
 
-A slot about which nothing was stated behind a stretch may have lost something, and counts as damaged. That is so only
-for damage of more than a window of trails in the newest segment, and for an end that is missing.
+A slot without any statement after a stretch may have lost a block, and counts as damaged. This happens only if the
+damage is longer than a window of trails in the newest segment, or if the end of the log is missing.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class SharedReader(RecordReader[SharedRecord]):
         return self._data[record.offset + RECORD_BYTES_MIN : record.offset + record.size]
 
     def last_note(self) -> tuple[int, int, list[tuple[int, int]]]:
-        """Return what lies behind a damaged end: the sequence number of the last record by its seal, and since and
-        pieces of the note there. (0, 0, []) without a seal; since is 0 without a note."""
+        """Read the seal and the note after a damaged end. Return the sequence number of the last record by its seal,
+        and `since` and the pieces of the note. Return (0, 0, []) without a seal; `since` is 0 without a note."""
         sequence, at = self._later_seal(max(self.end, 0), self.sequence)
         if not sequence:
             return 0, 0, []
@@ -106,14 +107,14 @@ class Stretch:
         self.text = text
         #: Sequence number of the first lost record, 0 if it is unknown.
         self.first_lost = first_lost
-        #: Sequence number of the first record behind the stretch, 0 if there is none.
-        self.behind = 0
+        #: Sequence number of the first record after the stretch, 0 if there is none.
+        self.first_after = 0
         #: True once every slot of the stretch is known.
         self.is_named = False
 
 
 class LogReading:
-    """What was read."""
+    """The result of reading the log."""
 
     def __init__(self) -> None:
         self.index = SlotIndex()
@@ -132,7 +133,7 @@ class LogReading:
 
     def lost_end(self) -> bool:
         """Return True if the end of the log is damaged."""
-        return any(not stretch.behind for stretch in self.stretches)
+        return any(not stretch.first_after for stretch in self.stretches)
 
     def has_news(self) -> bool:
         """Return True for damage that no header on the disk states."""
@@ -140,10 +141,10 @@ class LogReading:
 
 
 def recover(disk: Disk, folder: str = FOLDER) -> RecoveredLog:
-    """Return what the log in `folder` holds. Nothing is changed.
+    """Return the contents of the log in `folder`. Change nothing.
 
-    Raise CorruptRecord if the whole log is gone, or holds what no server has written; StorageError (a later format),
-    OSError.
+    Raise CorruptRecord if the whole log is missing or holds records that no server writes, StorageError for a later
+    format, or OSError.
     """
     return recovered(disk, folder, read_log(disk, folder))
 
@@ -157,7 +158,7 @@ def recovered(disk: Disk, folder: str, reading: LogReading) -> RecoveredLog:
 
 
 def recovered_slot(disk: Disk, folder: str, slot: LiveSlot) -> RecoveredSlot:
-    """Return one slot as it is on the disk."""
+    """Return the contents of one slot on the disk."""
 
     def load() -> list[LogItem]:
         return load_entries(disk, folder, slot)
@@ -193,7 +194,7 @@ class _Pass:
         self._extent = extent
         self._found = LogReading()
         self._index = self._found.index
-        #: Stretches of which not every slot is known yet.
+        #: Stretches with slots that are still unknown.
         self._open: list[Stretch] = []
 
     def read(self) -> LogReading:
@@ -229,11 +230,11 @@ class _Pass:
             if reader.size() < extent.size:
                 self._lose(f"{reader.path}: {reader.size()} bytes instead of {extent.size} at least")
             elif reached < extent.end:
-                self._lose(f"{reader.path}: records end at byte {reached}, they reached to {extent.end} once")
+                self._lose(f"{reader.path}: records end at byte {reached}, they once reached {extent.end}")
         if is_last:
             found.cut = reader.cut
         if is_last and reader.end == 0 and len(found.stretches) == before:
-            # A rotation broke off: the file exists, its header never became durable, and no record followed.
+            # An interrupted rotation: the file exists, its header never became durable, and no record followed.
             found.unfinished = name
             found.cut = f"{reader.path}: removed a segment without a header"
             return
@@ -252,7 +253,7 @@ class _Pass:
         self._open.append(stretch)
 
     def _take_note(self, reader: SharedReader) -> None:
-        """Take what the seal behind a damaged last record says about it."""
+        """Use the seal after a damaged last record, and its note."""
         sequence, since, pieces = reader.last_note()
         if sequence:
             self._found.sequence = sequence
@@ -260,7 +261,7 @@ class _Pass:
                 self._state_pieces(since, pieces, sequence)
 
     def _state_pieces(self, since: int, pieces: list[tuple[int, int]], sequence: int) -> None:
-        """Take a trail while slots of a stretch are unknown."""
+        """Use a trail while slots of a stretch are unknown."""
         slots, used_below = self._index.slots, self._index.next_slot
         for number, written in pieces:
             slot = slots.get(number)
@@ -277,14 +278,14 @@ class _Pass:
         self._open = [stretch for stretch in self._open if not stretch.is_named]
 
     def _damage(self, slot: LiveSlot, written: int) -> None:
-        """Note that the blocks behind the known one, up to `written`, are lost."""
+        """Record that the blocks after the known one, up to `written`, are lost."""
         if not slot.damage:
             stretches = self._found.stretches
             where = stretches[-1].text if stretches else "the log contradicts itself"
             slot.damage = f"lost blocks {slot.written + 1} to {written} of the slot: {where}"
 
     def _unknown(self, number: int, generation: int) -> LiveSlot:
-        """Begin a slot whose opening is lost."""
+        """Begin a slot whose opening record is lost."""
         slot = self._index.open(SlotRow(number, generation, 0, 0, (0, 0), BEGINNING, BEGINNING, ""))
         self._damage(slot, 1)
         return slot
@@ -293,7 +294,7 @@ class _Pass:
         """Decide which slots have lost something."""
         for slot in self._index.slots.values():
             for stretch in self._open:
-                if not slot.damage and (not stretch.behind or slot.stated < stretch.behind):
+                if not slot.damage and (not stretch.first_after or slot.stated < stretch.first_after):
                     slot.damage = f"may have lost a block: {stretch.text}"
             if slot.floor.index < slot.start and not slot.damage:
                 slot.damage = f"entries {slot.floor.index + 1} to {slot.start} of the slot are lost"
@@ -304,13 +305,13 @@ class _Pass:
         found = self._found
         if record.sequence <= found.sequence:
             actual = f"record {record.sequence}"
-            raise CorruptRecord(reader.path, record.offset, f"a record behind {found.sequence}", actual)
+            raise CorruptRecord(reader.path, record.offset, f"a record after {found.sequence}", actual)
         is_gap = found.sequence and record.sequence != found.sequence + 1
-        if is_gap and all(stretch.behind for stretch in found.stretches):
+        if is_gap and all(stretch.first_after for stretch in found.stretches):
             self._lose(f"{reader.path}: records between {found.sequence} and {record.sequence} are missing")
         found.sequence = record.sequence
         for stretch in found.stretches:
-            stretch.behind = stretch.behind or record.sequence
+            stretch.first_after = stretch.first_after or record.sequence
         data = reader.record_bytes(record)
         try:
             if data[:1] == bytes([ITEM_HEADER]):
@@ -323,7 +324,7 @@ class _Pass:
             raise CorruptRecord(reader.path, record.offset, "items of a shared log", error) from error
 
     def _take_header(self, path: str, number: int, data: bytes) -> None:
-        """Take the state of all slots."""
+        """Set the state of all slots from a header."""
         header = decode_header(path, data, 0)
         if header.segment != number:
             raise ValueError(f"segment {header.segment} under the name of {number}")
@@ -348,7 +349,7 @@ class _Pass:
         self._open = []
 
     def _take_blocks(self, number: int, record: SharedRecord, data: bytes) -> None:
-        """Take a record of blocks."""
+        """Apply a record of blocks."""
         offset = 0
         if data[:1] == bytes([ITEM_TRAIL]):
             if self._open:
@@ -378,6 +379,6 @@ class _Pass:
         if slot is None:
             raise ValueError(f"block {head.written} of slot {head.slot}, which has ended")
         if head.written <= slot.written:
-            raise ValueError(f"block {head.written} of slot {slot.slot} behind block {slot.written}")
+            raise ValueError(f"block {head.written} of slot {slot.slot} after block {slot.written}")
         self._damage(slot, head.written - 1)
         return slot

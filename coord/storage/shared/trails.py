@@ -1,8 +1,8 @@
-"""Which slots the latest records hold, to be stated again behind them. Pure.
+"""The slots of the latest records, repeated in the records after them. Pure.
 
-Every record begins with a trail for the record before it. So one damaged record with a whole one behind it names its
-slots exactly. Once in `WINDOW_BYTES` the trail goes back over two windows, so that damage of up to a window's length,
-which may take many records, is named as well. The header of a segment states all slots, whatever came before.
+Every record begins with a trail for the record before it. So if a single record is damaged, the next one names its
+slots exactly. Once per `WINDOW_BYTES` a trail covers the last two windows, so that damage of up to a window's length,
+which may span many records, is covered as well. The header of a segment states all slots.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Trails:
     """The trail of the next record."""
 
     def __init__(self, sequence: int, pieces: dict[int, bytes], *, window_bytes: int = WINDOW_BYTES) -> None:
-        """Begin behind the record `sequence`. `pieces` are those of all slots that the log tells of, also of slots that
-        have ended: the first trail states them all."""
+        """Begin after the record `sequence`. `pieces` are those of all slots in the log, including slots that have
+        ended: the first trail states them all."""
         self._window_bytes = window_bytes
         #: Pieces of the window before this one, of this one, and of the last record; since which records.
         self._older = pieces
@@ -38,11 +38,11 @@ class Trails:
         return encode_trail(*self._now())
 
     def encode_note(self) -> bytes:
-        """Return the note behind the last record's seal: what the trail of the next record will state."""
+        """Return the note for the last record's seal: what the trail of the next record will state."""
         return encode_note(*self._now())
 
     def took(self, sequence: int, pieces: dict[int, bytes], size: int) -> None:
-        """Take over a record that is durable."""
+        """Add a record that has become durable."""
         if self._is_due:
             self._older, self._older_since = self._recent, self._recent_since
             self._recent, self._recent_since = {}, sequence

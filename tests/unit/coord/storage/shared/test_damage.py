@@ -303,7 +303,7 @@ def test_a_damaged_slot_accepts_a_drop_only() -> None:
     disk = flipped(history.disk, path, offset + size - 1)
     log, recovered = open_shared_log(disk)
     for slot in damaged(recovered):
-        with pytest.raises(StorageError, match="has lost something on the disk: only a drop is accepted"):
+        with pytest.raises(StorageError, match="has lost records on the disk: only a drop is accepted"):
             log.batch([items(slot, (9, recovered.slots[slot].last.index + 1, b""))])
     assert damaged(recovered) == history.losers({sequence})
 

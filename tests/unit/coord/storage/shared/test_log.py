@@ -183,7 +183,7 @@ def test_segments_stay_within_their_most_if_floors_follow(monkeypatch: pytest.Mo
     assert log._segments[-1].number > 10
     while log.segment_count() <= 4:
         fill(log, [0], log._index.slots[0].last_index + 1, log._index.slots[0].last_index + 1)
-    assert "has 5 segments, 4 at most are wanted: t" in warnings[0]
+    assert "has 5 segments, the limit is 4: t" in warnings[0]
 
 
 @pytest.mark.parametrize(
