@@ -212,7 +212,7 @@ def log(given: Globals, tablet: str, first: int, last: int | None, records: bool
     An entry is written term/index. --json prints one document per line: the slot, then each entry.
     """
     if last is not None and last < first:
-        raise UsageFaultError(f"--from {first} is behind --to {last}")
+        raise UsageFaultError(f"--from {first} is greater than --to {last}")
     with opened(given.data_path) as server:
         shared = server.log()
         slots = {number: shared.slots[number] for number in slots_of(shared, tablet)}
@@ -247,7 +247,7 @@ def _print_slot(number: int, slot: RecoveredSlot, *, as_json: bool) -> None:
     else:
         click.echo(
             f"slot {number}, generation {slot.generation}, member {slot.number}: term {slot.hard_state.term}, vote for"
-            f" {slot.hard_state.vote or 'nobody'}, entries behind {slot.floor.term}/{slot.floor.index} up to"
+            f" {slot.hard_state.vote or 'nobody'}, entries after {slot.floor.term}/{slot.floor.index} up to"
             f" {slot.last.term}/{slot.last.index}"
         )
 
@@ -285,7 +285,7 @@ def _print_export(
         )
     else:
         click.echo(
-            f"{server.path / path}: term {found.term}, vote for {found.vote or 'nobody'}, entries behind"
+            f"{server.path / path}: term {found.term}, vote for {found.vote or 'nobody'}, entries after"
             f" {found.base_term}/{found.base_index} up to {found.last_term()}/{found.last_index()}"
         )
     _print_entries(found.entries, first, last, as_json=as_json)
@@ -363,7 +363,7 @@ def rows(given: Globals, tablet: str, start: str, end: str, limit: int, is_check
 
     \b
     If the machine has booted since the server ran, the rows are those of the steady point, in a temporary copy; the
-    server applies the log behind the point when it starts. --json prints one document per line: the state, then rows.
+    server applies the log after the point when it starts. --json prints one document per line: the state, then rows.
     """
     with opened(given.data_path) as server:
         block = _block(server, tablet)

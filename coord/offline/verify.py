@@ -142,7 +142,7 @@ def _check_log(report: DirectoryReport, progress: Progress) -> bool:
         extent = read_extent(disk)
         check_files(disk, WAL_FOLDER, files.names, extent)
         if extent is None and report.snapshots and report.snapshots[-1].index and not files.names:
-            raise CorruptRecord(disk.where(WAL_FOLDER), 0, "the log behind a snapshot", "no segments")
+            raise CorruptRecord(disk.where(WAL_FOLDER), 0, "the log after a snapshot", "no segments")
         ends: dict[str, int] = {}
         for where, record in files.records(progress):
             _take(report.log, where, record)

@@ -194,7 +194,7 @@ class RaftLog:
 
     def restart(self, snapshot: RaftSnapshot) -> None:
         """Replace the whole log by the leader's snapshot: Raft §7."""
-        assert snapshot.index > self.commit, f"snapshot at {snapshot.index} behind commit {self.commit}"
+        assert snapshot.index > self.commit, f"snapshot at {snapshot.index} not beyond commit {self.commit}"
         # Durable and committed entries stay durable; the snapshot itself is not durable yet.
         self.stable = min(self.stable, self.commit)
         self.snapshot = snapshot

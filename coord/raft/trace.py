@@ -127,7 +127,7 @@ class _Replica:
         self.role = 0
         self.offset = 0
         self.offset_term = 0
-        #: Terms of the entries behind `offset`.
+        #: Terms of the entries after `offset`.
         self.terms: list[int] = []
         self.commit = 0
         #: Term -> the node that it voted for, over all its processes.
@@ -289,7 +289,7 @@ class TraceModel:
         if first <= replica.commit:
             raise TraceViolation(f"{replica.name} replaces entry {first}, committed up to {replica.commit}")
         if first > replica.last() + 1:
-            raise TraceViolation(f"{replica.name}: entries from {first} behind a log that ends at {replica.last()}")
+            raise TraceViolation(f"{replica.name}: entries from {first} after a log that ends at {replica.last()}")
         del replica.terms[first - replica.offset - 1 :]
         contents = self._contents
         index = first

@@ -59,7 +59,7 @@ class NodeSettings:
         self.snapshot_bytes = snapshot_bytes
         #: A snapshot that failed, or that a peer could not use, is written again after this time.
         self.snapshot_again_ms = snapshot_again_ms
-        #: Entries kept in memory behind the snapshot for peers that are a little behind, and bytes of them.
+        #: Entries kept in memory below the snapshot for peers that are a little behind, and bytes of them.
         self.keep_entries = keep_entries
         self.keep_bytes = keep_bytes
         #: Under load, replicas compare their digests at every index that is a multiple of this number.

@@ -1,9 +1,8 @@
 """The built-in region opener: key-value regions, served by the region server's RPC.
 
 Every request passes the gate (`Serving.admit`) and waits in one of its region's two queues. Workers execute each
-queue in
-batches. Afterwards the lease is checked once more. A write that completes after the lease has ended is `FENCED`: it may
-be in the file, but this server can no longer guarantee it.
+queue in batches. Afterwards the lease is checked once more. A write that completes after the lease has ended is
+`FENCED`: it may be in the file, but this server can no longer guarantee it.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class KvRegions(DirectoryOpener):
         self._workers = serving.workers(serving.reactor, THREADS, lambda: None, _log_fault)
         registry = serving.registry
         self._asked = Counter(f"{_PREFIX}requests", "Requests for regions.", ["kind"], registry=registry)
-        self._refused = Counter(f"{_PREFIX}refused", "Requests turned back.", ["code"], registry=registry)
+        self._refused = Counter(f"{_PREFIX}refused", "Requests rejected.", ["code"], registry=registry)
         self._commits = Histogram(f"{_PREFIX}commit_seconds", "Time of a durable commit.", registry=registry)
         self._changes = Counter(f"{_PREFIX}changes", "Keys put or deleted.", registry=registry)
 

@@ -1,19 +1,15 @@
-"""Tablets: regions whose replicas lie on the servers' own disks, each tablet one Raft group (docs/tablets.md).
+"""Tablets: regions whose replicas are stored on the servers' own disks; each tablet is one Raft group
+(docs/tablets.md).
 
-disk/    what lies on one server's disk: layout, superblock, consensus metadata, start-up table, deletion step by step
-messages.py     requests of clients, their replies and limits
-commands.py, writers.py    a log entry's payload, and what makes a write happen once
-rows/    rows of one tablet: an LMDB file behind the log, set back to a steady point after a power cut
-host/    all groups of one server: a turn at a time, events in, effects out
-process/    the host in a process: log thread, rows' threads, files, reports
-offline/    the tablets of a stopped server, for people
-
-process/    the shell around host/: log thread, rows' threads, files, ticks
-links/    connections with the other members' servers
-hosting.py, server_tablets.py    what the region server's process sees of all that
-order_plans.py, orders.py, store_steps.py    orders of masters: what they lead to, the files, the transitions' steps
-messages.py, service.py    requests of clients
-neighbors.py, peer_port.py, metrics.py    addresses of other servers, the port for members, gauges
+commands.py, writers.py    a log entry's payload; writes that happen exactly once messages.py, service.py    requests of
+clients, their replies and limits disk/      one server's files: layout, superblock, consensus metadata, start-up table,
+deletion step by step rows/      rows of one tablet: an LMDB file that follows the log, and is reset to a steady point
+after a power cut host/      all groups of one server: events in, effects out, one turn at a time process/   the shell
+around host/: log thread, threads for rows, files, ticks, reports links/     connections with the other members' servers
+offline/   the tablets of a stopped server, for operators hosting.py, server_tablets.py    the interface of all this to
+the region server's process order_plans.py, orders.py, store_steps.py    orders of masters: the stages of an order, its
+files, its transition's steps neighbors.py, peer_port.py, metrics.py    addresses of other servers, the port for
+members, gauges
 
 Pure parts decide; shells carry their effects out.
 """

@@ -1,4 +1,4 @@
-"""The host of tablets and its links, as the server joins them (`Hosting` in `server_tablets.py`)."""
+"""The host of tablets and its links, as the region server uses them (`Hosting` in `server_tablets.py`)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PURPOSES: Final = {
     Stage.REMOVE: ClosePurpose.TOMBSTONE,
     Stage.DELETE: ClosePurpose.DELETE,
 }
-#: A replica whose rows are being opened since the start of the process is waited for so long, with such pauses.
+#: How long an order waits for a replica whose rows are still being opened at the start, and the pauses meanwhile.
 OPENING_S: Final = 60.0
 LOOK_S: Final = 0.05
 
@@ -59,11 +59,11 @@ class HostedTablets:
         return None if report is None else ReplicaOnDisk(report.number, report.state, report.config_id)
 
     def make(self, orders: Sequence[OpenOrder]) -> Deferred[list[str]]:
-        """Make first replicas, all of them together; one reason for each."""
+        """Make first replicas, all together. Fires with one reason per order, "" for success."""
         return self._host.make([_opening(order) for order in orders])
 
     def begin(self, tablet: str) -> Deferred[str]:
-        """Let a replica take part in its group, if it does not."""
+        """Start the replica's participation in its group, unless it takes part already."""
         return ensureDeferred(self._begin(tablet))
 
     async def _begin(self, tablet: str) -> str:
@@ -77,7 +77,7 @@ class HostedTablets:
             await deferLater(self._reactor, LOOK_S)
 
     def close(self, tablet: str, stage: Stage) -> Deferred[str]:
-        """Carry out REST, REMOVE or DELETE."""
+        """Carry out the stage REST, REMOVE or DELETE."""
         return self._host.close(tablet, _PURPOSES[stage])
 
     # --- requests (TabletGroups) ---
@@ -87,7 +87,7 @@ class HostedTablets:
         return self._host.key_range(tablet)
 
     def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
-        """Write. Raise CommandError if the command breaks a limit."""
+        """Write. Raise CommandError if the command exceeds a limit."""
         return self._host.propose(tablet, command)
 
     def read(
@@ -97,7 +97,7 @@ class HostedTablets:
         return self._host.read(tablet, read, at_least=at_least, keys=keys)
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
-        """Return the term, and the leader's number and server in it."""
+        """Return the term, and the number and server of the leader in that term."""
         return self._host.leader_of(tablet)
 
     def time_ms(self, tablet: str) -> int:
@@ -131,14 +131,14 @@ class HostedTablets:
             return None if report is None else OwnReplica(report)
         core = group.core
         index = core.configs.newest_index()
-        # The first configuration of this process is that of the rows; the report has its id.
+        # The first configuration in this process is the one stored with the rows; the report has its id.
         is_first = len(core.configs.indexes) == 1
         config_id = report.config_id if is_first else ConfigId(core.log.term_at(index), index)
         members = members_of(core.configs.current, group)
         return OwnReplica(report, members, config_id, core.leader, core.log.last, core.log.commit)
 
     def tablets(self) -> list[str]:
-        """Return the tablets of which this server has something, tombstones included."""
+        """Return the tablets that have any files on this server, tombstones included."""
         return self._host.replicas()
 
     def figures(self) -> TabletFigures:
@@ -157,13 +157,13 @@ class HostedTablets:
         self.links.listed(servers, members)
 
     async def stop(self) -> None:
-        """Hand leaderships over, close all replicas in order, and the links."""
+        """Hand leaderships over, then close all replicas in order, and the links."""
         await self._host.stop()
         self.links.stop()
 
 
 def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died: Callable[[str], None]) -> MakeTablets:
-    """Return what makes the tablets of a server with these settings; `died` is called when the process must end."""
+    """Return the factory for a server's tablets; `died` is called when the process must end."""
     system = os_system()
     assert settings.peer_address is not None, "without a peer address a server takes no tablets"
     guard = PeerGuard(OsEntropy().token, secret=settings.peer_secret, tls=settings.peer_tls)

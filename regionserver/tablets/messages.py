@@ -1,24 +1,24 @@
 """Requests of clients to a tablet, their replies, and their limits.
 
-A client sends a request to the server that leads the tablet, as far as the client knows. The leader carries the request
-out. Every other server replies LeaderElsewhere, with the leader that it knows. The envelope of a request names the
-cluster (`coord.rpc.wire.Request`), and a server rejects requests for another cluster with WRONG_CLUSTER.
+A client sends a request to the server that, as far as the client knows, leads the tablet. The leader carries the
+request out. Every other server replies LeaderElsewhere with the leader that it knows. The envelope of a request names
+the cluster (`coord.rpc.wire.Request`), and a server rejects requests for another cluster with WRONG_CLUSTER.
 
 Keys are placed keys (`regions.records.partitioning`), as in the requests for shared regions.
 
-A write that has no answer is sent again, perhaps to another server, as the same TabletWrite: the tablet carries out one
-copy (`regionserver.tablets.writers`). `time_ms` of each reply is the server's present time, and not below the tablet's
-clock. A writer takes `began_ms` of its next write from it.
+A client repeats a write that got no reply, perhaps to another server, as the same TabletWrite. The tablet carries out
+one copy (`regionserver.tablets.writers`). `time_ms` of each reply is the server's present time, and at least the
+tablet's clock. A writer uses it as `began_ms` of its next write.
 
 Rejections are RpcErrors:
 
-    busy              nothing was done: too much waits, or leadership is being handed over; ask again after a pause
-    outcome_unknown   leadership ended before the write was applied: send the same write again
-    no_replica        nothing was done: the server has no replica of the tablet; ask another member
-    replica_failed    the replica does not run. A write that waited there may have been done: ask another member
+    busy              nothing was done: too many requests wait, or leadership is being handed over; retry after a pause
+    outcome_unknown   leadership ended before the write was applied: repeat the same write
+    no_replica        nothing was done: the server has no replica of the tablet; try another member
+    replica_failed    the replica does not run. A write that waited there may have been applied: try another member
     too_stale         the replica does not hold the entry that the read names: ask the leader
-    wrong_region      nothing was done: a key is outside of the tablet's range
-    bad_request       nothing was done, and never will be
+    wrong_region      nothing was done: a key is outside the tablet's range
+    bad_request       nothing was done: the request is invalid
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from regions.records.partitioning import is_placed
 from regionserver.kv.messages import KEYS_MAX, PAGE_ROWS_MAX, WRONG_REGION, KvRow, check_key
 from regionserver.tablets.commands import KEY_BYTES_MAX, CommandError, KvCommand, Operation, WriteOutcome, check
 
-#: Tablets of one WhoLeads: a client with a whole table of 10,000 tablets on three servers asks a few times.
+#: Limit of tablets in one WhoLeads: a client with a table of 10,000 tablets on three servers needs a few requests.
 WHO_LEADS_MAX: Final = 1000
-#: Longest id of a tablet; ids that the master gives have 20 to 40 characters.
+#: Longest id of a tablet; ids assigned by the master have 20 to 40 characters.
 TABLET_BYTES_MAX: Final = 128
 
-#: Leadership ended before the entry was applied. The write may be carried out, now or later: send the same write again.
+#: Leadership ended before the entry was applied. The write may be applied, now or later: repeat the same write.
 OUTCOME_UNKNOWN: Final = "outcome_unknown"
 #: The server has no replica of the tablet; nothing was done.
 NO_REPLICA: Final = "no_replica"
-#: The replica does not run. A write that waited there may have been done.
+#: The replica does not run. A write that waited there may have been applied.
 REPLICA_FAILED: Final = "replica_failed"
 
 
 class TabletRead(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Read the values of some keys in one snapshot. Reply: TabletValues or LeaderElsewhere.
 
-    `at_least` 0: the leader answers with the latest rows. Otherwise any member answers whose rows hold the entry with
-    this index.
+    `at_least` 0: the leader answers from the latest rows. Otherwise any member answers whose rows include the entry
+    with this index.
     """
 
     tablet: str
@@ -73,7 +73,7 @@ class TabletScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class TabletWrite(msgspec.Struct, frozen=True, tag=True):
-    """Carry out the operations in one step, once, however often the write arrives.
+    """Carry out the operations atomically, and exactly once however often the write arrives.
 
     Reply: TabletWritten or LeaderElsewhere. Fields and limits are those of `regionserver.tablets.commands.KvCommand`.
     """
@@ -91,7 +91,7 @@ class TabletWrite(msgspec.Struct, frozen=True, tag=True):
 
 
 class WhoLeads(msgspec.Struct, frozen=True, tag=True):
-    """Name the leaders of some tablets, as far as this server knows them, at once. Reply: Leaders."""
+    """Ask for the leaders of some tablets, as far as this server knows them. Reply: Leaders, without a delay."""
 
     tablets: list[str]
 
@@ -106,7 +106,8 @@ class TabletLeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KnownLeader(msgspec.Struct, frozen=True, array_like=True):
-    """What one server knows of a tablet: the term (0: the server has no replica that runs) and the leader in it."""
+    """One server's knowledge of a tablet: the term (0: the server has no running replica) and the leader in that
+    term."""
 
     tablet: str
     term: int = 0
@@ -130,7 +131,7 @@ class Leaders(msgspec.Struct, frozen=True, tag=True):
 class TabletValues(msgspec.Struct, frozen=True, tag=True):
     """Values in the order of the keys, None for missing keys; fewer values than keys if they exceed a page.
 
-    The rows hold every entry up to `index`.
+    The rows include every entry up to `index`.
     """
 
     values: list[bytes | None]
@@ -148,7 +149,7 @@ class TabletPage(msgspec.Struct, frozen=True, tag=True):
 
 
 class TabletWritten(msgspec.Struct, frozen=True, tag=True):
-    """What became of a write (`regionserver.tablets.commands.WriteOutcome`); durable and applied."""
+    """Outcome of a write (`regionserver.tablets.commands.WriteOutcome`); durable and applied."""
 
     outcome: WriteOutcome
     time_ms: int
@@ -159,7 +160,7 @@ TabletReply = TabletValues | TabletPage | TabletWritten | LeaderElsewhere | Lead
 
 
 class KeyRange(Protocol):
-    """Range and hash buckets of a tablet, as a superblock or the region's record has them."""
+    """Range and hash buckets of a tablet, from a superblock or the region's record."""
 
     @property
     def start_key(self) -> str: ...
@@ -208,11 +209,11 @@ def _check_scan(request: TabletScan) -> None:
 
 def _check_index(index: int) -> None:
     if index < 0:
-        raise RpcError(Code.BAD_REQUEST, f"a read names an entry by its index, not by {index}")
+        raise RpcError(Code.BAD_REQUEST, f"at_least is the index of an entry, not {index}")
 
 
 def _check_keys(name: str, keys: Iterable[str], tablet: KeyRange) -> None:
-    """Raise RpcError for a key that the tablet cannot hold."""
+    """Raise RpcError for a key outside the tablet's range or bucket."""
     start, end, buckets = tablet.start_key, tablet.end_key, tablet.hash_buckets
     for key in keys:
         if not (key.isascii() and 1 <= len(key) <= KEY_BYTES_MAX):

@@ -13,7 +13,7 @@ _PREFIX: Final = "regionkeeper_server_tablet"
 
 
 class TabletMetrics:
-    """Gauges that follow the figures of the host."""
+    """Gauges with the figures of the host."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:

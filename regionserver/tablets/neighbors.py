@@ -28,9 +28,9 @@ log = Logger()
 
 Address = tuple[str, int]
 
-#: Pause before the servers are read again after an error of the store.
+#: Pause before the registrations are read again after an error of the store.
 RETRY_S: Final = 1.0
-#: Records in one read.
+#: Number of records in one read.
 READ_MAX: Final = 100
 
 
@@ -60,27 +60,27 @@ class Neighbors:
         self._timer: IDelayedCall | None = None
 
     def address_of(self, uuid: str) -> Address | None:
-        """Return where a server answers clients, None if it is not known."""
+        """Return the address at which a server answers clients, None if unknown."""
         return self._for_requests.get(uuid)
 
     def known(self) -> list[tuple[str, Address]]:
-        """Return the addresses for members that are known."""
+        """Return the known addresses for members."""
         return list(self._for_members.items())
 
     def named(self, members: Iterable[MemberEndpoint]) -> None:
-        """Take in the addresses that an order names."""
+        """Add the addresses that an order names."""
         for one in members:
             if one.host and one.peer_port:
                 self._learn(one.uuid, (one.host, one.peer_port))
 
     def begin(self, client: ZkClient) -> None:
-        """Read the servers, and read them again whenever one comes or goes."""
+        """Read the servers, and read them again whenever a server registers or leaves."""
         self._client = client
         watching = client.add_watch(self._paths.servers, self._changed, recursive=True)
         watching.addCallbacks(lambda _: self._refresh(), self._not_read)
 
     def end(self) -> None:
-        """Stop reading; what is known stays."""
+        """Stop reading; keep the known addresses."""
         self._client = None
         if self._timer is not None and self._timer.active():
             self._timer.cancel()

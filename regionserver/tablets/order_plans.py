@@ -1,12 +1,12 @@
-"""What an order for a tablet's replica leads to: the stages of the work, or the answer. Pure.
+"""Plans for orders about a tablet's replica: the stages of the work, or the outcome. Pure.
 
-`regions/replication/guards.py` compares the order with the replica on this server. This module turns its answer into
-stages, which `orders.py` carries out one after the other.
+`regions/replication/guards.py` compares the order with the replica on this server. This module maps the guards' answer
+to stages, which `orders.py` carries out one after the other.
 
-**OPENING comes before the files.** A voter is made once. If the files came first, a late copy of an order could make
-them anew after a lost disk, be refused by the store, and leave a replica behind that has forgotten its votes and starts
-with the next process. So a server that crashes between OPENING and the superblock cannot know whether it has lost a
-disk; the next order says `must_exist`, and this server refuses it.
+**OPENING is written before the files.** A voter is made only once. If the files were made first, a late copy of an
+order could make them again after the disk was lost. The store would reject the step, but a replica without its former
+votes would be left and start with the next process. So a server that crashes between OPENING and the superblock cannot
+tell whether it has lost a disk; the next order says `must_exist`, and this server rejects it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Stage(enum.Enum):
 
     CLAIM = "write OPENING, in place of the OFFLINE that the order names"
     MAKE = "make consensus metadata, slot and superblock"
-    BEGIN = "let the replica take part in its group"
+    BEGIN = "start the replica's participation in its group"
     ANNOUNCE = "write OPENED"
     MARK = "create CLOSING"
     REST = "stop the replica; its superblock says RESTING"
     REMOVE = "stop the replica; its files go to quarantine and a tombstone stays"
-    DELETE = "as REMOVE, and the tombstone goes as well"
+    DELETE = "as REMOVE, and the tombstone is removed as well"
     RELEASE = "write CLOSED"
 
 
 class OrderPlan(NamedTuple):
-    """The stages of an order, or without stages its outcome with the reason."""
+    """The stages of an order; or no stages, and its outcome with the reason."""
 
     stages: tuple[Stage, ...] = ()
     outcome: OrderOutcome = OrderOutcome.REFUSED
@@ -59,12 +59,12 @@ _A: Final = OrderAnswer
 _OFFLINE: Final = RegionState.OFFLINE
 _OPENING: Final = RegionState.OPENING
 
-#: By the transition's state and the guards' answer. A state without a row of its own has the rows of every state.
+#: By the transition's state and the guards' answer. A state that has no row uses the rows for None.
 OPEN_PLANS: Final[dict[tuple[RegionState | None, OrderAnswer], OrderPlan]] = {
     (_OFFLINE, _A.MAKE): OrderPlan((Stage.CLAIM, Stage.MAKE, Stage.BEGIN, Stage.ANNOUNCE)),
     (_OFFLINE, _A.WAKE): OrderPlan((Stage.CLAIM, Stage.BEGIN, Stage.ANNOUNCE)),
-    # OPENING names this start of this server, and there is no superblock: the files are gone, or were never made. In
-    # both cases nobody can say what was promised.
+    # OPENING names this start of this server, but there is no superblock: the files were lost, or never made. In both
+    # cases the votes of the replica are unknown.
     (_OPENING, _A.MAKE): _ends(OrderOutcome.REFUSED, _A.AMNESIA),
     (_OPENING, _A.WAKE): OrderPlan((Stage.BEGIN, Stage.ANNOUNCE)),
     (None, _A.FAILED): _ends(OrderOutcome.FAILED, _A.FAILED),
@@ -89,7 +89,7 @@ CLOSE_ENDS: Final[dict[OrderAnswer, OrderPlan]] = {
 
 
 def plan_open(order: OpenOrder, me: Incarnation, local: ReplicaOnDisk | None) -> OrderPlan:
-    """Return what an OPEN leads to. `local`: the replica on this server, None without a superblock."""
+    """Return the plan for an OPEN. `local`: the replica on this server, None without a superblock."""
     record, opening = order.transition, order.tablet
     assert opening is not None, f"{record.key} is no tablet's"
     if record.state not in (_OFFLINE, _OPENING) or record.destination != me:
@@ -99,7 +99,7 @@ def plan_open(order: OpenOrder, me: Incarnation, local: ReplicaOnDisk | None) ->
         return OrderPlan((), OrderOutcome.FAILED, f"tablets have kind {KV}, the table has kind {order.kind}")
     named = endpoint_of(opening.initial, record.replica)
     if local is None and named is not None and named.uuid != me.uuid:
-        return OrderPlan((), OrderOutcome.REFUSED, f"number {record.replica} was given to server {named.uuid}")
+        return OrderPlan((), OrderOutcome.REFUSED, f"number {record.replica} belongs to server {named.uuid}")
     answer = answer_to_open(OpenFacts(record.replica, opening, local))
     found = OPEN_PLANS.get((record.state, answer)) or OPEN_PLANS.get((None, answer))
     assert found is not None, f"no plan for {answer} of {record.key}"
@@ -107,7 +107,7 @@ def plan_open(order: OpenOrder, me: Incarnation, local: ReplicaOnDisk | None) ->
 
 
 def plan_close(order: CloseOrder, local: ReplicaOnDisk | None) -> OrderPlan:
-    """Return what a CLOSE leads to. `local`: the replica on this server, None without a superblock."""
+    """Return the plan for a CLOSE. `local`: the replica on this server, None without a superblock."""
     closing = order.tablet
     assert closing is not None, f"{replica_key(order.region_id, order.replica)} is no tablet's"
     answer = answer_to_close(CloseFacts(order.replica, closing, local))
@@ -117,14 +117,14 @@ def plan_close(order: CloseOrder, local: ReplicaOnDisk | None) -> OrderPlan:
 
 
 def endpoint_of(members: tuple[MemberEndpoint, ...], number: int) -> MemberEndpoint | None:
-    """Return the member of that number."""
+    """Return the member with that number, or None."""
     return next((one for one in members if one.number == number), None)
 
 
 def is_same_order(one: OpenOrder | CloseOrder, other: OpenOrder | CloseOrder) -> bool:
-    """Return True if two orders ask for the same work: the second one is a repetition.
+    """Return True if the second order is a repetition of the first.
 
-    An OPEN that is repeated may name the OPENING that the first one led to.
+    A repeated OPEN may name the OPENING that the first one wrote.
     """
     if isinstance(one, OpenOrder) and isinstance(other, OpenOrder):
         return one.transition.replica == other.transition.replica

@@ -1,11 +1,11 @@
 """Orders of masters for tablets' replicas: the files, and the steps of their transitions.
 
-`order_plans.py` decides what an order leads to. This class carries the stages out, one order per tablet at a time, and
-answers as for shared regions: DONE, STARTED, FAILED, REFUSED. A repeated order joins the one that is under way; another
-order for the same tablet is STARTED until the master sends it again.
+`order_plans.py` returns the stages of an order. This class carries the stages out, one order per tablet at a time, and
+answers as for shared regions: DONE, STARTED, FAILED, REFUSED. A repeated order joins the running one. Any other order
+for the same tablet is answered STARTED, and the master sends it again.
 
-Replicas outlive sessions. When the session ends, an order under way writes nothing more, because its transition names
-the former start of this server; what it does to files it finishes. The next master order for the tablet waits for that.
+Replicas outlive sessions. When the session ends, a running order writes no further step, because its transition names
+the former start of this server; work on files that has begun is completed. The next order for the tablet waits for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from regionserver.tablets.store_steps import SessionOverError, StepInStore, Step
 
 log = Logger()
 
-#: Pauses between two attempts to close a replica: CLOSING is in the store, so the server goes on until it has closed.
+#: Pauses between attempts to close a replica: CLOSING is in the store, so the server retries until it has closed.
 CLOSE_AGAIN_S: Final = 1.0
 CLOSE_AGAIN_S_MAX: Final = 30.0
 
@@ -46,31 +46,32 @@ Order = OpenOrder | CloseOrder
 
 
 class ReplicaFiles(Protocol):
-    """The host of tablets, as orders use it. A Deferred fires with "" or with the reason why it could not be done."""
+    """The host of tablets, as orders use it. A Deferred fires with "" for success, else with the reason of the
+    failure."""
 
     def local(self, tablet: str) -> ReplicaOnDisk | None:
         """Return the replica on this server, None without a superblock."""
         ...
 
     def make(self, orders: Sequence[OpenOrder]) -> Deferred[list[str]]:
-        """Make first replicas, all of them together; one reason for each. They do not take part yet."""
+        """Make first replicas, all together; one reason per order. They do not take part in their groups yet."""
         ...
 
     def begin(self, tablet: str) -> Deferred[str]:
-        """Let a replica take part in its group, if it does not."""
+        """Start the replica's participation in its group, unless it takes part already."""
         ...
 
     def close(self, tablet: str, stage: Stage) -> Deferred[str]:
-        """Carry out REST, REMOVE or DELETE."""
+        """Carry out the stage REST, REMOVE or DELETE."""
         ...
 
 
 class _HostError(Exception):
-    """The host could not do it; the message is its reason."""
+    """The host failed; the message is its reason."""
 
 
 class _Work:
-    """The order that is under way for one tablet."""
+    """The running order of one tablet."""
 
     def __init__(self, order: Order, epoch: int, stages: tuple[Stage, ...], steps: StoreSteps) -> None:
         self.order = order
@@ -78,7 +79,7 @@ class _Work:
         self.steps = steps
         self.epoch = epoch
         self.stages = stages
-        #: Commands that wait for the result: the command, and the order's place in it.
+        #: Commands that wait for the result: the batch, and the order's position in it.
         self.waiting: list[tuple[OrderBatch, int]] = []
         self.version = -1
 
@@ -158,11 +159,11 @@ class TabletOrders:
         return batch.answer
 
     def _take(self, order: Order, epoch: int) -> OrderResult | _Work:
-        """Return the result of an order if that is certain, else the work that will have it."""
+        """Return the order's result if it is known at once, else the work that will have the result."""
         key = key_of(order)
         files, steps = self._files(), self._steps
         if files is None or steps is None:
-            return OrderResult(*key, OrderOutcome.STARTED)  # a moment before the host has started: sent again
+            return OrderResult(*key, OrderOutcome.STARTED)  # the host is about to start
         work = self._work.get(key[0])
         if work is not None:
             joins = work.steps is steps and is_same_order(work.order, order)
@@ -240,7 +241,7 @@ class TabletOrders:
             work.version = taken.version
 
     async def _claim(self, work: _Work, order: OpenOrder) -> StepInStore:
-        """Write OPENING. The region's record may change meanwhile: what another member's leader reports changes it."""
+        """Write OPENING. The region's record may change meanwhile, because another member's leader has reported."""
 
         me = work.steps.me
 
@@ -270,7 +271,7 @@ class TabletOrders:
             work.version = -1 if taken is None else taken.version
 
     async def _close_files(self, work: _Work, stage: Stage, files: ReplicaFiles) -> None:
-        """Close the replica's files. What does not succeed is tried again: CLOSING says that this server is at it."""
+        """Close the replica's files. Retry after an error: CLOSING in the store says that this server is closing it."""
         pause_s = CLOSE_AGAIN_S
         while why := await files.close(work.key[0], stage):
             log.error("{tablet} does not close, trying again: {why}", tablet=work.key[0], why=why)

@@ -14,8 +14,8 @@ from regionserver.session.instance import write_durably
 
 log = Logger()
 
-#: The port for members, if the system chose it: the next start takes it again, so members that cannot ask the store
-#: find each other after all of them were restarted.
+#: File with the port for members, if the system chose it. The next start takes the same port, so that members find each
+#: other without the store after all of them were restarted.
 PORT_FILE: Final = "peer-port"
 
 
@@ -48,7 +48,7 @@ def bind_peer_port(data_dir: Path, address: tuple[str, int]) -> socket.socket:
 
 
 def _read_port(file: Path) -> int:
-    """Return the port that a file holds; 0 without a file, or for anything else in it."""
+    """Return the port stored in a file; 0 without a file or with any other content."""
     try:
         text = file.read_bytes()[:8].decode("ascii")
     except (OSError, UnicodeDecodeError):

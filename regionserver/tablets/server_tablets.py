@@ -2,9 +2,9 @@
 
     listen -> [cluster known] -> host and links start -> [ session -> orders, addresses of the store ]* -> stop
 
-The host needs no store: a server whose directory names its cluster opens its tablets before it asks the store for
-anything, and a lost session or lease touches no tablet. A server that has not joined a cluster yet opens its host once
-it has been adopted.
+The host does not need the store. A server whose directory names its cluster opens its tablets before it contacts the
+store, and a lost session or lease affects no tablet. A server that has not joined a cluster yet opens its host once the
+cluster has adopted the server.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
     def tablets(self) -> Sequence[str]:
-        """Return the tablets of which this server has something."""
+        """Return the tablets that have any files on this server."""
         ...
 
     def own_replica(self, tablet: str) -> OwnReplica | None:
-        """Return a replica's own view, None if this server has nothing of the tablet."""
+        """Return a replica's own view, None if this server has no files of the tablet."""
         ...
 
     def figures(self) -> TabletFigures:
@@ -83,7 +83,7 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
     def learn(self, server: str, address: Address) -> None:
-        """Take in where another server listens for members."""
+        """Set the address at which another server listens for members."""
         ...
 
     def listed(self, servers: Collection[str]) -> None:
@@ -96,11 +96,11 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
     async def stop(self) -> None:
-        """Hand leaderships over, close all replicas in order, and the links."""
+        """Hand leaderships over, then close all replicas in order, and the links."""
         ...
 
 
-#: Opens the host: the cluster's id, the socket for members, and what to call for a tablet whose report differs.
+#: Opens the host. Arguments: the cluster's id, the socket for members, and a function for tablets with a new report.
 OpenHost = Callable[[str, socket.socket, Callable[[str], None]], Hosting]
 
 
@@ -128,7 +128,7 @@ class ServerTablets:
         self._open_host = open_host
         self._host: Hosting | None = None
         self._socket: socket.socket | None = None
-        #: Numbers by tablet, as last reported: what is gone is reported under its key.
+        #: Numbers by tablet, as last reported: a removed replica is reported under its key.
         self._numbers: dict[str, int] = {}
         self._changed: dict[Key, None] = {}
         self._report_soon = report_soon
@@ -149,7 +149,7 @@ class ServerTablets:
         return int(self._socket.getsockname()[1])
 
     def open(self, cluster_id: str) -> None:
-        """Open the tablets of this server, as a member of the cluster, unless they are open.
+        """Open the tablets of this server as a member of the cluster, unless they are open already.
 
         Raises:
             ConfigError: the directory's tablets cannot be opened; nothing was changed.

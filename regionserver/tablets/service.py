@@ -1,10 +1,10 @@
 """Answers the requests of clients to this server's tablets (`regionserver/tablets/messages.py`).
 
-Limits and range are checked first. Then the request goes through the Raft group: a write is an entry of its log, a read
-waits until a majority has confirmed the leader. No lease, session or master has a part in that.
+The service checks limits and range first. Then the request goes through the Raft group: a write is an entry of its log;
+a read waits until a majority has confirmed the leader. Leases, sessions and masters are not involved.
 
-A request that finds another leader is answered by LeaderElsewhere, with the leader's address for requests if this
-server knows it.
+If another server leads the tablet, the reply is LeaderElsewhere, with the leader's address for requests if this server
+knows the address.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from regionserver.tablets.messages import (
 
 _PREFIX: Final = "regionkeeper_server_tablet_"
 
-#: Code and words of each fate that is an error.
+#: Error code and message of each fate that is an error.
 REFUSALS: Final[dict[Fate, tuple[str, str]]] = {
     Fate.UNKNOWN: (OUTCOME_UNKNOWN, "leadership of tablet {} ended before the write was applied"),
-    Fate.BUSY: (Code.BUSY, "too much waits for tablet {}, or its leadership is being handed over"),
+    Fate.BUSY: (Code.BUSY, "too many requests wait for tablet {}, or its leadership is being handed over"),
     Fate.DISK_FULL: (Code.BUSY, "the disk of the server that leads tablet {} is full"),
     Fate.TOO_LARGE: (Code.BAD_REQUEST, "the write is too large for the log of tablet {}"),
     Fate.TOO_STALE: (TOO_STALE, "the replica of tablet {} does not hold the entry yet"),
@@ -70,9 +70,10 @@ class TabletGroups(Protocol):
         ...
 
     def propose(self, tablet: str, command: KvCommand) -> Deferred[TabletAnswer]:
-        """Append the command with the leader's time. Fires when it is applied, or with the reason why not.
+        """Append the command with the leader's time. Fires when the command is applied, or with the reason of a
+        failure.
 
-        Raise CommandError for a command that breaks a limit.
+        Raise CommandError for a command that exceeds a limit.
         """
         ...
 
@@ -86,7 +87,7 @@ class TabletGroups(Protocol):
         ...
 
     def leader_of(self, tablet: str) -> tuple[int, int, str]:
-        """Return the term, and the leader's number and server in it as far as known; zeros and "" if not."""
+        """Return the term, and the number and server of the leader in that term; zeros and "" if unknown."""
         ...
 
     def time_ms(self, tablet: str) -> int:
@@ -107,7 +108,8 @@ class TabletService:
         report: Callable[[str], TabletReport | None],
         registry: CollectorRegistry,
     ) -> None:
-        """`address_of` returns the address for requests of a server, by its uuid; `groups` None: not started yet."""
+        """`address_of` returns a server's address for requests, by its uuid; `groups` is None before the host has
+        started."""
         self._seconds = seconds
         self._groups = groups
         self._address_of = address_of
@@ -116,7 +118,7 @@ class TabletService:
         self._rates: dict[Key, float] = {}
         self._since_s = seconds()
         self._asked = CounterMetric(f"{_PREFIX}requests", "Requests for tablets.", ["kind"], registry=registry)
-        self._refused = CounterMetric(f"{_PREFIX}refused", "Requests turned back.", ["code"], registry=registry)
+        self._refused = CounterMetric(f"{_PREFIX}refused", "Requests rejected.", ["code"], registry=registry)
 
     def answer(self, request: TabletRequest) -> Deferred[msgspec.Struct] | msgspec.Struct:
         """Answer one of `requests`. Raise RpcError."""
@@ -146,7 +148,7 @@ class TabletService:
         if isinstance(request, TabletWrite):
             try:
                 proposed = groups.propose(tablet, request.command(0))
-            except CommandError as error:  # what depends on the leader's time
+            except CommandError as error:  # a limit that depends on the leader's time
                 raise RpcError(Code.BAD_REQUEST, str(error)) from error
             written: Deferred[msgspec.Struct] = proposed.addCallback(self._written, groups)
             return written
@@ -209,7 +211,7 @@ def _refusal(fate: Fate, tablet: str) -> tuple[str, str]:
 
 
 def _reader(request: TabletRead | TabletScan) -> Callable[[RowSnapshot], Any]:
-    """Return what a read takes from the rows, in a thread."""
+    """Return the function that a thread calls to read the rows."""
     if isinstance(request, TabletRead):
         keys = [key.encode() for key in request.keys]
         return lambda rows: rows.values(keys)

@@ -1,8 +1,8 @@
-"""Writes the steps of tablets' transitions in one session: each is taken, or certainly lost.
+"""Writes the steps of tablets' transitions in one session: each is either in the store or certainly lost.
 
-Steps of many tablets share a multi (`regionserver/replica/step_writer.py`). After a refused step, or one whose answer
+Steps of many tablets share a multi (`regionserver/replica/step_writer.py`). After a rejected step, or one whose reply
 was lost, the znode is read and compared (`regionserver/replica/readback.py`): the step is in the store, can be written
-again, or can never be taken.
+again, or can never be written.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ READ_AGAIN_S: Final = 0.1
 
 
 class SessionOverError(Exception):
-    """The session has ended: what is under way has no outcome that this server could write."""
+    """The session has ended: running steps have an unknown outcome."""
 
 
 class StepLostError(Exception):
-    """The step can never be taken: the transition belongs to another order or server."""
+    """The step can never be written: the transition belongs to another order or server."""
 
 
 class _StepFailedError(Exception):
@@ -58,10 +58,10 @@ class StepInStore(NamedTuple):
 
 
 class StepWanted(NamedTuple):
-    """A step to be written. `before` None: the znode is created, else it is set at `version`.
+    """A step to write. `before` None: create the znode; else set it at `version`.
 
-    `region_version`: the region's record must have it; -1: any. `epoch`: of the master that sent the order; -1: none.
-    `may_repeat` looks at what is in the store before the step is written again: (transition, region).
+    `region_version`: required version of the region's record, -1 for any. `epoch`: of the master that sent the order,
+    -1 for none. `may_repeat` is called with (transition, region) from the store before the step is written again.
     """
 
     cause: Cause
@@ -85,7 +85,7 @@ class StoreSteps:
         counted: Callable[[str], None],
         fatal: Callable[[Failure], object],
     ) -> None:
-        """`counted` is called with the result of each step: taken, refused or unknown."""
+        """`counted` is called with the outcome of each step: taken, refused or unknown."""
         self.me = me
         self._reactor = reactor
         self._store = store
@@ -113,9 +113,9 @@ class StoreSteps:
         """Write a step; return when it is in the store.
 
         Raises:
-            StepLostError: It can never be taken.
-            SessionOverError: The session has ended; the step may have been taken.
-            InvalidTransition: The table of transitions has no such step of a server.
+            StepLostError: The step can never be written.
+            SessionOverError: The session has ended; the step may have been written.
+            InvalidTransition: The table of transitions does not let a server take the step.
         """
         states.check(Actor.SERVER, wanted.before, wanted.record.state, wanted.cause, subject=wanted.record.key)
         record, version, region_version = wanted.record, wanted.version, wanted.region_version
@@ -173,7 +173,7 @@ class StoreSteps:
     # --- reads ---
 
     async def _read(self, record: TransitionRecord) -> tuple[TransitionRecord | None, int, RegionRecord | None, int]:
-        """Return the transition, its version, the region's record and its version, as the store has them now."""
+        """Return the transition, its version, the region's record and its version from the store."""
         transition = self._paths.transition(record.region_id, record.replica)
         region = self._paths.region(record.table_id, record.region_id)
         while True:

@@ -1,26 +1,26 @@
 """Exactly-once writes: the results of recent writes, kept in the tablet with its rows.
 
-A client that gets no answer sends its write again, perhaps to another leader. The tablet carries out one copy and
-answers every other copy with the result of the first. Each result is stored in the same commit as the rows, so every
-replica has it, and a new leader as well.
+A client that gets no reply sends its write again, perhaps to another leader. The tablet carries out one copy and
+replies to every other copy with the result of the first. Each result is stored in the same commit as the rows, so every
+replica has it, including a new leader.
 
 **What is kept.** A result is kept until the writer sends a higher `done_below`, or until KEPT_MS of the leaders' time
 have passed. The tablet's clock is the highest `time_ms` of any entry. It never goes back, and all replicas have the
 same clock at the same index.
 
 **Why a late copy does no harm.** `horizon_ms` rises with the clock. A write that began at or before the horizon is
-rejected. A result with *stamp* max(clock, began_ms) is forgotten only when the horizon has reached the stamp, so each
+rejected. A result with *stamp* max(clock, began_ms) is deleted only after the horizon has reached the stamp, so each
 later copy of that write is rejected as TOO_OLD. A copy whose number is below the writer's `done_below` is rejected as
-SUPERSEDED; that bound may be forgotten by the same rule, because the writes below it began earlier.
+SUPERSEDED; this bound may be deleted by the same rule, because the writes below it began earlier.
 
-**Bounds.** A writer that keeps more than WRITER_RESULTS_MAX results loses the result of its lowest number, and its
-bound rises beyond that number. Beyond KEPT_MAX results and writers, the writer that was quiet for longest is forgotten,
-and the horizon rises to its latest stamp: the time for which results are kept becomes shorter, never wrong.
+**Bounds.** A writer with more than WRITER_RESULTS_MAX results loses the result of its lowest number, and its bound
+rises above that number. With more than KEPT_MAX results and writers, the least recently active writer is deleted, and
+the horizon rises to its latest stamp: results are then kept for a shorter time, and no write happens twice.
 
-Every decision is a function of the state and of the entry alone. How entries are grouped into commits does not matter.
+Every decision depends only on the state and the entry. The grouping of entries into commits has no influence.
 
     "w" + writer                   Record
-    "t" + indexed_ms:u64 + writer  "", the order in which writers are looked at; indexed_ms <= Record.stamp_ms
+    "t" + indexed_ms:u64 + writer  "", the order in which writers are checked for expiry; indexed_ms <= Record.stamp_ms
 
 Source: Raft dissertation, section 6.3, with a client's number and time in place of a registered session.
 """
@@ -34,13 +34,13 @@ import msgspec
 
 from regionserver.tablets.commands import KEPT_MS, SUPERSEDED, TOO_OLD, KvCommand, WriteOutcome
 
-#: Unacknowledged writes of one writer: a client has a few dozen under way.
+#: Limit of unacknowledged writes of one writer; a client has a few dozen.
 WRITER_RESULTS_MAX: Final = 1024
-#: Results and writers of one tablet: about 10 MB of the tablet's file.
+#: Limit of results and writers of one tablet: about 10 MB of the tablet's file.
 KEPT_MAX: Final = 100_000
-#: WriterResults looked at per command. A command adds at most one writer, so two keep up with expiry.
+#: Writers checked per command. A command adds at most one writer, so two checks keep up with expiry.
 SWEEP_STEPS: Final = 2
-#: WriterResults looked at when KEPT_MAX is exceeded, before the first of the order is forgotten however recent it is.
+#: Writers checked when KEPT_MAX is exceeded, before the first one is deleted even if it was active recently.
 EVICTION_STEPS: Final = 16
 _RECORD: Final = b"w"
 _ORDER: Final = b"t"
@@ -55,7 +55,7 @@ class ResultStore(Protocol):
         ...
 
     def put(self, key: bytes, value: bytes) -> None:
-        """ResultStore `value` at `key`."""
+        """Store `value` at `key`."""
         ...
 
     def delete(self, key: bytes) -> None:
@@ -87,7 +87,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Record(msgspec.Struct, array_like=True):
-    """What is kept of one writer. `stamp_ms` is the highest stamp that any of its results had."""
+    """The record of one writer. `stamp_ms` is the highest stamp of all its results so far."""
 
     below: int
     stamp_ms: int
@@ -111,9 +111,9 @@ class WriterResults:
         self._next_ms = 0
 
     def check(self, command: KvCommand, term: int, index: int) -> WriteOutcome | None:
-        """Return None if the command shall be carried out, else the outcome of its entry.
+        """Return None if the command must be carried out, else the outcome of its entry.
 
-        Every command of the log must pass here once, in the order of the log.
+        Call this once for every command, in the order of the log.
         """
         totals = self.totals
         totals.clock_ms = max(totals.clock_ms, command.time_ms)
@@ -132,7 +132,7 @@ class WriterResults:
         return None
 
     def keep(self, command: KvCommand, outcome: WriteOutcome) -> None:
-        """Keep the outcome of a command for which `check` returned None."""
+        """Store the outcome of a command for which `check` returned None."""
         totals, writer = self.totals, command.writer.encode()
         stamp_ms = max(totals.clock_ms, command.began_ms)
         record = self._record(writer)
@@ -158,7 +158,7 @@ class WriterResults:
             self._evict()
 
     def flush(self) -> int:
-        """ResultStore the changed records; return how many there were."""
+        """Store the changed records; return how many there were."""
         for writer in sorted(self._changed):
             self._store.put(_RECORD + writer, _ENCODER.encode(self._read[writer]))
         count = len(self._changed)
@@ -180,7 +180,7 @@ class WriterResults:
         self.totals.kept -= len(numbers)
 
     def _sweep(self) -> None:
-        """Look at the writers that may have expired; drop results and writers whose stamp the horizon has reached."""
+        """Check writers for expiry; delete results and writers whose stamp the horizon has reached."""
         horizon_ms = self.totals.horizon_ms
         for _ in range(SWEEP_STEPS):
             first = self._store.first(_ORDER)
@@ -197,7 +197,7 @@ class WriterResults:
             self._reindex(first, writer, record)
 
     def _evict(self) -> None:
-        """Forget the writer that was quiet for longest, and reject its writes from now on."""
+        """Delete the least recently active writer, and reject its writes from now on."""
         for _ in range(EVICTION_STEPS):
             first = self._store.first(_ORDER)
             assert first is not None, "results are kept, and no writer"

@@ -1,7 +1,7 @@
 """Consensus metadata of one tablet on this server: number, configuration, term and vote. Pure.
 
-While a replica is READY, its term and vote lie in the shared log, and this file has those of the time of writing: the
-log's count. Once the replica is DELETED, its slot is gone and this file is where a tombstone's later votes are durable.
+While a replica is READY, its term and vote are in the shared log, and this file only has older ones: the log's count.
+Once the replica is DELETED, its slot is gone, and this file makes the later votes of the tombstone durable.
 
     content := envelope "RKCM" format 1 (sealed.py) around a JSON object with the fields of ConsensusMeta
 """
@@ -21,11 +21,11 @@ FORMAT: Final = 1
 
 
 class ConsensusMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a member knows of its group. `configuration` is the body of a CONFIG entry; (0, 0) is the position of the
-    initial configuration."""
+    """What a member stores about its group. `configuration` is the body of a CONFIG entry; (0, 0) is the position of
+    the initial configuration."""
 
     tablet: str
-    #: The member that this server is, or was.
+    #: The member number of this server's replica, or of its former one.
     number: int
     config_term: int
     config_index: int
@@ -37,7 +37,7 @@ class ConsensusMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Raise ValueError for contents that no build writes."""
         if not is_tablet(self.tablet):
-            raise ValueError(f"{self.tablet!r} is no name of a tablet")
+            raise ValueError(f"{self.tablet!r} is not the name of a tablet")
         if self.number < 1:
             raise ValueError(f"member number {self.number} is below 1")
         if min(self.config_term, self.config_index, self.term, self.vote) < 0:
@@ -63,8 +63,8 @@ def decode_meta(content: bytes, tablet: str, path: str) -> ConsensusMeta:
     """Return the consensus metadata of `tablet`.
 
     Raises:
-        DamagedFile: The content is not what was written, or belongs to another tablet.
-        NewerFormat: A newer build has written it.
+        DamagedFile: The content is damaged, or belongs to another tablet.
+        NewerFormat: A newer build wrote the file.
     """
     return _FILE.decode(content, tablet, path)
 
@@ -72,10 +72,10 @@ def decode_meta(content: bytes, tablet: str, path: str) -> ConsensusMeta:
 def with_promise(meta: ConsensusMeta, term: int, vote: int) -> ConsensusMeta:
     """Return `meta` with a later term, or with the first vote of its term.
 
-    Raises: ValueError if the term would go back or the vote of a term would change. Raft §5.2, §5.4.1.
+    Raise ValueError if the term would decrease or the vote of a term would change. Raft §5.2, §5.4.1.
     """
     if term < meta.term:
-        raise ValueError(f"tablet {meta.tablet}: term {term} is behind {meta.term}")
+        raise ValueError(f"tablet {meta.tablet}: term {term} is below the present term {meta.term}")
     if term == meta.term and meta.vote not in (0, vote):
         raise ValueError(f"tablet {meta.tablet}: the vote of term {term} is for {meta.vote}, not for {vote}")
     return msgspec.structs.replace(meta, term=term, vote=vote)

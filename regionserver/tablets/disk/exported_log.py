@@ -1,7 +1,7 @@
-"""The log of one former replica as a file of its own, in the quarantine. Pure apart from reading.
+"""The log of one former replica in a file of its own, in the quarantine. Pure apart from reading.
 
-The file is one segment of a store's log (`coord.storage.records`): a header with the end of the log, the base (what
-the rows held durably), term and vote, the entries, and the seal. Nothing reads it but people and tools.
+The file is one segment of a store's log (`coord.storage.records`): a header with the end of the log, the base (the
+durable position of the rows), term and vote, the entries, and the seal. Only operators and tools read it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from coord.storage.reading import Recovered, SegmentReader
 from coord.storage.records import WriteBatch, encode_header, encode_record, encode_seal
 from coord.storage.shared.items import EntryView, HardStateView, Position
 
-#: Bytes of entries after which the next record begins.
+#: After this many bytes of entries the next record begins.
 RECORD_BYTES: Final = 1 << 20
 
 
@@ -48,7 +48,7 @@ def encode_log(
 
 
 def read_log(disk: Disk, path: str) -> Recovered:
-    """Return what an exported log holds. Raise CorruptRecord, StorageError, OSError."""
+    """Return the contents of an exported log. Raise CorruptRecord, StorageError or OSError."""
     reader = SegmentReader(disk, path)
     found = Recovered()
     for record in reader.records(0, is_first=True, is_last=True):

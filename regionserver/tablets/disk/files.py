@@ -1,7 +1,7 @@
-"""The files of a server's tablets: what is there, and the effects of steps.py carried out.
+"""The files of a server's tablets: reading them, and carrying out the effects of steps.py.
 
-The only module of the package that touches a disk, and only through the door `coord.env.Disk`. It belongs to one
-thread at a time.
+The only module of the package that touches a disk, and only through `coord.env.Disk`. It belongs to one thread at a
+time.
 
 A replaced file is written under a temporary name, synced, and renamed. Files of many tablets are replaced together:
 every content is synced, then all names by one sync of the folder.
@@ -59,30 +59,30 @@ from regionserver.tablets.disk.syncing import UNSYNCED_MAX, SyncFiles, sync_in_t
 
 log = Logger()
 
-#: Names of files that are being written begin so; no tablet's does.
+#: Prefix of the names of files that are being written; no tablet's name begins with it.
 TEMPORARY: Final = ".tmp-"
-#: Errors that say that the medium is bad. Others (no descriptors, no permission) say nothing about the content.
+#: Errors that mean a bad medium. Other errors (no descriptors, no permission) say nothing about the content.
 _MEDIUM_ERRORS: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 
 class SlotLog(Protocol):
-    """The shared log, as far as steps need it."""
+    """The shared log, as used by the steps."""
 
     def write(self, changes: Sequence[Change]) -> None:
         """Make the changes durable. Raise StorageError, OSError."""
         ...
 
     def contents(self, slot: int) -> RecoveredSlot | None:
-        """Return what a slot holds, None for a slot that does not live."""
+        """Return the contents of a slot, None for a slot that is not open."""
         ...
 
 
-#: Returns what is known of the rows of a tablet: (tablet, generation).
+#: Returns the state of a tablet's rows: (tablet, generation).
 RowsJudge = Callable[[str, int], RowsFound]
 
 
 class Survey(NamedTuple):
-    """What a start has found: tablets, and slots of which no tablet is known."""
+    """The result of a start's survey: tablets, and slots without a known tablet."""
 
     tablets: list[Found]
     unclaimed: list[SlotName]
@@ -105,7 +105,7 @@ class TabletFiles:
             self._disk.make_folder(folder)
 
     def admit(self, instance: Instance) -> None:
-        """Raise ConfigError unless the directory is where, and what, its identity says. Call this before `prepare`."""
+        """Raise ConfigError unless the directory matches its identity. Call this before `prepare`."""
         missing = [folder for folder in (BLOCKS, METAS, LOG, ROWS) if self._is_missing(folder)]
         seen = DirectorySeen(
             str(instance.directory),
@@ -119,15 +119,15 @@ class TabletFiles:
         check_directory(seen, MOVED)
 
     def survey(self, slots: dict[int, RecoveredSlot], judge: RowsJudge) -> Survey:
-        """Return what there is of each tablet. Nothing is changed.
+        """Return the files found of each tablet. Change nothing.
 
         Args:
             slots: The slots of the shared log.
-            judge: Says whether rows can be used.
+            judge: Returns whether rows can be used.
 
         Raises:
             NewerFormat: A newer build has written a file. Every file is read before this returns.
-            ConfigError: A file cannot be read, for a reason that says nothing about its content.
+            ConfigError: A file cannot be read, for a reason unrelated to its content.
         """
         blocks = {name: self.read_block(name) for name in self._tablets_in(BLOCKS)}
         metas = {name: self.read_meta(name) for name in self._tablets_in(METAS)}
@@ -158,11 +158,11 @@ class TabletFiles:
         )
 
     def start(self, slots: dict[int, RecoveredSlot], judge: RowsJudge, server: str, at_ms: int) -> list[Decision]:
-        """Bring every tablet into a state in which it can be, and return what was decided.
+        """Bring every tablet into a legal state, and return the decisions.
 
         Args:
             slots: The slots of the shared log.
-            judge: Says whether rows can be used.
+            judge: Returns whether rows can be used.
             server: This server's uuid.
             at_ms: Now.
 
@@ -209,7 +209,7 @@ class TabletFiles:
             return Unreadable(error.why)
 
     def _remove_temporaries(self) -> None:
-        """Remove what an earlier process was writing when it ended."""
+        """Remove the unfinished files of an earlier process."""
         former = [name for name in self._names(QUARANTINE) if not name.startswith(TEMPORARY)]
         for folder in (BLOCKS, METAS, *(f"{QUARANTINE}/{name}" for name in former)):
             for name in self._names(folder):
@@ -244,7 +244,7 @@ class TabletFiles:
         except OSError as error:
             if error.errno in _MEDIUM_ERRORS:
                 raise DamagedFile(where, f"it cannot be read ({error.strerror})") from error
-            # To take this for damage would burn the number of a replica that is sound.
+            # Treating this as damage would burn the number of an intact replica.
             raise ConfigError(f"{where} cannot be read: {error.strerror}; nothing was changed") from error
 
     # --- effects ---
@@ -339,7 +339,7 @@ class TabletFiles:
         try:
             content = file.read_at(0, file.size())
         except OSError as error:
-            # What cannot be read cannot be kept.
+            # An unreadable file cannot be kept.
             log.warn("{path} cannot be read and is not copied: {error}", path=self._disk.where(source), error=error)
             return
         finally:
@@ -382,7 +382,7 @@ class TabletFiles:
         self._disk.sync_folder(folder)
 
     def _exists(self, path: str) -> bool:
-        """Return True if there is such a file. Listing its folder would take a time that grows with all tablets."""
+        """Return True if the file exists. Listing its folder would take time in proportion to the number of tablets."""
         try:
             self._disk.open(path).close()
         except (FileNotFoundError, NotADirectoryError):
@@ -393,7 +393,7 @@ class TabletFiles:
 def _claim(
     slots: dict[int, RecoveredSlot], blocks: dict[str, Superblock | Unreadable]
 ) -> tuple[dict[str, list[SlotFound]], list[SlotName]]:
-    """Return the slots of each tablet, and those of which no tablet is known."""
+    """Return the slots of each tablet, and the slots without a known tablet."""
     named = {block.slot: tablet for tablet, block in blocks.items() if isinstance(block, Superblock)}
     owned: dict[str, list[SlotFound]] = {}
     unclaimed = []

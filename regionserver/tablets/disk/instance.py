@@ -1,14 +1,14 @@
 """Whether a data directory may be used: its own identity, its own tablets, its own log. Pure.
 
-A replica's files are worth a vote, so they must never be used twice or by another server. A server therefore refuses,
-and changes nothing, when it finds
+A replica's files contain its vote, so they must never be used twice or by another server. A server therefore refuses to
+start, and changes nothing, if it finds
 
 - a copy of a directory: the lock file has another inode than the one noted when the directory got its first tablet;
 - tablets without the identity to which they belong, or an identity whose tablets are gone;
 - tablets of another server;
 - READY tablets none of which the shared log knows, or no shared log at all (TC-18).
 
-A single damaged file is none of this: it costs its tablet (startup.py).
+A single damaged file is different: it affects only its tablet (startup.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from regionserver.tablets.disk.life import DataState
 from regionserver.tablets.disk.startup import Found
 from regionserver.tablets.disk.superblock import Superblock
 
-#: Names of tablets in a message; more are counted.
+#: Number of tablets named in a message; the others are only counted.
 _NAMED_MAX: Final = 3
 _NEW_SERVER: Final = (
     "to give up this server's replicas, move the directory away and start with an empty one: the server gets a new"
@@ -31,14 +31,14 @@ _NEW_SERVER: Final = (
 
 
 class DirectorySeen(NamedTuple):
-    """What there is of a data directory before anything in it is read."""
+    """What exists in a data directory before any file is read."""
 
     #: The directory, for messages.
     path: str
-    #: Inode of the lock file, and the one noted in instance.json, None if the directory never had tablets.
+    #: Inode of the lock file, and the inode recorded in instance.json, None if the directory never had tablets.
     inode: int
     noted_inode: int | None
-    #: An operator has declared that the directory was moved here.
+    #: True if an operator has declared that the directory was moved here.
     is_accepted: bool
     #: Folders of tablets that are missing.
     missing: Sequence[str]
@@ -48,9 +48,9 @@ class DirectorySeen(NamedTuple):
 
 
 def check_directory(seen: DirectorySeen, moved_file: str) -> None:
-    """Raise ConfigError unless the directory is where, and what, its identity says.
+    """Raise ConfigError unless the directory matches its identity.
 
-    `moved_file` is the name of the file by which an operator accepts a moved directory.
+    `moved_file` is the name of the file with which an operator accepts a moved directory.
     """
     if seen.noted_inode is None:
         if seen.blocks:
@@ -79,7 +79,7 @@ def check_directory(seen: DirectorySeen, moved_file: str) -> None:
 
 
 def check_tablets(path: str, server: str, found: Sequence[Found]) -> None:
-    """Raise ConfigError if the superblocks belong to another server, or the log is not that of the tablets."""
+    """Raise ConfigError if the superblocks belong to another server, or the log does not belong to the tablets."""
     blocks = [one.block for one in found if isinstance(one.block, Superblock)]
     foreign = [block for block in blocks if block.server != server]
     if foreign:

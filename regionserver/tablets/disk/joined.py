@@ -1,7 +1,7 @@
-"""The shared log as files.py needs it, while a start has the log alone.
+"""The shared log as files.py needs it during a start, before the turn writes the log.
 
-Once the server runs, the turn writes the log. Steps on files are then carried out by a thread of their own, with a
-SlotLog that hands the changes to the turn and waits until they are durable.
+Once the server runs, the turn writes the log. Steps on files then run on a thread of their own, with a SlotLog that
+passes the changes to the turn and waits until they are durable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coord.storage.shared.log import SharedLog
 
 
 class StartingSlots:
-    """The slots of a log that was just opened (`files.SlotLog`)."""
+    """The slots of a newly opened log (`files.SlotLog`)."""
 
     def __init__(self, log: SharedLog) -> None:
         self._log = log

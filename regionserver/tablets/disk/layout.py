@@ -7,7 +7,7 @@
     quarantine/<tablet>.<generation>/            superblock, consensus-meta, log, rows.mdb, rows.mdb.steady
     quarantine/.slot-<slot>/                     log of a slot that no tablet claims
 
-A tablet's name never begins with a dot and may contain dots, so a generation is read from the right, and the names of
+A tablet's name never begins with a dot but may contain dots. So a generation is parsed from the right, and the names of
 temporary files begin with a dot. All paths are relative to the data directory, with `/`.
 """
 
@@ -30,13 +30,13 @@ SAVED_META: Final = "consensus-meta"
 SAVED_LOG: Final = "log"
 SAVED_ROWS: Final = "rows"
 
-#: Tablets' names become names of files: nothing in them may mean anything to the file system. The length leaves room
-#: for generation and suffix within the 255 bytes of a file's name.
+#: Names of tablets become file names: no character may have a meaning for the file system. The length leaves room for
+#: generation and suffix within the 255 bytes of a file name.
 TABLET: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 GENERATION_MAX: Final = (1 << 32) - 1
 
 #: Suffixes of the files of rows: the steady point, the rows, LMDB's lock file, the count of deaths with the file open.
-#: The last two mean nothing without the process that they are of; they do not move to quarantine.
+#: The last two are useless after their process has ended; they do not move to quarantine.
 STEADY: Final = ".mdb.steady"
 DATABASE: Final = ".mdb"
 DATABASE_LOCK: Final = ".mdb-lock"
@@ -46,7 +46,7 @@ _FORMER: Final = re.compile(rf"({TABLET.pattern})\.([1-9][0-9]{{0,9}})")
 
 
 class RowsName(NamedTuple):
-    """A name in the folder of rows, taken apart."""
+    """The parts of a name in the folder of rows."""
 
     tablet: str
     generation: int
@@ -74,17 +74,18 @@ def rows_path(tablet: str, generation: int, suffix: str = DATABASE) -> str:
 
 
 def quarantine_path(tablet: str, generation: int) -> str:
-    """Return the folder that takes the files of a former replica."""
+    """Return the quarantine folder for the files of a former replica."""
     return f"{QUARANTINE}/{tablet}.{generation}"
 
 
 def slot_quarantine_path(slot: int) -> str:
-    """Return the folder that takes the log of a slot that no tablet claims. The dot keeps it apart from tablets."""
+    """Return the quarantine folder for the log of a slot without a tablet. The dot separates it from tablets'
+    folders."""
     return f"{QUARANTINE}/.slot-{slot}"
 
 
 def parse_rows_name(name: str) -> RowsName | None:
-    """Take a name in the folder of rows apart. Return None for a file that is not ours."""
+    """Parse a name in the folder of rows. Return None for any other file."""
     found = _ROWS_FILE.fullmatch(name)
     if found is None or int(found[2]) > GENERATION_MAX:
         return None

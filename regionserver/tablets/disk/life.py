@@ -1,8 +1,8 @@
 """The life of a replica on one server: two tables that decide. Pure.
 
-`DATA_LIFE` has the states of the files, which the superblock keeps (S2, TC-06); `RUN_LIFE` has the states of the
-replica in this process, which reports show. A run state implies its data state (`DATA_OF`), so a move of `RUN_LIFE`
-either keeps the data state or is a move of `DATA_LIFE`, which is durable before the run state changes.
+`DATA_LIFE` has the states of the files, which the superblock stores (S2, TC-06). `RUN_LIFE` has the states of the
+replica in this process, which reports show. Each run state implies a data state (`DATA_OF`), so a move in `RUN_LIFE`
+either keeps the data state or is a move in `DATA_LIFE`, which becomes durable before the run state changes.
 
     (absent) -> READY -> DELETED -> (absent)             created, removed, forgotten with its table
     (absent) or DELETED -> COPYING -> READY              copied from another replica
@@ -20,27 +20,27 @@ from coord.errors import InvalidTransition
 
 
 class DataState(enum.StrEnum):
-    """State of a replica's files, as its superblock says. A tablet without a superblock does not exist here."""
+    """State of a replica's files, as stored in its superblock. A tablet without a superblock does not exist here."""
 
-    DELETED = "DELETED"  #: a tombstone: no files, but the memory of term, vote and end of the log
-    COPYING = "COPYING"  #: files are being made from another replica's
-    READY = "READY"  #: files are whole
+    DELETED = "DELETED"  #: a tombstone: no rows or log, but term, vote and the end of the log are kept
+    COPYING = "COPYING"  #: files are being copied from another replica
+    READY = "READY"  #: files are complete
 
 
 class DataEvent(enum.StrEnum):
-    """What changes the state of the files. Each is one replacement of the superblock."""
+    """An event that changes the state of the files. Each one replaces the superblock once."""
 
     CREATE = "create"  #: first replica of a new tablet
     COPY = "copy"  #: begin a copy
-    COPIED = "copied"  #: the copy is whole and durable
+    COPIED = "copied"  #: the copy is complete and durable
     GIVE_UP = "give up"  #: the copy failed, or the server stopped during it
     DELETE = "delete"  #: the replica is removed
-    BURN = "burn"  #: the memory of the number is lost
+    BURN = "burn"  #: term and vote of the number are lost
     FORGET = "forget"  #: the store has the whole tablet as DELETED or REPLACED
 
 
 class DataRow(NamedTuple):
-    """One move of the files. `before` and `after` are None when the tablet does not exist on this server."""
+    """One change of the files' state. `before` and `after` are None if the tablet does not exist on this server."""
 
     before: DataState | None
     event: DataEvent
@@ -76,14 +76,14 @@ class RunState(enum.StrEnum):
     RUNNING = "RUNNING"  #: READY; takes part in its group
     STOPPING = "STOPPING"  #: READY; finishes what is under way before it rests or is deleted
     RESTING = "RESTING"  #: READY; its table is disabled
-    FAILED = "FAILED"  #: READY; it does not run, but its memory is sound: it is copied anew under its number
+    FAILED = "FAILED"  #: READY; does not run, but term and vote are intact: copied again under the same number
     COPYING = "COPYING"
-    TOMBSTONE = "TOMBSTONE"  #: DELETED; may vote from its memory
-    LOST = "LOST"  #: DELETED; its memory is lost and its number is burned: it never votes
+    TOMBSTONE = "TOMBSTONE"  #: DELETED; may vote with the kept term and vote
+    LOST = "LOST"  #: DELETED; term and vote are lost and its number is burned: it never votes
 
 
 class RunEvent(enum.StrEnum):
-    """What can happen to a replica in this process. Events with the name of a DataEvent follow that move."""
+    """An event for a replica in this process. Events with the name of a DataEvent follow that event."""
 
     CREATE = "create"
     COPY = "copy"
@@ -93,7 +93,7 @@ class RunEvent(enum.StrEnum):
     BURN = "burn"
     FORGET = "forget"
     WAKE = "wake"  #: a message or a request arrived
-    SLEEP = "sleep"  #: nothing to do: the core is put away
+    SLEEP = "sleep"  #: nothing to do: the core is removed from memory
     FAULT = "fault"  #: an exception inside the group, or damaged rows
     STOP = "stop"  #: an order to rest or to delete
     REST = "rest"  #: the superblock says RESTING
@@ -101,7 +101,8 @@ class RunEvent(enum.StrEnum):
 
 
 class RunRow(NamedTuple):
-    """One move of a replica. `before` and `after` are None when the tablet does not exist on this server."""
+    """One change of a replica's run state. `before` and `after` are None if the tablet does not exist on this
+    server."""
 
     before: RunState | None
     event: RunEvent
@@ -181,7 +182,7 @@ _RUN_MOVES: Final = _run_index(RUN_LIFE)
 
 
 def data_after(tablet: str, before: DataState | None, event: DataEvent) -> DataState | None:
-    """Return the data state behind `event`, None for absent. Raise InvalidTransition for a move that no row has."""
+    """Return the data state after `event`, None for absent. Raise InvalidTransition for a move that no row has."""
     row = _DATA_MOVES.get((before, event))
     if row is None:
         raise InvalidTransition(f"files of tablet {tablet}", before or "absent", event)
@@ -189,7 +190,7 @@ def data_after(tablet: str, before: DataState | None, event: DataEvent) -> DataS
 
 
 def run_after(tablet: str, before: RunState | None, event: RunEvent) -> RunState | None:
-    """Return the run state behind `event`, None for absent. Raise InvalidTransition for a move that no row has."""
+    """Return the run state after `event`, None for absent. Raise InvalidTransition for a move that no row has."""
     row = _RUN_MOVES.get((before, event))
     if row is None:
         raise InvalidTransition(f"replica of tablet {tablet}", before or "absent", event)

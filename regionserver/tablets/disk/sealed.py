@@ -71,7 +71,7 @@ def unseal(content: bytes, magic: bytes, known: int, path: str) -> bytes:
         raise DamagedFile(path, f"it begins with {found_magic!r} instead of {magic!r}")
     body = content[_HEAD.size :]
     if len(body) != length:
-        raise DamagedFile(path, f"it has {len(body)} bytes behind its head, {length} were written")
+        raise DamagedFile(path, f"it has {len(body)} bytes after its head, {length} were written")
     computed = crc32c(body, crc32c(_CHECKED.pack(magic, file_format, length)))
     if computed != crc:
         raise DamagedFile(path, f"its checksum is {crc:08x}, its content has {computed:08x}")

@@ -205,7 +205,7 @@ TABLE: Final[tuple[StartRow, ...]] = (
     StartRow((_B.DELETED,), (_L.NONE,), (_M.SOUND,), (_R.NONE,), _O.KEEP,
         ""),
     StartRow((_B.DELETED,), (_L.LEFT,), (_M.SOUND,), (), _O.FINISH,
-        "the deletion was cut short behind its point of no return"),
+        "the deletion was cut short after its point of no return"),
     StartRow((_B.DELETED,), (_L.NONE,), (_M.SOUND,), (_R.LEFT,), _O.FINISH,
         "the same, later"),
     StartRow((_B.DELETED, _B.COPYING), (_L.NONE, _L.LEFT), (_M.BAD,), (), _O.BURN,
@@ -420,7 +420,7 @@ def _rows_objection(rows: RowsFound, slot: SlotFound) -> str:
     if rows.damage:
         return rows.damage
     if rows.applied_index is not None and rows.applied_index < slot.floor_index:
-        return f"the rows end at entry {rows.applied_index}, the log begins behind entry {slot.floor_index}"
+        return f"the rows end at entry {rows.applied_index}, the log begins after entry {slot.floor_index}"
     return ""
 
 
@@ -454,7 +454,7 @@ def _story(found: Found, row: StartRow) -> str:
 
 def _rows_story(rows: RowsFound | None, slot: SlotFound) -> str:
     if rows is None:
-        return f"there are no rows, and the log begins behind entry {slot.floor_index}" if slot.floor_index else ""
+        return f"there are no rows, and the log begins after entry {slot.floor_index}" if slot.floor_index else ""
     if rows.applied_index is not None and rows.applied_index > slot.last_index:
         return f"the rows hold entry {rows.applied_index}, the log ends at entry {slot.last_index}"
     return _rows_objection(rows, slot)

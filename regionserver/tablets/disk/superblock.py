@@ -98,7 +98,7 @@ class Superblock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 def _objection(block: Superblock) -> str:
     """Return why a superblock cannot be, "" if it can."""
     if not is_tablet(block.tablet):
-        return f"{block.tablet!r} is no name of a tablet"
+        return f"{block.tablet!r} is not the name of a tablet"
     if not 0 <= block.number <= block.highest_number:
         return f"number {block.number}, and the highest ever is {block.highest_number}"
     if not 1 <= block.generation <= GENERATION_MAX:

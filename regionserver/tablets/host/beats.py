@@ -1,16 +1,16 @@
-"""Liveness between servers: which peer servers are there, for all tablets at once.
+"""Liveness between servers: which peer servers are alive, for all tablets at once.
 
 Each pair of servers exchanges one BEAT per BEAT_TICKS, however many tablets they share. A BEAT names the sender's
-start code and says whether the sender's disk answers. A peer server is gone
+start code and states whether the sender's disk answers. A peer server counts as gone
 
 - when its connection breaks,
 - when no BEAT has come for SILENCE_TICKS,
 - when another start code shows that its process was replaced: a quick restart counts as death, because the new process
-  leads nothing,
-- when its disk does not answer: it can promise nothing.
+  leads no tablet,
+- when its disk does not answer: it cannot make any vote or acknowledgment durable.
 
-Time is this process's own ticks, not a clock. A process that stood still has not ticked, so it does not mistake its own
-absence for that of its peers.
+Time is counted in this process's own ticks, not by a clock. A process that was stopped has not ticked, so it does not
+mistake its own absence for that of its peers.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Final
 
 #: Duration of a tick. Timers of groups and of BEATs count ticks.
 TICK_MS: Final = 50
-#: A BEAT goes to each peer server every so many ticks: 100 ms.
+#: A BEAT is sent to each peer server once per this many ticks: 100 ms.
 BEAT_TICKS: Final = 2
-#: A peer server without a BEAT for so many ticks is gone: 700 ms. Six BEATs in a row may be late.
+#: A peer server counts as gone after this many ticks without a BEAT: 700 ms. Six BEATs in a row may be late.
 SILENCE_TICKS: Final = 14
 
 
 class PeerServer:
-    """What this server knows of the process on another server."""
+    """State of the process on another server, as known here."""
 
     def __init__(self, start_code: int, now: int) -> None:
         self.start_code = start_code
         #: Number of the newest BEAT of this process.
         self.beat = 0
-        #: Tick of this server at which the peer was last heard.
+        #: Tick of this server at which a frame of the peer last arrived.
         self.heard = now
         self.is_there = True
         self.disk_answers = True
@@ -41,7 +41,7 @@ class PeerServer:
 class Beats:
     """The peer servers of one server.
 
-    Invariant: a method that returns a server as gone returns it once for each time that it was there.
+    Invariant: each time that a server was alive, exactly one method call returns it as gone.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Beats:
         self.peers: dict[str, PeerServer] = {}
 
     def introduced(self, server: str, start_code: int) -> bool | None:
-        """Note a frame or hello of `server`. Return True if a former process of it is gone by that.
+        """Record a frame or hello of `server`. Return True if it shows that a former process of the server is gone.
 
         Return None for a start code below the known one: a late message of a former process, which must be dropped.
         """
@@ -70,7 +70,7 @@ class Beats:
         return True
 
     def beat(self, server: str, number: int, *, disk_answers: bool) -> bool:
-        """Note a BEAT of the known process on `server`. Return True if the server is gone because its disk is."""
+        """Record a BEAT of the known process on `server`. Return True if the server is gone because its disk failed."""
         peer = self.peers[server]
         if number <= peer.beat:
             return False
@@ -82,7 +82,7 @@ class Beats:
         return was_there and had_disk and not disk_answers
 
     def lost(self, server: str, start_code: int) -> bool:
-        """Note that the connection to that process broke. Return True if it was there until now."""
+        """Record that the connection to that process broke. Return True if it was alive until now."""
         peer = self.peers.get(server)
         if peer is None or peer.start_code != start_code or not peer.is_there:
             return False
@@ -90,7 +90,7 @@ class Beats:
         return True
 
     def tick(self) -> list[str]:
-        """Let one tick pass. Return the servers that are gone because nothing was heard of them."""
+        """Advance time by one tick. Return the servers that are gone because of silence."""
         self.now += 1
         gone = []
         for server, peer in self.peers.items():
@@ -100,10 +100,10 @@ class Beats:
         return gone
 
     def is_due(self) -> bool:
-        """Return True at the ticks at which BEATs leave."""
+        """Return True at the ticks at which BEATs are sent."""
         return self.now % BEAT_TICKS == 0
 
     def is_there(self, server: str) -> bool:
-        """Return True if the process on `server` lives, as far as is known."""
+        """Return True if the process on `server` is alive, as far as known."""
         peer = self.peers.get(server)
         return peer is not None and peer.is_there

@@ -1,11 +1,11 @@
-"""Which messages reach a replica, and what the others are answered: a table.
+"""Which messages reach a replica, and the replies to all others: a table.
 
-The rows are checked in order and the first that holds decides. All checks come before any change, so a message that is
-refused changes nothing. Without a superblock there is no replica, and no message makes one: a voter's number never
-starts from nothing (docs/tablets.md).
+The rows are checked in order and the first matching row decides. All checks come before any change, so a rejected
+message changes nothing. Without a superblock there is no replica, and no message creates one: a voter's number never
+starts without its former votes (docs/tablets.md).
 
-INVALID_TERM is the answer of a replica that does not run. A replica that runs tells a sender of an older term its own
-term in Raft's words, for some of those messages need another answer (a rejected pre-vote, for example).
+INVALID_TERM is the reply of a replica that does not run. A running replica replies to an older term with Raft's own
+messages, because some of them need another reply (a rejected pre-vote, for example).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regionserver.tablets.host.words import Word
 
 
 class State(enum.Enum):
-    """What a server holds of a tablet, as far as messages are concerned."""
+    """State of a tablet on this server, as far as messages are concerned."""
 
     ABSENT = enum.auto()
     READY = enum.auto()
@@ -29,7 +29,7 @@ class State(enum.Enum):
     RESTING = enum.auto()
 
 
-#: States in which a replica does not run, and the word for each.
+#: States in which a replica does not run, and the refusal for each.
 _NOT_RUNNING: Final = {
     State.DELETED: Word.DELETED,
     State.COPYING: Word.COPYING,
@@ -40,7 +40,7 @@ _NOT_RUNNING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStanding:
-    """What a server holds of a tablet: the replica's state, its number, its term and the end of its log."""
+    """A tablet on this server: the replica's state, its number, its term and the end of its log."""
 
     state: State
     number: int = 0
@@ -55,9 +55,9 @@ ABSENT: Final = ReplicaStanding(State.ABSENT)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A Raft message at the door of a replica."""
+    """A received Raft message before delivery."""
 
-    #: The frame names this cluster and this server, and its sender is not another server than the configuration's.
+    #: True if the frame names this cluster and this server, and its sender is the member's server in the configuration.
     is_named_right: bool
     #: Member number of the recipient, and term, as the message has them.
     number: int
@@ -66,19 +66,19 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRule:
-    """A row of the table. `word` None: the message goes to Raft."""
+    """A row of the table. If `word` is None, the message goes to Raft."""
 
     name: str
     holds: Callable[[Delivery, ReplicaStanding], bool]
     word: Word | None
-    #: False: the message is dropped without an answer.
+    #: If False, the message is dropped without a reply.
     is_answered: bool = True
 
 
 RULES: Final = (
     DeliveryRule("wrong name", lambda a, _: not a.is_named_right, Word.INVALID_NAME),
     DeliveryRule("no superblock", lambda _, s: s.state is State.ABSENT, Word.DOES_NOT_EXIST),
-    # The sender speaks to a former life. An answer would teach it nothing that the configuration does not.
+    # The sender addresses a former replica. A reply would tell it nothing that the configuration does not.
     DeliveryRule("number below mine", lambda a, s: a.number < s.number, Word.OLD_NUMBER, is_answered=False),
     DeliveryRule("number above mine", lambda a, s: a.number > s.number, Word.OLDER),
     DeliveryRule("term below mine", lambda a, s: s.state in _NOT_RUNNING and a.term < s.term, Word.INVALID_TERM),
@@ -91,5 +91,5 @@ RULES: Final = (
 
 
 def decide(arrival: Delivery, standing: ReplicaStanding) -> DeliveryRule:
-    """Return the row that decides about a message."""
+    """Return the row that applies to a message."""
     return next(rule for rule in RULES if rule.holds(arrival, standing))

@@ -55,7 +55,7 @@ REFUSAL: Final = 2
 FRAME_BYTES: Final = 4 << 20
 #: The largest payload of one client request: 16 MiB may be in flight per tablet, and one request must leave room.
 PAYLOAD_BYTES_MAX: Final = 8 << 20
-#: A longer frame is refused before it is read: FRAME_BYTES, one more append at its limit, and the headers.
+#: A longer frame is rejected before it is read: FRAME_BYTES, one more append at its limit, and the headers.
 FRAME_BYTES_MAX: Final = FRAME_BYTES + PAYLOAD_BYTES_MAX + (1 << 20)
 #: Heartbeats in one BEAT frame; a server with more awake tablets sends several frames.
 ROWS_MAX: Final = 10_000
@@ -73,7 +73,7 @@ _ENTRY: Final = struct.Struct(">QBI")
 _ROW: Final = struct.Struct(">BQQQQQQQ")
 _REFUSAL: Final = struct.Struct(">BQQQQQQ")
 _GRANTED: Final = 1
-#: Answers carry the memory of the voter in the place of the commit index, as in the store's frames.
+#: Replies carry the voter's memory in place of the commit index, as in the store's frames.
 _ANSWERS: Final = (PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP, HEARTBEAT_RESP)
 
 
@@ -83,7 +83,7 @@ class Header:
 
     cluster: str
     sender: str
-    #: Start code of the sender: another one is another process, so the former process is gone.
+    #: Start code of the sender. Another start code is another process, so the former process is gone.
     start_code: int
     recipient: str
 
@@ -101,17 +101,17 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer of a server whose replica cannot process a message (docs/tablets.md, What a server answers)."""
+    """Reply of a server whose replica cannot process a message (docs/tablets.md, What a server answers)."""
 
     tablet: str
     word: Word
-    #: Number of the replica that refuses, 0 if there is none; and the number that sent the message.
+    #: Number of the refusing replica, 0 if there is none; and the number of the message's sender.
     src: int
     dst: int
     term: int = 0
     last_index: int = 0
     last_term: int = 0
-    #: Bytes received by a copy that is under way.
+    #: Bytes received so far by a running copy.
     progress: int = 0
 
 
@@ -120,7 +120,7 @@ Item = Envelope | Refusal
 
 @dataclass(frozen=True, slots=True)
 class TurnFrame:
-    """What one turn of the sender has for the recipient."""
+    """All items of one turn of the sender for the recipient."""
 
     header: Header
     items: list[Item]
@@ -131,9 +131,9 @@ class BeatFrame:
     """Proof that the sender's process lives, with the heartbeats of its awake tablets."""
 
     header: Header
-    #: Rises with each BEAT of a start, so a repeated one proves nothing.
+    #: Rises with each BEAT of a start, so that a repeated BEAT proves nothing.
     number: int
-    #: False while a write to the sender's log takes longer than it may.
+    #: False while a write to the sender's log takes too long.
     disk_answers: bool
     #: Of kind HEARTBEAT or HEARTBEAT_RESP.
     heartbeats: list[Envelope]
@@ -309,7 +309,7 @@ def _set_commit(m: Message, value: int) -> None:
 def _encode_row(m: Message) -> bytes:
     """Return a heartbeat or its answer.
 
-    A heartbeat has the commit index with the term there, and what every member has; an answer has the end of the log
+    A heartbeat has the commit index with its term, and the index that every member has; a reply has the end of the log
     and the memory.
     """
     if m.kind == HEARTBEAT:

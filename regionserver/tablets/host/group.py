@@ -3,13 +3,14 @@
 The path of a write: `propose` appends an entry -> `collect` hands out the log items and the appends -> `persisted` and
 the members' acknowledgments commit it -> `collect` hands out a round of entries for the rows -> `applied` answers.
 
-Two rules are this module's own.
+This module adds two rules.
 
-- Rows never run ahead of this server's log. Raft would allow a replica to apply what a majority holds before its own
-  write is durable. After kill -9 the rows, which survive in the page cache, would then hold entries that the log does
-  not, and the next entry of the log would leave a gap. So a committed entry waits until it is durable here.
-- A tablet has at most one round of entries in the hands of the apply threads. Everything that is committed meanwhile
-  forms the next round.
+- Rows never run ahead of this server's log. Raft would allow a replica to apply an entry that a majority has stored
+  before its own write is durable. After kill -9 the rows, which survive in the page cache, would then contain entries
+  that the log lacks, and the next entry of the log would leave a gap. So a committed entry waits until it is durable
+  here.
+- The apply threads have at most one round of a tablet at a time. Everything that is committed meanwhile forms the next
+  round.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ ROUND_BYTES_MAX: Final = 4 << 20
 #: All of them notice at once. With one tick the phases of two servers' ticks could cancel it; two keep at least 50 ms
 #: between them, which is time for a pre-vote, a vote and the sync that it needs.
 RANK_TICKS: Final = 2
-#: Entries that stay in memory behind the floor for members that are a little behind, and bytes of them.
+#: Entries, and bytes of entries, kept in memory below the floor for members that lag slightly.
 KEEP_ENTRIES: Final = 1000
 KEEP_BYTES: Final = 1 << 20
 
@@ -76,7 +77,7 @@ def raft_settings() -> RaftConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """Which replica this is: the slot is of this server's log, the number of the whole cluster."""
+    """Identity of a replica: `slot` in this server's log, `number` in the whole cluster."""
 
     tablet: str
     slot: int
@@ -86,12 +87,12 @@ class ReplicaIdentity:
 
 @dataclass(slots=True)
 class GroupOutput:
-    """What one group wants done after one turn. Nothing of it has left; a group that fails meanwhile drops it all."""
+    """A group's output of one turn. Nothing of it has been sent yet; if the group fails, all of it is dropped."""
 
-    #: Messages that promise nothing, and those that promise what `items` and earlier writes make durable.
+    #: Messages that do not depend on durable writes, and messages that depend on `items` and earlier writes.
     messages: list[Message] = field(default_factory=list)
     promises: list[Message] = field(default_factory=list)
-    #: Heartbeats and answers to them that can wait for the next BEAT.
+    #: Heartbeats and replies to them that can wait for the next BEAT.
     patient: list[Message] = field(default_factory=list)
     items: SlotItems | None = None
     #: Entries for the rows, in the order of the log.
@@ -99,21 +100,21 @@ class GroupOutput:
     answers: list[TabletAnswer] = field(default_factory=list)
     reads: list[ReadyRead] = field(default_factory=list)
     events: list[RaftEvent] = field(default_factory=list)
-    #: (member, index): members that need entries from there on, which are not in memory any more.
+    #: (member, index): members that need entries from this index on, which are only on the disk.
     needs_log: list[tuple[int, int]] = field(default_factory=list)
 
 
 class GroupTracer(Protocol):
-    """Who is told what Raft does in a group."""
+    """Receives a group's Raft events."""
 
     def ready(self, group: Group, ready: Ready) -> None:
-        """This Ready is about to be carried out; nothing of it has left the group."""
+        """This Ready is about to be carried out; none of its output has been sent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Proposal:
-    """A request whose entry is in the log of this leader."""
+    """A request whose entry is in this leader's log."""
 
     index: int
     request: int
@@ -139,41 +140,40 @@ class Group:
         self.servers = dict(servers)
         #: Highest index in the rows.
         self.applied_index = core.log.applying
-        #: Why this replica does not run, "" if it does.
+        #: Why this replica does not run, "" if it runs.
         self.failure = ""
-        #: Member -> the last refusal of its server, since the member last took part. For the leader's report.
+        #: Last refusal of each member's server since the member last took part, for the leader's report.
         self.refusals: dict[int, Refusal] = {}
-        #: Number of the last write of this group and of the Ready in it, as the turn counts writes.
+        #: Number of the last write of this group, and of its Ready, as counted by the turn.
         self.write_number = 0
         self.write_ready = 0
         self.reads = Reads()
         self.tracer = tracer
-        #: Every member is known to have all entries up to this index durably. Never falls.
+        #: Every member is known to have all entries up to this index durably. Never decreases.
         self._everywhere = 0
-        #: Index of the log's floor, as far as it has moved since the process started.
+        #: Index of the log's floor, if it has risen since the process started.
         self._floor = 0
         self.memory = LogMemory(core.log.entries)
         self._in_flight = in_flight or InFlight()
         self._bytes = 0
         self._proposals: deque[_Proposal] = deque()
-        #: Committed entries that no round has taken yet, and the round in the hands of the apply threads.
+        #: Committed entries that are in no round yet, and the round that the apply threads have.
         self._committed: deque[Entry] = deque()
         self._round: list[Entry] = []
-        #: Member -> (term, context) of the last heartbeat, or answer to one, that was sent to it.
+        #: Member -> (term, context) of the last heartbeat, or reply to one, sent to the member.
         self._beaten: dict[tuple[int, int], tuple[int, int]] = {}
         self._out = GroupOutput()
 
     # --- what arrives -------------------------------------------------------------------------------------------------
 
     def standing(self) -> ReplicaStanding:
-        """Return what decides whether a message may reach this replica."""
+        """Return the state that decides whether a message may reach this replica."""
         core = self.core
         state = State.FAILED if self.failure else State.READY
         return ReplicaStanding(state, self.replica.number, core.term, core.log.last, core.log.last_term)
 
     def step(self, m: Message) -> None:
-        """Process a message that the table of deliveries lets through. Raise InvalidMessage; nothing has changed
-        then."""
+        """Process a message that the table of deliveries accepts. Raise InvalidMessage; then nothing has changed."""
         self.core.step(m)
         if m.kind == HEARTBEAT and m.term == self.core.term and m.src == self.core.leader:
             # Committed entries are the same everywhere, and stay.
@@ -182,7 +182,7 @@ class Group:
             self.refusals.pop(m.src, None)
 
     def propose(self, request: int, payload: bytes) -> None:
-        """Append a client's payload to the log, or answer why not."""
+        """Append a client's payload to the log, or answer why that is impossible."""
         size = len(payload)
         if self.core.leadership is None:
             self._answer(request, Fate.NOT_LEADER)
@@ -194,7 +194,7 @@ class Group:
             try:
                 index = self.core.propose(payload)
             except ProposalDropped:
-                # Leadership is being handed over: the next leader is known in a moment.
+                # Leadership is being handed over: the next leader will be known in a moment.
                 self._answer(request, Fate.BUSY)
                 return
             self._proposals.append(_Proposal(index, request, size))
@@ -211,7 +211,7 @@ class Group:
             self.reads.add(request)
 
     def read_at_least(self, request: int, index: int, now: int) -> None:
-        """Begin a read that must see the entry at `index` and may be older than other writes. Any replica serves it."""
+        """Begin a read that must see the entry at `index` and may miss later writes. Any replica serves it."""
         if self.reads.waiting >= TABLET_READS_MAX:
             self._answer(request, Fate.BUSY)
         else:
@@ -227,18 +227,18 @@ class Group:
         return core.has_ready() or bool(self._out.answers)
 
     def peer_gone(self, server: str) -> None:
-        """The process on `server` is gone: forget it as the leader, or take what is in flight to it for lost."""
+        """The process on `server` is gone: stop following it as the leader; treat messages in flight to it as lost."""
         for number, each in self.servers.items():
             if each == server and number != self.replica.number:
                 self.core.peer_down(number, 1 + RANK_TICKS * self._rank(number))
 
     def _rank(self, gone: int) -> int:
-        """Return how many voters stand for election before this one when the member `gone` has led."""
+        """Return how many voters stand for election before this one after the leader `gone` has died."""
         own = self.replica.number
         return sum(voter < own and voter != gone for voter in self.core.configs.current.voters)
 
     def persisted(self, ready_number: int) -> None:
-        """Everything of that Ready and of those before it is durable."""
+        """Everything of that Ready and of earlier ones is durable."""
         self.core.persisted(ready_number)
 
     def applied(self, index: int, values: Sequence[Any]) -> None:
@@ -255,7 +255,7 @@ class Group:
                 self._answer(proposal.request, Fate.DONE, value, entry.term, entry.index)
 
     def steady(self, index: int, floors: list[Floor]) -> None:
-        """The rows hold every entry up to `index` durably: add the slot's new floor, behind which the log may drop."""
+        """The rows hold every entry up to `index` durably: raise the slot's floor, so that the log may drop them."""
         log = self.core.log
         term = log.term_at(index)
         if term < 0:
@@ -268,11 +268,11 @@ class Group:
             floors.append(Floor(self.replica.slot, self.replica.generation, index, term))
 
     def evict(self, keep: int) -> None:
-        """Take applied entries but for the last `keep` out of memory; the disk has them for members that are behind."""
+        """Remove applied entries except the last `keep` from memory; members that lag get them from the disk."""
         self._compact(self.applied_index, self.core.log.floor(self.applied_index, keep, KEEP_BYTES))
 
     def _compact(self, index: int, last: int) -> None:
-        """Drop the entries up to `last` from memory; `index`, at or behind it, is applied."""
+        """Remove the entries up to `last` from memory; `index`, at or after `last`, is applied."""
         core = self.core
         if last > core.log.offset:
             if index > core.log.snapshot.index:
@@ -281,7 +281,8 @@ class Group:
             core.compacted(last)
 
     def loaded(self, member: int, before: Position, entries: list[Entry]) -> None:
-        """Send entries behind `before`, read back from the disk. Only those that are applied cannot have changed."""
+        """Send entries after `before`, read back from the disk. Only applied entries are certain not to have
+        changed."""
         core = self.core
         lead = core.leadership
         entries = [entry for entry in entries if entry.index <= core.log.offset]
@@ -293,8 +294,8 @@ class Group:
     def everywhere(self) -> int:
         """Return the index up to which every member is known to have all entries durably.
 
-        The leader learns this from acknowledgments, the other members from its heartbeats. A log that keeps the
-        entries behind this index can serve every member, whoever leads next.
+        The leader learns the index from acknowledgments, the other members from its heartbeats. A log that keeps the
+        entries after this index can serve every member, whichever member leads next.
         """
         lead = self.core.leadership
         if lead is not None:
@@ -308,7 +309,7 @@ class Group:
         return self._everywhere
 
     def hand_over(self, is_there: Mapping[int, bool], handed: list[tuple[str, int]]) -> None:
-        """As the leader, transfer leadership to the member there that has most of the log, and add it to `handed`."""
+        """As the leader, transfer leadership to the live member with the longest log, and add it to `handed`."""
         lead = self.core.leadership
         if lead is None:
             return
@@ -323,7 +324,7 @@ class Group:
             handed.append((self.replica.tablet, best))
 
     def fail(self, why: str) -> None:
-        """Park this replica: it takes part in nothing any more, and everything that waits is answered."""
+        """Stop this replica: it takes part in nothing any more, and all waiting requests are answered."""
         self.failure = self.failure or why
         lost = [read.request for read in self._out.reads]
         self._out = GroupOutput(answers=self._out.answers)
@@ -338,11 +339,11 @@ class Group:
     # --- what leaves --------------------------------------------------------------------------------------------------
 
     def has_output(self) -> bool:
-        """Return True if `collect` would hand out anything."""
+        """Return True if `collect` would return anything."""
         return bool(self.reads.fresh) or self.core.has_ready() or self._can_begin_round() or bool(self._out.answers)
 
     def collect(self) -> GroupOutput:
-        """Return what this turn's inputs lead to. Each thing is handed out once."""
+        """Return the output that follows from this turn's inputs, each item once."""
         if not self.failure:
             core = self.core
             if self.reads.fresh and core.leadership is not None:
@@ -365,7 +366,8 @@ class Group:
             self._leadership_ended()
         for m in r.messages:
             if m.kind == SNAPSHOT:
-                # The log on the disk may have what the memory has not. The core goes on probing the member meanwhile.
+                # The log on the disk may have entries that the memory lacks. The core keeps probing the member
+                # meanwhile.
                 out.needs_log.append((m.dst, self.core.probe_from(m.dst)))
             elif self._can_wait(m):
                 out.patient.append(m)
@@ -385,9 +387,9 @@ class Group:
         out.events += r.events
 
     def _can_wait(self, m: Message) -> bool:
-        """Return True for a heartbeat, or the answer to one, that says nothing new.
+        """Return True for a heartbeat, or a reply to one, without new information.
 
-        The first one of a term and the first one of a read round go at once; the others go with the next BEAT.
+        The first one of a term and the first one of a read round are sent at once; the others wait for the next BEAT.
         """
         if m.kind not in (HEARTBEAT, HEARTBEAT_RESP):
             return False
@@ -399,12 +401,12 @@ class Group:
         return False
 
     def refresh(self, m: Message) -> bool:
-        """Bring a message that waited for the BEAT up to date. Return False if it is not true any more."""
+        """Update a message that waited for the BEAT. Return False if it is out of date."""
         core = self.core
         if m.term != core.term or self.failure or (m.kind == HEARTBEAT) != (core.role == LEADER):
             return False
         if m.kind == HEARTBEAT_RESP:
-            # An end of the log from before later acknowledgments would look like a log that has lost entries.
+            # An end of the log older than later acknowledgments would look like a log that has lost entries.
             m.match_index = core.log.last
         else:
             m.match_index = self.everywhere()
@@ -427,7 +429,8 @@ class Group:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _leadership_ended(self) -> None:
-        """Answer what only a leader can finish. Whether a proposed entry survives is the next leader's affair."""
+        """Answer the requests that only a leader can finish. The next leader decides whether a proposed entry
+        survives."""
         self._give_up(Fate.UNKNOWN)
         for request in self.reads.take_unconfirmed():
             self._answer(request, Fate.NOT_LEADER)
@@ -452,7 +455,7 @@ class Group:
 def _merge(
     replica: ReplicaIdentity, before: SlotItems | None, hard_state: HardState | None, entries: list[Entry]
 ) -> SlotItems:
-    """Return the writes of a Ready together with those of earlier Readies of the same turn: one item per slot."""
+    """Merge the writes of a Ready with those of earlier Readies of the same turn: one item per slot."""
     if before is None:
         return SlotItems(replica.slot, replica.generation, hard_state, entries)
     merged = list(before.entries)

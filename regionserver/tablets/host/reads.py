@@ -4,8 +4,8 @@
     asked      wait until a majority has confirmed the leader: one round for all reads of a turn (Dissertation §6.4)
     confirmed  wait until the rows hold the index that was committed when the round began
 
-When leadership ends, reads that are fresh or asked are refused: nobody will confirm them. Confirmed reads stay, since
-what was confirmed remains true.
+When leadership ends, fresh and asked reads are rejected, because no majority will confirm them. Confirmed reads stay:
+their confirmation remains valid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reads:
         self.waiting += 1
 
     def begin_round(self) -> int:
-        """Put the fresh reads into one round, and return its context. Contexts are of one core, which dies with it."""
+        """Put the fresh reads into one round, and return its context. A context is valid for one core only."""
         self._context += 1
         self.asked[self._context] = self.fresh
         self.fresh = []

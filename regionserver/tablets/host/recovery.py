@@ -1,4 +1,4 @@
-"""A group as it was when its process ended: from what the shared log and the rows hold, and from nothing else."""
+"""Restores a group from the shared log and the rows after its process has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coord.storage.shared.items import Position, RecoveredSlot
 from regionserver.tablets.host.group import Group, GroupTracer, ReplicaIdentity, raft_settings
 from regionserver.tablets.host.requests import InFlight
 
-#: Applied entries that are in memory after a start. Members that need more get them from the disk.
+#: Applied entries kept in memory after a start. Members that need more get them from the disk.
 KEEP_AT_START: Final = 100
 
 
@@ -35,7 +35,7 @@ def reopen(
 
     `applied` is the position of the rows, `config` the configuration in force there.
 
-    Raise StorageError if the slot is damaged or another's, or if rows and log do not fit each other.
+    Raise StorageError if the slot is damaged or belongs to another replica, or if rows and log contradict each other.
     """
     name = f"replica {replica.number} of tablet {replica.tablet}"
     if slot.damage is not None:
@@ -56,10 +56,10 @@ def reopen(
             f"the rows of {name} have applied entry {applied.index} of term {applied.term}, its log has one of {own}"
         )
     if slot.floor.index > 0:
-        # The log of the core takes the position before its first entry from that entry. A member whose log ends at the
-        # floor can be served then. Entry 1, the only one that the core would send, is a leader's first entry: a no-op.
+        # The log of the core takes its base position from that entry, so that a member whose log ends at the floor can
+        # be served. If the entry is entry 1, the core would send only a leader's first entry, which is a no-op.
         entries.insert(0, Entry(slot.floor.term, slot.floor.index, NOOP, b""))
-    # What is applied stays on the disk, but for a few entries. The first one kept is a position only.
+    # Applied entries stay on the disk, except a few. The first one kept is only a position.
     kept = max(0, applied.index - entries[0].index + 1 - KEEP_AT_START) if entries else 0
     core = core_class(
         replica.number,

@@ -1,7 +1,7 @@
-"""Requests of clients to a tablet, as the host keeps and answers them.
+"""Requests of clients to a tablet, and their answers.
 
-The host does not look into payloads and outcomes. A request is a number that the shell chose and never uses again while
-the request waits.
+The host does not interpret payloads and results. A request is a number that the shell chooses and does not use again
+while the request waits.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Final
 
-#: Bytes of payloads that are proposed and not applied. Of one tablet, so that one slow tablet leaves room for the
-#: others; and of all tablets of a server, so that the process keeps its memory.
+#: Limits of bytes that are proposed and not applied: of one tablet, so that a slow tablet leaves room for the others;
+#: and of all tablets of a server, so that the process does not run out of memory.
 TABLET_BYTES_MAX: Final = 16 << 20
 SERVER_BYTES_MAX: Final = 256 << 20
-#: Reads of one tablet that wait for a confirmation or for entries to be applied.
+#: Limit of one tablet's reads that wait for a confirmation or for entries to be applied.
 TABLET_READS_MAX: Final = 10_000
-#: A read with `at_least` waits so many ticks for that index: two election timeouts, as in the core's settings.
+#: Ticks that a read with `at_least` waits for its index: two election timeouts, as in the core's settings.
 AT_LEAST_TICKS: Final = 40
 
 
 class Fate(enum.Enum):
-    """What became of a request."""
+    """Outcome of a request."""
 
     DONE = enum.auto()  #: applied; `TabletAnswer.value` is what the rows returned
     NOT_LEADER = enum.auto()  #: nothing was done; ask the leader
     UNKNOWN = enum.auto()  #: leadership ended before the entry was applied: repeat the request under its number
-    BUSY = enum.auto()  #: nothing was done; too much waits, ask again later
+    BUSY = enum.auto()  #: nothing was done; too many requests wait, retry later
     DISK_FULL = enum.auto()  #: nothing was done; the disk of this server is full
-    TOO_LARGE = enum.auto()  #: nothing was done, and never will be
+    TOO_LARGE = enum.auto()  #: nothing was done; the payload is too large for any log
     TOO_STALE = enum.auto()  #: the replica has not applied the index that the read names; ask the leader
-    FAILED = enum.auto()  #: this replica does not run; ask another one
+    FAILED = enum.auto()  #: this replica does not run; try another one
     DOES_NOT_EXIST = enum.auto()  #: this server has no replica of the tablet
 
 
@@ -42,17 +42,17 @@ class TabletAnswer:
     request: int
     fate: Fate
     value: Any = None
-    #: Position of the applied entry: a read with `at_least` sees it on any replica.
+    #: Position of the applied entry: a read with this `at_least` sees the write on any replica.
     term: int = 0
     index: int = 0
-    #: The member that leads, and its server; 0 and "" if unknown.
+    #: The leading member and its server; 0 and "" if unknown.
     leader: int = 0
     leader_server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyRead:
-    """A read that may be answered from the rows as they are now, or later: they hold every entry up to `index`."""
+    """A read that the rows can answer now or later: they hold every entry up to `index`."""
 
     tablet: str
     request: int
@@ -60,7 +60,7 @@ class ReadyRead:
 
 
 class InFlight:
-    """Bytes of payloads that wait on one server."""
+    """Bytes of waiting payloads on one server."""
 
     def __init__(self, limit: int = SERVER_BYTES_MAX) -> None:
         self.limit = limit

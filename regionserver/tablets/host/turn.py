@@ -13,12 +13,12 @@
     reads      reads that the rows can answer now
     answers    for clients
 
-What promises durability (votes, acknowledgments) is in no `frames` before `persisted` has named the write that it
-promises. A Ready without a write of its own waits for the earlier writes of its group, and for those of no other group.
+Messages that depend on a durable write (votes, acknowledgments) are in no `frames` until `persisted` has named that
+write. A Ready without a write of its own waits for the earlier writes of its group, and not for those of other groups.
 
-**One bad tablet harms no other.** An exception inside a group parks that group: the tablet becomes FAILED with its
-story, its requests are answered, and nothing of its unfinished output leaves. A message that claims what cannot be true
-is dropped and reported; the link goes on, because other tablets use it.
+**One bad tablet harms no other.** An exception inside a group stops that group: the tablet becomes FAILED with the
+reason, its requests are answered, and none of its unfinished output is sent. A message with an impossible claim is
+dropped and reported; the link stays open, because other tablets use it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from regionserver.tablets.host.group import KEEP_ENTRIES, Group
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
 from regionserver.tablets.host.words import Word
 
-#: The same refusal goes to the same replica at most once in so many ticks: 1 s. A leader sends a heartbeat ten times a
-#: second, and learns nothing from ten answers.
+#: The same refusal is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
+#: second, and does not need ten replies.
 REFUSAL_TICKS: Final = 20
-#: Refusals remembered for that; beyond it all are forgotten at once and sent again.
+#: Number of refusals remembered for that limit. Beyond it all are forgotten, and are sent again.
 REFUSALS_MAX: Final = 10_000
 
 
@@ -56,7 +56,7 @@ class BeatOutput:
 
 @dataclass(slots=True)
 class TurnOutput:
-    """What a turn leads to; see the module docstring."""
+    """Output of a turn; see the module docstring."""
 
     frames: dict[str, list[Item]] = field(default_factory=dict)
     beats: dict[str, BeatOutput] = field(default_factory=dict)

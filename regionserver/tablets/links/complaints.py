@@ -1,18 +1,18 @@
-"""What is logged about peers: each text once, so that a peer that dials again and again costs one line."""
+"""Warnings about peers: each text is logged once, so that a peer that dials again and again costs one line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-#: Texts that are logged until all are forgotten; strangers could cause new ones without end.
+#: Texts remembered; beyond this number all are forgotten. Unknown peers could cause new texts without end.
 TEXTS_MAX: Final = 64
-#: After this time a text is logged again: a fault that lasts must be seen in a new part of the log.
+#: A text is logged again after this time, so that a lasting fault also appears in newer parts of the log.
 LOG_AGAIN_S: Final = 600.0
 
 
 class Complaints:
-    """The texts that were logged lately."""
+    """The texts that were logged recently."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         """`seconds` is a monotonic clock."""

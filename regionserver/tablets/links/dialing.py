@@ -13,9 +13,9 @@ from coord.server.config.addresses import shown
 from regionserver.tablets.links import hello as hellos
 from regionserver.tablets.links.own_server import OwnServer
 
-#: Addresses kept of one server. It has one at a time; older ones are tried because any source may be out of date.
+#: Addresses kept per server. A server has one at a time; older ones are tried because any source may be out of date.
 ADDRESSES_MAX: Final = 4
-#: Attempts to dial a server that is known from its own hello alone. Its address may be made up.
+#: Attempts to dial a server that is known only from its own hello, whose address may be false.
 STRANGER_TRIES: Final = 5
 #: Pause before a server that is not registered in the store is dialed again, in milliseconds, and as much again at
 #: random. It dials its members itself when it starts; this server's dialing is for a partition between the two alone.
@@ -36,7 +36,7 @@ class OutgoingOwner(Protocol):
         ...
 
     def give_up(self, link: ServerLink) -> None:
-        """Forget a server that is known from its own hello alone and cannot be reached."""
+        """Remove a server that is known only from its own hello and cannot be reached."""
         ...
 
 
@@ -74,11 +74,11 @@ class ServerLink(PeerDialer):
         self.own = own
         self._owner = owner
         self.server = server
-        #: True while the server is known from its own hello alone.
+        #: True while the server is known only from its own hello.
         self.is_stranger = True
-        #: Highest start code that was seen of the server; 0 before its first hello.
+        #: Highest start code seen of the server; 0 before its first hello.
         self.start_code = 0
-        #: True while the host counts this process as there.
+        #: True while the host counts this process as connected.
         self.is_introduced = False
         #: False while the store, as last read, does not list the server.
         self._is_registered = True
@@ -100,13 +100,13 @@ class ServerLink(PeerDialer):
                 self.dial_now()
 
     def heard(self, address: Address, start_code: int) -> None:
-        """Handle a hello from the server itself: there it listens now."""
+        """Handle a hello from the server itself: it names the present address."""
         self._prefer(address)
         stream = self.stream
         if isinstance(stream, OutgoingLink) and (
             stream.start_code < start_code if stream.is_up else stream.address != address
         ):
-            # The connection leads to the former process, or to where it was.
+            # The connection leads to the former process or the former address.
             stream.close()
             self._no_stream()
         self.dial_now()
@@ -137,7 +137,7 @@ class ServerLink(PeerDialer):
         return OutgoingLink(self, sock, self._dialed)
 
     def check_answer(self, hello: hellos.ServerHello) -> None:
-        """Raise RemoteProtocolError for a reply of another process than the one that was dialed."""
+        """Raise RemoteProtocolError if the reply comes from another process than the dialed one."""
         own = self.own
         if hello.version != hellos.VERSION:
             raise RemoteProtocolError(f"replies with version {hello.version} of the hello, ours is {hellos.VERSION}")

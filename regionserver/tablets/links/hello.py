@@ -56,7 +56,7 @@ def encode_hello(hello: ServerHello) -> bytes:
 
 
 def decode_hello(body: bytes) -> ServerHello:
-    """Decode a hello; of an unknown version, the version alone.
+    """Decode a hello. If the version is unknown, decode only the version.
 
     Raise RemoteProtocolError for bytes that are not a hello of a region server.
     """

@@ -14,7 +14,7 @@ class LinkEvents(Protocol):
     """
 
     def peer_introduced(self, server: str, start_code: int) -> None:
-        """Handle a process of `server` that was not there before: its first hello, or its first after a loss."""
+        """Handle a new process of `server`: its first hello, or its first hello after a loss."""
         ...
 
     def peer_frame(self, server: str, frame: TurnFrame | BeatFrame) -> None:

@@ -5,10 +5,10 @@
                                   <--------  hello, or REFUSED with the reason
     TURN and BEAT frames          -------->  to the host, in the checked server's name
 
-**Who is there.** `peer_introduced` is reported when a hello shows a process, `peer_lost` as soon as a connection with
-that process breaks, in either direction. A process that dies breaks both at once, and its tablets elect without waiting
-for a timeout. Another start code is another process: the former one is lost, and its connections are closed before
-anything is read from the new one. A hello of an earlier start is rejected.
+**Processes.** `peer_introduced` is reported when a hello shows a new process, `peer_lost` as soon as a connection with
+that process breaks, in either direction. The death of a process breaks both at once, so its tablets elect without
+waiting for a timeout. Another start code is another process: the former one is reported lost, and its connections are
+closed before anything is read from the new one. A hello of an earlier start is rejected.
 
 **A link on which nothing comes any more** is closed after SILENT_LOOKS looks, although the connection stands. If
 messages are lost in one direction alone, the peer still gets ours, and would follow a leader here that no
@@ -19,8 +19,8 @@ tablets elect at once. Looks are counted, not time: a process that stood still r
 they close their connections to its former address and dial the one in its hello. Every attempt names the uuid of the
 server that is wanted, so an address that another server has taken over is no danger.
 
-A link's queue is bounded. A peer that does not keep up loses the link and the queued frames; Raft sends again what must
-not be lost.
+A link's queue is bounded. A peer that is too slow loses the link and the queued frames; Raft sends again what is still
+needed.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from regionserver.tablets.links.own_server import OwnServer
 
 log = Logger()
 
-#: Servers that are known from their own hellos alone. In practice they are servers with a tablet of which this server
-#: has not read the configuration yet.
+#: Limit of servers that are known only from their own hellos: usually servers with a tablet whose configuration this
+#: server has not read yet.
 STRANGERS_MAX: Final = 256
 #: Interval of the looks at quiet connections, and looks without a frame. A server sends a BEAT every 100 ms as long as
 #: it shares a tablet with this one. The host counts a server as gone after 700 ms; the link ends a little later, so a
@@ -70,7 +70,7 @@ class TabletLinks:
         rng: Rng,
         guard: PeerGuard | None,
     ) -> None:
-        """`address` is where other servers reach this one; `guard` authenticates them, None: not at all.
+        """`address` is where other servers reach this one; `guard` authenticates them (None: no authentication).
 
         Raise ValueError if the names do not fit into a hello.
         """
@@ -78,7 +78,7 @@ class TabletLinks:
         self._own = OwnServer(
             reactor, cluster=cluster, server=server, start_code=start_code, address=address, rng=rng, guard=guard
         )
-        self._own.hello(server)  # its own uuid is as long as any other
+        self._own.hello(server)  # raises for names that are too long: all uuids have the same length
         self._listener = PeerListener(reactor, self._make)
         self._links: dict[str, ServerLink] = {}
         self._accepted: dict[str, IncomingLink] = {}
@@ -119,9 +119,9 @@ class TabletLinks:
     # --- addresses ----------------------------------------------------------------------------------------------------
 
     def learn(self, server: str, address: Address) -> None:
-        """Note an address of `server`: from a configuration, an order or the store.
+        """Add an address of `server`, from a configuration, an order or the store.
 
-        A link that is up stays; otherwise the address is dialed next. The own uuid is ignored.
+        A link that is up stays as it is; otherwise the address is dialed next. This server's own uuid is ignored.
         """
         if server == self._own.server:
             return
@@ -226,7 +226,7 @@ class TabletLinks:
         self._process_seen(link, start_code)
 
     def _process_seen(self, link: ServerLink, start_code: int) -> None:
-        """Report the process, and first the end of the former process if this is another one."""
+        """Report the process; if it replaces another process, report the other one's end first."""
         if start_code > link.start_code:
             self.process_lost(link, link.start_code)
             link.start_code = start_code

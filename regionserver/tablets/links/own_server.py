@@ -1,4 +1,4 @@
-"""Shared by both sides of all links: the identity of this server, its guard, and what a drill drops."""
+"""Shared state of both sides of all links: this server's identity, its guard, and a drill's partition."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ class OwnServer:
         return encode_hello(ServerHello(self.cluster, self.server, server, self.start_code, self.address))
 
     def complain(self, text: str) -> None:
-        """Log a warning about a peer, each text once."""
+        """Log a warning about a peer; log each text once."""
         if self.complaints.is_new(text):
             log.warn("{text}", text=text)

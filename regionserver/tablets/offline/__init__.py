@@ -1,6 +1,6 @@
-"""The tablets of a stopped server, for people: `rk debug tablet`. Nothing is written.
+"""The tablets of a stopped server, for operators: `rk debug tablet`. Read-only.
 
 directory.py   superblocks, consensus metadata and the log; what a start would do
 rows.py        the rows of one tablet
-steady_points.py    what a start knows of rows before it opens them
+steady_points.py    state of rows according to their steady points, without opening them
 """

@@ -1,7 +1,7 @@
 """The tablets in the data directory of a stopped server, read and never changed.
 
-`rk debug tablet` shows what is here. A server that runs on the directory is refused: its log and its rows change under
-the reader.
+`rk debug tablet` prints the result. A directory in use by a running server is rejected, because its log and rows
+change while they are read.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _INSTANCE: Final = "instance.json"
 
 
 class NoSlots:
-    """A shared log that takes nothing: nothing is carried out here."""
+    """A shared log that rejects all changes: nothing is carried out here."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Refuse."""
+        """Raise AssertionError."""
         raise AssertionError(f"a stopped server's log is only read: {changes}")
 
     def contents(self, slot: int) -> RecoveredSlot | None:
-        """Refuse."""
+        """Raise AssertionError."""
         raise AssertionError(f"slot {slot} of a stopped server is only read")
 
 
@@ -44,7 +44,7 @@ class StoppedServer(LockedDirectory):
         """Lock `path`.
 
         Raises:
-            ConfigError: It is no server's directory with tablets.
+            ConfigError: It is not a server's data directory with tablets.
             ForeignDirectory: A server runs on it.
         """
         if not any((path / name).is_dir() for name in (BLOCKS, METAS)):
@@ -54,18 +54,18 @@ class StoppedServer(LockedDirectory):
         self.files = TabletFiles(self.disk, NoSlots())
 
     def server(self) -> str:
-        """Return the server's uuid, "" if the directory does not say."""
+        """Return the server's uuid, or "" if the directory lacks it."""
         try:
             return msgspec.json.decode((self.path / _INSTANCE).read_bytes(), type=InstanceRecord).uuid
         except (OSError, ValueError):
             return ""
 
     def log(self) -> RecoveredLog:
-        """Return what the shared log holds. Raise CorruptRecord, StorageError, OSError."""
+        """Return the contents of the shared log. Raise CorruptRecord, StorageError or OSError."""
         return recover(self.disk, LOG)
 
     def survey(self, log: RecoveredLog | None, judge: RowsJudge | None = None) -> list[Found]:
-        """Return what there is of each tablet. Raise NewerFormat, ConfigError."""
+        """Return the files found of each tablet. Raise NewerFormat or ConfigError."""
         return self.files.survey(log.slots if log is not None else {}, judge or StartingRows(self.path)).tablets
 
     def decide(self, found: Found) -> Decision:

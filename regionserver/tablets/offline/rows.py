@@ -1,7 +1,7 @@
 """The rows of a stopped server's tablet, read and never changed.
 
-After another boot of the machine the file itself may lack any page that was not synced. The server sets it back to its
-steady point when it starts; here that is done to a copy in a temporary directory.
+After a reboot the file itself may lack any page that was not synced. When a server starts, it resets the file to its
+steady point; this module does the same with a copy in a temporary directory.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class StoppedRows:
         self._rows, _, self._meta = databases
         #: The latest steady point; None if there never was one.
         self.point = point
-        #: The rows are those of the steady point, because the machine has booted since.
+        #: True if the rows are those of the steady point, because the machine has booted since.
         self.is_set_back = is_set_back
 
     def state(self) -> RowsState:
-        """Return what the file says of its rows."""
+        """Return the stored state of the rows."""
         with self._env.begin(db=self._meta) as transaction:
             return environment.stored_state(transaction, self._meta)
 
@@ -54,7 +54,7 @@ class StoppedRows:
         return [(row.key, row.value) for row in rows]
 
     def recount(self) -> RowsState:
-        """Read every row, and return the state to which the rows add up."""
+        """Read every row, and return the state computed from them."""
         stored = self.state()
         count = size = total = 0
         with self._env.begin(db=self._rows) as transaction, transaction.cursor() as cursor:
@@ -86,7 +86,7 @@ def open_rows(data_dir: Path, tablet: str, generation: int) -> Iterator[StoppedR
             path = shutil.copyfile(path, os.path.join(folder, os.path.basename(path)))
             environment.restore(RowsDisk(), path, point, boot)
         try:
-            # Damaged pages can lead LMDB out of its map, which ends the process: they are read without a map first.
+            # Damaged pages can lead LMDB outside its map, which kills the process: read them without a map first.
             check_tree(path)
             env = lmdb.open(
                 path,

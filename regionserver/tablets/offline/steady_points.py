@@ -1,4 +1,4 @@
-"""What steady points say of rows, without opening them: at a start, and for the tools."""
+"""The state of rows according to their steady points, without opening the rows: at a start, and for tools."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from regionserver.tablets.rows.state import Identity
 
 
 class StartingRows:
-    """What steady points say of rows (`files.RowsJudge`). No file of rows is opened: a tablet opens its own when it
-    wakes, and is FAILED then if the file is damaged."""
+    """Finds the state of rows from their steady points (`files.RowsJudge`). No file of rows is opened: a tablet opens
+    its own file when it wakes, and is FAILED then if the file is damaged."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
 
     def __call__(self, tablet: str, generation: int) -> RowsFound:
-        """Return what is known of the rows of a generation.
+        """Return the state of the rows of a generation.
 
         Raises:
-            ConfigError: A newer build has written them, or the steady point cannot be read now.
+            ConfigError: A newer build wrote them, or the steady point cannot be read at the moment.
         """
         path = os.fspath(self._data_dir / rows_path(tablet, generation))
         try:
@@ -33,5 +33,5 @@ class StartingRows:
             raise ConfigError(f"{error}; nothing was changed") from error
         except RowsFailed as error:
             return RowsFound(generation, str(error))
-        # Rows without a steady point are begun anew: they hold nothing that the log has not.
+        # Rows without a steady point are created anew: the log has all their entries.
         return RowsFound(generation, applied_index=point.applied_index if point is not None else 0)

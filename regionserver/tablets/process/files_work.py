@@ -60,7 +60,7 @@ class FilesWork:
     def _plan(self, opening: ReplicaOpening, slot: int, at_ms: int) -> tuple[Superblock, ConsensusMeta]:
         tablet = opening.tablet
         if not is_tablet(tablet):
-            raise ValueError(f"{tablet!r} is no name of a tablet")
+            raise ValueError(f"{tablet!r} is not the name of a tablet")
         own = [one for one in opening.initial if one.number == opening.number]
         if [one.uuid for one in own] != [self._server]:
             raise ValueError(f"member {opening.number} of tablet {tablet} is not on this server, {self._server}")
@@ -98,7 +98,7 @@ class FilesWork:
     def close(self, block: Superblock, purpose: ClosePurpose, reason: str, at_ms: int) -> Superblock | str | None:
         """Carry out what an order to close wants of a replica that has stopped.
 
-        Return the superblock behind it, None if the tablet does not exist here any more, or why that failed.
+        Return the resulting superblock, None if the tablet does not exist here any more, or why that failed.
         """
         if purpose is ClosePurpose.REST:
             after = superblock.resting(block, at_ms)

@@ -1,9 +1,10 @@
-"""The rows of one tablet: an LMDB file behind the log, and the states to which it can be set back.
+"""The rows of one tablet: an LMDB file that follows the log, and the states to which the file can be reset.
 
-errors.py        what can be wrong with a tablet's rows, and what the server does then
+errors.py        errors of a tablet's rows, and the server's reaction
 steady.py        steady points: format, and when the next one is due (pure)
 state.py         applied index, digest, clock and counts, stored in each commit (pure)
-environment.py   the file: making, opening, restoring after another boot, checks; the doors to the disk
+environment.py   the file: making, opening, restoring after a reboot, checks; the interface to the disk
 tablet_rows.py   TabletRows: commands applied, rows read, steady points made
+round.py         the entries of one commit: changed rows and outcomes (pure)
 self_test.py     checks at start that this LMDB keeps the pages of a pinned state
 """

@@ -1,16 +1,16 @@
-"""A tablet's LMDB file: making, opening, setting back to its steady point, checking.
+"""A tablet's LMDB file: making, opening, resetting to its steady point, checking.
 
     <tablet>.<generation>.mdb           databases "rows", "writers", "meta"; each value has a CRC
     <tablet>.<generation>.mdb.steady    the latest steady point (steady.py)
-    <tablet>.<generation>.mdb.used      count of processes in a row that died with the file open; an orderly close
-                                        removes it
+    <tablet>.<generation>.mdb.used      number of processes in a row that died with the file open; a clean close removes
+                                        the file
     <tablet>.<generation>.mdb-lock      LMDB's own
 
 The map has its full size from the start, so it never has to be resized under a reader. The file itself is only as long
-as it must be.
+as needed.
 
-A file without a steady point holds nothing that the log has not, as long as the log begins at its first entry. Such a
-file is begun anew.
+A file without a steady point contains nothing that the log lacks, as long as the log begins at its first entry. Such a
+file is created anew.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ MAP_BYTES: Final = 64 * 1024 * 1024 * 1024
 DATABASES: Final = (b"rows", b"writers", b"meta")
 IDENTITY_KEY: Final = b"identity"
 STATE_KEY: Final = b"state"
-#: A file of this size is no count of deaths.
+#: A longer `.used` file is invalid.
 _USED_BYTES_MAX: Final = 20
-#: What may pass: the same step can succeed later.
+#: Temporary errors: the same step can succeed later.
 _TRANSIENT: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _TRANSIENT_TEXTS: Final = tuple(os.strerror(number) for number in _TRANSIENT)
 _TRANSIENT_LMDB: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError)
@@ -58,7 +58,8 @@ def steady_path(path: str) -> str:
 
 
 class RowsDisk:
-    """The doors to the disk for everything that LMDB does not write itself, and for the syncs. Raises OSError."""
+    """The interface to the disk for everything that LMDB does not write itself, and for the syncs. Methods raise
+    OSError."""
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a small file, or None if there is no such file."""
@@ -69,7 +70,7 @@ class RowsDisk:
             return None
 
     def replace(self, path: str, data: bytes) -> None:
-        """Give the file this content, atomically and durably."""
+        """Replace the file's content, atomically and durably."""
         folder, name = os.path.split(path)
         temporary = f"{folder}/.tmp-{name}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -165,7 +166,7 @@ class RowsFile:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Turn what LMDB, the system and the checksums raise into RowsFailed or RowsFull."""
+    """Convert the exceptions of LMDB, the system and the checksums to RowsFailed or RowsFull."""
     try:
         yield
     except RpcError as error:
@@ -179,12 +180,12 @@ def translated(path: str) -> Iterator[None]:
     except (lmdb.Error, OSError) as error:
         reason = f"{path}: {error}".splitlines()[0]
         if is_transient(error):
-            raise RowsFull(f"{reason}; make room, and the tablet goes on") from error
+            raise RowsFull(f"{reason}; free some space, and the tablet continues") from error
         raise RowsFailed(reason) from error
 
 
 def is_transient(error: Exception) -> bool:
-    """Return True if the same step can succeed later: the disk is full, or the process has too much open."""
+    """Return True for a temporary error: the disk is full, or the process has too many files open."""
     if isinstance(error, OSError):
         return error.errno in _TRANSIENT
     return isinstance(error, _TRANSIENT_LMDB) or any(text in str(error) for text in _TRANSIENT_TEXTS)
@@ -206,15 +207,15 @@ def read_point(disk: RowsDisk, path: str, identity: Identity) -> SteadyPoint | N
             f" {identity.tablet} generation {identity.generation}"
         )
     if not os.path.exists(path):
-        raise RowsFailed(f"{path} is missing, and its steady point is there: the rows are lost")
+        raise RowsFailed(f"{path} is missing although its steady point exists: the rows are lost")
     return point
 
 
 def restore(disk: RowsDisk, path: str, point: SteadyPoint, boot: str) -> SteadyPoint:
-    """Set the file back to its steady point. Can be interrupted anywhere and begun again. Raise RowsFailed."""
+    """Reset the file to its steady point. May be interrupted at any step and repeated. Raise RowsFailed."""
     with translated(path):
         disk.write_metas(path, point.metas)
-        # Only now may the next open take the file's pages for those of this boot.
+        # Only now may the next open treat the file's pages as those of this boot.
         point = msgspec.structs.replace(point, boot=boot)
         disk.replace(steady_path(path), steady.encode(point))
         forget_use(path)
@@ -244,7 +245,7 @@ def create(path: str, identity: Identity) -> tuple[RowsFile, RowsState]:
 
 
 def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -> tuple[RowsFile, RowsState]:
-    """Open a file after it was checked without a map. Raise RowsFailed, RowsFull, RowsTooNew."""
+    """Open a file after checking it without a map. Raise RowsFailed, RowsFull, RowsTooNew."""
     with translated(path):
         if count_use(path) >= DEATHS_MAX:
             check_tree(path, progress)
@@ -309,7 +310,8 @@ def _opened(path: str, *, is_new: bool) -> Any:
 def count_use(path: str) -> int:
     """Return how many processes in a row died with the file open, and count this one. Raise OSError.
 
-    Damaged pages can lead LMDB out of its map, which ends the process. Who has died twice is checked page by page.
+    Damaged pages can lead LMDB outside its map, which kills the process. After two deaths the file is checked page by
+    page.
     """
     try:
         with open(f"{path}.used", "rb", buffering=0) as file:
@@ -317,13 +319,13 @@ def count_use(path: str) -> int:
     except FileNotFoundError:
         content = b"0"
     deaths = int(content) if content.isdigit() else DEATHS_MAX
-    with open(f"{path}.used", "wb", buffering=0) as file:  # not synced: a power cut is no death of the file's making
+    with open(f"{path}.used", "wb", buffering=0) as file:  # not synced: a power cut is not the file's fault
         file.write(b"%d" % (deaths + 1))
     return deaths
 
 
 def forget_use(path: str) -> None:
-    """Forget earlier deaths. Raise OSError."""
+    """Reset the count of deaths. Raise OSError."""
     _remove(f"{path}.used")
 
 

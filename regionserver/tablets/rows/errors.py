@@ -1,10 +1,10 @@
-"""What can be wrong with a tablet's rows, and what the server does then.
+"""Errors of a tablet's rows, and the server's reaction.
 
 RowsError
-  RowsFailed    the rows are damaged, lost, or cannot be made durable: this tablet is FAILED, all others go on
+  RowsFailed    the rows are damaged, lost, or cannot be made durable: this tablet is FAILED, all others continue
   RowsFull      the disk or the file is full: nothing was changed; the same entries can be applied later
   RowsTooNew    a later build wrote the files: this server does not start
-  RowsClosed    the rows were closed; nothing was done
+  RowsClosed    the rows are closed; nothing was done
 """
 # ruff: noqa: N818 - the names say what has happened
 
@@ -14,15 +14,15 @@ from coord.errors import CoordError
 
 
 class RowsError(CoordError):
-    """Something is wrong with a tablet's rows. The message names the file."""
+    """An error of a tablet's rows. The message names the file."""
 
 
 class RowsFailed(RowsError):
-    """The rows cannot be used. The log is sound, so the leader copies the tablet anew under the same number."""
+    """The rows cannot be used. The log is intact, so the leader copies the tablet again under the same number."""
 
 
 class RowsFull(RowsError):
-    """There is no room. Nothing was changed, and nothing that was acknowledged is lost."""
+    """The disk or the file is full. Nothing was changed, and no acknowledged write is lost."""
 
 
 class RowsTooNew(RowsError):

@@ -1,7 +1,7 @@
-"""One commit's worth of log entries: which rows change, and what each entry's outcome is.
+"""The log entries of one commit: the rows that change, and the outcome of each entry.
 
-All replicas apply the same entries, but group them into commits as they come. So everything here is a function of the
-stored state and of the entries in their order; the end of a commit decides nothing.
+All replicas apply the same entries, but may group them into different commits. So everything here depends only on the
+stored state and on the entries in order, not on where a commit ends.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from regionserver.tablets.commands import (
 from regionserver.tablets.rows.state import RowsState, add_to_digest, row_hash
 from regionserver.tablets.writers import ResultStore, Totals, WriterResults
 
-#: Bytes of keys and values in one tablet. Half of the file's map: pages are seldom full, and those of a steady point
-#: are kept beside later ones.
+#: Limit of a tablet's keys and values in bytes: half of the file's map, because pages are seldom full and the pages of
+#: a steady point are kept beside later ones.
 TABLET_BYTES_MAX: Final = 32 * 1024 * 1024 * 1024
 
 
@@ -82,7 +82,7 @@ class Round:
         return state, changes, records
 
     def _execute(self, operations: list[Operation], term: int, index: int) -> WriteOutcome:
-        """Note the changes of a command, if all its conditions hold. Runs once per row on every replica."""
+        """Record the changes of a command if all its conditions hold. Runs once per row on every replica."""
         changes: dict[bytes, bytes | None] = {}
         for position, one in enumerate(operations):
             key = one.key.encode()

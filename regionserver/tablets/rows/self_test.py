@@ -1,8 +1,8 @@
-"""A check at the start of a server: does this LMDB keep the pages of a pinned state, and come back to them?
+"""A check when a server starts: does this LMDB keep the pages of a pinned state, and can it return to that state?
 
-Steady points rest on how LMDB writes: two meta pages at the beginning of the file, written in turn; pages copied on
+Steady points depend on how LMDB writes: two meta pages at the beginning of the file, written in turn; pages copied on
 write; no page of a pinned state written again. Another version or build may differ. So the server makes a steady point
-of a small file, writes on, takes away pages that were written since, and looks whether the rows come back. A server
+of a small file, writes more, removes pages written since, and checks that the rows of the steady point return. A server
 whose LMDB fails the test must not open tablets.
 """
 
@@ -21,21 +21,21 @@ from regionserver.tablets.rows.errors import RowsError
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.tablet_rows import TabletRows
 
-#: Entries before the point and behind it. Each writes over the same keys, so pages are freed and taken again.
+#: Entries before and after the point. All write the same keys, so pages are freed and used again.
 _ENTRIES: Final = 24
 _KEYS: Final = 40
-#: Of the pages written since the point, every so many are lost, in as many attempts.
+#: One of this many pages written since the point is lost, in as many attempts.
 _LOST_EVERY: Final = 3
 _FIRST_BOOT: Final = "first boot"
 _SECOND_BOOT: Final = "second boot"
 
 
 class SelfTestFailed(RowsError):  # noqa: N818 - says what has happened
-    """This LMDB does not keep a pinned state. The message says what was found."""
+    """This LMDB does not keep a pinned state. The message describes the difference."""
 
 
 class _UnsyncedDisk(RowsDisk):
-    """No syncs: the test cuts no power, it takes pages away itself."""
+    """A disk that syncs nothing: the test simulates power cuts by restoring old pages itself."""
 
     def replace(self, path: str, data: bytes) -> None:
         with open(path, "wb", buffering=0) as file:
@@ -49,10 +49,10 @@ class _UnsyncedDisk(RowsDisk):
 
 
 def self_test(folder: str) -> None:
-    """Check the LMDB in use with files in a temporary folder below `folder`. Takes some ten milliseconds.
+    """Check the installed LMDB with files in a temporary folder below `folder`. Takes about ten milliseconds.
 
     Raises:
-        SelfTestFailed: steady points do not hold with this LMDB.
+        SelfTestFailed: steady points do not work with this LMDB.
         OSError: the folder cannot be written.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix="self-test-") as place:
@@ -71,7 +71,7 @@ def _run(place: str) -> None:
         for index in range(1, _ENTRIES):
             rows.apply([_entry(index)])
             if index == _ENTRIES // 2:
-                rows.steady()  # pages that a former point kept are free behind the next one
+                rows.steady()  # pages kept by a former point become free after the next one
         rows.steady()
         at_point, expected = _content(path), rows.state
         with open(steady_path(path), "rb") as file:
@@ -94,7 +94,7 @@ def _run(place: str) -> None:
         try:
             stored, counted = back.recount()
             if not stored == counted == expected:
-                raise SelfTestFailed(f"the rows came back at entry {stored.applied_index}, not as they were pinned")
+                raise SelfTestFailed(f"the rows returned at entry {stored.applied_index}, not in the pinned state")
             for index in range(_ENTRIES, 2 * _ENTRIES):
                 back.apply([_entry(index)])
             stored, counted = back.recount()

@@ -1,7 +1,7 @@
-"""What a tablet's file says about itself: its identity, and the state after the last applied entry.
+"""The metadata in a tablet's file: its identity, and the state after the last applied entry.
 
-The state is stored in the same commit as the rows that it describes. All of it is the same in every replica at the same
-index.
+The state is stored in the same commit as the rows that it describes. All its fields are equal in every replica at the
+same index.
 
 The digest is the sum, modulo 2**128, of one hash per row. A sum does not depend on the order of changes, and a changed
 row costs two hashes. Replicas with equal digests at one index have equal rows.
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-#: Raised when the databases of a file, or what they hold, change their meaning.
+#: Raised when the meaning of a file's databases or of their contents changes.
 FORMAT: Final = 1
 DIGEST_BYTES: Final = 16
 _MODULUS: Final = 1 << (8 * DIGEST_BYTES)
@@ -22,7 +22,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """Which tablet's file this is, and of which generation."""
+    """The tablet and the generation that a file belongs to."""
 
     tablet: str
     generation: int
@@ -52,13 +52,13 @@ class RowsState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 def row_hash(key: bytes, value: bytes) -> int:
-    """Return the part of one row in the digest."""
+    """Return a row's contribution to the digest."""
     data = len(key).to_bytes(2, "little") + key + value
     return int.from_bytes(hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest(), "little")
 
 
 def add_to_digest(digest: bytes, difference: int) -> bytes:
-    """Return the digest after hashes were added and subtracted; `difference` is their sum and may be negative."""
+    """Return the digest after a change; `difference` is the sum of added minus removed hashes and may be negative."""
     return ((int.from_bytes(digest, "little") + difference) % _MODULUS).to_bytes(DIGEST_BYTES, "little")
 
 
@@ -67,7 +67,7 @@ _STATES: Final = msgspec.msgpack.Decoder(RowsState)
 
 
 def encode(value: Identity | RowsState) -> bytes:
-    """Return `value` as it is stored."""
+    """Return `value` in its stored form."""
     return _ENCODER.encode(value)
 
 

@@ -9,11 +9,11 @@ pages are not written again:
     3. Replace `<tablet>.<generation>.mdb.steady` with the meta pages and the applied index, atomically and durably.
     4. End the read transaction of the former point. Until now its pages were kept as well.
 
-LMDB writes a page again only after the page was freed by a commit that no read transaction can see past. So the pages
-of a pinned state stay as they were synced. When the machine has booted again, the two meta pages are written back, and
-the file is what it was at the point. The log has the entries behind it.
+LMDB reuses a page only after a commit has freed the page and no read transaction can see an older state. So the pages
+of a pinned state stay as they were synced. After a reboot, the two meta pages are written back, and the file is in the
+state of the steady point again. The log has the entries after it.
 
-A process that dies loses nothing that it has written, but its pins end. So the rows make a new point before their first
+The death of the process loses no written data, but ends its pins. So the rows make a new point before their first
 commit after such a death.
 
 The idea is that of "steady" meta pages in libmdbx; the formats and steps here are our own.
@@ -33,11 +33,11 @@ from regionserver.tablets.rows.errors import RowsFailed, RowsTooNew
 
 MAGIC: Final = b"RKSTEADY"
 FORMAT: Final = 1
-#: Bytes written since the last point, at most, before the next one: about a second of a slow disk's time.
+#: A point is due after this many bytes written since the last point: about a second of a slow disk's time.
 STEADY_BYTES: Final = 64 * 1024 * 1024
-#: Age of the oldest write that no point covers, at most: how much log a power cut makes a tablet apply again.
+#: A point is due when the oldest write without one has this age. It limits the log to apply again after a power cut.
 STEADY_AFTER_S: Final = 30.0
-#: A point has two pages of 4 to 64 KiB and a few names.
+#: Limit of a point's size: two pages of 4 to 64 KiB and a few names.
 POINT_BYTES_MAX: Final = 256 * 1024
 META_PAGES: Final = 2
 PAGE_BYTES_MIN: Final = 512
@@ -46,7 +46,7 @@ _CRC_BYTES: Final = 4
 
 
 class SteadyPoint(msgspec.Struct, frozen=True, array_like=True):
-    """One durable state of a tablet's file. `boot` is the boot of the machine in which the file's pages are in use."""
+    """One durable state of a tablet's file. `boot` is the boot of the machine in which the file's pages are valid."""
 
     format: int
     tablet: str
@@ -85,7 +85,7 @@ def decode(data: bytes, path: str) -> SteadyPoint:
     if not data.startswith(MAGIC) or len(data) > POINT_BYTES_MAX:
         raise RowsFailed(f"{path} is no steady point of a tablet's rows")
     if crc32c(body).to_bytes(_CRC_BYTES, "little") != crc:
-        raise RowsFailed(f"{path} is damaged: its checksum does not fit")
+        raise RowsFailed(f"{path} is damaged: its checksum is wrong")
     try:
         found = msgspec.msgpack.decode(body[len(MAGIC) :])
         if isinstance(found, list) and found and isinstance(found[0], int) and found[0] > FORMAT:
@@ -99,7 +99,7 @@ def decode(data: bytes, path: str) -> SteadyPoint:
 
 
 def latest_transaction(metas: bytes, page_bytes: int, path: str) -> int:
-    """Return the number of the commit that two meta pages describe. Raise Damaged."""
+    """Return the number of the latest commit according to two meta pages. Raise Damaged."""
     if page_bytes < PAGE_BYTES_MIN or len(metas) != META_PAGES * page_bytes:
         raise Damaged(f"{path} has {len(metas)} bytes of meta pages, not {META_PAGES * page_bytes}")
     found = [parse_meta(metas[at + _PAGE_HEADER : at + page_bytes], path) for at in (0, page_bytes)]
@@ -109,14 +109,14 @@ def latest_transaction(metas: bytes, page_bytes: int, path: str) -> int:
 
 
 class Unsteady:
-    """What was written since the last steady point. Decides when the next point is due; the caller brings the clock."""
+    """The bytes written since the last steady point. Decides when the next point is due; the caller passes the time."""
 
     def __init__(self) -> None:
         self.written = 0
         self._since_s: float | None = None
 
     def note(self, size: int) -> None:
-        """Count `size` bytes that a commit has written."""
+        """Add `size` bytes written by a commit."""
         self.written += size
 
     def is_due(self, now_s: float) -> bool:
@@ -128,6 +128,6 @@ class Unsteady:
         return self.written >= STEADY_BYTES or now_s - self._since_s >= STEADY_AFTER_S
 
     def covered(self, size: int) -> None:
-        """Forget the first `size` bytes: a point covers them."""
+        """Remove the first `size` bytes: a point covers them."""
         self.written -= size
         self._since_s = None

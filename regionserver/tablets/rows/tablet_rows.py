@@ -1,15 +1,14 @@
 """The rows of one tablet on one server: log entries applied, rows read, steady points made.
 
-`apply` may be called by one thread at a time, and so may `steady`; both may run together, and beside any number of
-reads. A commit is not synced: an entry is applied only after the log has made the entry durable. What a power cut
-takes from the file, the log still has, from the latest steady point on. So the log's floor may move to `point` and no
-further.
+One thread at a time may call `apply`, and one `steady`; both may run at the same time, together with any number of
+reads. A commit is not synced: an entry is applied only after the log has made the entry durable. After a power cut the
+log still has the entries since the latest steady point. So the log's floor may move to `point` and no further.
 
-Entries without a command change the applied index in memory only. The index is stored with the next command, or with
-the next steady point; after a restart such entries are applied once more, which changes nothing.
+Entries without a command change the applied index only in memory. The index is stored with the next command or the next
+steady point; after a restart such entries are applied once more, which changes nothing.
 
-A tablet whose rows are damaged refuses every further call with RowsFailed. Nothing that happens to one tablet's rows
-ends the process or touches another tablet.
+A tablet whose rows are damaged rejects every further call with RowsFailed. An error in one tablet's rows neither ends
+the process nor affects another tablet.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from regionserver.tablets.rows.round import Round
 from regionserver.tablets.rows.state import Identity, RowsState, add_to_digest, encode, row_hash
 from regionserver.tablets.rows.steady import SteadyPoint, Unsteady
 
-#: Entries, operations and bytes of payload in one commit, at most. LMDB keeps the pages of a commit in memory, and each
-#: operation may touch a page of its own.
+#: Limits of one commit: entries, operations and bytes of payload. LMDB keeps the pages of a commit in memory, and each
+#: operation may touch a separate page.
 ROUND_ENTRIES_MAX: Final = 512
 ROUND_OPERATIONS_MAX: Final = 8192
 ROUND_BYTES_MAX: Final = 8 * 1024 * 1024
-#: So many rows are put by one call with a cursor: that takes a third less than a call each.
+#: From this many rows on, one call with a cursor puts all rows; it takes a third less time than a call each.
 MANY_PUTS: Final = 8
 #: Pages of each commit besides those of rows: state, free pages, roots and branches of the databases.
 _COMMIT_PAGES: Final = 8
@@ -61,7 +60,7 @@ class TabletRows:
         point: SteadyPoint | None,
     ) -> None:
         self.path = path
-        #: Why nothing is served any more; "" while the rows are whole as far as anybody has read.
+        #: Why the rows cannot be used any more; "" while no damage has been found.
         self.damage = ""
         self._identity = identity
         self._boot = boot
@@ -71,9 +70,9 @@ class TabletRows:
         self._state = self._stored = state
         self._point = point
         self._pin: Any = None
-        #: A steady point exists and is not pinned: no commit before the next point.
+        #: True if a steady point exists and is not pinned: a new point must be made before the next commit.
         self._must_point = False
-        #: LMDB refuses the environment.
+        #: True if LMDB rejects the environment and it must be opened again.
         self._must_reopen = False
         self._unsteady = Unsteady()
         self._is_closed = False
@@ -93,9 +92,9 @@ class TabletRows:
         disk: RowsDisk | None = None,
         progress: Callable[[], None] = lambda: None,
     ) -> TabletRows:
-        """Open the file of a replica, set back to its steady point if the machine has booted since.
+        """Open the file of a replica; reset it to its steady point if the machine has booted since.
 
-        `boot` is the machine's boot id. `floor` is the position (index, term) behind which the log has all entries.
+        `boot` is the machine's boot id. `floor` is the position (index, term) after which the log has all entries.
 
         Raises:
             RowsFailed: the rows are damaged or lost, or end before the log begins.
@@ -116,7 +115,7 @@ class TabletRows:
         try:
             if is_restored and state.applied != point.applied:
                 raise RowsFailed(
-                    f"{path} was set back to its steady point at entry {point.applied_index}, and is at entry"
+                    f"{path} was reset to its steady point at entry {point.applied_index}, and is at entry"
                     f" {state.applied_index}"
                 )
             if state.applied_index < floor[0]:
@@ -145,12 +144,13 @@ class TabletRows:
 
     @property
     def point(self) -> tuple[int, int]:
-        """Index and term up to which a power cut takes nothing: the highest floor that the log may have."""
+        """Index and term of the last steady point: a power cut loses nothing up to it, so the log's floor may rise to
+        it."""
         return self._point.applied if self._point is not None else (0, 0)
 
     @property
     def may_sync(self) -> bool:
-        """True if the next `apply` makes a steady point first, or opens the file anew: it waits for the disk."""
+        """True if the next `apply` must first make a steady point or open the file again, and so waits for the disk."""
         return self._must_point or self._must_reopen
 
     def is_slow(self, entries: Sequence[Entry]) -> bool:
@@ -167,7 +167,7 @@ class TabletRows:
     def apply(self, entries: Sequence[Entry]) -> list[WriteOutcome]:
         """Apply committed entries, which follow the last applied one; return an outcome for each.
 
-        The list is shorter if the disk became full on the way. The entries behind it can be applied later.
+        The list is shorter if the disk became full meanwhile. The remaining entries can be applied later.
 
         Raises:
             RowsFull: there is no room; nothing was changed.
@@ -261,7 +261,7 @@ class TabletRows:
             raise RowsFull(f"{self.path}: the disk has failed a commit; the next call opens the file anew") from error
 
     def _reopen(self) -> None:
-        """Open the file anew in place of an environment that LMDB refuses; the pin ends."""
+        """Open the file again because LMDB rejects the environment; the pin ends."""
         with self._guarded(), self._steadying, self._committing, self._changed:
             self._check_usable()
             self._close_file()
@@ -279,7 +279,7 @@ class TabletRows:
         self._file.close()
 
     def _repin(self) -> None:
-        """Pin the steady point, if the file is still at the point; else the next commit needs a new point."""
+        """Pin the steady point if the file is still in its state; else require a new point before the next commit."""
         if self._point is None:
             return
         pin = self._begin_pin()
@@ -293,18 +293,18 @@ class TabletRows:
     # --- steady points ---
 
     def steady(self) -> tuple[int, int]:
-        """Make a steady point of the present state; return the index and term that it covers.
+        """Make a steady point of the present state; return its index and term.
 
-        Commits and reads go on meanwhile.
+        Commits and reads continue meanwhile.
 
         Raises:
-            RowsFull: there is no room for the point; the former point stays.
+            RowsFull: there is no room for the point; the former point remains.
             RowsFailed: the file cannot be made durable.
             RowsClosed: the rows were closed.
         """
         with self._steadying, self._guarded():
             if self._must_point:
-                self._make_point()  # before the applied index is stored: that is a commit, too
+                self._make_point()  # before storing the applied index, which is a commit, too
             self._make_point()
         return self.point
 
@@ -339,10 +339,10 @@ class TabletRows:
             assert steady.latest_transaction(metas, page_bytes, self.path) == transaction, "another commit's meta pages"
             self._sync()
             if self._point is None:
-                self._disk.sync_name(self.path)  # a steady point without its file would be a loss
+                self._disk.sync_name(self.path)  # a steady point without its file would look like lost rows
             self._disk.replace(environment.steady_path(self.path), steady.encode(point))
         except BaseException:
-            # Perhaps the new point is in place already. The former pin keeps its pages as well: none of them can have
+            # The new point may be in place already. The former pin protects its pages as well: none of them can have
             # been freed before the former point.
             pin.abort()
             raise
@@ -361,8 +361,8 @@ class TabletRows:
     def _sync(self) -> None:
         """Sync the file.
 
-        The system forgets the pages that it could not write, and the next sync would succeed without them. So the file
-        must be set back to its former point, by this process or the next.
+        After a failed sync the system forgets the unwritten pages, and the next sync would succeed without them. So the
+        file must be reset to its former point, by this process or the next.
         """
         try:
             self._disk.sync(self._file.env)
@@ -374,7 +374,7 @@ class TabletRows:
             raise RowsFailed(f"{self.path} cannot be synced: {error}") from error
 
     def _store_applied(self) -> None:
-        """Store an applied index that so far is in memory only."""
+        """Store an applied index that is only in memory."""
         state = self._state
         if state.applied == self._stored.applied:
             return
@@ -392,7 +392,7 @@ class TabletRows:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[RowSnapshot]:
-        """The rows as of now: at `applied`, or later.
+        """Yield the present rows: at `applied`, or later.
 
         Raises:
             RowsFailed: the rows are damaged.
@@ -409,7 +409,7 @@ class TabletRows:
                     raise error
 
     def recount(self) -> tuple[RowsState, RowsState]:
-        """Read every row; return the state that the file has stored, and the state that its rows add up to.
+        """Read every row; return the stored state, and the state computed from the rows.
 
         Raises:
             RowsFailed: a row is damaged.
@@ -429,7 +429,8 @@ class TabletRows:
     # --- ends ---
 
     def close(self) -> None:
-        """Make a steady point, wait for reads, and close the file. Without room for a point the log has the rest.
+        """Make a steady point, wait for reads, and close the file. If there is no room for a point, the log has the
+        rest.
 
         Raises:
             RowsFailed: the rows are damaged, or a read takes too long.
@@ -443,7 +444,7 @@ class TabletRows:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the file without a steady point, as the death of the process would. Raise RowsFailed."""
+        """Close the file without a steady point, as if the process had died. Raise RowsFailed."""
         with self._steadying, self._committing, self._changed:
             if self._is_closed:
                 return
@@ -473,7 +474,7 @@ class TabletRows:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Translate errors. The first RowsFailed is remembered, and refuses every later call."""
+        """Translate errors. Store the first RowsFailed, and raise it at every later call."""
         try:
             with translated(self.path):
                 yield

@@ -78,7 +78,7 @@ BEYOND = {
     "writer": (command(writer="é" * (WRITER_BYTES_MAX // 2) + "w"), "this one 65"),
     "number": (command(number=NUMBER_MAX + 1), "number is"),
     "negative": (command(time_ms=-1), "time_ms is -1"),
-    "done below": (command(number=7, done_below=8), "cannot be done before it comes"),
+    "done below": (command(number=7, done_below=8), "is marked as done already"),
     "ahead": (command(began_ms=1001 + AHEAD_MS), "after the leader's time"),
     "none": (msgspec.structs.replace(command(), operations=[]), "this one 0"),
     "operations": (command(*[DeleteRow("k")] * (OPERATIONS_MAX + 1)), "this one 1001"),

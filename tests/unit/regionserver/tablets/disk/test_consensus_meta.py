@@ -51,6 +51,6 @@ def test_a_promise_is_kept() -> None:
     assert with_promise(voted, 3, 1) == voted
     with pytest.raises(ValueError, match="the vote of term 3 is for 1, not for 2"):
         with_promise(voted, 3, 2)
-    with pytest.raises(ValueError, match="term 2 is behind 3"):
+    with pytest.raises(ValueError, match="term 2 is below the present term 3"):
         with_promise(voted, 2, 1)
     assert with_promise(voted, 4, 0).vote == 0

@@ -32,7 +32,7 @@ def test_every_missing_or_added_byte_is_damage() -> None:
     for length in range(len(CONTENT)):
         with pytest.raises(DamagedFile):
             unseal(CONTENT[:length], MAGIC, 2, "f")
-    with pytest.raises(DamagedFile, match="9 bytes behind its head, 8 were written"):
+    with pytest.raises(DamagedFile, match="9 bytes after its head, 8 were written"):
         unseal(CONTENT + b"\0", MAGIC, 2, "f")
 
 

@@ -335,7 +335,7 @@ def test_orders_that_cannot_be_carried_out_say_why(tmp_path: Path) -> None:
         )
         assert "on this server already" in again
         assert "is not on this server" in wrong
-        assert "is no name of a tablet" in bad
+        assert "is not the name of a tablet" in bad
         assert "is not on this server" in await host.begin("u")
         assert await host.close("u", ClosePurpose.DELETE) == ""
         assert (await host.propose("u", cluster.command_for("a", b"1"))).fate is Fate.DOES_NOT_EXIST
