@@ -1,5 +1,6 @@
-"""What a process finds on its machine: a reactor, a thread for the log, a child for snapshots, and its system's
-sockets. Each does in simulated time what its model in `coord.server` or `coord.storage` does in real time.
+"""The parts of a machine that a process uses: clocks, a reactor, a thread for the log, a child for snapshots, sockets.
+
+Each does in simulated time what its model in `coord.server` or `coord.storage` does in real time.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from coord.storage.writer import FULL_RETRY_S, WriterEvents
 from coord.tree.machine import StateMachine
 from simulation.engine.timeline import SECOND
 from tests.sim.history import Violation
+from tests.sim.store.net import Listening, SimSocket
 
 if TYPE_CHECKING:
-    from tests.sim.store.world import Process
+    from tests.sim.store.world import Process, World
 
 READABLE: Final = 0x19
 WRITABLE: Final = 0x4
@@ -273,3 +275,62 @@ class PeerEvents:
             self._node.peer_frame(peer, incarnation, kind, block, at, end)
         except RemoteProtocolError as error:
             raise Violation(f"{process.host.id} cannot use what {peer} sent: {error}") from error
+
+
+class HostClock:
+    """A machine's clocks: the monotonic one runs at its own rate, the other one also jumps."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.rate = 1.0
+        self._since_us = 0
+        self._since_ms = float(world.chance.below(10_000_000))
+        self.wall_offset_ms = 0
+
+    def exact_ms(self) -> float:
+        return self._since_ms + (self._world.now - self._since_us) * self.rate / 1000
+
+    def run_at(self, rate: float) -> None:
+        self._since_ms, self._since_us = self.exact_ms(), self._world.now
+        self.rate = rate
+
+    def monotonic_ms(self) -> int:
+        return int(self.exact_ms())
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + self.wall_offset_ms + int(self.exact_ms())
+
+
+class ListeningDoor:
+    """A listening socket whose accepted sockets the process's reactor knows."""
+
+    def __init__(self, process: Process, listening: Listening) -> None:
+        self._process = process
+        self._listening = listening
+
+    def fileno(self) -> int:
+        return self._listening.fileno()
+
+    def accept(self) -> tuple[SimSocket, tuple[str, int]]:
+        sock, address = self._listening.accept()
+        return self._process.reactor.know(sock), address
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+class ProcessSockets:
+    """Stands for the module `socket` in `coord.peers.dialing`: makes sockets of the process whose turn it is."""
+
+    def __init__(self, world: World, real: Any) -> None:
+        self._world = world
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def socket(self, family: int, kind: int) -> SimSocket:
+        process = self._world.current
+        assert process is not None, "a socket outside of any turn"
+        sock: SimSocket = process.reactor.know(SimSocket(self._world.net, process.host.id))
+        return sock

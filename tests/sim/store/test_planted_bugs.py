@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.store import planted, planted_amnesia, planted_levels, planted_sessions
+from tests.sim.store import planted, planted_amnesia, planted_levels, planted_sessions, planted_storage
 from tests.sim.store.faults import is_interpreted, run_one
 from tests.sim.store.log_alone import run_log
 from tests.sim.store.world import Bug
@@ -15,36 +15,36 @@ from tests.support.planted import first_lately, hunt, violation_of
 
 #: Planted bug -> seeds within which it must be caught (about three times what it took when it was planted).
 WITHIN: dict[type[Bug], int] = {
-    planted.AckBeforeSync: 24,
+    planted_storage.AckBeforeSync: 24,
     planted_sessions.AnsweredWithoutContact: 95,
     planted.AppliedTwice: 10,
     planted.AttachedLocally: 5,
     planted.ClaimsBelieved: 3,
-    planted.CleanPagesTrusted: 35,
-    planted.CounterlessSnapshot: 5,
+    planted_storage.CleanPagesTrusted: 35,
+    planted_storage.CounterlessSnapshot: 5,
     planted_sessions.EndedUnasked: 10,
     planted.EphemeralsLeft: 8,
     planted.EventBehindData: 5,
     planted.ExpiryNotRestarted: 10,
-    planted.FailedWriteIgnored: 10,
-    planted.FolderNotSynced: 40,
+    planted_storage.FailedWriteIgnored: 10,
+    planted_storage.FolderNotSynced: 40,
     planted.ForwardOfAnotherTerm: 15,
     planted.ForwardedTwice: 10,
     planted.JoinerNotAwaited: 10,
     planted.MissedNotTold: 45,
     planted.MultiNotRolledBack: 5,
-    planted.NothingSynced: 10,
+    planted_storage.NothingSynced: 10,
     planted.OldOwnerHeard: 5,
     planted.OwnClock: 3,
-    planted.PartialSnapshot: 30,
+    planted_storage.PartialSnapshot: 30,
     planted.ProposalsOutliveState: 100,
     planted.ReadDoesNotWait: 5,
     planted.ReapedUnchecked: 5,
     planted.RemoverDeaf: 60,
     planted.ResentAtOnce: 10,
-    planted.RightlessSnapshot: 5,
+    planted_storage.RightlessSnapshot: 5,
     planted.RightsNotReplicated: 3,
-    planted.SessionlessSnapshot: 5,
+    planted_storage.SessionlessSnapshot: 5,
     planted.StaleNodeBuries: 150,
     planted.SyncWithoutQuorum: 15,
     planted.TermForgotten: 5,
@@ -63,19 +63,19 @@ WITHIN: dict[type[Bug], int] = {
 }
 #: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
-    planted.AckBeforeSync: 8,
+    planted_storage.AckBeforeSync: 8,
     planted_sessions.AnsweredWithoutContact: 32,
     planted_sessions.EndedUnasked: 2,
     planted.AppliedTwice: 1,
-    planted.CleanPagesTrusted: 2,
+    planted_storage.CleanPagesTrusted: 2,
     planted.EphemeralsLeft: 5,
-    planted.FailedWriteIgnored: 2,
-    planted.FolderNotSynced: 13,
+    planted_storage.FailedWriteIgnored: 2,
+    planted_storage.FolderNotSynced: 13,
     planted.ForwardOfAnotherTerm: 2,
     planted.ForwardedTwice: 1,
-    planted.NothingSynced: 2,
+    planted_storage.NothingSynced: 2,
     planted.MissedNotTold: 9,
-    planted.PartialSnapshot: 8,
+    planted_storage.PartialSnapshot: 8,
     planted.ProposalsOutliveState: 33,
     planted.RemoverDeaf: 4,
     planted.StaleNodeBuries: 57,
@@ -90,7 +90,7 @@ LATELY: dict[type[Bug], int] = {
     planted_levels.PlansByOwnLevel: 7,
 }
 #: The same for bugs of the log, which `log_alone` shows.
-LOG_WITHIN: dict[type[Bug], int] = {planted.TornTailKept: 230}
+LOG_WITHIN: dict[type[Bug], int] = {planted_storage.TornTailKept: 230}
 
 pytestmark = pytest.mark.skipif(not is_interpreted(), reason="bugs are planted by patches; compiled code takes none")
 

@@ -34,8 +34,18 @@ from tests.sim.history import History, Violation
 from tests.sim.raft.plan import Plan
 from tests.sim.store.builds import Builds
 from tests.sim.store.disk import SimDisk
-from tests.sim.store.machinery import ForkedJob, NodeTracer, PeerEvents, PowerCut, SimReactor, ThreadedWriter
-from tests.sim.store.net import Listening, Network, SimSocket
+from tests.sim.store.machinery import (
+    ForkedJob,
+    HostClock,
+    ListeningDoor,
+    NodeTracer,
+    PeerEvents,
+    PowerCut,
+    ProcessSockets,
+    SimReactor,
+    ThreadedWriter,
+)
+from tests.sim.store.net import Listening, Network
 from tests.support.planted import PlantedBug
 
 TICK_S: Final = 0.05
@@ -45,30 +55,6 @@ META: Final = "members"
 #: The operator of the store, who may change its members.
 SUPER_PASSWORD: Final = b"secret"
 SUPER_DIGEST: Final = "super:" + b64encode(sha1(b"super:" + SUPER_PASSWORD, usedforsecurity=False).digest()).decode()
-
-
-class HostClock:
-    """A machine's clocks: the monotonic one runs at its own rate, the other one also jumps."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.rate = 1.0
-        self._since_us = 0
-        self._since_ms = float(world.chance.below(10_000_000))
-        self.wall_offset_ms = 0
-
-    def exact_ms(self) -> float:
-        return self._since_ms + (self._world.now - self._since_us) * self.rate / 1000
-
-    def run_at(self, rate: float) -> None:
-        self._since_ms, self._since_us = self.exact_ms(), self._world.now
-        self.rate = rate
-
-    def monotonic_ms(self) -> int:
-        return int(self.exact_ms())
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self.wall_offset_ms + int(self.exact_ms())
 
 
 class Bug(PlantedBug):
@@ -159,8 +145,8 @@ class Process:
         net = world.net
         for what in ("peer", "client"):
             net.listening[(host.id, what)] = self.reactor.know(Listening(net, host.id, what))
-        self.links.start(PeerEvents(self), _Door(self, net.listening[(host.id, "peer")]))  # type: ignore[arg-type]
-        self.clients.start({_Door(self, net.listening[(host.id, "client")]): None})  # type: ignore[arg-type]
+        self.links.start(PeerEvents(self), ListeningDoor(self, net.listening[(host.id, "peer")]))  # type: ignore[arg-type]
+        self.clients.start({ListeningDoor(self, net.listening[(host.id, "client")]): None})  # type: ignore[arg-type]
         self.reactor.callLater(TICK_S * chance.unit(), self._tick)
 
     def validate(self) -> None:
@@ -279,24 +265,6 @@ class Process:
         self.host.memory = self.node.core.memory
         self.host.has_log = self.node.core.log.stable > 0
         self.world.net.machine_gone(self.host.id, silent=silent)
-
-
-class _Door:
-    """A listening socket whose accepted sockets the process's reactor knows."""
-
-    def __init__(self, process: Process, listening: Listening) -> None:
-        self._process = process
-        self._listening = listening
-
-    def fileno(self) -> int:
-        return self._listening.fileno()
-
-    def accept(self) -> tuple[SimSocket, tuple[str, int]]:
-        sock, address = self._listening.accept()
-        return self._process.reactor.know(sock), address
-
-    def close(self) -> None:
-        self._listening.close()
 
 
 def member_of(node_id: int) -> MemberAddress:
@@ -500,23 +468,6 @@ class Host:
         self.restart_later()
 
 
-class _Sockets:
-    """What `coord.peers.dialing` finds under the name `socket`: sockets of the process whose turn it is."""
-
-    def __init__(self, world: World, real: Any) -> None:
-        self._world = world
-        self._real = real
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def socket(self, family: int, kind: int) -> SimSocket:
-        process = self._world.current
-        assert process is not None, "a socket outside of any turn"
-        sock: SimSocket = process.reactor.know(SimSocket(self._world.net, process.host.id))
-        return sock
-
-
 class World(History):
     """One cluster of `size` machines, one seed."""
 
@@ -612,7 +563,7 @@ class World(History):
 
     def play_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
         """Let time pass; `coord.peers.dialing` finds the simulated sockets meanwhile. See History."""
-        real, dialing.socket = dialing.socket, _Sockets(self, dialing.socket)  # type: ignore[assignment,attr-defined]
+        real, dialing.socket = dialing.socket, ProcessSockets(self, dialing.socket)  # type: ignore[assignment,attr-defined]
         try:
             return super().play_until(end, done)
         finally:
