@@ -405,7 +405,7 @@ class ActiveMaster:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _unassigned_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the znode tells more
+    def _unassigned_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - read the znode
         if self.is_over:
             return
         if event_type == EVENT_GAP:

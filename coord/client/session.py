@@ -16,7 +16,7 @@ may not have been performed. The client restores watches by itself.
 After EXPIRED and AUTH_FAILED, connect() begins a new session.
 
 Events before replies: a watch callback runs before the reply to any request that could read a newer state. EVENT_GAP
-tells a persistent watch that events may have been lost while the client was disconnected and that it must read again.
+informs a persistent watch that events may have been lost while the client was disconnected and that it must read again.
 It is delivered after the server has restored the watch. One-shot watches need no EVENT_GAP: the server fires them for
 changes in the meantime.
 """

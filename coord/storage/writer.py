@@ -8,7 +8,7 @@ the batches that arrive in the meantime share the next sync. But on a fast disk 
 the write. So the caller writes itself if the disk is fast, no snapshot is being written, and the node is otherwise
 idle: it is the only node, or this turn has handled one event and at most one client waits.
 
-Disk full: the batch stays queued and is retried every `FULL_RETRY_S`. `on_full(True)` tells the node to reject writes,
+Disk full: the batch stays queued and is retried every `FULL_RETRY_S`. `on_full(True)` makes the node reject writes,
 `on_full(False)` to accept them again. Any other failure is final: after `on_failed(error)` the node must stop, because
 the contents of the disk are unknown.
 """

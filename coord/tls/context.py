@@ -199,7 +199,7 @@ class Engine:
         return self._outgoing.read()
 
     def close_notify(self) -> bytes:
-        """Return a close_notify alert: without it the peer cannot tell an orderly close from a truncated stream."""
+        """Return a close_notify alert: without it the peer cannot distinguish a clean close from a truncated stream."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             if self.is_established:
                 self._ssl.unwrap()

@@ -60,7 +60,7 @@ class Registry:
             for path in self._watched():
                 self._client.remove_watch(path, self._event).addErrback(lambda _: None)
 
-    def _event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the list tells more
+    def _event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - read the list
         if self._closed:
             return
         self._is_outdated = True

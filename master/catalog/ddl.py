@@ -6,7 +6,7 @@ Each operation takes these steps:
 2. Build the new records beside the current ones (OC-04). No reader sees them yet.
 3. Write all records in one fenced multi, together with the request's result if it has an id (OC-05,
    `master/catalog/tables.py`). If the store refuses the multi, drop the records, release the locks and reject the
-   request. If the outcome is unknown, the caller is told so.
+   request. If the outcome is unknown, the caller is informed.
 4. From here on the operation cannot fail (OC-06): the remaining steps only change memory.
 5. Update the cluster state from the written records, regions before the table (OC-07). Replies now show the change
    (OC-08).

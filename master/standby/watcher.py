@@ -233,7 +233,7 @@ class StoreWatcher:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _transition_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the znode tells more
+    def _transition_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - read the znode
         if self._stopped:
             return
         if event_type == EVENT_GAP:
@@ -252,7 +252,7 @@ class StoreWatcher:
             self.mirror.gone(path)
             self._progress()
 
-    def _record_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the znode tells more
+    def _record_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - read the znode
         mirror = self.mirror
         if mirror is None or event_type == EVENT_GAP or not mirror.is_record(path):
             return

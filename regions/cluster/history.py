@@ -250,7 +250,7 @@ def server_steps(record: TransitionRecord, version: int) -> list[SeenStep]:
             cause_id="" if record.origin is None else record.origin.cause_id,
             origin=record.origin.text if record.origin is not None and one.before is None else "",
         )
-        for one in trail.untold(record, version)
+        for one in trail.unrecorded_steps(record, version)
     ]
 
 
@@ -320,7 +320,7 @@ def entries_kept(record: TransitionRecord, version: int) -> list[HistoryEntry]:
             cause_id,
             origin if before is None else "",
         )
-        for before, after, cause, at_ms, missed in trail.untold(record, version)
+        for before, after, cause, at_ms, missed in trail.unrecorded_steps(record, version)
     ]
 
 

@@ -106,7 +106,7 @@ def check_request_id(request_id: str) -> None:
 
 
 def contents_digest(request: DdlRequest) -> str:
-    """Return a digest of the request without its id and `wait_ms`, to tell a retry from another request."""
+    """Return a digest of the request without its id and `wait_ms`, which distinguishes a retry from another request."""
     bare = msgspec.structs.replace(request, request_id="", wait_ms=0)
     return hashlib.sha256(msgspec.msgpack.encode(bare)).hexdigest()[:32]
 

@@ -59,7 +59,7 @@ from regions.plan.problem.model import (
     Snapshot,
 )
 from regions.plan.problem.numbered import EligibleServers
-from regions.plan.spark.arguments import NoSpark, SparkFailed, first_words, told
+from regions.plan.spark.arguments import NoSpark, SparkFailed, as_plan_error, first_words
 from regions.plan.spark.locate import LocalBytes, locate, read_paths
 from regions.plan.spark.rows import Solved, Sources, solve_on_spark
 from regions.plan.spark.target import (
@@ -231,7 +231,7 @@ def hadoop(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
         try:
             gateway: Any = launch_gateway(conf)  # type: ignore[no-untyped-call]
         except (RuntimeError, OSError) as error:
-            raise NoSpark(f"no Java machine could be started: {told(error)}") from error
+            raise NoSpark(f"no Java machine could be started: {as_plan_error(error)}") from error
         try:
             configuration = gateway.jvm.org.apache.hadoop.conf.Configuration()
             for key, value in asked.items():
@@ -460,13 +460,13 @@ def session(options: argparse.Namespace, given: Input | None) -> Iterator[Any]:
         try:
             spark = builder.getOrCreate()
         except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-            raise SparkFailed(f"no Spark session on {target.url}: {told(error)}") from error
+            raise SparkFailed(f"no Spark session on {target.url}: {as_plan_error(error)}") from error
         try:
             if target.has_executors:
                 _ship(spark, Path(scratch))
             yield spark
         except (PySparkException, Py4JError, ArrowException) as error:
-            raise told(error) from error
+            raise as_plan_error(error) from error
         finally:
             with contextlib.suppress(PySparkException, Py4JError, OSError):
                 spark.stop()

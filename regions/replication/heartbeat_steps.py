@@ -8,7 +8,7 @@ What differs from S0:
 - A replica that the store does not know is left alone (FN-04).
 - A removed table's rows can be brought back until their removal begins, so until then its replicas rest.
 - Whoever is not in the configuration becomes a tombstone, and the order names the configuration on which that rests.
-- A member too few is not mended here: one policy looks at the whole tablet, once a second.
+- A missing member is not replaced here: one policy checks the whole tablet once a second.
 - The schema goes to the leader, as an entry of its log.
 """
 
@@ -40,7 +40,7 @@ class ReportAction(enum.Enum):
     CONFIGURATION = "the record has the leader's configuration"
     LEADER = "the record names the leader, some time"
     NOTHING = "nothing: the policy decides"
-    ALTER = "tell the leader the latest schema"
+    ALTER = "send the leader the latest schema"
     APPLIED = "count the tablet as altered"
 
 

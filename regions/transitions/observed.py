@@ -138,7 +138,7 @@ class History:
     def _steps(
         self, sight: ObservedTransition, before: str, after: str, count: int, record: TransitionRecord
     ) -> list[Change]:
-        """`count` steps lead from `before` to `after`: tell them one by one where only one legal way is that long."""
+        """Return `count` steps from `before` to `after`, one by one if only one legal sequence is that long."""
         self.steps_missed += count - 1
         ways = _ways(self._unlikely, before, after, count)
         if len(ways) > 1 and record.intent is Intent.OPEN:

@@ -52,7 +52,7 @@ def server_of(record: TransitionRecord) -> Incarnation | None:
     return record.source if record.state in _CLOSE else record.destination
 
 
-def untold(record: TransitionRecord, version: int) -> list[Taken]:
+def unrecorded_steps(record: TransitionRecord, version: int) -> list[Taken]:
     """Return the server's steps since the last step of a master, oldest first, of a znode at `version`.
 
     The version counts every write, so steps whose times were dropped count as missed. A record without times comes from

@@ -6,7 +6,7 @@ to stages, which `orders.py` carries out one after the other.
 **OPENING is written before the files.** A voter is made only once. If the files were made first, a late copy of an
 order could make them again after the disk was lost. The store would reject the step, but a replica without its former
 votes would be left and start with the next process. So a server that crashes between OPENING and the superblock cannot
-tell whether it has lost a disk; the next order says `must_exist`, and this server rejects it.
+know whether it has lost a disk; the next order says `must_exist`, and this server rejects it.
 """
 
 from __future__ import annotations

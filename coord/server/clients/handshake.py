@@ -106,7 +106,7 @@ class SessionHandshake:
                 self.refuse_session(connection)
                 return
         if known is None:
-            # Too many sessions, or this node has not applied the session, or it has ended: only the log can tell
+            # Too many sessions, or this node has not applied the session, or it has ended: only the log decides
             # whether a session exists.
             self._clients.close(connection)
             return

@@ -17,7 +17,7 @@ Hard state, floor (a `base` there) and entry are those of `coord.storage.records
 state which entries the block holds, so that a reader need not look into the content.
 
 `written` counts the blocks of a slot from 1. A block, a trail and a row all state the number of the slot's newest block
-at that point. A reader that has passed damage can therefore tell which slots have lost a block:
+at that point. A reader that has passed damage therefore knows which slots have lost a block:
 
 - A trail names the blocks of all records from `since` on. Every record begins with a trail for at least the record
   before it; the note after the last record's seal is the trail for that record.

@@ -1,4 +1,4 @@
-"""Group the regions that an exact flow cannot tell apart, so that one node stands for all of them.
+"""Group the regions that are equal to an exact flow, so that one node stands for all of them.
 
 Two regions of one replica are *alike* when they belong to the same table and have the same candidates with the same
 benefits. Swapping their places changes neither a rule nor the value of the plan, so the flow only has to decide how

@@ -97,10 +97,10 @@ def _rack_shares(by_weight: Floats, sizes: Ints, demand: Demand) -> Floats:
         base += count * even
         most += count * np.minimum(sizes, level + 1)
         spare += count * np.minimum(want - int(even.sum()), np.arange(racks + 1))
-    wish = np.maximum(by_weight - base, 0.0)
-    order = np.lexsort((np.arange(racks), -wish))
+    target = np.maximum(by_weight - base, 0.0)
+    order = np.lexsort((np.arange(racks), -target))
     shares = base.astype(np.float64)
-    shares[order] += _fair(wish[order], spare)
+    shares[order] += _fair(target[order], spare)
     # A rack whose servers all hold a region cannot take a spare replica of it: the other racks divide the excess.
     beyond, rest = np.maximum(shares - most, 0.0), np.maximum(most - shares, 0.0)
     if beyond.any() and rest.any():
@@ -108,12 +108,12 @@ def _rack_shares(by_weight: Floats, sizes: Ints, demand: Demand) -> Floats:
     return shares
 
 
-def _fair(wish: Floats, bound: Floats) -> Floats:
-    """Divide bound[-1] in proportion to `wish` (descending) so that the first m together get at most bound[m]."""
-    given = np.zeros(len(wish))
+def _fair(target: Floats, bound: Floats) -> Floats:
+    """Divide bound[-1] in proportion to `target` (descending) so that the first m together get at most bound[m]."""
+    given = np.zeros(len(target))
     start = 0
-    while start < len(wish):
-        rest = wish[start:]
+    while start < len(target):
+        rest = target[start:]
         room = bound[start + 1 :] - bound[start]
         if rest[0] <= 0:
             given[start:] = room[-1] / len(rest)

@@ -74,7 +74,7 @@ CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str]], PlanError]], ...]] = (
 )
 
 
-def told(error: Exception) -> PlanError:
+def as_plan_error(error: Exception) -> PlanError:
     """Return the error to raise for an exception of Spark."""
     text = str(error)
     for pattern, make in CAUSES:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.layout import block_path, meta_path
 from regionserver.tablets.disk.life import DataState, RunState
-from regionserver.tablets.disk.steps import Effect, SlotName, burning, clearing, giving_up, set_aside, strays
+from regionserver.tablets.disk.steps import Effect, SlotName, burning, clearing, giving_up, set_aside, unclaimed
 from regionserver.tablets.disk.superblock import RunIntent, Superblock, burned, burned_unknown
 
 # --- what is found ----------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def decide(found: Found, server: str, at_ms: int) -> Decision:
     block = found.block if isinstance(found.block, Superblock) else None
     if row.outcome is Outcome.ABSENT:
         has_meta = found.meta is not None
-        effects = strays(found.tablet, found.highest_generation() + 1, slots, rows, has_meta=has_meta)
+        effects = unclaimed(found.tablet, found.highest_generation() + 1, slots, rows, has_meta=has_meta)
         return Decision(found.tablet, row, None, effects)
     if row.outcome is Outcome.BURN:
         story = _story(found, row)

@@ -201,7 +201,7 @@ def forgetting(block: Superblock) -> list[Effect]:
     return [RemoveFile(block_path(block.tablet)), RemoveFile(meta_path(block.tablet))]
 
 
-def strays(
+def unclaimed(
     tablet: str, generation: int, slots: Sequence[SlotName], rows: Sequence[int], *, has_meta: bool
 ) -> list[Effect]:
     """Return the steps that set the files of a tablet without a superblock aside.

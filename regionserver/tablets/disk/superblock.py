@@ -64,7 +64,7 @@ class Superblock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     server: str
     tablet: str
     data_state: DataState
-    #: The member that this server is, or was; 0 only when nothing on the disk tells.
+    #: The member that this server is, or was; 0 if no file on the disk names it.
     number: int
     highest_number: int
     generation: int

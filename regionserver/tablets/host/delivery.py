@@ -78,7 +78,7 @@ class DeliveryRule:
 RULES: Final = (
     DeliveryRule("wrong name", lambda a, _: not a.is_named_right, Word.INVALID_NAME),
     DeliveryRule("no superblock", lambda _, s: s.state is State.ABSENT, Word.DOES_NOT_EXIST),
-    # The sender addresses a former replica. A reply would tell it nothing that the configuration does not.
+    # The sender addresses a former replica. The configuration informs the sender; no reply is needed.
     DeliveryRule("number below mine", lambda a, s: a.number < s.number, Word.OLD_NUMBER, is_answered=False),
     DeliveryRule("number above mine", lambda a, s: a.number > s.number, Word.OLDER),
     DeliveryRule("term below mine", lambda a, s: s.state in _NOT_RUNNING and a.term < s.term, Word.INVALID_TERM),

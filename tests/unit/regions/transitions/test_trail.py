@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.transitions.states import Cause
-from regions.transitions.trail import TOOK_MAX, Taken, add, untold
+from regions.transitions.trail import TOOK_MAX, Taken, add, unrecorded_steps
 
 S1 = Incarnation("s1", 1)
 
@@ -15,17 +15,17 @@ def record(state: RegionState, took: tuple[int, ...], base: int = 0) -> Transiti
 
 def test_an_open_and_a_close() -> None:
     """RT-27 to RT-29: which steps they were follows from their number."""
-    opened = untold(record(RegionState.OPENED, (1, 2, 3), base=4), 7)
+    opened = unrecorded_steps(record(RegionState.OPENED, (1, 2, 3), base=4), 7)
     assert opened == [
         Taken(RegionState.OFFLINE, RegionState.OPENING, Cause.OPEN_ORDER, 1),
         Taken(RegionState.OPENING, RegionState.OPENING, Cause.PROGRESS, 2),
         Taken(RegionState.OPENING, RegionState.OPENED, Cause.OPEN_DONE, 3),
     ]
-    assert untold(record(RegionState.CLOSED, (1, 2)), 1) == [
+    assert unrecorded_steps(record(RegionState.CLOSED, (1, 2)), 1) == [
         Taken(None, RegionState.CLOSING, Cause.CLOSE_ORDER, 1),
         Taken(RegionState.CLOSING, RegionState.CLOSED, Cause.CLOSE_DONE, 2),
     ]
-    assert untold(record(RegionState.OFFLINE, ()), 5) == []
+    assert unrecorded_steps(record(RegionState.OFFLINE, ()), 5) == []
 
 
 def test_a_znode_does_not_grow_with_the_progress_of_an_open() -> None:
@@ -34,10 +34,10 @@ def test_a_znode_does_not_grow_with_the_progress_of_an_open() -> None:
     for at_ms in range(TOOK_MAX):
         took = add(took, at_ms)
     assert len(took) == TOOK_MAX
-    assert [one.missed for one in untold(record(RegionState.OPENED, took), TOOK_MAX)] == [0] * TOOK_MAX
+    assert [one.missed for one in unrecorded_steps(record(RegionState.OPENED, took), TOOK_MAX)] == [0] * TOOK_MAX
     for at_ms in range(TOOK_MAX, TOOK_MAX + 3):
         took = add(took, at_ms)
-    found = untold(record(RegionState.OPENED, took), TOOK_MAX + 3)
+    found = unrecorded_steps(record(RegionState.OPENED, took), TOOK_MAX + 3)
     assert [one.missed for one in found] == [0, 3] + [0] * (TOOK_MAX - 2)
     assert [found[0].at_ms, found[1].at_ms, found[-1].at_ms] == [0, 4, TOOK_MAX + 2]
     assert sum(1 + one.missed for one in found) == TOOK_MAX + 3
@@ -45,7 +45,9 @@ def test_a_znode_does_not_grow_with_the_progress_of_an_open() -> None:
 
 def test_a_server_of_an_older_build_leaves_no_times() -> None:
     """The version says how many steps there were; nothing is said of those that are not known."""
-    assert untold(record(RegionState.OPENED, ()), 2) == [
+    assert unrecorded_steps(record(RegionState.OPENED, ()), 2) == [
         Taken(RegionState.OFFLINE, RegionState.OPENED, Cause.OPEN_DONE, 99, 1)
     ]
-    assert untold(record(RegionState.CLOSED, ()), 1) == [Taken(None, RegionState.CLOSED, Cause.CLOSE_DONE, 99, 1)]
+    assert unrecorded_steps(record(RegionState.CLOSED, ()), 1) == [
+        Taken(None, RegionState.CLOSED, Cause.CLOSE_DONE, 99, 1)
+    ]

@@ -14,7 +14,7 @@ import pytest
 
 from regions.plan import BadInput
 from regions.plan.ship import contents, main, write_archive
-from regions.plan.spark.arguments import SparkFailed, told
+from regions.plan.spark.arguments import SparkFailed, as_plan_error
 from regions.plan.spark.target import BadTarget, SparkTarget, TargetKind, missing, parse_conf, parse_target, unreachable
 
 HERE = (("127.0.0.1", 7077),)
@@ -152,7 +152,7 @@ def test_the_archive_is_all_that_an_executor_needs(tmp_path: Path) -> None:
 )
 def test_what_spark_says_becomes_a_sentence(said: str, kind: type[Exception], words: str) -> None:
     """The cause, and the setting that cures it."""
-    error = told(RuntimeError(said))
+    error = as_plan_error(RuntimeError(said))
     assert isinstance(error, kind)
     assert re.search(words, str(error)), str(error)
     assert "\n" not in str(error)
