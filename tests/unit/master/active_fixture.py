@@ -1,4 +1,4 @@
-"""One master that reigns, on a store whose connection the test cuts; time and answers are the test's, too."""
+"""One active master on a store whose connection the test cuts; the test also controls time and the store's replies."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ LAYOUT = Layout("/rk")
 
 
 class LossyStore(WatchedStore):
-    """A store whose connection the test cuts; the session outlives it as long as the test says."""
+    """A store whose connection the test cuts; the session lasts as long as the test decides."""
 
     def cut(self, *, done: bool = False) -> None:
-        """The connection breaks; what was on its way has, or has not, been done."""
+        """Break the connection; requests in flight have, or have not, been carried out."""
         waiting = list(self.waiting)
         self.waiting.clear()
         self.become(SessionState.SUSPENDED)
@@ -43,7 +43,7 @@ class LossyStore(WatchedStore):
             deferred.errback(ConnectionLoss(""))
 
     def mend(self) -> None:
-        """The client is back with its session, its watches are in force again."""
+        """Reconnect the session and restore its watches."""
         self.become(SessionState.CONNECTED)
         for path, callback in list(self.persistent):
             callback(EVENT_GAP, path, 0)
@@ -66,7 +66,7 @@ def lay_ground(store: LossyStore, *, clean: bool = False, servers: int = 1) -> N
 
 
 class Bench:
-    """One master that reigns over one table; it also is what the API looks at."""
+    """One active master with one table; the API serves from it."""
 
     uuid, role, masters, election = "m", "active", 1, None
     registered: tuple[()] = ()
@@ -114,7 +114,7 @@ class Bench:
         assert self.active_master.is_open or servers < min_servers
 
     def succeeded_by(self, folder: Path) -> Bench:
-        """The next master, after this one's session has ended: another session, and an epoch that is one higher."""
+        """Return the next master, after this one's session has ended: another session, and the next epoch."""
         store = LossyStore()
         store.nodes = self.store.nodes
         data, version, owner = store.nodes[LAYOUT.epoch]
@@ -122,12 +122,12 @@ class Bench:
         return Bench(folder, store=store, epoch=version + 1)
 
     def token(self, size: int) -> bytes:
-        """Names that differ."""
+        """Return a new name at each call."""
         self.tokens += 1
         return self.tokens.to_bytes(size, "big")
 
     def hold_servers(self) -> None:
-        """Servers hear nothing from now on."""
+        """Deliver no orders to servers from now on."""
         self.clock.connectTCP = lambda *_args, **_kwargs: None  # type: ignore[method-assign, assignment]
 
     def caller(self) -> str:
@@ -140,7 +140,7 @@ class Bench:
         return 0
 
     def go_on(self, seconds: float = 0.0) -> None:
-        """Time passes; the store answers everything if the connection stands."""
+        """Let time pass; the store answers every request while the connection stands."""
         self.clock.advance(seconds)
         for _ in range(3):
             if self.store.state is SessionState.CONNECTED:
@@ -148,7 +148,7 @@ class Bench:
             self.clock.advance(0)
 
     def ask(self, request: ms.MasterRequest, *, answered: bool = True) -> Any:
-        """What the API answers, or the RpcError's code; None if nothing yet."""
+        """Return the API's reply, or the code of its RpcError; None if there is no reply yet."""
         results: list[Any] = []
         self.ask_into(request, results)
         if answered:

@@ -1,4 +1,4 @@
-"""A store for one client, in memory: requests are answered when the test says so, in order, as a real session's are."""
+"""A store for one client, in memory: the test releases the replies, in order, as in a real session."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from coord.wire.records import Stat
 
 
 def stat_of(version: int, owner: int = 0) -> Stat:
-    """A Stat of which only these two matter."""
+    """Return a Stat in which only these two fields matter."""
     return Stat(0, 0, 0, 0, version, 0, 0, owner, 0, 0, 0)
 
 
 class FakeStore:
-    """Has the methods of ZkClient that masters use."""
+    """The methods of ZkClient that masters use."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, tuple[bytes, int, int]] = {"/": (b"", 0, 0)}
@@ -34,7 +34,7 @@ class FakeStore:
         self.nodes[path] = (data, version, owner)
 
     def answer(self, count: int = -1) -> None:
-        """Answer so many waiting requests; all, and those they lead to, by default."""
+        """Answer so many waiting requests; by default all of them, and the requests that follow from them."""
         while self.waiting and count != 0:
             deferred, act = self.waiting.popleft()
             count -= 1
@@ -152,8 +152,8 @@ class FakeStore:
 
 
 class WatchedStore(FakeStore):
-    """A store with persistent watches. What is changed by `change` and `drop` is told at once, as a session is told:
-    before any answer that could show it."""
+    """A store with persistent watches. Changes made by `change` and `drop` are reported at once, before any reply that
+    could show them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,14 +193,14 @@ class WatchedStore(FakeStore):
         return super().multi_read(operations)
 
     def change(self, path: str, data: bytes = b"") -> None:
-        """Somebody creates or sets a znode."""
+        """Create or set a znode, as another client."""
         known = self.nodes.get(path)
         self.last_zxid += 1
         self.put(path, data, 0 if known is None else known[1] + 1)
         self._tell(1 if known is None else 3, path)
 
     def drop(self, path: str) -> None:
-        """Somebody deletes a znode."""
+        """Delete a znode, as another client."""
         self.last_zxid += 1
         del self.nodes[path]
         self._tell(2, path)

@@ -1,4 +1,4 @@
-"""A reign that loses sight of the store: it pauses, goes dark, goes on, or ends. Time and connection are the test's."""
+"""An active master that loses its store connection: it pauses, stops answering, continues, or ends its tenure."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def bench(tmp_path: Path) -> Bench:
 DISABLE = ms.SetTableIntent("orders", TableIntent.DISABLED)
 
 
-def test_a_short_disconnection_is_ridden_out(bench: Bench) -> None:
-    """Nothing is acknowledged meanwhile, reads are answered; afterwards the same reign goes on."""
+def test_a_tenure_survives_a_short_disconnection(bench: Bench) -> None:
+    """Meanwhile no write is acknowledged, and reads are answered."""
     active_master = bench.active_master
     assert active_master is not None
     bench.store.cut()
@@ -58,8 +58,8 @@ def test_a_short_disconnection_is_ridden_out(bench: Bench) -> None:
     assert answer.tables[0].table.intent is TableIntent.DISABLED
 
 
-def test_a_request_is_a_cause_from_its_answer_to_the_orders_that_follow(bench: Bench) -> None:
-    """Two requests at a time: each coroutine acts for its own, whatever else happens between its awaits."""
+def test_the_cause_of_a_request_reaches_all_orders_that_follow(bench: Bench) -> None:
+    """Two requests at a time: each coroutine acts for its own cause, whatever runs between its awaits."""
     active_master = bench.active_master
     assert active_master is not None
     answers: list[ms.Tables] = []
@@ -77,8 +77,8 @@ def test_a_request_is_a_cause_from_its_answer_to_the_orders_that_follow(bench: B
     assert bench.ask(DISABLE).cause_id == "e4-3"
 
 
-def test_in_the_dark_it_does_not_answer_as_the_active_one(bench: Bench) -> None:
-    """Once its session may be over somebody else may be active; should it live after all, the reign goes on."""
+def test_a_master_whose_session_may_have_ended_does_not_answer_as_active(bench: Bench) -> None:
+    """Another master may be active. If its session is alive after all, the tenure continues."""
     active_master = bench.active_master
     assert active_master is not None
     bench.store.cut()
@@ -91,7 +91,7 @@ def test_in_the_dark_it_does_not_answer_as_the_active_one(bench: Bench) -> None:
     assert isinstance(bench.ask(ms.ListTables()), ms.Tables)
 
 
-def test_it_ends_when_the_epoch_has_moved_on(bench: Bench) -> None:
+def test_a_tenure_ends_when_the_epoch_has_risen(bench: Bench) -> None:
     """FW-11: whoever reigned meanwhile has raised it."""
     bench.store.cut()
     bench.store.put(LAYOUT.epoch, b"", 5)
@@ -100,13 +100,13 @@ def test_it_ends_when_the_epoch_has_moved_on(bench: Bench) -> None:
     assert bench.ended == ["another master is active"]
 
 
-def test_it_ends_with_its_session(bench: Bench) -> None:
+def test_a_tenure_ends_with_its_session(bench: Bench) -> None:
     bench.store.cut()
     bench.store.become(SessionState.EXPIRED)
     assert bench.ended == ["session expired"]
 
 
-def test_a_connection_that_breaks_again_while_it_catches_up(bench: Bench) -> None:
+def test_a_second_disconnection_while_catching_up_is_survived(bench: Bench) -> None:
     active_master = bench.active_master
     assert active_master is not None
     for _ in range(3):
@@ -122,8 +122,8 @@ def test_a_connection_that_breaks_again_while_it_catches_up(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("done", [True, False], ids=["it was done", "it was not"])
-def test_a_change_of_unknown_fate_is_looked_up(bench: Bench, done: bool) -> None:
-    """The answer was lost: the caller is told so, and afterwards the picture is what the store holds."""
+def test_a_write_with_an_unknown_outcome_is_read_back(bench: Bench, done: bool) -> None:
+    """The reply was lost: the caller is informed, and the state matches the store afterwards."""
     assert bench.ask(DISABLE, answered=False) is None
     bench.store.cut(done=done)
     bench.store.mend()
@@ -136,8 +136,8 @@ def test_a_change_of_unknown_fate_is_looked_up(bench: Bench, done: bool) -> None
     assert answer.tables[0].table.intent is TableIntent.DISABLED
 
 
-def test_a_table_that_was_made_behind_its_back_is_found(bench: Bench) -> None:
-    """Its own create, of which it never heard the end; and the remains of one that was not finished."""
+def test_a_table_created_by_a_lost_write_is_found(bench: Bench) -> None:
+    """Its own create, whose end it never learned; and the remains of an unfinished one."""
     bench.store.cut()
     bench.store.put(LAYOUT.table("u"), encode(TableRecord("u", "more")))
     bench.store.put(LAYOUT.name("more"), b"u")
@@ -154,8 +154,8 @@ def test_a_table_that_was_made_behind_its_back_is_found(bench: Bench) -> None:
     assert LAYOUT.table_regions("v") not in bench.store.nodes
 
 
-def test_a_refusal_that_is_no_disconnection_ends_the_reign_in_time(bench: Bench) -> None:
-    """No gap will ever come: it must not wait for one for ever."""
+def test_a_rejected_read_ends_the_tenure_in_time(bench: Bench) -> None:
+    """No gap will come, so the master must not wait for one."""
     active_master = bench.active_master
     assert active_master is not None
     active_master._failed(Failure(ConnectionLoss("")))
@@ -164,8 +164,9 @@ def test_a_refusal_that_is_no_disconnection_ends_the_reign_in_time(bench: Bench)
     assert bench.ended == ["a write failed while the store was connected"]
 
 
-def test_a_master_that_finds_a_shutdown_under_way_replaces_nobody(tmp_path: Path) -> None:
-    """X7: the mark and live servers: the former active master stopped first. After a minute it goes on all the same."""
+def test_a_master_that_finds_a_shutdown_in_progress_replaces_no_server(tmp_path: Path) -> None:
+    """X7: the mark and live servers mean that the former active master stopped first. After a minute it continues all
+    the same."""
     bench = Bench(tmp_path, clean=True)
     active_master = bench.active_master
     assert active_master is not None
@@ -177,8 +178,8 @@ def test_a_master_that_finds_a_shutdown_under_way_replaces_nobody(tmp_path: Path
     assert not decode_cluster(bench.store.nodes[LAYOUT.cluster][0]).clean_shutdown
 
 
-def test_a_server_that_starts_ends_the_shutdown(tmp_path: Path) -> None:
-    """Registrations of before may be left when the cluster starts again: nobody waits a minute for that."""
+def test_a_new_server_ends_the_shutdown(tmp_path: Path) -> None:
+    """Old registrations may remain when the cluster starts again: the start must not wait a minute for that."""
     bench = Bench(tmp_path, clean=True)
     active_master = bench.active_master
     assert active_master is not None
@@ -204,7 +205,7 @@ class CutAtPlanStore(LossyStore):
         return answer
 
 
-def test_a_connection_lost_at_the_end_of_the_takeover_leaves_nothing_undone(bench: Bench, tmp_path: Path) -> None:
+def test_a_connection_lost_at_the_end_of_a_takeover_loses_no_work(bench: Bench, tmp_path: Path) -> None:
     """Plans of former masters stayed APPLYING, and the run had no record (simulation, random, seed 179537502555)."""
     store = CutAtPlanStore()
     store.nodes = bench.store.nodes
@@ -228,7 +229,7 @@ def _orders(bench: Bench) -> int:
     return len(bench.clock.tcpClients)
 
 
-def test_a_startup_waits_for_the_servers_that_it_is_to_have(tmp_path: Path) -> None:
+def test_a_startup_waits_for_min_servers(tmp_path: Path) -> None:
     """RT-03: with `--min-servers 3`, two that have been there for long are not enough; the third is."""
     store = _before_a_startup()
     bench = Bench(tmp_path, store=store, min_servers=3, servers=0)
@@ -246,7 +247,7 @@ def test_a_startup_waits_for_the_servers_that_it_is_to_have(tmp_path: Path) -> N
     assert active_master.is_open
 
 
-def test_a_startup_takes_away_what_was_left_before_it_waits_for_servers(tmp_path: Path) -> None:
+def test_a_startup_deletes_old_transitions_before_it_waits_for_servers(tmp_path: Path) -> None:
     """RT-04: whatever state a transition is in, all servers are dead, so it means nothing."""
     store = _before_a_startup()
     paths = [LAYOUT.transition("t.0", number) for number in range(len(RegionState))]
@@ -268,7 +269,7 @@ def _before_a_startup() -> LossyStore:
     return store
 
 
-def test_no_transition_is_missed_whenever_it_changes_while_a_reign_begins(tmp_path: Path) -> None:
+def test_no_transition_is_missed_during_a_takeover(tmp_path: Path) -> None:
     """MF-03: the watch is in force before anything is read. A server goes on at each moment of the beginning in turn,
     and the master that is open then knows how it stands without asking again."""
     answers = 0

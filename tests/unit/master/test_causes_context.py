@@ -15,7 +15,7 @@ def _wait() -> Generator[None, None, None]:
     yield
 
 
-def test_a_coroutine_that_is_closed_elsewhere_raises_nothing() -> None:
+def test_a_coroutine_closed_in_another_context_raises_nothing() -> None:
     origin = WorkOrigin("e1-1", "a request")
     seen: list[WorkOrigin | None] = []
 

@@ -1,4 +1,4 @@
-"""The blocking client of the masters: one deadline, one request id, what it tells when nobody leads (MF-15)."""
+"""The blocking client of the masters: one deadline, one request id, and its error when no master leads (MF-15)."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def forever(answer: Any) -> Iterator[Any]:
         yield answer
 
 
-def test_an_operation_keeps_its_id_over_all_its_repetitions(wire: Wire) -> None:
-    """OC-08: the answer of the first master was lost; the second one must know that it is the same operation."""
+def test_an_operation_keeps_its_id_over_all_retries(wire: Wire) -> None:
+    """OC-08: the first master's reply was lost; the second master must recognize the operation."""
     done = ms.Tables([], as_of=AsOf(0, 77))
     wire.answers = {
         "a:1": iter([RpcError(Code.CONNECTION_LOST, "closed"), RpcError(ms.NOT_LEADER, "standby", "b:1")]),
@@ -69,8 +69,8 @@ def test_an_operation_keeps_its_id_over_all_its_repetitions(wire: Wire) -> None:
     assert client.seen_zxid == 77
 
 
-def test_each_operation_has_an_id_of_its_own(wire: Wire) -> None:
-    """Two deletes are two wishes."""
+def test_each_operation_has_its_own_id(wire: Wire) -> None:
+    """Two deletes are two operations."""
     wire.answers = {"a:1": forever(ms.Tables([]))}
     client = MasterClient(["a:1"])
     for _ in range(2):
@@ -78,8 +78,8 @@ def test_each_operation_has_an_id_of_its_own(wire: Wire) -> None:
     assert wire.asked[0][1].request_id != wire.asked[1][1].request_id
 
 
-def test_nobody_leads_within_the_deadline(wire: Wire) -> None:
-    """MF-15: the error names who was asked and what each said."""
+def test_without_a_leader_the_error_names_every_master(wire: Wire) -> None:
+    """MF-15: with each one's reply."""
     wire.answers = {
         "a:1": forever(RpcError(ms.NOT_LEADER, "x")),
         "b:1": forever(RpcError(Code.UNREACHABLE, "b:1 gone")),
@@ -90,8 +90,8 @@ def test_nobody_leads_within_the_deadline(wire: Wire) -> None:
     assert wire.now <= 6.0
 
 
-def test_a_frozen_master_does_not_eat_the_deadline(wire: Wire) -> None:
-    """A request waits for an answer for a part of the time only, plus what it asks the master to wait."""
+def test_a_frozen_master_does_not_use_up_the_deadline(wire: Wire) -> None:
+    """Each attempt waits for a part of the time, plus the time that the master is asked to wait."""
     wire.answers = {"a:1": forever(ms.Tables([]))}
     client = MasterClient(["a:1"])
     client.ask(ms.ListTables(), ms.Tables, 60.0)
@@ -103,30 +103,30 @@ def test_a_frozen_master_does_not_eat_the_deadline(wire: Wire) -> None:
     assert len({one[1].request_id for one in wire.asked[1:]}) == 1
 
 
-def test_a_wait_that_is_over_is_told(wire: Wire) -> None:
-    """DD-02: TIMED_OUT after the time that was given, as if it had been sent once."""
+def test_a_wait_that_times_out_is_reported(wire: Wire) -> None:
+    """DD-02: TIMED_OUT after the given time, as if the request had been sent once."""
     wire.answers = {"a:1": forever(RpcError(ms.TIMED_OUT, "1 of 2 are open; it goes on"))}
     with pytest.raises(RpcError, match="it goes on"):
         MasterClient(["a:1"]).ask(ms.CreateTable("t", wait_ms=5_000), ms.Tables, 60.0)
     assert 3 <= wire.now <= 7
 
 
-def test_masters_are_looked_up_anew_in_each_round(wire: Wire) -> None:
+def test_masters_are_looked_up_in_each_round(wire: Wire) -> None:
     """Found by the store: another master may have become active."""
     wire.answers = {"a:1": forever(RpcError(ms.NOT_LEADER, "x")), "b:1": forever(ms.Tables([]))}
     known = iter([["a:1"], ["b:1"]])
     assert MasterClient(discover=lambda: next(known)).ask(ms.ListTables(), ms.Tables) == ms.Tables([])
 
 
-def test_a_refusal_is_passed_on(wire: Wire) -> None:
-    """It is about the request, not about who was asked."""
+def test_a_rejection_is_passed_on(wire: Wire) -> None:
+    """It concerns the request, not the master."""
     wire.answers = {"a:1": forever(RpcError(ms.NOT_FOUND, "there is no table 't'"))}
     with pytest.raises(RpcError, match="there is no table"):
         MasterClient(["a:1"]).ask(ms.DeleteTable("t"), ms.Tables)
 
 
-def test_every_request_carries_the_cluster_and_another_cluster_ends_the_search(wire: Wire) -> None:
-    """FN-08: a master of another cluster is no standby; whoever is next in the list is not asked instead."""
+def test_a_master_of_another_cluster_ends_the_search(wire: Wire) -> None:
+    """FN-08: it is no standby, so the next one in the list is not tried."""
     wire.answers = {"a:1": iter([RpcError(ms.NOT_LEADER, "standby")]), "b:1": iter([RpcError(ms.WRONG_CLUSTER, "no")])}
     client = MasterClient(["a:1", "b:1", "c:1"], cluster=lambda: "mine")
     with pytest.raises(RpcError, match="wrong_cluster"):

@@ -1,7 +1,4 @@
-"""Somebody writes over a znode: masters go on with the rest, and name the one that they cannot understand.
-
-A whole master, from laying the ground to its reign, on a store in memory; time and answers are the test's.
-"""
+"""A corrupt znode of each kind: masters continue with the rest, and name the corrupt one."""
 
 from __future__ import annotations
 
@@ -197,8 +194,10 @@ def tracebacks(logged: list[LogEvent]) -> list[str]:
 
 @pytest.mark.parametrize("rubbish", RUBBISH)
 @pytest.mark.parametrize("path", VALUES)
-def test_the_rest_goes_on(tmp_path: Path, logged: list[LogEvent], path: str, rubbish: str) -> None:
-    """The master that reigns goes on, and so does its successor, which also finds it so."""
+def test_masters_continue_with_all_other_znodes(
+    tmp_path: Path, logged: list[LogEvent], path: str, rubbish: str
+) -> None:
+    """The active master continues, and so does its successor, which finds the corrupt znode."""
     cluster = Cluster(tmp_path)
     epoch = cluster.reigns()
     cluster.store.change(path, RUBBISH[rubbish](VALUES[path]))
@@ -213,15 +212,15 @@ def test_the_rest_goes_on(tmp_path: Path, logged: list[LogEvent], path: str, rub
     assert path in UNREAD or [one for one in words(logged) if path in one], words(logged)
 
 
-def test_the_cluster_s_record_is_put_right_by_a_master_that_knows_it(tmp_path: Path) -> None:
+def test_a_master_that_knows_the_cluster_rewrites_its_record(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.store.change(LAYOUT.cluster, b"rubbish")
     cluster.fail_over()
     assert decode_cluster(cluster.store.nodes[LAYOUT.cluster][0]).cluster_id == "c"
 
 
-def test_a_master_that_does_not_know_the_cluster_says_so_and_waits(tmp_path: Path, logged: list[LogEvent]) -> None:
-    """All masters have been started anew: none may guess which cluster this is. It goes on once the value is back."""
+def test_a_master_without_the_cluster_record_reports_it_and_waits(tmp_path: Path, logged: list[LogEvent]) -> None:
+    """All masters have been restarted, and none may guess the cluster's id. They continue once it is restored."""
     cluster = Cluster(tmp_path)
     cluster.store.change(LAYOUT.cluster, b"rubbish")
     cluster.fail_over(cluster_id="")
@@ -232,8 +231,8 @@ def test_a_master_that_does_not_know_the_cluster_says_so_and_waits(tmp_path: Pat
     cluster.reigns()
 
 
-def test_a_balancer_whose_switch_cannot_be_read_is_off_until_it_is_switched(tmp_path: Path) -> None:
-    """An operator may have forbidden it. `rk status` says so, and either word of an operator puts it right."""
+def test_a_balancer_with_a_corrupt_switch_is_off_until_it_is_set(tmp_path: Path) -> None:
+    """An operator may have switched it off. `rk status` reports it, and `rk balance` repairs it."""
     for wanted in (False, True):
         cluster = Cluster(tmp_path / str(wanted))
         cluster.store.change(LAYOUT.balancer, b"rubbish")
@@ -246,8 +245,10 @@ def test_a_balancer_whose_switch_cannot_be_read_is_off_until_it_is_switched(tmp_
         assert not [one for one in cluster.master.api.status().problems if LAYOUT.balancer in one]
 
 
-def test_what_needs_the_znode_is_refused_by_its_name(tmp_path: Path, logged: list[LogEvent]) -> None:
-    """A region that is to be closed; a request that was carried out already, with a result that nobody can read."""
+def test_a_request_that_needs_the_corrupt_znode_is_rejected_with_its_path(
+    tmp_path: Path, logged: list[LogEvent]
+) -> None:
+    """Closing the region; repeating a request whose result cannot be read."""
     cluster = Cluster(tmp_path)
     epoch = cluster.reigns()
     for path, request in (
@@ -261,9 +262,8 @@ def test_what_needs_the_znode_is_refused_by_its_name(tmp_path: Path, logged: lis
     assert (cluster.reigns(), tracebacks(logged)) == (epoch, [])
 
 
-def test_a_server_lives_until_its_registration_is_gone(tmp_path: Path) -> None:
-    """Somebody writes over the registration of a server that lives: to take it for dead would be to open its regions
-    elsewhere, while it serves them."""
+def test_a_server_with_a_corrupt_registration_counts_as_alive(tmp_path: Path) -> None:
+    """If it counted as dead, its regions would be opened elsewhere while it serves them."""
     cluster = Cluster(tmp_path)
     active_master = cluster.master.active_master
     assert active_master is not None
@@ -276,8 +276,8 @@ def test_a_server_lives_until_its_registration_is_gone(tmp_path: Path) -> None:
     assert "s3" not in active_master.world.servers
 
 
-def test_a_master_writes_its_own_mark_again(tmp_path: Path, logged: list[LogEvent]) -> None:
-    """Servers and commands find it by that."""
+def test_a_master_rewrites_its_own_registration(tmp_path: Path, logged: list[LogEvent]) -> None:
+    """Servers and commands find the master by it."""
     cluster = Cluster(tmp_path)
     mark = LAYOUT.master(cluster.master.uuid)
     before = cluster.store.nodes[mark][0]
@@ -289,8 +289,8 @@ def test_a_master_writes_its_own_mark_again(tmp_path: Path, logged: list[LogEven
     cluster.reigns()
 
 
-def test_rubbish_over_a_table_keeps_none_of_its_regions_closed(tmp_path: Path) -> None:
-    """Writes of transitions check the table's record: the active master keeps what it knows and goes on."""
+def test_a_corrupt_table_record_keeps_no_region_closed(tmp_path: Path) -> None:
+    """Writes of transitions check the table's record: the active master keeps its copy and continues."""
     cluster = Cluster(tmp_path)
     cluster.store.change(LAYOUT.table("t"), b"{")
     cluster.store.drop(LAYOUT.server("s1"))

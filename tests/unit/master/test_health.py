@@ -1,4 +1,4 @@
-"""What makes a master ill, and since when."""
+"""When a master is unhealthy, and since when."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Clock:
         return self.now
 
 
-def test_a_store_that_stays_away() -> None:
-    """From the start on; each session that is lost counts anew."""
+def test_a_master_without_its_store_is_unhealthy() -> None:
+    """From the start on; each lost session counts anew."""
     clock = Clock()
     health = MasterHealth(clock, 1_000)
     clock.now += SESSION_AWAY_MS - 1
@@ -30,8 +30,8 @@ def test_a_store_that_stays_away() -> None:
     assert health.reasons("", None, "") == ["no session with the store for 5 s: no node answers"]
 
 
-def test_an_election_that_fails_again_and_again() -> None:
-    """The first failure counts for the time, the last one for the reason; standing heals."""
+def test_a_master_whose_election_keeps_failing_is_unhealthy() -> None:
+    """Since the first failure, with the reason of the last one; standing by ends it."""
     clock = Clock()
     health = MasterHealth(clock, 1_000)
     health.session(True)
@@ -43,8 +43,8 @@ def test_an_election_that_fails_again_and_again() -> None:
     assert health.reasons("", None, "") == []
 
 
-def test_a_reign_that_does_not_begin() -> None:
-    """Waiting for region servers is no illness."""
+def test_a_takeover_that_does_not_end_is_unhealthy() -> None:
+    """Waiting for region servers is not."""
     clock = Clock()
     health = MasterHealth(clock, 1_000)
     health.session(True)

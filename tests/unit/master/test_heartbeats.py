@@ -1,4 +1,4 @@
-"""A master's ear and what it does about reports: roles, clusters, and the faults KUDU-1358 and KUDU-1374."""
+"""Heartbeats at a master: roles, clusters, reports, and the faults KUDU-1358 and KUDU-1374."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def full(*keys: str, state: str = "OPEN", version: int = 0) -> Report:
 # --- who answers what ---
 
 
-def test_a_standby_keeps_liveness_registration_and_load_and_nothing_of_the_content() -> None:
-    """HB-08, X14, HB-09: it says that it does not lead and who does; a report to it is ignored."""
+def test_a_standby_uses_liveness_registration_and_load_only() -> None:
+    """HB-08, X14, HB-09: it names the active master, and ignores reports."""
     ear = HeartbeatReceiver(cast(Any, Standby()), lambda: 10_000)
     record = ServerRecord("s1", "h", 2, 7)
     reply = ear.answer(Heartbeat("c", S1, 1, registration=record, report=full("t.0-0"), figures=ServerFigures(4)))
@@ -109,8 +109,8 @@ def test_a_standby_keeps_liveness_registration_and_load_and_nothing_of_the_conte
     assert [(one.server, one.heard_ms) for one in ear.contacts().contacts] == [(S1, 0)]
 
 
-def test_an_unknown_server_is_asked_for_everything(master: Master) -> None:
-    """HB-05: registration and a full report, and no longer once they are there."""
+def test_an_unknown_server_is_asked_for_registration_and_full_report(master: Master) -> None:
+    """HB-05: until both have arrived."""
     reply = master.beat()
     assert (reply.is_leader, reply.wants_registration, reply.wants_full, reply.epoch) == (True, True, True, 4)
     reply = master.beat(full("t.0-0"), registration=ServerRecord("s1", "h", 2, 7))
@@ -122,10 +122,10 @@ def test_an_unknown_server_is_asked_for_everything(master: Master) -> None:
     [({"cluster_id": "other"}, ms.WRONG_CLUSTER), ({"cluster_id": ""}, ms.WRONG_CLUSTER),
      ({"recipient": "m9"}, ms.WRONG_MASTER)],
 )  # fmt: skip
-def test_what_is_not_for_this_master_is_refused_and_changes_nothing(
+def test_a_heartbeat_of_another_cluster_is_rejected_without_effect(
     master: Master, change: dict[str, str], code: str
 ) -> None:
-    """FN-04, FN-08: a server of another cluster is not even in the roster."""
+    """FN-04, FN-08: its server does not enter the roster."""
     beat = msgspec.structs.replace(Heartbeat("c", S1, 1, report=full("t.7-0")), **change)
     with pytest.raises(RpcError) as caught:
         master.ear.answer(beat)
@@ -135,8 +135,8 @@ def test_what_is_not_for_this_master_is_refused_and_changes_nothing(
     assert master.active_master.reports.count == 0
 
 
-def test_a_late_heartbeat_is_answered_and_not_believed(master: Master) -> None:
-    """One of an earlier start, and one that was overtaken over another connection."""
+def test_a_late_heartbeat_is_answered_and_ignored(master: Master) -> None:
+    """One of an earlier start, and one overtaken over another connection."""
     master.beat(full("t.0-0", version=5))
     master.beat()
     late = master.ear.answer(Heartbeat("c", S1, 1, report=full("t.0-0", version=1)))
@@ -148,8 +148,8 @@ def test_a_late_heartbeat_is_answered_and_not_believed(master: Master) -> None:
     assert (holding.versions, master.ear.roster.stale) == ({"t.0-0": 5}, 2)
 
 
-def test_a_server_that_knows_a_higher_epoch_makes_the_master_ask_the_store(master: Master) -> None:
-    """FN-05: the store decides; many servers that say so are one question."""
+def test_a_higher_epoch_in_a_heartbeat_makes_the_master_read_the_store(master: Master) -> None:
+    """FN-05: the store decides; many such heartbeats cause one read."""
     master.store.put(LAYOUT.epoch, b"", 5)
     before = len(master.store.waiting)
     for _ in range(5):
@@ -159,8 +159,8 @@ def test_a_server_that_knows_a_higher_epoch_makes_the_master_ask_the_store(maste
     assert master.ended == ["another master is active"]
 
 
-def test_a_server_that_lives_and_is_not_heard_is_a_problem(master: Master) -> None:
-    """HB-12: connectivity is seen before it is needed; the session alone would not show it."""
+def test_a_live_server_without_heartbeats_is_reported_as_a_problem(master: Master) -> None:
+    """HB-12: its session alone would not show the lost connectivity."""
     assert master.ear.problems() == []
     master.wait(SILENT_MS + 1_000)
     assert "server s1 is registered, but the active master has received no heartbeat" in master.ear.problems()[0]
@@ -168,8 +168,8 @@ def test_a_server_that_lives_and_is_not_heard_is_a_problem(master: Master) -> No
     assert master.ear.problems() == []
 
 
-def test_a_server_that_has_just_registered_is_given_time(master: Master) -> None:
-    """Its first heartbeat is on its way."""
+def test_a_newly_registered_server_is_not_a_problem(master: Master) -> None:
+    """Its first heartbeat is in flight."""
     master.wait(60_000)
     master.beat()
     active_master = master.active_master
@@ -210,8 +210,8 @@ def gone_table(master: Master) -> None:
     master.store.put(LAYOUT.region("old", "old.0"), encode(RegionRecord("old", "old.0")))
 
 
-def test_a_lost_order_is_given_again_until_the_report_says_that_it_was_obeyed(master: Master) -> None:
-    """KUDU-1374, DD-09: the message that should have followed the report is lost, twice; nothing hangs on it."""
+def test_a_lost_order_is_repeated_until_a_report_shows_its_effect(master: Master) -> None:
+    """KUDU-1374, DD-09: the order that follows the report is lost, twice; the next report causes it again."""
     gone_table(master)
     master.beat(full("t.0-0", "old.0-0"))
     master.wait(PATIENCE_MS + 11_000)
@@ -223,9 +223,9 @@ def test_a_lost_order_is_given_again_until_the_report_says_that_it_was_obeyed(ma
     assert len(master.reviews.sent) == count
 
 
-def test_the_next_leader_finds_it_by_itself(tmp_path: Path) -> None:
-    """KUDU-1374: the leader dies after it was told and before it has acted. The full report that the next one gets
-    unasked (HB-10, `test_tie`) is enough; no edge has to be seen twice."""
+def test_the_next_leader_repeats_a_lost_order(tmp_path: Path) -> None:
+    """KUDU-1374: the leader dies after the report and before its order. The full report to the next leader (HB-10,
+    `test_tie`) is enough; no event has to be seen twice."""
     first = Master(tmp_path / "1")
     gone_table(first)
     first.beat(full("t.0-0", "old.0-0"))
@@ -240,17 +240,16 @@ def test_the_next_leader_finds_it_by_itself(tmp_path: Path) -> None:
     assert second.reviews.sent == [("s1", [("old.0", 0)])]
 
 
-def test_a_region_that_the_store_gives_to_another_server_is_not_left_where_it_is(tmp_path: Path) -> None:
-    """FN-02: at worst at the next report."""
+def test_a_misplaced_region_is_closed_by_the_next_report_at_the_latest(tmp_path: Path) -> None:
+    """FN-02."""
     master = Master(tmp_path, servers=2)
     master.beat(full("t.0-0"), server=Incarnation("s2", 7))
     master.wait(PATIENCE_MS + 2_000)
     assert master.reviews.sent == [("s2", [("t.0", 0)])]
 
 
-def test_an_orphan_is_told_of_and_left_alone(master: Master) -> None:
-    """FN-04: of a region of which the store knows nothing nobody is told to drop anything; it is a problem and an
-    alarm, once."""
+def test_an_orphan_is_reported_and_not_closed(master: Master) -> None:
+    """FN-04: for a region that the store does not know, no server gets an order; it is a problem and one alarm."""
     found: list[str] = []
     assert master.active_master is not None
     master.active_master.misplaced.orphan_found = lambda one: found.append(one.key)
@@ -263,8 +262,8 @@ def test_an_orphan_is_told_of_and_left_alone(master: Master) -> None:
 
 
 @pytest.mark.parametrize("party", ["source", "destination"])
-def test_what_is_under_way_is_nobodys_business_but_its_transitions(master: Master, party: str) -> None:
-    """A report is a moment, and the transition that names the server will settle it."""
+def test_a_region_in_transition_causes_no_order_from_a_report(master: Master, party: str) -> None:
+    """A report is a moment's state; the transition that names the server decides."""
     gone_table(master)
     record = TransitionRecord("old.0", "old", 0, RegionState.OPENING)
     record = msgspec.structs.replace(record, **{party: S1})
@@ -274,8 +273,8 @@ def test_what_is_under_way_is_nobodys_business_but_its_transitions(master: Maste
     assert master.reviews.sent == []
 
 
-def test_a_step_that_the_master_has_not_read_yet_is_no_contradiction(master: Master) -> None:
-    """The report is quicker than the watch; when the picture has caught up nothing is left of the suspicion."""
+def test_a_report_ahead_of_its_watch_event_is_no_contradiction(master: Master) -> None:
+    """Once the master's state has caught up, the mismatch is dropped."""
     assert master.active_master is not None
     master.beat(full("u.0-0"))
     master.wait(1_000)
@@ -287,8 +286,8 @@ def test_a_step_that_the_master_has_not_read_yet_is_no_contradiction(master: Mas
     assert (master.reviews.sent, master.active_master.reports.orphans) == ([], [])
 
 
-def test_nothing_is_done_for_replicas_of_which_nothing_has_changed(master: Master) -> None:
-    """Heartbeats are batched: a thousand of them without a report touch no replica and ask the store nothing."""
+def test_unchanged_replicas_cost_nothing(master: Master) -> None:
+    """A thousand heartbeats without a report touch no replica and send no request to the store."""
     assert master.active_master is not None
     master.beat(full("t.0-0"))
     before = (master.active_master.reports.replica_count, len(master.store.waiting), len(master.store.multis))
@@ -298,7 +297,7 @@ def test_nothing_is_done_for_replicas_of_which_nothing_has_changed(master: Maste
 
 
 def test_loads_follow_their_replica(master: Master) -> None:
-    """For the balancer, as told; a former owner's farewell does not take the new owner's load away."""
+    """A former server's last report does not remove the load reported by the new server."""
     assert master.active_master is not None
     reports = master.active_master.reports
     busy = ReplicaReport("t.0", "t", 0, "OPEN", 0, 12.5)

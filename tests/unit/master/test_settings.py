@@ -1,4 +1,4 @@
-"""What a master is told on its command line: bounds that make sense, or one line that names the option."""
+"""Settings of a master from its command line: valid bounds, or one line that names the option."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_bounds_of_making_regions() -> None:
         ("fence_after_s", math.inf),
     ],
 )
-def test_a_bound_without_sense_is_refused_by_its_option(name: str, value: float) -> None:
-    """Not a number is not a time either."""
+def test_an_invalid_bound_is_rejected_by_its_option(name: str, value: float) -> None:
+    """A NaN is rejected as well."""
     with pytest.raises(ConfigError, match="--" + name.replace("_", "-")):
         limits_of(**{**USUAL, name: value})

@@ -1,4 +1,4 @@
-"""Who answers what: the table covers every call, and says of each what HB-14 says (with FW-01's column)."""
+"""Which roles answer a call: the table covers every call and agrees with HB-14 (with FW-01's column)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ CALLS = typing.get_args(ms.MasterRequest)
 
 
 def test_every_call_is_in_the_table() -> None:
-    """HB-14: a new call must say who answers it."""
+    """HB-14: a new call must state which roles answer it."""
     assert set(WHO) == set(CALLS)
 
 
-def test_a_call_has_a_bound_iff_standbys_may_answer_within_one() -> None:
-    """FW-01: the field and the table agree; ListServers is told by anybody, and within a bound if one is given."""
+def test_a_call_has_a_staleness_bound_iff_standbys_may_answer_it() -> None:
+    """FW-01: the field and the table agree; every role answers ListServers, within a bound if one is given."""
     with_bound = {call for call in CALLS if "bound" in call.__struct_fields__}
     assert with_bound == {call for call, who in WHO.items() if who is Who.BOUNDED} | {ms.ListServers}
 
 
-def test_the_rows_of_hb_14() -> None:
+def test_the_table_agrees_with_hb_14() -> None:
     """HB-14: Ping and heartbeats by all; List, Get, Create, Delete, Alter by the leader; servers and masters by all."""
     anybody = {call.__name__ for call, who in WHO.items() if who is Who.ANYBODY}
     assert anybody == {"Ping", "Heartbeat", "GetMasterStatus", "ListMasters", "ListServers", "ListContacts"}
@@ -53,7 +53,7 @@ NOTHING = {int: 0, str: "", bool: True, float: 0.0}
 
 
 def sample(call: type, **given: Any) -> Any:
-    """A request of that kind with the least in it that makes one."""
+    """Return a request of that kind with only the required fields."""
     values = dict(given)
     for field in msgspec.structs.fields(call):
         if field.required and field.name not in values:
@@ -124,13 +124,14 @@ def is_refused_for_its_role(answer: Any) -> bool:
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_the_active_master_answers_everything(call: type, tmp_path: Path) -> None:
-    """HB-14: whatever it says of the request itself, it does not send the caller away."""
+    """HB-14: it may reject the request itself, but never redirects the caller."""
     assert not is_refused_for_its_role(Asked(tmp_path, "active").ask(sample(call)))
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_a_standby_answers_its_rows(call: type, tmp_path: Path) -> None:
-    """HB-14: what is for anybody; for the rest it names the active master. FW-01: within a bound the reads, too."""
+def test_a_standby_answers_only_the_calls_of_its_rows(call: type, tmp_path: Path) -> None:
+    """HB-14: it answers calls for every role and names the active master for the rest. FW-01: within a bound it answers
+    reads, too."""
     standby = Asked(tmp_path, "standby")
     answer = standby.ask(sample(call))
     if WHO[call] is Who.ANYBODY:
@@ -147,8 +148,8 @@ def test_a_standby_answers_its_rows(call: type, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_a_master_that_was_just_deposed_answers_as_one_who_knows_nobody(call: type, tmp_path: Path) -> None:
-    """HB-14, MF-13: it names no active master, least of all itself, and proves no age by what it knew as the active."""
+def test_a_deposed_master_names_no_active_master(call: type, tmp_path: Path) -> None:
+    """HB-14, MF-13: it names no active master, least of all itself, and proves no age from its former tenure."""
     deposed = Asked(tmp_path, "deposed")
     answer = deposed.ask(sample(call))
     if WHO[call] is Who.ANYBODY:
@@ -161,15 +162,15 @@ def test_a_master_that_was_just_deposed_answers_as_one_who_knows_nobody(call: ty
         assert refused.code == ms.TOO_STALE
 
 
-def test_a_master_whose_lease_is_over_does_not_answer_as_the_active_one(tmp_path: Path) -> None:
-    """MF-13: frozen for longer than its session lasts, it must not tell old news before it has noticed anything."""
+def test_a_master_whose_lease_has_ended_does_not_answer_as_the_active_one(tmp_path: Path) -> None:
+    """MF-13: after a freeze longer than its session it must not return old state before it has noticed the loss."""
     active = Asked(tmp_path, "active")
     active.bench.store.left_s = 0.0
     assert active.ask(ms.ListTables()).code == ms.BUSY
 
 
-def test_the_active_master_proves_a_tight_bound_by_asking(tmp_path: Path) -> None:
-    """FW-01: its session lived when the question left for the store: nobody else was active then."""
+def test_the_active_master_proves_a_tight_bound_by_a_sync(tmp_path: Path) -> None:
+    """FW-01: its session was alive when the sync was sent to the store, so no other master was active then."""
     active = Asked(tmp_path, "active")
     active.bench.store.left_s = 1.0
     assert active.ask(ms.ListTables()).as_of.stale_ms == 2_000

@@ -1,4 +1,4 @@
-"""ListTablets and ShowTablet over a real keeper: pages, filters, and the errors of newcomers."""
+"""ListTablets and ShowTablet over a real keeper: pages, filters, and errors of new users."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def ids(found: ms.TabletList) -> list[str]:
     return [one.region_id for one in found.tablets]
 
 
-def test_filters_and_counts(cluster: TabletCluster) -> None:
-    """The counts are of all tablets, whatever is listed."""
+def test_filters_limit_the_list_and_not_the_counts(cluster: TabletCluster) -> None:
+    """The counts cover all tablets, whichever are listed."""
     assert ids(listed(cluster)) == ["t.0", "t.1"]
     assert ids(listed(cluster, table="orders", server="s1", health=[ms.TabletHealth.HEALTHY])) == ["t.0", "t.1"]
     assert ids(listed(cluster, server="s9")) == ids(listed(cluster, health=[ms.TabletHealth.UNAVAILABLE])) == []
     assert listed(cluster, server="s9").counts == {"HEALTHY": 2}
 
 
-def test_pages(cluster: TabletCluster) -> None:
-    """One after the other until there is no next one; a page that is full by chance has none."""
+def test_pages_follow_each_other_until_the_last(cluster: TabletCluster) -> None:
+    """A page that is full by chance has no next page."""
     first = listed(cluster, limit=1)
     assert (ids(first), first.next) == (["t.0"], "t.0")
     second = listed(cluster, limit=1, after=first.next)
@@ -58,13 +58,13 @@ def test_pages(cluster: TabletCluster) -> None:
     assert listed(cluster, limit=10**9).next == ""
 
 
-def test_a_page_has_a_bound(cluster: TabletCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for all, or for more, gets a page."""
+def test_a_page_is_bounded(cluster: TabletCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request for all tablets, or for too many, gets one page."""
     monkeypatch.setattr(ms, "TABLETS_PAGE_MAX", 1)
     assert listed(cluster).next == listed(cluster, limit=5).next == "t.0"
 
 
-def test_errors_of_newcomers(cluster: TabletCluster) -> None:
+def test_errors_name_the_fault_and_the_remedy(cluster: TabletCluster) -> None:
     """What was wrong, and what to do."""
     cases = [
         (lambda: listed(cluster, table="nobody"), ms.NOT_FOUND, "there is no table 'nobody'"),
@@ -85,13 +85,13 @@ def shown(cluster: TabletCluster, region_id: str) -> ms.TabletStatus:
     return found.tablets[0]
 
 
-def test_one_tablet_by_its_id_or_a_prefix() -> None:
-    """Also one that is not listed any more, because its table is deleted."""
+def test_a_tablet_is_found_by_its_id_or_a_prefix() -> None:
+    """Also a tablet that is not listed any more, because its table is deleted."""
     cluster = TabletCluster(regions=1)
     assert shown(cluster, "t.0").region_id == shown(cluster, "t").region_id == "t.0"
 
 
-def test_orphans_are_listed_once_and_by_server() -> None:
+def test_orphans_are_listed_once_with_their_server() -> None:
     """On the first page, unless a table is named: an orphan has none."""
     cluster = TabletCluster()
     report = TabletReport("x.7", "x", 2, ReplicaState.RUNNING)
@@ -102,7 +102,7 @@ def test_orphans_are_listed_once_and_by_server() -> None:
 
 
 def test_loads_and_metrics_count_tablets() -> None:
-    """Unknown is unknown: leaders of a server that has not reported to a new master, tablets on a standby."""
+    """Unknown counts stay unknown: leaders on a server that has not reported to a new master, tablets on a standby."""
     cluster = TabletCluster()
     record = cluster.machine("s0").record
     load = ms.ServerLoad(record, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Fencing at an operator's wish: the bar in the store, the answer that says where the regions went."""
+"""Fencing requested by an operator: the bar in the store, and the reply that says where the regions went."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def bench(tmp_path: Path) -> Bench:
     return found
 
 
-def told(bench: Bench, path: str) -> None:
-    """The store's events reach the master."""
+def deliver_events(bench: Bench, path: str) -> None:
+    """Deliver the store's events to the master."""
     for watched, callback in list(bench.store.persistent):
         if path.startswith(f"{watched}/"):
             callback(1, path, 0)
     bench.go_on()
 
 
-def test_fence_and_bar_are_one_write(bench: Bench) -> None:
+def test_the_fence_and_the_bar_are_one_write(bench: Bench) -> None:
     answer = bench.ask(FENCE)
     assert answer.detail.startswith("s1 is fenced until `rk server unfence`; its 1 replicas will open on other servers")
     [multi] = [ops for ops in bench.store.multis if any(op.path == LAYOUT.bar("s1") for op in ops)]
@@ -43,28 +43,28 @@ def test_fence_and_bar_are_one_write(bench: Bench) -> None:
     assert (bar.start_code, bar.reason, bar.until_ms, bar.epoch) == (7, "it hangs", 0, 4)
 
 
-def test_a_time_counts_from_the_fencing(bench: Bench) -> None:
+def test_a_bars_time_counts_from_the_fencing(bench: Bench) -> None:
     bench.ask(ms.FenceServer("s1", bar_ms=600_000))
     bar = decode_bar(bench.store.nodes[LAYOUT.bar("s1")][0])
     assert bar.until_ms == bar.at_ms + 600_000
 
 
-def test_without_a_time_it_gets_regions_at_once(bench: Bench) -> None:
-    """As `rk fsck --fix` and `rk unstick` fence: the server is to join again and be given regions."""
+def test_a_fence_without_a_bar_lets_the_server_get_regions_at_once(bench: Bench) -> None:
+    """`rk fsck --fix` and `rk unstick` fence like this: the server is to register again and get regions."""
     bench.ask(ms.FenceServer("s1"))
     assert LAYOUT.bar("s1") not in bench.store.nodes
     assert LAYOUT.fence_mark("s1") in bench.store.nodes
 
 
-def test_a_request_for_another_start_is_refused(bench: Bench) -> None:
-    """A request that was repeated after a failover does not fence what has joined meanwhile."""
+def test_a_request_for_another_start_code_is_rejected(bench: Bench) -> None:
+    """A request repeated after a failover does not fence a server that has registered meanwhile."""
     assert bench.ask(ms.FenceServer("s1", start_code=6)) == ms.BAD_REQUEST
     assert bench.ask(ms.FenceServer("s1", bar_ms=-2)) == ms.BAD_REQUEST
     assert bench.ask(ms.FenceServer("s9")) == ms.NOT_FOUND
     assert LAYOUT.server("s1") in bench.store.nodes
 
 
-def test_the_answer_waits_and_says_where_the_regions_went(bench: Bench) -> None:
+def test_the_reply_waits_and_says_where_the_regions_went(bench: Bench) -> None:
     answers: list[Any] = []
     bench.ask_into(ms.FenceServer("s1", bar_ms=fx.BAR_FOR_EVER, wait_ms=60_000), answers)
     bench.go_on()
@@ -78,7 +78,7 @@ def test_the_answer_waits_and_says_where_the_regions_went(bench: Bench) -> None:
     assert answers[0].detail == "s1 is fenced until `rk server unfence`; of its 1 replicas, 1 on s2"
 
 
-def test_a_wait_that_ends_before_says_what_is_left(bench: Bench) -> None:
+def test_a_wait_that_times_out_says_how_many_regions_are_left(bench: Bench) -> None:
     answers: list[Any] = []
     bench.ask_into(ms.FenceServer("s1", bar_ms=fx.BAR_FOR_EVER, wait_ms=1_000), answers)
     bench.go_on()
@@ -91,21 +91,21 @@ def test_unfence_replies_when_the_master_itself_counts_the_server_again(bench: B
     answers: list[Any] = []
     assert bench.ask(ms.UnfenceServer("s1")) == ms.NOT_FOUND
     bench.ask(FENCE)
-    told(bench, LAYOUT.bar("s1"))
+    deliver_events(bench, LAYOUT.bar("s1"))
     listed = bench.ask(ms.ListServers())
     assert [one.bar is not None for one in listed.servers] == [True, False]
     bench.ask_into(ms.UnfenceServer("s1"), answers)
     bench.go_on()
     assert LAYOUT.bar("s1") not in bench.store.nodes
     assert answers == []
-    told(bench, LAYOUT.bar("s1"))
+    deliver_events(bench, LAYOUT.bar("s1"))
     assert [one.detail for one in answers] == ["server s1 may get regions again"]
     assert bench.active_master is not None
     assert bench.active_master.world.bars == {}
 
 
-def test_a_bar_that_is_over_leaves_a_newer_one_alone(bench: Bench) -> None:
-    """An operator has fenced the server again while the end of the former bar was on its way."""
+def test_the_end_of_a_bar_does_not_remove_a_newer_one(bench: Bench) -> None:
+    """An operator has fenced the server again while the end of the former bar was in flight."""
     assert bench.active_master is not None
     former, newer = BarRecord("s1", 7, "old", 1), BarRecord("s1", 7, "new", 0)
     bench.store.put(LAYOUT.bar("s1"), encode(newer))
@@ -117,8 +117,8 @@ def test_a_bar_that_is_over_leaves_a_newer_one_alone(bench: Bench) -> None:
     assert LAYOUT.bar("s1") not in bench.store.nodes
 
 
-def test_the_next_master_knows_of_the_bar(bench: Bench, tmp_path: Path) -> None:
-    """Also of one whose server has joined again under another start code."""
+def test_the_next_master_loads_the_bar(bench: Bench, tmp_path: Path) -> None:
+    """Also the bar of a server that has registered again under another start code."""
     bench.ask(FENCE)
     bench.store.put(LAYOUT.server("s1"), encode(ServerRecord("s1", "h", 2, 8)))
     later = bench.succeeded_by(tmp_path / "later")
@@ -130,9 +130,9 @@ def test_the_next_master_knows_of_the_bar(bench: Bench, tmp_path: Path) -> None:
 def test_a_server_that_is_not_running_is_listed(bench: Bench) -> None:
     bar = BarRecord("s9", 3, "gone")
     bench.store.put(LAYOUT.bar("s9"), encode(bar))
-    told(bench, LAYOUT.bar("s9"))
+    deliver_events(bench, LAYOUT.bar("s9"))
     assert bench.ask(ms.ListServers()).barred == [bar]
 
 
-def test_words() -> None:
+def test_texts_of_bars() -> None:
     assert [bar_duration_text(ms) for ms in (0, -1, 90_000)] == ["", " until `rk server unfence`", " for 90 s"]

@@ -1,4 +1,4 @@
-"""The history as a master writes it: with its own steps, without them, over refusals, within its bounds."""
+"""The history as a master writes it: with its own steps or alone, after rejected writes, within its bounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ S1 = Incarnation("s1", 1)
 
 
 class Bench:
-    """A chronicle and a writer that journals into it, on a fake store."""
+    """A history writer on a fake store, and a writer of transitions that uses it."""
 
     def __init__(self) -> None:
         self.store = FakeStore()
@@ -68,7 +68,7 @@ class Bench:
         self.history_writer.membership(ServerRecord(name, "host", 1, 1), "server registered")
 
     def lose_answers(self) -> None:
-        """Perform every waiting request, and break the connection before the answers."""
+        """Perform every waiting request, and break the connection before the replies."""
         while self.store.waiting:
             deferred, act = self.store.waiting.popleft()
             act()
@@ -80,7 +80,7 @@ class Bench:
         self.store.answer()
 
     def segments(self) -> list[list[HistoryEntry]]:
-        """What the store holds, in order."""
+        """Return the stored segments, in order."""
         names = sorted(path for path in self.store.nodes if path.startswith(f"{LAYOUT.history}/"))
         for path in names:
             found = parse_segment(path.rpartition("/")[2])
@@ -94,7 +94,7 @@ class Bench:
 
 
 def test_a_masters_step_and_its_history_are_one_write() -> None:
-    """`rk history`: never done and not written down, never written down and not done."""
+    """`rk history`: no step without an entry, and no entry without a step."""
     bench = Bench()
     bench.begin()
     bench.write("r1", "r2")
@@ -106,7 +106,7 @@ def test_a_masters_step_and_its_history_are_one_write() -> None:
 
 
 def test_steps_of_a_server_are_in_the_multi_of_the_masters_next_step() -> None:
-    """Nothing else knows them: the znode that keeps them is deleted by it."""
+    """Only the znode records these steps, and that multi may delete the znode."""
     bench = Bench()
     bench.begin()
     bench.write("r1")
@@ -121,8 +121,8 @@ def test_steps_of_a_server_are_in_the_multi_of_the_masters_next_step() -> None:
     assert len(bench.segments()) == 2
 
 
-def test_what_is_no_step_goes_with_the_next_multi_or_by_itself() -> None:
-    """It waits no longer than FLUSH_MS and a tick."""
+def test_other_entries_are_written_with_the_next_multi_or_alone() -> None:
+    """An entry waits no longer than FLUSH_MS and a tick."""
     bench = Bench()
     bench.begin()
     bench.note("s2")
@@ -137,8 +137,8 @@ def test_what_is_no_step_goes_with_the_next_multi_or_by_itself() -> None:
     assert len(bench.segments()) == 2, "nothing new, nothing written"
 
 
-def test_a_refused_multi_writes_nothing_down_and_loses_nothing() -> None:
-    """RT-30: one lost race; the other step, and what is no step, are told with the repeated write."""
+def test_a_rejected_multi_records_nothing_and_loses_nothing() -> None:
+    """RT-30: after one lost race, the other step and other entries are recorded with the repeated write."""
     bench = Bench()
     bench.begin()
     bench.note("s2")
@@ -147,8 +147,8 @@ def test_a_refused_multi_writes_nothing_down_and_loses_nothing() -> None:
     assert bench.told() == [f"> {EPOCH_BEGINS}", "> server registered", "r1-0>OFFLINE assign"]
 
 
-def test_a_step_whose_answer_was_lost_is_told_once() -> None:
-    """It was taken: the page is there, and what it told is not told again."""
+def test_a_step_whose_reply_was_lost_is_recorded_once() -> None:
+    """The step was taken: the page exists, and its entries are not written again."""
     bench = Bench()
     bench.begin()
     bench.write("r1")
@@ -163,8 +163,8 @@ def test_a_step_whose_answer_was_lost_is_told_once() -> None:
     assert bench.history_writer.segments == len(bench.segments())
 
 
-def test_a_step_that_was_not_taken_is_not_told() -> None:
-    """The connection broke before the store had the multi; what was no step of it is written later."""
+def test_a_step_that_was_not_taken_is_not_recorded() -> None:
+    """The connection broke before the store had the multi; its other entries are written later."""
     bench = Bench()
     bench.begin()
     bench.note("s2")
@@ -179,8 +179,8 @@ def test_a_step_that_was_not_taken_is_not_told() -> None:
     assert bench.told() == [f"> {EPOCH_BEGINS}", "> server registered"]
 
 
-def test_the_nodes_are_in_step_before_a_page_counts_as_refused() -> None:
-    """The node that answers after a lost connection may be behind the one that took the write."""
+def test_a_sync_precedes_the_decision_that_a_page_was_rejected() -> None:
+    """The node that answers after a lost connection may lag behind the node that took the write."""
     bench = Bench()
     bench.begin()
     bench.write("r1")
@@ -198,8 +198,8 @@ def test_the_nodes_are_in_step_before_a_page_counts_as_refused() -> None:
     assert asked == [LAYOUT.history]
 
 
-def test_nothing_is_merged_across_a_page_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The merged segment takes the place of its first: a page between would change places with its followers."""
+def test_segments_are_not_merged_across_a_page_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The merged segment takes the place of its first one: a page between them would change places with later ones."""
     monkeypatch.setattr(history, "MERGE_AT", 2)
     bench = Bench()
     bench.begin()
@@ -221,7 +221,7 @@ def test_nothing_is_merged_across_a_page_in_doubt(monkeypatch: pytest.MonkeyPatc
     assert len(bench.segments()) == 1
 
 
-def test_a_wipe_is_told_in_the_multis_that_wipe() -> None:
+def test_a_wipe_is_recorded_in_the_multis_that_wipe() -> None:
     """RT-04."""
     bench = Bench()
     bench.begin()
@@ -234,8 +234,8 @@ def test_a_wipe_is_told_in_the_multis_that_wipe() -> None:
     assert bench.history_writer.segments == 1
 
 
-def test_transitions_go_on_where_no_history_can_be_written() -> None:
-    """Somebody deleted /history by hand."""
+def test_transitions_continue_when_the_history_cannot_be_written() -> None:
+    """An operator has deleted /history."""
     bench = Bench()
     bench.begin()
     del bench.store.nodes[LAYOUT.history]
@@ -246,8 +246,8 @@ def test_transitions_go_on_where_no_history_can_be_written() -> None:
     assert bench.failures == []
 
 
-def test_a_master_that_was_replaced_writes_nothing_down() -> None:
-    """FN-01: the history is fenced as everything else is."""
+def test_a_deposed_master_records_nothing() -> None:
+    """FN-01: the history is fenced like every other write."""
     bench = Bench()
     bench.begin()
     bench.store.put(LAYOUT.epoch, b"", 5)
@@ -256,7 +256,7 @@ def test_a_master_that_was_replaced_writes_nothing_down() -> None:
     assert len(bench.failures) == 1
 
 
-def test_small_segments_become_one_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_segments_are_merged_and_the_oldest_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds of docs/operating.md, kept by the active master."""
     monkeypatch.setattr(history, "MERGE_AT", 4)
     bench = Bench()
@@ -276,7 +276,7 @@ def test_small_segments_become_one_and_the_oldest_go(monkeypatch: pytest.MonkeyP
     assert [one.server for entries in bench.segments() for one in entries] == ["s2"]
 
 
-def test_a_segment_deleted_by_hand_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_deleted_by_an_operator_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "STEPS_MAX", 1)
     bench = Bench()
     bench.begin()
@@ -302,8 +302,8 @@ class _Phases:
         return [StartupPhase("election", 0.5), StartupPhase("load", 0.25), StartupPhase("open", 9.0, done=False)]
 
 
-def test_runs_are_kept_and_the_oldest_go() -> None:
-    """N10: time per phase, saved per run."""
+def test_runs_are_kept_and_the_oldest_deleted() -> None:
+    """N10: the duration of each phase is kept per run."""
     bench = Bench()
     for epoch in range(100, 100 + RUNS_KEPT):
         bench.store.put(LAYOUT.run(epoch), b"{}")

@@ -1,7 +1,4 @@
-"""RT-30, TS-06: several writers try to take a step from the same state of a transition, and the store lets one win.
-
-The writers are those of the product, masters' and region servers', and the store compares versions as ZooKeeper does.
-"""
+"""RT-30, TS-06: several writers take a step from the same state of a transition, and exactly one succeeds."""
 
 from __future__ import annotations
 
@@ -104,8 +101,8 @@ class Race:
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.actor.value} {step.before} {step.after} {step.cause}")
-def test_one_of_many_that_take_the_same_step_wins(step: Step) -> None:
-    """Three servers, or three masters that all hold the epoch: the store tells one that its step was taken."""
+def test_exactly_one_of_many_identical_steps_succeeds(step: Step) -> None:
+    """Three servers, or three masters with the same epoch: the store confirms the step to one of them."""
     race = Race(step.before)
     for name in "abc":
         race.enter(name, step)
@@ -115,8 +112,8 @@ def test_one_of_many_that_take_the_same_step_wins(step: Step) -> None:
 
 
 @pytest.mark.parametrize("before", [None, *RegionState])
-def test_one_of_all_steps_that_may_follow_wins(before: RegionState | None) -> None:
-    """Whichever comes first, every other legal step from the same state is refused, of servers and masters."""
+def test_exactly_one_of_all_legal_next_steps_succeeds(before: RegionState | None) -> None:
+    """Every other legal step from the same state is rejected, of servers and masters."""
     steps = [step for step in STEPS if step.before is before]
     for first, second in itertools.permutations(steps, 2):
         race = Race(before)
@@ -128,8 +125,8 @@ def test_one_of_all_steps_that_may_follow_wins(before: RegionState | None) -> No
 
 @pytest.mark.parametrize("step", [one for one in STEPS if one.cause in RESTS_ON_MEMBERS], ids=lambda one: one.cause)
 @pytest.mark.parametrize("is_stale", [False, True])
-def test_a_step_that_rests_on_the_members_checks_the_record(step: Step, is_stale: bool) -> None:
-    """A configuration that came meanwhile may have the member: the step is refused as a whole."""
+def test_a_step_that_depends_on_the_members_checks_the_regions_record(step: Step, is_stale: bool) -> None:
+    """A configuration written meanwhile may have the member: then the whole step is rejected."""
     race = Race(step.before)
     race.enter("a", step)
     if is_stale:
@@ -139,8 +136,8 @@ def test_a_step_that_rests_on_the_members_checks_the_record(step: Step, is_stale
 
 
 @pytest.mark.parametrize("without", [None, (msgspec.structs.replace(REGION, members=(Member(1, "a"),)), 7)])
-def test_no_step_takes_a_member_for_none(without: tuple[RegionRecord, int] | None) -> None:
-    """Nothing is written for a step that names no record, or a record that has the member."""
+def test_a_step_for_a_removed_member_requires_a_record_without_it(without: tuple[RegionRecord, int] | None) -> None:
+    """Nothing is written for a step without a record, or with a record that has the member."""
     race = Race(RegionState.CLOSED)
     store: Any = race.store
     writer = TransitionWriter(Fence(store, LAYOUT, 4), lambda *_: None, lambda: None, lambda _: None)

@@ -21,7 +21,7 @@ S1 = Incarnation("s1", 1)
 
 
 class Bench:
-    """A writer on a fake store, and what it reported."""
+    """A writer on a fake store, and its reports."""
 
     def __init__(self, epoch: int = 4) -> None:
         self.store = FakeStore()
@@ -66,8 +66,8 @@ def test_every_multi_begins_with_the_epoch() -> None:
     assert bench.turns == 1
 
 
-def test_raised_epoch_stops_the_write() -> None:
-    """FW-11: nothing is written, and the failure says why."""
+def test_a_raised_epoch_stops_the_write() -> None:
+    """FW-11: nothing is written, and the failure names the epoch."""
     bench = Bench(epoch=5)
     bench.writer.put(bench.offline("r1"))
     bench.writer.flush()
@@ -77,8 +77,8 @@ def test_raised_epoch_stops_the_write() -> None:
     assert bench.done == []
 
 
-def test_writes_are_gathered_and_bounded() -> None:
-    """Two eager multis, then full ones while others are on their way."""
+def test_writes_are_batched_and_bounded() -> None:
+    """Two small multis are sent at once, full ones while these are in flight."""
     bench = Bench()
     bench.writer.put(bench.offline("a"))
     bench.writer.flush()
@@ -96,7 +96,7 @@ def test_writes_are_gathered_and_bounded() -> None:
 
 
 def test_one_lost_race_does_not_hold_up_the_others() -> None:
-    """RT-30: the refused one is reported, all others are written."""
+    """RT-30: the rejected write is reported, all others are written."""
     bench = Bench()
     taken = {f"r{number}" for number in (3, 4, 40)}
     for name in taken:
@@ -111,7 +111,7 @@ def test_one_lost_race_does_not_hold_up_the_others() -> None:
     assert bench.writer.is_idle
 
 
-def test_delete_of_a_closed_region_checks_the_intent() -> None:
+def test_the_delete_of_a_closed_region_checks_the_intent() -> None:
     """X3: transition, intent and location in one multi."""
     bench = Bench()
     bench.store.put(LAYOUT.transition("r1", 0), b"", 3)
@@ -135,7 +135,7 @@ def test_delete_of_a_closed_region_checks_the_intent() -> None:
 
 
 def test_a_table_is_checked_once_for_all_its_regions() -> None:
-    """A region is assigned only if its table's record is the one by which that was decided."""
+    """A region is assigned only if its table's record is still the one used for the decision."""
     bench = Bench()
     bench.store.put(LAYOUT.table("t"), b"", 8)
     bench.store.put(LAYOUT.table("u"), b"", 2)
@@ -177,13 +177,13 @@ def test_checks_count_towards_the_limit_of_a_multi(regions: int) -> None:
     assert len(bench.done) == regions
 
 
-def test_illegal_step_never_reaches_the_store() -> None:
+def test_an_illegal_step_never_reaches_the_store() -> None:
     bench = Bench()
     with pytest.raises(IllegalStep):
         bench.writer.put(fx.DeleteTransition("r1-0", "r1", 0, RegionState.OPENING, 1, Cause.DONE))
 
 
-def test_closed_writer_reports_nothing() -> None:
+def test_a_closed_writer_reports_nothing() -> None:
     bench = Bench()
     bench.writer.put(bench.offline("r1"))
     bench.writer.flush()
@@ -192,8 +192,8 @@ def test_closed_writer_reports_nothing() -> None:
     assert (bench.done, bench.turns) == ([], 0)
 
 
-def test_reads_are_gathered() -> None:
-    """Several changes of one znode are one read; a missing znode is reported as gone; a corrupt one is left alone."""
+def test_reads_are_batched() -> None:
+    """Several changes of one znode cause one read; a missing znode is reported as deleted; a corrupt one is skipped."""
     bench = Bench()
     record = TransitionRecord("r1", "t", 0, RegionState.OPENED, None, S1)
     bench.store.put(LAYOUT.transition("r1", 0), encode(record), 2)
@@ -206,8 +206,8 @@ def test_reads_are_gathered() -> None:
     assert bench.reader.reads == 1
 
 
-def test_late_read_is_dropped_when_read_before() -> None:
-    """An OPENING region is read after a while, or with the next change, not twice."""
+def test_a_delayed_read_is_dropped_after_an_earlier_one() -> None:
+    """An OPENING region is read after a while or with the next change, not twice."""
     bench = Bench()
     assert bench.reader.put_later("r1", 0, 100)
     assert not bench.reader.put_later("r1", 0, 200)

@@ -1,8 +1,4 @@
-"""Operations on tables in one reign: the contract (OC-01 to OC-09), request ids, what is told when (DD-01 to DD-07).
-
-KUDU-495 is here as well: an operation is cut off at every single answer of the store, with and without its write having
-been done, and the retry, on this master or the next, ends with a definite result.
-"""
+"""Operations on tables in one tenure: the contract (OC-01 to OC-09), request ids, visibility (DD-01 to DD-07)."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def stored(bench: Bench, name: str) -> TableRecord | None:
-    """The table of that name, as the store has it."""
+    """Return the table of that name from the store."""
     found = bench.store.nodes.get(LAYOUT.name(name))
     return None if found is None else decode_table(bench.store.nodes[LAYOUT.table(found[0].decode())][0])
 
@@ -58,7 +54,7 @@ def names(bench: Bench) -> list[str]:
 
 
 def catalog(bench: Bench) -> dict[str, bytes]:
-    """Everything in the store that operations on tables write."""
+    """Return everything in the store that operations on tables write."""
     roots = (LAYOUT.names, LAYOUT.tables, LAYOUT.regions, LAYOUT.requests)
     return {path: node[0] for path, node in bench.store.nodes.items() if path.startswith(tuple(f"{r}/" for r in roots))}
 
@@ -67,8 +63,8 @@ def catalog(bench: Bench) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("what", list(ALL))
-def test_nothing_is_seen_before_it_is_in_the_store(bench: Bench, what: str) -> None:
-    """OC-04, OC-10: until the write has committed every read tells what was, and no server is told anything."""
+def test_a_change_is_invisible_until_its_write_has_committed(bench: Bench, what: str) -> None:
+    """OC-04, OC-10: until then every read returns the former state, and no server gets an order."""
     before = bench.ask(ms.ListTables())
     described = bench.ask(ms.DescribeTable("orders"))
     writes, calls = len(bench.store.multis), len(bench.clock.tcpClients)
@@ -87,7 +83,7 @@ def test_nothing_is_seen_before_it_is_in_the_store(bench: Bench, what: str) -> N
 
 @pytest.mark.parametrize("what", list(ALL))
 def test_each_operation_is_one_fenced_multi(bench: Bench, what: str) -> None:
-    """OC-01, OC-05: the epoch's check, everything the operation writes, and its result: one write."""
+    """OC-01, OC-05: the check of the epoch, all records of the operation, and its result are one write."""
     before = catalog(bench)
     writes = len(bench.store.multis)
     answer = bench.ask(ALL[what])
@@ -100,8 +96,8 @@ def test_each_operation_is_one_fenced_multi(bench: Bench, what: str) -> None:
     assert changed - {op.path for op in made[0]} <= later, "what comes later is the end of ALTERING, or of a deletion"
 
 
-def test_a_table_that_is_being_created_is_there_for_nobody(bench: Bench) -> None:
-    """OC-10, DD-01: PREPARING is its creator's business; its name is taken all the same."""
+def test_a_table_in_creation_is_invisible_and_holds_its_name(bench: Bench) -> None:
+    """OC-10, DD-01: only its creator sees a PREPARING table."""
     assert bench.ask(CREATE, answered=False) is None
     bench.store.answer(1)  # the id was looked up
     assert bench.active_master is not None
@@ -118,8 +114,8 @@ def test_a_table_that_is_being_created_is_there_for_nobody(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("what", list(ALL))
-def test_a_repetition_gets_the_result_and_causes_nothing(bench: Bench, what: str) -> None:
-    """A client that did not hear the answer asks again, with more patience perhaps."""
+def test_a_repeated_request_gets_the_first_result_and_changes_nothing(bench: Bench, what: str) -> None:
+    """A client that lost the reply asks again, perhaps with a longer wait."""
     first = bench.ask(ALL[what])
     bench.go_on(1.0)
     before = catalog(bench)
@@ -130,8 +126,8 @@ def test_a_repetition_gets_the_result_and_causes_nothing(bench: Bench, what: str
     assert (record.kind, record.epoch) == (type(ALL[what]).__name__, 4)
 
 
-def test_a_repetition_after_others_have_changed_it_still_causes_nothing(bench: Bench) -> None:
-    """The result is that of the request, not a second attempt at what it wanted."""
+def test_a_repeated_request_does_not_undo_a_later_change(bench: Bench) -> None:
+    """The result is that of the first request, not of a second attempt."""
     assert bench.ask(DISABLE).tables[0].table.intent is TableIntent.DISABLED
     bench.ask(ms.SetTableIntent("orders", TableIntent.ENABLED))
     told = bench.ask(DISABLE).tables[0].table
@@ -141,15 +137,15 @@ def test_a_repetition_after_others_have_changed_it_still_causes_nothing(bench: B
     assert table.intent is TableIntent.ENABLED
 
 
-def test_a_repetition_does_not_wait_for_what_nobody_wants_any_more(bench: Bench) -> None:
-    """The table is disabled by now: the one who created it is told so at once, not that time is up."""
+def test_a_repeated_request_does_not_wait_for_an_outdated_goal(bench: Bench) -> None:
+    """The table is disabled by now: the client is informed at once, without a timeout."""
     bench.ask(CREATE)
     bench.ask(ms.SetTableIntent("new", TableIntent.DISABLED))
     assert bench.ask(replace(CREATE, wait_ms=60_000)).tables[0].table.name == "new"
 
 
-def test_what_changed_nothing_is_recorded_all_the_same(bench: Bench) -> None:
-    """Enabling an enabled table: should the answer be lost, the repetition must not undo a later wish."""
+def test_a_request_that_changes_nothing_is_recorded_too(bench: Bench) -> None:
+    """Enabling an enabled table: if the reply is lost, the repetition must not undo a later request."""
     enable = ms.SetTableIntent("orders", TableIntent.ENABLED, request_id="e-1")
     bench.ask(enable)
     bench.ask(DISABLE)
@@ -159,8 +155,8 @@ def test_what_changed_nothing_is_recorded_all_the_same(bench: Bench) -> None:
     assert table.intent is TableIntent.DISABLED
 
 
-def test_a_deposed_master_does_not_say_that_nothing_has_to_change(bench: Bench) -> None:
-    """OC-08: its successor has disabled the table; by the old picture it is enabled, as was asked."""
+def test_a_deposed_master_does_not_reply_that_nothing_has_to_change(bench: Bench) -> None:
+    """OC-08: its successor has disabled the table, which the deposed master still knows as enabled."""
     data, version, owner = bench.store.nodes[LAYOUT.epoch]
     bench.store.put(LAYOUT.epoch, data, version + 1, owner)
     assert bench.ask(ms.SetTableIntent("orders", TableIntent.ENABLED)) == ms.NOT_LEADER
@@ -175,28 +171,28 @@ def test_a_deposed_master_does_not_say_that_nothing_has_to_change(bench: Bench) 
         ms.DeleteTable("orders", request_id="c-1"),
     ],
 )
-def test_an_id_belongs_to_one_request(bench: Bench, other: DdlRequest) -> None:
-    """Other contents under the same id are refused, and change nothing."""
+def test_a_request_id_belongs_to_one_request(bench: Bench, other: DdlRequest) -> None:
+    """Other contents under the same id are rejected, and change nothing."""
     bench.ask(CREATE)
     before = catalog(bench)
     assert bench.ask(other) == ms.BAD_REQUEST
     assert catalog(bench) == before
 
 
-def test_patience_is_no_part_of_a_request() -> None:
-    """The same wish with another `wait_ms` is the same wish."""
+def test_the_wait_is_not_part_of_a_requests_identity() -> None:
+    """The same request with another `wait_ms` is a repetition."""
     assert contents_digest(CREATE) == contents_digest(replace(CREATE, wait_ms=5, request_id="z"))
     assert contents_digest(DELETE) != contents_digest(replace(DELETE, table="other"))
 
 
 @pytest.mark.parametrize("request_id", ["a/b", "..", "x" * 65, "ü", "a b"])
-def test_an_id_must_be_a_name(bench: Bench, request_id: str) -> None:
+def test_a_request_id_must_be_a_valid_znode_name(bench: Bench, request_id: str) -> None:
     """It is a znode's name."""
     assert bench.ask(replace(CREATE, request_id=request_id)) == ms.BAD_REQUEST
 
 
-def test_two_repetitions_at_once_are_one_operation(bench: Bench) -> None:
-    """The second waits for the first, and tells the same."""
+def test_two_concurrent_copies_of_a_request_are_one_operation(bench: Bench) -> None:
+    """The second one waits for the first, and gets the same reply."""
     first = bench.ask(CREATE, answered=False)
     second = bench.ask(CREATE)
     assert first is None
@@ -208,7 +204,8 @@ def test_two_repetitions_at_once_are_one_operation(bench: Bench) -> None:
 
 
 def cut_at(bench: Bench, request: DdlRequest, answers: int, *, done: bool) -> Any:
-    """Ask, and cut the connection after so many answers of the store; what the caller was told, None for nothing."""
+    """Send the request, and cut the connection after so many replies of the store. Return the client's reply, None
+    without one."""
     results: list[Any] = []
     bench.ask_into(request, results)
     for _ in range(answers):
@@ -221,8 +218,11 @@ def cut_at(bench: Bench, request: DdlRequest, answers: int, *, done: bool) -> An
 @pytest.mark.parametrize("done", [False, True], ids=["not done", "done"])
 @pytest.mark.parametrize("what", list(ALL))
 @pytest.mark.parametrize("answers", [0, 1, 2])
-def test_a_cut_at_any_moment_leaves_all_or_nothing(tmp_path: Path, what: str, answers: int, done: bool) -> None:
-    """KUDU-495, MF-14: no crash; the caller hears to ask again, and the same master then tells the one result."""
+def test_a_lost_connection_at_any_moment_leaves_all_or_nothing(
+    tmp_path: Path, what: str, answers: int, done: bool
+) -> None:
+    """KUDU-495, MF-14: the master survives, the client must ask again, and the same master then returns the one
+    result."""
     bench = Bench(tmp_path)
     request = ALL[what]
     told = cut_at(bench, request, answers, done=done)
@@ -239,8 +239,8 @@ def test_a_cut_at_any_moment_leaves_all_or_nothing(tmp_path: Path, what: str, an
 @pytest.mark.parametrize("done", [False, True], ids=["not done", "done"])
 @pytest.mark.parametrize("what", list(ALL))
 @pytest.mark.parametrize("answers", [0, 1, 2])
-def test_the_next_master_tells_the_one_result(tmp_path: Path, what: str, answers: int, done: bool) -> None:
-    """KUDU-495: the session ends in the middle; whoever reigns next finds all or nothing, and the retry is definite."""
+def test_the_next_master_returns_the_one_result(tmp_path: Path, what: str, answers: int, done: bool) -> None:
+    """KUDU-495: the session ends meanwhile; the next active master finds all or nothing, and the retry is definite."""
     bench = Bench(tmp_path)
     request = ALL[what]
     cut_at(bench, request, answers, done=done)
@@ -253,7 +253,7 @@ def test_the_next_master_tells_the_one_result(tmp_path: Path, what: str, answers
 
 
 def whole(bench: Bench, what: str) -> None:
-    """The store holds exactly what the operation was to make, once."""
+    """Assert that the store holds exactly the result of the operation, once."""
     bench.go_on(1.0)
     tables = {
         path.rpartition("/")[2]: decode_table(node[0])
@@ -274,8 +274,8 @@ def whole(bench: Bench, what: str) -> None:
         assert len(regions) == (3 if table.name == "new" else 1)
 
 
-def test_an_operation_that_waits_for_a_lock_when_the_reign_ends_is_refused(bench: Bench) -> None:
-    """KUDU-495: nobody is left without an answer."""
+def test_an_operation_that_waits_for_a_lock_is_rejected_when_the_tenure_ends(bench: Bench) -> None:
+    """KUDU-495: every client gets a reply."""
     results: list[Any] = []
     bench.ask_into(DELETE, results)
     bench.ask_into(replace(ALTER, request_id=""), results)
@@ -288,8 +288,9 @@ def test_an_operation_that_waits_for_a_lock_when_the_reign_ends_is_refused(bench
 # --- altering ---------------------------------------------------------------------------------------------------------
 
 
-def test_altering_remembers_the_schema_that_all_follow(bench: Bench) -> None:
-    """DD-07: version + 1, the next column id, the former schema kept until the regions have said that they follow."""
+def test_altering_keeps_the_former_schema_until_all_regions_follow(bench: Bench) -> None:
+    """DD-07: version + 1 and the next column id; the former schema is kept until all regions have reported the new
+    one."""
     bench.ask(CREATE)
     first = stored(bench, "new")
     assert first is not None
@@ -335,7 +336,7 @@ def test_altering_remembers_the_schema_that_all_follow(bench: Bench) -> None:
         CreateTable("x", allow_under_replicated=True),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_changes_nothing(bench: Bench, request_: DdlRequest) -> None:
+def test_an_impossible_operation_is_rejected_before_anything_is_written(bench: Bench, request_: DdlRequest) -> None:
     """Before anything is written."""
     bench.ask(replace(CREATE, request_id=""))
     before = catalog(bench)
@@ -349,8 +350,8 @@ def test_a_service_that_copies_its_rows_has_replicas(bench: Bench) -> None:
     assert made.tables[0].table.replication == 3
 
 
-def test_names_are_unique_whoever_asks_first(bench: Bench) -> None:
-    """MD-03: a rename to a name that is being created waits for it, and is refused."""
+def test_names_are_unique_across_concurrent_operations(bench: Bench) -> None:
+    """MD-03: a rename to a name in creation waits for the creation, and is rejected."""
     results: list[Any] = []
     bench.ask_into(replace(CREATE, name="sales"), results)
     bench.ask_into(RENAME, results)
@@ -360,8 +361,8 @@ def test_names_are_unique_whoever_asks_first(bench: Bench) -> None:
     assert names(bench) == ["orders", "sales"]
 
 
-def test_remains_of_a_creation_do_not_hold_its_name(bench: Bench) -> None:
-    """DD-01: a former master died in the middle of a large creation; the retry of its client need not wait."""
+def test_an_abandoned_creation_does_not_hold_its_name(bench: Bench) -> None:
+    """DD-01: a former master died during a large creation; the client's retry need not wait."""
     bench.store.put(LAYOUT.name("new"), b"dead")
     bench.store.put(LAYOUT.table_regions("dead"))
     bench.store.put(LAYOUT.region("dead", "dead.0000"), encode(RegionRecord("dead", "dead.0000")))
@@ -370,8 +371,8 @@ def test_remains_of_a_creation_do_not_hold_its_name(bench: Bench) -> None:
     assert names(bench) == ["new", "orders"]
 
 
-def test_results_are_forgotten_after_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By age and by number, the oldest first."""
+def test_results_of_requests_expire_by_age_and_number(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest ones first."""
     monkeypatch.setattr("master.catalog.janitor.REQUESTS_KEPT_MAX", 3)
     monkeypatch.setattr("master.catalog.janitor.REQUESTS_KEPT_MS", 2_000_000)
     for number in range(5):
@@ -388,8 +389,8 @@ def test_results_are_forgotten_after_a_while(bench: Bench, monkeypatch: pytest.M
     assert not [path for path in catalog(bench) if path.startswith(LAYOUT.requests)]
 
 
-def test_a_lost_answer_is_no_refusal(bench: Bench) -> None:
-    """OC-05: nobody knows: the caller is told to ask again, and nothing is said to have failed."""
+def test_a_lost_reply_is_not_reported_as_a_failure(bench: Bench) -> None:
+    """OC-05: the outcome is unknown, so the client is asked to retry."""
     results: list[Any] = []
     bench.ask_into(replace(DISABLE, request_id=""), results)
     assert bench.store.waiting
@@ -408,8 +409,8 @@ def test_a_lost_answer_is_no_refusal(bench: Bench) -> None:
         ms.AlterTable("made-since", schema="text"),
     ],
 )
-def test_a_replaced_master_refuses_nothing(bench: Bench, request_: DdlRequest) -> None:
-    """OC-08, MF-13: another master has renamed `orders` since; what our old picture says is no answer any more."""
+def test_a_replaced_master_does_not_reject_from_its_old_state(bench: Bench, request_: DdlRequest) -> None:
+    """OC-08, MF-13: another master has renamed `orders` since, so this master's state proves nothing."""
     data, version, owner = bench.store.nodes[LAYOUT.epoch]
     bench.store.put(LAYOUT.epoch, data, version + 1, owner)
     assert bench.ask(request_) == ms.NOT_LEADER
@@ -420,9 +421,9 @@ def test_a_replaced_master_refuses_nothing(bench: Bench, request_: DdlRequest) -
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["the same master", "the next master"])
-def test_a_close_begun_by_a_server_whose_registration_has_gone_is_not_left_behind(tmp_path: Path, later: bool) -> None:
-    """DD-06: the server begins to close in the moment in which it stops counting as alive, and the master hears of the
-    latter first. The table is not finished before that transition has been brought to its end."""
+def test_a_close_by_a_server_that_lost_its_registration_is_completed(tmp_path: Path, later: bool) -> None:
+    """DD-06: the server begins to close when it stops counting as alive, and the master sees the close last. The table
+    is finished only after that transition has ended."""
     bench = Bench(tmp_path, servers=2)
     bench.hold_servers()
     bench.ask(DELETE)
@@ -443,9 +444,8 @@ def test_a_close_begun_by_a_server_whose_registration_has_gone_is_not_left_behin
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"", b"a/b"])
-def test_rubbish_in_the_entry_of_a_name_keeps_no_master_from_reigning(tmp_path: Path, data: bytes) -> None:
-    """Somebody has written over an entry: masters go on, the table is served under its name, the entry is left alone,
-    and nobody else gets the name."""
+def test_a_corrupt_name_entry_does_not_stop_a_master(tmp_path: Path, data: bytes) -> None:
+    """Masters continue, the table keeps its name, the entry is not changed, and no other table gets the name."""
     bench = Bench(tmp_path)
     bench.store.put(LAYOUT.name("orders"), data)
     bench = bench.succeeded_by(tmp_path)
@@ -457,8 +457,8 @@ def test_rubbish_in_the_entry_of_a_name_keeps_no_master_from_reigning(tmp_path: 
     assert bench.ask(CreateTable("taken", request_id="x-1")) == ms.ALREADY_EXISTS
 
 
-def test_a_kind_is_named_once_and_changes_no_schema() -> None:
-    """A table of an earlier build has none; what is recorded stays, for its files are of that kind."""
+def test_a_kind_is_set_once_without_a_new_schema_version() -> None:
+    """A table of an earlier build has no kind; a recorded kind stays, because the table's files have that kind."""
     former = TableRecord("t", "orders", schema_version=3)
     named = alter(former, AlterTable("orders", kind="counters/1"))
     assert named == replace(former, kind="counters/1")

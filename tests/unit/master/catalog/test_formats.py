@@ -15,7 +15,7 @@ from tests.unit.master.fake_store import FakeStore
 
 
 class Cluster:
-    """A store with registrations, and the master's look at them."""
+    """A store with registrations, and the master's check of the format."""
 
     def __init__(self) -> None:
         self.store = FakeStore()
@@ -39,8 +39,8 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_the_format_rises_with_the_last_process(cluster: Cluster) -> None:
-    """A server or a standby of an older build announces nothing, and nothing is raised until it has gone."""
+def test_the_format_rises_when_the_last_older_process_has_left(cluster: Cluster) -> None:
+    """A server or a standby of an older build announces no format, and the format stays until it has left."""
     cluster.master("m1", KNOWN)
     cluster.master("m2", 0)
     cluster.server("s1", KNOWN)
@@ -52,14 +52,14 @@ def test_the_format_rises_with_the_last_process(cluster: Cluster) -> None:
     assert cluster.look() == KNOWN
 
 
-def test_a_registration_that_cannot_be_read_may_be_of_any_build(cluster: Cluster) -> None:
-    """Nothing is raised on a guess."""
+def test_an_unreadable_registration_keeps_the_format(cluster: Cluster) -> None:
+    """It may belong to any build."""
     cluster.master("m1", KNOWN)
     cluster.store.put(LAYOUT.server("s1"), b"{")
     assert cluster.look() == UNANNOUNCED
 
 
-def test_the_format_never_falls(cluster: Cluster) -> None:
+def test_the_format_never_decreases(cluster: Cluster) -> None:
     """An older server that comes later is named in the log."""
     cluster.master("m1", KNOWN)
     assert cluster.look() == KNOWN
@@ -67,7 +67,7 @@ def test_the_format_never_falls(cluster: Cluster) -> None:
     assert cluster.look() == KNOWN
 
 
-def test_the_mark_of_a_clean_end_keeps_the_format(cluster: Cluster) -> None:
+def test_the_clean_shutdown_mark_keeps_the_format(cluster: Cluster) -> None:
     """Each active master writes that record."""
     cluster.master("m1", KNOWN)
     assert cluster.look() == KNOWN
@@ -76,7 +76,7 @@ def test_the_mark_of_a_clean_end_keeps_the_format(cluster: Cluster) -> None:
     assert cluster.look() == KNOWN
 
 
-def test_registrations_are_looked_at_now_and_then(cluster: Cluster) -> None:
+def test_registrations_are_not_checked_at_every_tick(cluster: Cluster) -> None:
     """Not at every tick."""
     assert not cluster.formats.is_due()
     cluster.now_ms += CHECK_EVERY_MS

@@ -1,4 +1,4 @@
-"""What operators want, as it is written: moves, fences, region intents, names. On a store in memory."""
+"""Operators' intents as they are written: moves, fences, region intents, names. On a store in memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(store: FakeStore, work: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-def test_a_bulk_of_moves_is_one_write(store: FakeStore, fence: Fence) -> None:
+def test_a_batch_of_moves_is_one_write(store: FakeStore, fence: Fence) -> None:
     """FW-03: 2,000 moves are one znode in one multi; more are several batches."""
     moves = tuple(Move(f"r{number}-0", Incarnation("s1", 7), "s2") for number in range(catalog.MOVES_PER_BATCH))
     batch = MoveBatch("m1", moves, "move", "", 4, 1)
@@ -73,8 +73,8 @@ def test_a_bulk_of_moves_is_one_write(store: FakeStore, fence: Fence) -> None:
     assert run(store, catalog.load_moves(store, LAYOUT)) == []  # type: ignore[arg-type]
 
 
-def test_fencing_deletes_the_registration_and_leaves_the_mark_in_one_step(store: FakeStore, fence: Fence) -> None:
-    """X10; FW-11: a deposed master fences nobody."""
+def test_fencing_deletes_the_registration_and_writes_the_fence_in_one_multi(store: FakeStore, fence: Fence) -> None:
+    """X10; FW-11: a deposed master cannot fence."""
     mark = FenceRecord(SERVER, 6_000, "hangs", 4, 1)
     assert run(store, catalog.fence_server(fence, mark)) is False, "it is not registered"
     store.put(LAYOUT.server("s1"), encode(msgspec.structs.replace(SERVER, start_code=8)))
@@ -90,8 +90,8 @@ def test_fencing_deletes_the_registration_and_leaves_the_mark_in_one_step(store:
     assert decode_fence(store.nodes["/rk/fenced/s1"][0]) == mark
 
 
-def test_a_regions_intent_is_written_whatever_servers_write_meanwhile(store: FakeStore, fence: Fence) -> None:
-    """FW-04: read, change, write until nobody came in between; what servers wrote stays."""
+def test_a_regions_intent_survives_concurrent_writes_of_servers(store: FakeStore, fence: Fence) -> None:
+    """FW-04: read, change and write until no other write came between; the servers' changes stay."""
     record = RegionRecord("t", "t.0")
     store.put(LAYOUT.table_regions("t"))
     store.put(LAYOUT.region("t", "t.0"), encode(record), 3)
@@ -109,7 +109,7 @@ def test_a_regions_intent_is_written_whatever_servers_write_meanwhile(store: Fak
         run(store, catalog.change_region(fence, "t", "t.9", change))
 
 
-def test_names_go_with_their_tables(store: FakeStore, fence: Fence) -> None:
+def test_names_change_in_the_same_write_as_their_tables(store: FakeStore, fence: Fence) -> None:
     """DD-06, DD-07: a rename and a delete move or free the name in the same write as the record."""
     table = TableRecord("t", "a")
     store.put(LAYOUT.table("t"), encode(table))

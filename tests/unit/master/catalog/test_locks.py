@@ -1,4 +1,4 @@
-"""The lock table (OC-03), as scripts: who asks for what, who has it then."""
+"""The lock table (OC-03), as scripts: the requests, and the holders at each moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from master.catalog.locks import Lock, LockTable, Rank
 
 
 class Actors:
-    """Operations by name: each holds its locks until it is told to end."""
+    """Operations by name; each holds its locks until the script ends the operation."""
 
     def __init__(self) -> None:
         self.table = LockTable()
@@ -56,7 +56,7 @@ def lock_of(text: str) -> Lock:
         "+a:rt,wA>a +b:wt>a +c:rt,wB>a -a>b -b>c -c>",  # an operation on the table waits for those on its regions
     ],
 )
-def test_scripts(script: str) -> None:
+def test_locks_are_granted_in_order(script: str) -> None:
     """First come, first served; readers together, writers alone."""
     actors = Actors()
     for step in script.split():
@@ -72,16 +72,16 @@ def test_scripts(script: str) -> None:
 
 
 @pytest.mark.parametrize("texts", [("wA", "wt"), ("wu", "wt"), ("wt", "wt")])
-def test_table_before_tablets(texts: tuple[str, str]) -> None:
-    """OC-03: any other order could make two operations wait for each other, so it is refused whoever asks."""
+def test_a_tablets_lock_without_its_tables_lock_is_rejected(texts: tuple[str, str]) -> None:
+    """OC-03: with any other order two operations could wait for each other."""
     actors = Actors()
     actors.begin("a", *map(lock_of, texts))
     assert isinstance(actors.failed["a"], AssertionError)
     assert len(actors.table) == 0
 
 
-def test_the_end_of_the_reign_reaches_whoever_waits() -> None:
-    """KUDU-495: nobody waits for ever, and nobody gets a lock of a reign that is over."""
+def test_the_end_of_the_tenure_ends_every_wait() -> None:
+    """KUDU-495: no operation waits forever, and none gets a lock of an ended tenure."""
     actors = Actors()
     actors.begin("a", lock_of("wt"))
     actors.begin("b", lock_of("wt"))
@@ -94,7 +94,7 @@ def test_the_end_of_the_reign_reaches_whoever_waits() -> None:
     assert actors.inside == []
 
 
-def test_an_operation_that_fails_gives_its_locks_back() -> None:
+def test_a_failed_operation_releases_its_locks() -> None:
     """OC-05: discard, unlock, fail."""
     actors = Actors()
     actors.begin("a", lock_of("wt"), lock_of("wA"))
@@ -104,7 +104,7 @@ def test_an_operation_that_fails_gives_its_locks_back() -> None:
     assert isinstance(actors.failed["a"], ValueError)
 
 
-def test_a_lock_that_is_being_waited_for_when_an_earlier_one_fails_is_not_kept() -> None:
+def test_locks_taken_before_a_failed_wait_are_released() -> None:
     """What was taken before the wait is given back when the wait ends badly."""
     actors = Actors()
     actors.begin("a", lock_of("wA"))

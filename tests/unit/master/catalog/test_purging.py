@@ -1,4 +1,4 @@
-"""Deleted tables: brought back with their regions, or purged when their time of grace is over (DD-06)."""
+"""Deleted tables: restored with their regions, or purged after their grace period (DD-06)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNDELETE = ms.UndeleteTable("orders", request_id="u-1")
 
 
 class Purger(Bench):
-    """A master whose orders to purge the test answers."""
+    """A master; the test answers its purge orders."""
 
     def __init__(self, folder: Path, **more: Any) -> None:
         super().__init__(folder, **more)
@@ -73,7 +73,7 @@ def bench(tmp_path: Path) -> Purger:
     return Purger(tmp_path, servers=2)
 
 
-def test_a_deleted_table_says_until_when_its_rows_are_kept(bench: Purger) -> None:
+def test_a_deleted_table_records_when_its_rows_may_be_purged(bench: Purger) -> None:
     bench.ask(ms.DeleteTable("orders"))
     table = bench.table()
     assert table.state is TableState.REMOVED
@@ -81,7 +81,7 @@ def test_a_deleted_table_says_until_when_its_rows_are_kept(bench: Purger) -> Non
     assert table.purge_at_ms == table.removed_ms + int(HOUR_S * 1000)
 
 
-def test_undelete_brings_everything_back_in_one_write(bench: Purger) -> None:
+def test_an_undelete_restores_everything_in_one_write(bench: Purger) -> None:
     before = bench.table()
     bench.delete()
     assert decode_region(bench.store.nodes[LAYOUT.region("t", "t.0")][0]).state is TabletState.DELETED
@@ -97,7 +97,7 @@ def test_undelete_brings_everything_back_in_one_write(bench: Purger) -> None:
     assert LAYOUT.transition("t.0", 0) in bench.store.nodes, "its region is assigned"
 
 
-def test_a_repeated_undelete_causes_nothing(bench: Purger) -> None:
+def test_a_repeated_undelete_changes_nothing(bench: Purger) -> None:
     bench.delete()
     first = bench.ask(UNDELETE)
     count = len(bench.store.multis)
@@ -106,7 +106,7 @@ def test_a_repeated_undelete_causes_nothing(bench: Purger) -> None:
     assert bench.ask(replace(UNDELETE, name="other")) == ms.BAD_REQUEST
 
 
-def test_a_name_that_is_taken_needs_another_one(bench: Purger) -> None:
+def test_an_undelete_to_a_taken_name_is_rejected(bench: Purger) -> None:
     bench.delete()
     bench.ask(ms.CreateTable("orders"))
     assert bench.ask(replace(UNDELETE, request_id="")) == ms.ALREADY_EXISTS
@@ -124,17 +124,17 @@ def test_a_name_that_is_taken_needs_another_one(bench: Purger) -> None:
         (ms.UndeleteTable("orders"), ms.NOT_FOUND),
     ],
 )
-def test_what_is_not_deleted_cannot_be_brought_back(bench: Purger, wish: ms.UndeleteTable, code: str) -> None:
+def test_a_table_that_is_not_deleted_cannot_be_restored(bench: Purger, wish: ms.UndeleteTable, code: str) -> None:
     assert bench.ask(wish) == code
 
 
-def test_a_table_that_is_still_being_closed_is_asked_for_again(bench: Purger) -> None:
+def test_an_undelete_of_a_table_that_is_still_closing_must_be_retried(bench: Purger) -> None:
     bench.ask(ms.DeleteTable("orders"))
     assert bench.ask(UNDELETE) == ms.BUSY
 
 
-def test_an_alteration_that_was_under_way_goes_on(bench: Purger) -> None:
-    """And the intent is what it was."""
+def test_an_undelete_continues_an_interrupted_alteration(bench: Purger) -> None:
+    """The intent is unchanged as well."""
     bench.ask(ms.SetTableIntent("orders", TableIntent.DISABLED))
     record = replace(bench.table(), state=TableState.REMOVED, finished_ms=1, removed_ms=1, fully_applied_schema="a")
     bench.store.put(LAYOUT.table("u"), encode(replace(record, table_id="u", name="gone")))
@@ -144,10 +144,10 @@ def test_an_alteration_that_was_under_way_goes_on(bench: Purger) -> None:
     assert bench.table("u").fully_applied_schema in ("a", None)
 
 
-def test_a_large_table_comes_back_when_all_its_regions_are_written(
+def test_a_large_table_is_restored_once_all_its_regions_are_written(
     bench: Purger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than one multi holds: the last makes the table exist."""
+    """Its regions take several multis: the last one makes the table exist."""
     monkeypatch.setattr(tables, "CREATE_BYTES_MAX", 100)
     bench.delete()
     assert bench.ask(UNDELETE).tables[0].table.state is TableState.RUNNING
@@ -159,7 +159,7 @@ def test_a_large_table_comes_back_when_all_its_regions_are_written(
 # --- the purge --------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_removed_when_their_time_is_over_and_not_before(bench: Purger) -> None:
+def test_rows_are_purged_after_the_grace_period_and_not_before(bench: Purger) -> None:
     bench.delete()
     bench.go_on(HOUR_S - 60)
     bench.go_on(0.5)
@@ -173,7 +173,7 @@ def test_rows_are_removed_when_their_time_is_over_and_not_before(bench: Purger) 
     assert bench.ask(UNDELETE) == ms.BAD_REQUEST
 
 
-def test_the_claim_is_written_before_the_order_and_ends_undelete(bench: Purger) -> None:
+def test_the_start_of_a_purge_is_written_before_the_order_and_ends_undelete(bench: Purger) -> None:
     bench.delete()
     bench.answer = RpcError("unreachable", "no")
     bench.go_on(HOUR_S)
@@ -191,7 +191,7 @@ def test_the_claim_is_written_before_the_order_and_ends_undelete(bench: Purger) 
     assert bench.table().purged_ms > 0
 
 
-def test_a_table_that_was_brought_back_is_not_purged(bench: Purger) -> None:
+def test_a_restored_table_is_not_purged(bench: Purger) -> None:
     bench.delete()
     bench.ask(UNDELETE)
     bench.go_on(2 * HOUR_S)
@@ -200,8 +200,8 @@ def test_a_table_that_was_brought_back_is_not_purged(bench: Purger) -> None:
     assert bench.table().state is TableState.RUNNING
 
 
-def test_the_next_master_goes_on(bench: Purger, tmp_path: Path) -> None:
-    """The former one had begun, and no server had answered."""
+def test_the_next_master_continues_a_purge(bench: Purger, tmp_path: Path) -> None:
+    """The former one had begun, and no server had replied."""
     bench.delete()
     bench.answer = RpcError("unreachable", "no")
     bench.go_on(HOUR_S)
@@ -220,7 +220,7 @@ def test_the_next_master_goes_on(bench: Purger, tmp_path: Path) -> None:
     assert (after.purging_ms, after.purged_ms > 0) == (purging_ms, True)
 
 
-def test_a_table_deleted_under_an_older_version_gets_its_time_from_now_on(bench: Purger) -> None:
+def test_a_table_deleted_by_an_older_build_gets_its_grace_period_from_now(bench: Purger) -> None:
     record = TableRecord("old", "old", state=TableState.REMOVED, finished_ms=1)
     later_ms = bench.now_ms()
     bench.store.put(LAYOUT.table("old"), encode(record))
@@ -235,7 +235,7 @@ def test_a_table_deleted_under_an_older_version_gets_its_time_from_now_on(bench:
     assert bench.orders == [("s1", "old")]
 
 
-def test_only_a_server_of_the_kind_is_asked(bench: Purger) -> None:
+def test_only_servers_of_the_tables_kind_get_purge_orders(bench: Purger) -> None:
     record = TableRecord("c", "c", state=TableState.REMOVED, finished_ms=1, purge_at_ms=1, kind="counters/1")
     bench.store.put(LAYOUT.table("c"), encode(record))
     assert bench.active_master is not None

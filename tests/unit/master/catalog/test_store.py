@@ -1,4 +1,4 @@
-"""Laying the ground of the catalogue, and loading it."""
+"""Creating the catalog's directories, and loading it."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def fence(store: FakeStore) -> Fence:
     return Fence(store, LAYOUT, 0)  # type: ignore[arg-type]
 
 
-def test_ground_is_laid_once(store: FakeStore) -> None:
+def test_the_directories_are_created_once(store: FakeStore) -> None:
     assert set(LAYOUT.parents()) <= set(store.nodes)
     before = dict(store.nodes)
     run(store, catalog.initialize_root(store, LAYOUT, 2))  # type: ignore[arg-type]
     assert store.nodes == before
 
 
-def test_newer_format_is_refused(store: FakeStore) -> None:
+def test_a_newer_format_is_rejected(store: FakeStore) -> None:
     store.put(LAYOUT.cluster, encode(ClusterRecord("c", format_version=99)))
     with pytest.raises(ConfigError, match="format 99"):
         run(store, catalog.initialize_root(store, LAYOUT, 2))  # type: ignore[arg-type]
 
 
-def test_mark_is_written_by_version(store: FakeStore, fence: Fence) -> None:
+def test_the_clean_shutdown_mark_is_written_by_version(store: FakeStore, fence: Fence) -> None:
     loaded = run(store, catalog.load(store, LAYOUT))  # type: ignore[arg-type]
     assert not loaded.cluster.clean_shutdown
     run(store, catalog.write_clean_shutdown(fence, clean=True, now_ms=5))
@@ -63,7 +63,7 @@ def test_mark_is_written_by_version(store: FakeStore, fence: Fence) -> None:
     assert again.cluster.clean_shutdown
 
 
-def test_corrupt_record_costs_only_itself(store: FakeStore, fence: Fence) -> None:
+def test_a_corrupt_record_is_skipped_and_all_others_are_loaded(store: FakeStore, fence: Fence) -> None:
     """A region nobody can read is left alone; all others are loaded."""
     regions = [RegionRecord("t1", "t1.0000", "", "g"), RegionRecord("t1", "t1.0001", "g", "")]
     run(store, tables.create(fence, TableRecord("t1", "orders", regions=2), regions, []))

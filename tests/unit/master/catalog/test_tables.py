@@ -1,4 +1,5 @@
-"""The writes of operations on tables: what is in one multi, what a crash leaves of several (OC-01, OC-05)."""
+"""The writes of operations on tables: the contents of one multi, the remains after a crash between several (OC-01,
+OC-05)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ MANY = 1_200
 
 @pytest.fixture
 def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Creations that are larger than this take several multis."""
+    """Limit multis, so that larger creations take several."""
     monkeypatch.setattr(tables, "CREATE_BYTES_MAX", 50_000)
 
 
@@ -84,8 +85,8 @@ def test_a_table_is_one_multi_with_the_result_of_its_request() -> None:
     assert result.table == table
 
 
-def test_a_taken_name_and_a_known_request_are_told_apart() -> None:
-    """OC-05: refused as a whole; the caller learns which of the two it was."""
+def test_a_taken_name_and_a_repeated_request_are_distinguished() -> None:
+    """OC-05: both are rejected as a whole; the error says which of the two it was."""
     store, fence = ground()
     table, regions = table_of(3)
     run(store, tables.create(fence, table, regions, entry_of(fence, table)))
@@ -100,7 +101,7 @@ def test_a_taken_name_and_a_known_request_are_told_apart() -> None:
 
 
 def test_a_thousand_tablets_are_one_multi() -> None:
-    """TS-05, OC-02: 1,000 tablets and 3 columns; the document says how large our batch is beside Kudu's 117 KB."""
+    """TS-05, OC-02: 1,000 tablets and 3 columns."""
     fence = Fence(FakeStore(), Layout(), 7)  # type: ignore[arg-type]
     columns = [sc.parse_column(text) for text in ("id:int64:key", "name:string", "price:double")]
     request = CreateTable("orders", [f"{number:04d}" for number in range(1, 1000)], columns=columns)
@@ -116,8 +117,9 @@ def test_a_thousand_tablets_are_one_multi() -> None:
 
 
 @pytest.mark.usefixtures("small_multis")
-def test_above_the_limit_the_record_that_makes_it_visible_comes_last() -> None:
-    """OC-05, DD-01: after any number of its multis there is no table, or all of it; remains go with the next load."""
+def test_a_large_creation_writes_the_visible_record_last() -> None:
+    """OC-05, DD-01: after any number of its multis there is no table, or all of it; the next load removes the
+    remains."""
     table, regions = table_of(MANY)
     _, fence = ground()
     batches = tables.create_batches(fence, table, regions, entry_of(fence, table))
@@ -142,8 +144,8 @@ def test_above_the_limit_the_record_that_makes_it_visible_comes_last() -> None:
 
 
 @pytest.mark.usefixtures("small_multis")
-def test_a_creation_that_was_cleared_away_cannot_be_finished() -> None:
-    """OC-05: its last write comes late, after its remains were taken for remains: there is no table without regions."""
+def test_a_creation_whose_remains_were_removed_cannot_be_finished() -> None:
+    """OC-05: its last write comes late, after the removal: there must be no table without regions."""
     store, fence = ground()
     table, regions = table_of(MANY)
     batches = tables.create_batches(fence, table, regions, [])
@@ -157,8 +159,8 @@ def test_a_creation_that_was_cleared_away_cannot_be_finished() -> None:
     assert not [path for path in store.nodes if path.startswith((LAYOUT.names + "/", LAYOUT.tables + "/"))]
 
 
-def test_two_may_clear_the_same_remains_away() -> None:
-    """And a name that somebody takes meanwhile is left alone."""
+def test_two_masters_may_remove_the_same_remains() -> None:
+    """A name that another table has taken meanwhile is kept."""
     store, fence = ground()
     table, regions = table_of(3)
     run(store, fence.write(tables.create_batches(fence, table, regions, [])[0][:4]))
@@ -171,8 +173,8 @@ def test_two_may_clear_the_same_remains_away() -> None:
     assert store.nodes[LAYOUT.name("orders")][0] == b"t2"
 
 
-def test_a_table_that_exists_is_no_remains() -> None:
-    """Its directory was looked at before its last write, the clearing comes after it."""
+def test_an_existing_table_is_not_removed_as_remains() -> None:
+    """Its directory was read before its last write, and the removal comes after that write."""
     store, fence = ground()
     table, regions = table_of(3)
     run(store, tables.create(fence, table, regions, []))
@@ -181,8 +183,8 @@ def test_a_table_that_exists_is_no_remains() -> None:
     assert store.nodes == before
 
 
-def test_a_region_is_replaced_in_one_step_or_not_at_all() -> None:
-    """DD-03, DD-04: the former one says REPLACED and is kept (MD-06), its successor has the range."""
+def test_a_region_is_replaced_in_one_write_or_not_at_all() -> None:
+    """DD-03, DD-04: the former record says REPLACED and is kept (MD-06); its successor has the range."""
     store, fence = ground()
     table, regions = table_of(3)
     run(store, tables.create(fence, table, regions, []))
@@ -203,7 +205,7 @@ def test_a_region_is_replaced_in_one_step_or_not_at_all() -> None:
 
 
 def test_deleted_metadata_is_kept() -> None:
-    """MD-06, DD-06: the record says REMOVED, its regions DELETED; the name is free; nothing goes."""
+    """MD-06, DD-06: the record says REMOVED, its regions DELETED; the name is free; no record is deleted."""
     store, fence = ground()
     table, regions = table_of(3)
     run(store, tables.create(fence, table, regions, []))

@@ -1,4 +1,4 @@
-"""Tables of tablets in a master: created with their members, refused with the count, and left alone by the assigner."""
+"""Tables of tablets in a master: created with their members, rejected with the count, ignored by the assigner."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def transitions(bench: Bench) -> list[str]:
 
 
 def test_members_are_chosen_with_the_table(tmp_path: Path) -> None:
-    """Evenly over the servers that take tablets, in both racks; and no shared region is opened for it."""
+    """Evenly over the servers that take tablets, in both racks; no shared region is opened for it."""
     bench = bench_of(tmp_path, tablets=4)
     made = bench.ask(CreateTable("x", ["g", "p", "t"], replication=3))
     assert made.tables[0].table.storage is Storage.TABLET
@@ -64,7 +64,7 @@ def test_members_are_chosen_with_the_table(tmp_path: Path) -> None:
     assert counts == [3, 3, 3, 3]
 
 
-def test_the_assigner_of_shared_regions_leaves_members_alone(tmp_path: Path) -> None:
+def test_the_assigner_of_shared_regions_ignores_members(tmp_path: Path) -> None:
     """The assigner numbers replicas from 0 and opens them on any server; the members of tablets are numbered from 1."""
     bench = bench_of(tmp_path, tablets=4)
     bench.ask(CreateTable("x", replication=3))
@@ -76,7 +76,7 @@ def test_the_assigner_of_shared_regions_leaves_members_alone(tmp_path: Path) -> 
 
 
 def test_a_repeated_request_gets_the_first_members(tmp_path: Path) -> None:
-    """The choice is in the store before anybody is told of it."""
+    """The choice is in the store before the reply is sent."""
     bench = bench_of(tmp_path, tablets=4)
     request = CreateTable("x", replication=3, request_id="r-1")
     bench.ask(request)
@@ -121,14 +121,16 @@ def test_a_shared_table_is_refused_where_no_server_has_a_directory(tmp_path: Pat
         (4, TABLETS, CreateTable("x", replication=3, group="other")),
     ],
 )
-def test_what_is_missing_refuses_the_table(tmp_path: Path, tablets: int, in_force: int, request_: CreateTable) -> None:
+def test_a_table_without_enough_servers_is_rejected(
+    tmp_path: Path, tablets: int, in_force: int, request_: CreateTable
+) -> None:
     """Nothing is written."""
     bench = bench_of(tmp_path, tablets=tablets, in_force=in_force)
     assert bench.ask(request_) == ms.BAD_REQUEST
     assert LAYOUT.name("x") not in bench.store.nodes
 
 
-def test_a_majority_is_enough_if_the_operator_says_so(tmp_path: Path) -> None:
+def test_a_majority_of_servers_suffices_if_the_operator_allows_it(tmp_path: Path) -> None:
     """Two of three."""
     bench = bench_of(tmp_path, tablets=2)
     bench.ask(CreateTable("x", replication=3, allow_under_replicated=True))
@@ -138,8 +140,8 @@ def test_a_majority_is_enough_if_the_operator_says_so(tmp_path: Path) -> None:
     assert decode_table(bench.store.nodes[LAYOUT.table(table_id)][0]).replication == 3
 
 
-def test_a_startup_leaves_tablets_alone(tmp_path: Path) -> None:
-    """Their transitions are not deleted: the member's server opens what it had begun. Shared regions are as ever."""
+def test_a_startup_does_not_wipe_transitions_of_tablets(tmp_path: Path) -> None:
+    """A member's server opens the replica that it had begun to make. Shared regions are assigned as usual."""
     store = LossyStore()
     lay_ground(store, servers=1)
     tablet = RegionRecord("u", "u.0", state=TabletState.CREATING, members=(Member(1, "s1"),), next_number=2)

@@ -1,4 +1,4 @@
-"""What a closed port proves, and what it does not."""
+"""What a closed port proves about the active master, and what it does not prove."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from master.leadership.active_probe import REFUSED_PAUSE_S, RETRY_S, ActiveProbe
 
 
 class Port:
-    """A reactor whose connection attempts the test answers."""
+    """A reactor; the test answers its connection attempts."""
 
     def __init__(self) -> None:
         self.reactor: Any = MemoryReactorClock()
@@ -40,7 +40,7 @@ class Port:
         self.reactor.advance(seconds)
 
 
-def test_lost_and_refused_twice_is_gone() -> None:
+def test_a_lost_connection_and_two_refusals_prove_the_process_dead() -> None:
     port = Port()
     port.accept().connectionLost()
     port.wait(0)
@@ -52,8 +52,8 @@ def test_lost_and_refused_twice_is_gone() -> None:
     assert (port.gone, port.attempts) == (1, 3)
 
 
-def test_who_never_answered_is_not_gone() -> None:
-    """The address may be wrong, or the process not yet listening: only the session's end tells."""
+def test_an_address_that_never_answered_proves_nothing() -> None:
+    """The address may be wrong, or the process not yet listening: then only the end of its session counts."""
     port = Port()
     for _ in range(5):
         port.refuse(Refused())
@@ -62,7 +62,7 @@ def test_who_never_answered_is_not_gone() -> None:
 
 
 def test_silence_proves_nothing() -> None:
-    """A cut link, a frozen process."""
+    """The link may be cut, or the process frozen."""
     port = Port()
     port.accept().connectionLost()
     port.wait(0)
@@ -75,8 +75,8 @@ def test_silence_proves_nothing() -> None:
     assert port.gone == 0
 
 
-def test_a_connection_in_between_counts() -> None:
-    """A process that was only restarted, or slow to accept."""
+def test_a_connection_between_two_refusals_resets_the_probe() -> None:
+    """The process was restarted, or slow to accept."""
     port = Port()
     port.accept().connectionLost()
     port.wait(0)
@@ -88,7 +88,7 @@ def test_a_connection_in_between_counts() -> None:
     assert port.gone == 0
 
 
-def test_closed_it_looks_no_more() -> None:
+def test_a_closed_probe_dials_no_more() -> None:
     port = Port()
     protocol = port.accept()
     port.active_probe.close()

@@ -1,4 +1,4 @@
-"""The race for /active and the epoch."""
+"""The election: the race for /active and the epoch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Myself:
 
 
 class ElectionTest(SynchronousTestCase):
-    """One master against a store whose answers the test releases."""
+    """One master against a store; the test releases the replies."""
 
     def setUp(self) -> None:
         self.store = FakeStore()
@@ -50,14 +50,14 @@ class ElectionTest(SynchronousTestCase):
 
         return ensureDeferred(self.election.win(lambda: 1, racing))
 
-    def test_free_place_is_taken_and_the_epoch_raised(self) -> None:
+    def test_a_master_takes_a_free_place_and_raises_the_epoch(self) -> None:
         won = self.win()
         self.store.answer()
         assert self.successResultOf(won) == 4
         active = decode_active(self.store.nodes[LAYOUT.active][0])
         assert (active.uuid, active.epoch) == ("me", 4)
 
-    def test_standby_waits_until_the_place_is_free(self) -> None:
+    def test_a_standby_waits_until_the_place_is_free(self) -> None:
         self.store.put(LAYOUT.active, encode(ActiveRecord("other", "o", 1, 1, 3)), 0, 99)
         won = self.win()
         self.store.answer()
@@ -69,8 +69,8 @@ class ElectionTest(SynchronousTestCase):
         assert self.successResultOf(won) == 4
         assert self.races == 2
 
-    def test_standby_takes_the_place_of_a_process_that_is_gone(self) -> None:
-        """MF-01: nobody listens there any more, so nobody waits for the session to end."""
+    def test_a_standby_takes_the_place_of_a_dead_process_at_once(self) -> None:
+        """MF-01: no process listens there any more, so the standby does not wait for the session to end."""
         self.store.put(LAYOUT.active, encode(ActiveRecord("other", "o", 1, 1, 3)), 0, 99)
         won = self.win()
         self.store.answer()
@@ -78,7 +78,7 @@ class ElectionTest(SynchronousTestCase):
         self.store.answer()
         assert self.successResultOf(won) == 4
 
-    def test_place_that_changed_hands_meanwhile_is_left_alone(self) -> None:
+    def test_a_place_that_another_master_took_meanwhile_is_not_deleted(self) -> None:
         self.store.put(LAYOUT.active, encode(ActiveRecord("other", "o", 1, 1, 3)), 0, 99)
         won = self.win()
         self.store.answer()
@@ -89,14 +89,14 @@ class ElectionTest(SynchronousTestCase):
         assert decode_active(self.store.nodes[LAYOUT.active][0]).uuid == "third"
 
     def lose_sight(self) -> None:
-        """The connection to the active master is closed, and new ones are refused."""
+        """Close the connection to the active master, and refuse new ones."""
         factory = self.reactor.tcpClients[0][2]
         factory.buildProtocol(None).connectionMade()
         factory.clientConnectionFailed(None, Failure(Refused()))
         self.reactor.advance(REFUSED_PAUSE_S)
         factory.clientConnectionFailed(None, Failure(Refused()))
 
-    def test_own_leftover_of_an_earlier_start_is_removed(self) -> None:
+    def test_a_master_removes_its_own_leftover_of_an_earlier_start(self) -> None:
         """The lock on the data directory proves that its owner is dead."""
         self.store.put(LAYOUT.active, encode(ActiveRecord("me", "h", 9, 4, 3)), 0, 55)
         won = self.win()
@@ -104,24 +104,24 @@ class ElectionTest(SynchronousTestCase):
         assert self.successResultOf(won) == 4
         assert self.store.nodes[LAYOUT.active][2] == self.store.session_id
 
-    def test_place_still_ours_leads_to_a_new_epoch(self) -> None:
-        """A reign that ended without the session ending goes on under the next epoch."""
+    def test_a_master_whose_session_survived_begins_a_new_epoch(self) -> None:
+        """Its tenure ended without the session ending."""
         first = self.win()
         self.store.answer()
         second = self.win()
         self.store.answer()
         assert (self.successResultOf(first), self.successResultOf(second)) == (4, 5)
 
-    def test_epoch_race_is_repeated(self) -> None:
-        """A former master's late write of its own epoch comes in between; ours must come after it."""
+    def test_a_lost_race_for_the_epoch_is_repeated(self) -> None:
+        """A former master's late write of its own epoch came between; this master's epoch must be higher."""
         won = self.win()
         self.store.answer(2)  # /active created, /epoch read
         self.store.put(LAYOUT.epoch, b"", 4)
         self.store.answer()
         assert self.successResultOf(won) == 5
 
-    def test_place_that_was_taken_away_before_the_epoch_was_ours(self) -> None:
-        """Somebody deleted /active, and another master has it: its epoch stands, and we race again."""
+    def test_a_master_that_lost_its_place_before_its_epoch_stands_again(self) -> None:
+        """An operator deleted /active, and another master took it: its epoch stands."""
         for answered in (1, 2, 3, 4):
             self.setUp()
             won = self.win()
@@ -135,7 +135,7 @@ class ElectionTest(SynchronousTestCase):
             assert decode_active(self.store.nodes[LAYOUT.active][0]).uuid == "third"
             assert self.races == 2
 
-    def test_register_replaces_an_earlier_session(self) -> None:
+    def test_a_registration_replaces_that_of_an_earlier_session(self) -> None:
         path = LAYOUT.master("me")
         self.store.put(path, b"old", 0, 55)
         done = ensureDeferred(self.election.register())
@@ -143,7 +143,7 @@ class ElectionTest(SynchronousTestCase):
         self.successResultOf(done)
         assert self.store.nodes[path][2] == self.store.session_id
 
-    def test_release_leaves_anothers_place_alone(self) -> None:
+    def test_a_release_does_not_delete_another_masters_place(self) -> None:
         self.store.put(LAYOUT.active, b"", 0, 99)
         done = ensureDeferred(self.election.release())
         self.store.answer()

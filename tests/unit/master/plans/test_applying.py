@@ -1,4 +1,4 @@
-"""Plans of operators in a master: announced, handed over, followed, aborted, taken over. On a store in memory."""
+"""Operators' plans in a master: announced, sent in parts, followed, aborted, taken over. On a store in memory."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def move(number: int, destination: str = "s2", source: str = "s1") -> ms.Planned
     return ms.PlannedMove(f"r{number}", 0, source, destination)
 
 
-def test_parts_are_durable_counted_once_and_end(store: FakeStore) -> None:
-    """FW-03: record and batch in one fenced multi; a part may be repeated; the end is when nothing is left."""
+def test_parts_of_a_plan_are_durable_and_counted_once(store: FakeStore) -> None:
+    """FW-03: record and batch in one fenced multi; a part may be repeated; the plan ends when no move is left."""
     ruler = Ruler(store)
     assert ruler.begin(4, 2).record.state is PlanState.APPLYING
     store.multis.clear()
@@ -162,8 +162,8 @@ def test_parts_are_durable_counted_once_and_end(store: FakeStore) -> None:
     assert ruler.batches() == []
 
 
-def test_what_does_not_fit_is_left_to_the_assigner_with_its_reason(store: FakeStore) -> None:
-    """The picture may have changed between the check and the hand-over."""
+def test_a_move_that_is_no_longer_possible_is_left_to_the_assigner(store: FakeStore) -> None:
+    """The cluster may have changed between the check and the part; the plan records the reason."""
     ruler = Ruler(store)
     ruler.begin(5, 1)
     report = ruler.add(
@@ -182,8 +182,8 @@ def test_what_does_not_fit_is_left_to_the_assigner_with_its_reason(store: FakeSt
     assert report.record.handed == 2
 
 
-def test_abort_withdraws_what_has_not_begun_in_one_write(store: FakeStore) -> None:
-    """Record and batches go together: no master that comes later moves anything of it."""
+def test_an_abort_withdraws_all_pending_moves_in_one_write(store: FakeStore) -> None:
+    """Record and batches change together: no later master carries out a move of the plan."""
     ruler = Ruler(store)
     ruler.begin(3, 1)
     ruler.add(0, move(0), move(1), move(2))
@@ -198,8 +198,8 @@ def test_abort_withdraws_what_has_not_begun_in_one_write(store: FakeStore) -> No
     assert ruler.begin(2, 1).record.state is PlanState.APPLYING, "resumed under its id"
 
 
-def test_the_next_master_goes_on(store: FakeStore) -> None:
-    """X8: batches and record are all there is to know; parts still to come are taken by it."""
+def test_the_next_master_continues_a_plan(store: FakeStore) -> None:
+    """X8: batches and record are all it needs; it accepts the parts still to come."""
     first = Ruler(store)
     first.begin(4, 2)
     first.add(0, move(0), move(1))
@@ -213,8 +213,8 @@ def test_the_next_master_goes_on(store: FakeStore) -> None:
     assert third.record().state is PlanState.ABORTED
 
 
-def test_a_deposed_master_and_a_stale_check_are_refused(store: FakeStore) -> None:
-    """The plan's znode is written with the check of the epoch; a plan checked under another is checked again."""
+def test_a_deposed_master_and_a_stale_check_are_rejected(store: FakeStore) -> None:
+    """The plan's znode is written with the check of the epoch; a plan checked under another epoch is checked again."""
     ruler = Ruler(store)
     with pytest.raises(RpcError, match="checked under epoch 3"):
         ruler.begin(1, 1, epoch=3)
@@ -231,8 +231,8 @@ def test_a_deposed_master_and_a_stale_check_are_refused(store: FakeStore) -> Non
     assert ruler.batches() == []
 
 
-def test_limits_of_a_plan_and_of_a_part(store: FakeStore) -> None:
-    """At the limit it is taken, one more is refused."""
+def test_a_plan_and_its_parts_are_bounded(store: FakeStore) -> None:
+    """At the limit they are accepted, beyond it rejected."""
     ruler = Ruler(store)
     assert ruler.begin(MOVES_MAX, MOVES_MAX // catalog.MOVES_PER_BATCH).record.regions == MOVES_MAX
     with pytest.raises(RpcError, match="at most 200000"):
@@ -242,8 +242,8 @@ def test_limits_of_a_plan_and_of_a_part(store: FakeStore) -> None:
     assert ruler.add(0, *(move(9) for _ in range(catalog.MOVES_PER_BATCH))).record.parts_done == 1
 
 
-def test_a_plan_whose_parts_do_not_come_is_given_up(store: FakeStore) -> None:
-    """Else the balancer would hold still for ever; what was handed over has been done by then."""
+def test_a_plan_whose_parts_do_not_arrive_is_given_up(store: FakeStore) -> None:
+    """Otherwise the balancer would pause forever; the received moves have ended by then."""
     ruler = Ruler(store)
     ruler.begin(4, 2)
     ruler.later(HANDOVER_MS)
@@ -253,8 +253,8 @@ def test_a_plan_whose_parts_do_not_come_is_given_up(store: FakeStore) -> None:
     assert "0 of 2 parts" in ruler.record().note
 
 
-def test_the_balancer_holds_still_while_a_plan_is_applied(store: FakeStore) -> None:
-    """It would undo what the plan has not done yet."""
+def test_the_balancer_pauses_while_a_plan_is_applied(store: FakeStore) -> None:
+    """It would undo the pending moves."""
     ruler = Ruler(store)
     balancing = Balancing(
         ruler.fence, ruler.assigner, BalancerConfig(), 1_000, lambda: ruler.now, ruler.applying.running

@@ -1,4 +1,4 @@
-"""A bulk plan that a new reign goes on with under the former one's id (X8)."""
+"""A bulk plan that a new active master continues under the former one's id (X8)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from regions.transitions.states import Cause
 KEY = "t.0-0"
 
 
-def test_the_former_masters_transitions_do_not_finish_a_plan_that_is_not_handed_over() -> None:
+def test_former_transitions_do_not_finish_a_plan_before_its_rows_are_applied() -> None:
     """X8: DONE was stored first, and APPLYING after it, for ever (simulation, master-during-bulk, seed 72)."""
     assigner = Assigner(2)
     opened = TransitionRecord("t.0", "t", 0, RegionState.OPENED, destination=Incarnation("s", 1), plan_id="p")
@@ -74,7 +74,7 @@ class Records:
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("breaks_at", range(1, 6))
 def test_a_lost_connection_leaves_no_plan_open(breaks_at: int, is_done: bool) -> None:
-    """The plan whose closing was interrupted stayed APPLYING for ever (simulation, random, seed 179537502555)."""
+    """The plan whose last write was interrupted stayed APPLYING forever (simulation, random, seed 179537502555)."""
     unfinished = [PlanRecord(f"u{number}", 1, state=PlanState.APPLYING, created_ms=1000) for number in range(3)]
     ended = [PlanRecord(f"e{number}", 1, state=PlanState.DONE, created_ms=number) for number in range(PLANS_KEPT)]
     plans = unfinished + ended

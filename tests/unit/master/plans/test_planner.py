@@ -36,14 +36,14 @@ def snapshot() -> Snapshot:
     return snapshot_of(one, one.replicas.values())
 
 
-def test_snapshot_has_former_places() -> None:
+def test_the_snapshot_has_the_former_places() -> None:
     taken = snapshot()
     assert taken.regions.region_id.tolist() == ["r0", "r1", "r2", "r3"]
     assert taken.last.server_id.tolist() == ["b"]
     assert taken.servers.server_id.tolist() == ["a", "b"]
 
 
-def test_snapshot_leaves_out_regions_of_which_a_replica_is_at_home() -> None:
+def test_the_snapshot_leaves_out_regions_with_an_open_replica() -> None:
     one = world(replication=2)
     wanted = [replica for key, replica in one.replicas.items() if key != "r2-1"]
     assert snapshot_of(one, wanted).regions.region_id.tolist() == ["r0", "r1", "r3"]
@@ -56,8 +56,8 @@ def test_greedy_keeps_places_and_balances() -> None:
     assert sorted(made.placements.values()) == ["a", "a", "b", "b"]
 
 
-def test_files_of_another_epoch_are_refused(tmp_path: Path) -> None:
-    """A late result of a former master's job is no plan of ours."""
+def test_files_of_another_epoch_are_rejected(tmp_path: Path) -> None:
+    """They are a late result of a former master's job."""
     params = Params(snapshot_id="p1", master_epoch=3)
     made = plan(snapshot(), params)
     tmp_path.joinpath("out").mkdir()
@@ -67,7 +67,7 @@ def test_files_of_another_epoch_are_refused(tmp_path: Path) -> None:
         _read_checked(tmp_path / "out", snapshot(), Params(snapshot_id="p1", master_epoch=4), "spark")
 
 
-def test_engine_depends_on_size_and_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_depends_on_size_and_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def planner(engine: str, spark_min: int = 0) -> Planner:
         return Planner(None, tmp_path, engine=engine, deadline_s=120, spark_master="local", spark_min=spark_min)
 
@@ -101,7 +101,7 @@ def ended(job: PlanJob, reason: Exception) -> list[Any]:
     return results
 
 
-def test_job_relays_stages_in_any_pieces() -> None:
+def test_a_job_reports_its_stages_whatever_the_pieces() -> None:
     stages: list[str] = []
     job = PlanJob(stages.append)
     lines = b'{"stage": "session", "done": 1, "total": 7}\nnoise\n{"stage": "read", "done": 2, "total": 7}\n'
@@ -111,7 +111,7 @@ def test_job_relays_stages_in_any_pieces() -> None:
     assert ended(job, ProcessDone(0)) == [None]
 
 
-def test_failed_job_says_why() -> None:
+def test_a_failed_job_reports_the_reason() -> None:
     job = PlanJob(lambda _: None)
     job.outReceived(b'{"stage": "failed", "error": "NoServers", "message": "none may take regions"}\n')
     [failure] = ended(job, ProcessTerminated(4))
@@ -122,7 +122,7 @@ def test_failed_job_says_why() -> None:
     assert "status 6" in str(failure.value)
 
 
-def test_late_job_is_killed() -> None:
+def test_a_late_job_is_killed() -> None:
     job = PlanJob(lambda _: None)
     transport: Any = Transport()
     job.transport = transport

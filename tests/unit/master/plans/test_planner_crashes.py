@@ -1,8 +1,5 @@
-"""A planning job that ends at any stage, is late, or leaves something else than a plan: greedy plans, and says why.
-
-The job is a stand-in that leaves on the disk what the real one would have left there at that point; tests/spark kills
-real ones. Everything after the job is the master's own code: reading, checking, falling back.
-"""
+"""A planning job that ends at any stage, is late, or leaves no valid plan: the greedy engine plans, and the reason is
+recorded."""
 
 from __future__ import annotations
 
@@ -94,7 +91,7 @@ def is_greedy(results: list[Any], why: str) -> None:
     assert sorted(made.placements) == [f"r{number}-0" for number in range(4)]
 
 
-def test_a_job_that_ends_well_has_made_the_plan(machine: Machine, tmp_path: Path) -> None:
+def test_a_job_that_succeeds_has_made_the_plan(machine: Machine, tmp_path: Path) -> None:
     """What the others are compared with."""
     results = begun(machine, tmp_path)
     left(machine.output)
@@ -103,8 +100,8 @@ def test_a_job_that_ends_well_has_made_the_plan(machine: Machine, tmp_path: Path
     assert (results[0].engine, results[0].note) == ("spark", "")
 
 
-def test_the_exact_flow_is_such_a_job_too(machine: Machine, tmp_path: Path) -> None:
-    """Beside the reactor and without Spark; when it fails, the note names it."""
+def test_the_exact_flow_runs_as_a_job_as_well(machine: Machine, tmp_path: Path) -> None:
+    """Beside the reactor and without Spark; if it fails, the note names it."""
     planner = Planner(machine, tmp_path, engine="flow", deadline_s=DEADLINE_S, spark_master="local")
     for ending, said in ((ProcessDone(0), ("flow", "")), (ProcessTerminated(3), ("greedy", "flow: "))):
         results: list[Any] = []
@@ -115,8 +112,8 @@ def test_the_exact_flow_is_such_a_job_too(machine: Machine, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("stages", range(len(STAGES) + 1))
-def test_a_job_killed_after_any_stage(machine: Machine, tmp_path: Path, stages: int) -> None:
-    """Even with a complete plan on the disk: whoever was killed has not said that it is."""
+def test_a_job_killed_at_any_stage_is_replaced_by_greedy(machine: Machine, tmp_path: Path, stages: int) -> None:
+    """Even with a complete plan on the disk: a killed job has not confirmed the plan."""
     results = begun(machine, tmp_path)
     machine.say(stages)
     if stages >= len(STAGES) - 1:
@@ -128,8 +125,8 @@ def test_a_job_killed_after_any_stage(machine: Machine, tmp_path: Path, stages: 
 
 
 @pytest.mark.parametrize("stages", range(len(STAGES) + 1))
-def test_a_job_that_is_late_at_any_stage(machine: Machine, tmp_path: Path, stages: int) -> None:
-    """It is killed at the deadline and not a second later, and the note names how far it had come."""
+def test_a_late_job_is_killed_at_the_deadline_whatever_its_stage(machine: Machine, tmp_path: Path, stages: int) -> None:
+    """The note names the stage that it had reached."""
     results = begun(machine, tmp_path)
     machine.say(stages)
     machine.advance(DEADLINE_S - 0.1)
@@ -141,10 +138,11 @@ def test_a_job_that_is_late_at_any_stage(machine: Machine, tmp_path: Path, stage
 
 
 @pytest.mark.parametrize("slow", ["_prepare", "_read_checked"])
-def test_the_deadline_holds_for_what_is_around_the_job(
+def test_the_deadline_includes_reading_and_writing_files(
     machine: Machine, tmp_path: Path, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that hangs while the input is written or the plan is read: the start of a cluster goes on without."""
+    """A disk hangs while the input is written or the plan is read: the start of a cluster continues without the
+    plan."""
     waiting: list[Deferred[Any]] = []
 
     def thread(work: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
@@ -170,10 +168,10 @@ def test_the_deadline_holds_for_what_is_around_the_job(
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_a_plan_that_nobody_wants_any_more_starts_nothing(
+def test_an_abandoned_plan_starts_no_job(
     machine: Machine, tmp_path: Path, has_begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reign ends while the job runs, or while its input is still being written."""
+    """The tenure ends while the job runs, or while its input is being written."""
     writing: Deferred[Any] = Deferred()
     if not has_begun:
         monkeypatch.setattr(
@@ -232,8 +230,8 @@ SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("how", SPOILED)
-def test_a_plan_that_is_not_what_it_should_be(machine: Machine, tmp_path: Path, how: str) -> None:
-    """The job says that all is well, and what lies there is corrupt, stale or wrong."""
+def test_a_corrupt_stale_or_wrong_plan_is_rejected(machine: Machine, tmp_path: Path, how: str) -> None:
+    """The job reports success, and the files are corrupt, stale or wrong."""
     spoil, why = SPOILED[how]
     results = begun(machine, tmp_path)
     left(machine.output)

@@ -1,4 +1,4 @@
-"""The auditor as a shell: what it stores of its alarms, and how many; what it looks up before it believes one."""
+"""The auditor's shell: which alarms it stores and how many, and what it reads again before it raises one."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Bench:
         return [decode_alarm(self.store.nodes[path][0], path) for path in paths]
 
 
-def test_an_alarm_is_stored_once_and_says_who_raised_it() -> None:
-    """N5: several auditors see the same; the first one's znode stands."""
+def test_an_alarm_is_stored_once_and_names_the_auditor() -> None:
+    """N5: several auditors find the same fault; the first znode stays."""
     bench = Bench()
     bench.raise_alarm(1)
     bench.raise_alarm(1)
@@ -49,8 +49,8 @@ def test_an_alarm_is_stored_once_and_says_who_raised_it() -> None:
     assert bench.auditor.alarms == 2
 
 
-def test_the_oldest_alarms_go_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ALARMS_MAX stay, and not one less."""
+def test_the_oldest_alarms_beyond_the_limit_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ALARMS_MAX alarms stay."""
     monkeypatch.setattr(module, "ALARMS_MAX", 2)
     bench = Bench()
     for number in (1, 2):
@@ -61,7 +61,7 @@ def test_the_oldest_alarms_go_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("unassigned", "expected"), [(False, 1), (True, 0), (None, 0)])
-def test_a_region_that_is_not_to_be_open_may_vanish(unassigned: bool | None, expected: int) -> None:
+def test_an_unassigned_or_deleted_region_may_end_closed(unassigned: bool | None, expected: int) -> None:
     """An operator's unassign ends a transition closed; so does the end of a region."""
     bench = Bench()
     if unassigned is not None:
@@ -71,7 +71,7 @@ def test_a_region_that_is_not_to_be_open_may_vanish(unassigned: bool | None, exp
     assert len(bench.stored()) == expected
 
 
-def test_a_transition_that_nobody_could_read_is_judged_by_its_events() -> None:
+def test_a_transition_that_was_never_read_is_checked_by_its_events() -> None:
     """RT-30: created and deleted in one step is no way to be opened; but in a cluster that knows no table it may be."""
     bench = Bench()
     path = LAYOUT.transition("t.0001", 0)
@@ -82,7 +82,7 @@ def test_a_transition_that_nobody_could_read_is_judged_by_its_events() -> None:
     assert bench.stored() == []
 
 
-def test_nothing_stands_still_that_may_have_moved_unseen() -> None:
+def test_a_transition_that_may_have_moved_unseen_does_not_count_as_stuck() -> None:
     """N5: without the store, and after it until all is read again, nobody knows how long a transition has stood."""
     store, clock = WatchedStore(), Clock()
     for path in LAYOUT.parents():
@@ -146,8 +146,8 @@ class Owners:
         return [decode_alarm(self.store.nodes[path][0], path).rule for path in paths]
 
 
-def test_what_servers_serve_is_compared_with_the_store_again_and_again() -> None:
-    """N5: a region that nobody serves rings at the second comparison, and not while it is served."""
+def test_served_regions_are_compared_with_the_store_periodically() -> None:
+    """N5: a region that no server serves raises an alarm at the second comparison, and none while it is served."""
     owners = Owners()
     owners.pass_time(4 * module.OWNERS_S)
     assert owners.rules() == []
@@ -158,7 +158,7 @@ def test_what_servers_serve_is_compared_with_the_store_again_and_again() -> None
     assert owners.rules() == [Rule.NO_OWNER.value]
 
 
-def test_a_server_that_serves_what_the_store_gives_to_another_is_an_alarm() -> None:
+def test_a_server_that_serves_another_servers_region_raises_an_alarm() -> None:
     """N5: two servers with one region."""
     owners = Owners()
     owners.held = {A: ["t.0001-0"], B: ["t.0001-0"]}
@@ -166,8 +166,8 @@ def test_a_server_that_serves_what_the_store_gives_to_another_is_an_alarm() -> N
     assert owners.rules() != []
 
 
-def test_only_what_was_at_rest_all_the_time_is_compared() -> None:
-    """N5: a region that moves, or a master that is not active, is no reason for an alarm."""
+def test_only_regions_at_rest_are_compared() -> None:
+    """N5: neither a moving region nor a master that is not active raises an alarm."""
     owners = Owners()
     owners.held = {A: ["t.0001-0"], B: []}
     just_before = module.OWNERS_S - module.TICK_S

@@ -1,4 +1,4 @@
-"""What a standby keeps: read in batches, handed over up to date, and as old as it says (FW-01, MF-11)."""
+"""A standby's mirror: read in batches, current when handed over, and never older than it claims (FW-01, MF-11)."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def result_of(waiting: Any) -> Any:
     return results
 
 
-def test_a_standby_reads_once_and_then_only_what_changes(bench: Bench) -> None:
-    """FW-01: a hundred changes of one znode are one read; the store is left alone in quiet times."""
+def test_a_standby_reads_everything_once_and_then_only_changes(bench: Bench) -> None:
+    """FW-01: a hundred changes of one znode are one read; without changes the store gets no request."""
     before = bench.store.asked["multi_read"]
     bench.go_on(5.0)
     assert bench.store.asked["multi_read"] == before
@@ -125,8 +125,8 @@ def test_a_standby_reads_once_and_then_only_what_changes(bench: Bench) -> None:
     assert str(bench.home()) == "s1@7"
 
 
-def test_it_is_handed_over_with_what_was_still_to_be_read(bench: Bench) -> None:
-    """MF-11: word of a change is not the change: the takeover waits for it."""
+def test_a_handover_waits_for_pending_reads(bench: Bench) -> None:
+    """MF-11: the event of a change is not the change itself."""
     bench.opened()
     results = result_of(bench.watcher.hand_over())
     assert results == [], "it has not been read yet"
@@ -138,8 +138,8 @@ def test_it_is_handed_over_with_what_was_still_to_be_read(bench: Bench) -> None:
     assert watched == [LAYOUT.unassigned], "who reigns pays for no mirror"
 
 
-def test_what_changes_during_the_handover_is_named(bench: Bench) -> None:
-    """A region that a server opens meanwhile is read again by the reign; waiting for it might never end."""
+def test_changes_during_the_handover_are_listed(bench: Bench) -> None:
+    """The new active master reads them again; waiting for them might never end."""
     bench.opened()
     results = result_of(bench.watcher.hand_over())
     bench.opened()
@@ -150,14 +150,14 @@ def test_what_changes_during_the_handover_is_named(bench: Bench) -> None:
 
 
 def test_a_cold_mirror_is_not_handed_over() -> None:
-    """The new reign loads the store then."""
+    """The new active master then loads the store."""
     bench = Bench()
     results = result_of(bench.watcher.hand_over())
     assert results == [None]
 
 
-def test_a_gap_in_the_middle_of_a_handover_ends_it(bench: Bench) -> None:
-    """Nobody may reign by what may have been missed."""
+def test_a_gap_during_a_handover_cancels_it(bench: Bench) -> None:
+    """A master must not decide from a state that may lack changes."""
     bench.opened()
     results = result_of(bench.watcher.hand_over())
     bench.watcher._transition_event(EVENT_GAP, LAYOUT.unassigned, 0)
@@ -165,8 +165,8 @@ def test_a_gap_in_the_middle_of_a_handover_ends_it(bench: Bench) -> None:
     assert isinstance(results[0].value, ConnectionLoss)
 
 
-def test_after_a_gap_it_reads_everything_again(bench: Bench) -> None:
-    """What happened meanwhile is found, and until then it is neither warm nor proves anything."""
+def test_a_gap_makes_the_standby_read_everything_again(bench: Bench) -> None:
+    """Until then it is not warm and proves no age."""
     bench.go_on(2.0)
     assert bench.watcher.as_of(0) is not None
     del bench.store.nodes[REGION]
@@ -181,8 +181,8 @@ def test_after_a_gap_it_reads_everything_again(bench: Bench) -> None:
     assert mirror.world.regions == {}
 
 
-def test_watches_that_were_not_set_are_set_when_the_store_is_back() -> None:
-    """A connection that breaks too early leaves nothing to tell of a gap."""
+def test_missing_watches_are_set_when_the_connection_returns() -> None:
+    """If the connection breaks too early, no gap is reported."""
     bench = Bench()
     waiting = list(bench.store.waiting)
     bench.store.waiting.clear()
@@ -198,8 +198,8 @@ def test_watches_that_were_not_set_are_set_when_the_store_is_back() -> None:
     assert bench.heard.gaps == 1, "the client tells of no gap of watches that it never had"
 
 
-def test_a_watch_that_the_store_refused_is_set_again() -> None:
-    """A refusal is no lost connection: no change of the session's state brings the watcher to try again."""
+def test_a_rejected_watch_is_set_again() -> None:
+    """A rejection is no lost connection: no change of the session's state triggers another attempt."""
     bench = Bench()
     bench.store.waiting.popleft()[0].errback(QuotaExceeded("/rk"))
     bench.store.waiting.popleft()[0].errback(QuotaExceeded("/rk"))
@@ -209,8 +209,8 @@ def test_a_watch_that_the_store_refused_is_set_again() -> None:
     assert bench.heard.gaps == 1
 
 
-def test_transitions_are_told_to_the_auditor_in_every_role(bench: Bench) -> None:
-    """N5: each event, and what was read because of it; also when nothing is mirrored."""
+def test_the_auditor_gets_all_transitions_in_every_role(bench: Bench) -> None:
+    """N5: each event and the read that follows it, also without a mirror."""
     path = LAYOUT.transition("t.0", 0)
     record = encode(TransitionRecord("t.0", "t", 0, RegionState.OFFLINE))
     bench.store.change(path, record)
@@ -227,8 +227,8 @@ def test_transitions_are_told_to_the_auditor_in_every_role(bench: Bench) -> None
 # --- age ---
 
 
-def test_an_age_is_counted_from_when_the_question_left(bench: Bench) -> None:
-    """FW-01: not from when its answer came: what was committed on the way may be missing."""
+def test_an_age_counts_from_the_time_the_sync_was_sent(bench: Bench) -> None:
+    """FW-01: a commit between the sending and the reply may be missing."""
     bench.go_on(2.0)
     now = int(bench.clock.seconds() * 1000)
     results = result_of(bench.watcher.prove(Bound(max_ms=0), now))
@@ -240,8 +240,8 @@ def test_an_age_is_counted_from_when_the_question_left(bench: Bench) -> None:
     assert bench.watcher.as_of(now + 300) == AsOf(300, bench.store.last_zxid, "standby")
 
 
-def test_nothing_is_proved_before_what_is_known_has_been_read(bench: Bench) -> None:
-    """FW-01: the answer to sync says that word of every change is here, not that we have looked."""
+def test_an_age_is_proved_only_after_pending_reads(bench: Bench) -> None:
+    """FW-01: the reply to sync proves that every event has arrived, not that its znode has been read."""
     bench.go_on(2.0)
     bench.clock.advance(0)
     results = result_of(bench.watcher.prove(Bound(max_ms=0), int(bench.clock.seconds() * 1000)))
@@ -253,16 +253,16 @@ def test_nothing_is_proved_before_what_is_known_has_been_read(bench: Bench) -> N
     assert str(bench.home()) == "s1@7"
 
 
-def test_a_zxid_that_nobody_has_seen_is_not_proved(bench: Bench) -> None:
-    """It is of another store; to ask again and again would not help."""
+def test_a_zxid_of_another_store_is_not_proved(bench: Bench) -> None:
+    """Asking again would not help."""
     results = result_of(bench.watcher.prove(Bound(min_zxid=1 << 40), 0))
     bench.go_on(1.0)
     assert results == [None]
     assert bench.store.asked["sync"] <= 5
 
 
-def test_a_young_enough_proof_costs_no_question(bench: Bench) -> None:
-    """The store is asked once a second, however many callers there are."""
+def test_a_recent_proof_is_used_again(bench: Bench) -> None:
+    """The store gets one sync a second, however many callers there are."""
     bench.go_on(2.0)
     asked = bench.store.asked["sync"]
     now = int(bench.clock.seconds() * 1000)
@@ -273,8 +273,8 @@ def test_a_young_enough_proof_costs_no_question(bench: Bench) -> None:
     assert bench.store.asked["sync"] - asked <= 10 / module.PROVE_S + 1
 
 
-def test_out_of_sight_of_the_store_nothing_new_is_proved(bench: Bench) -> None:
-    """A standby that is cut off says how old its picture is, or refuses."""
+def test_a_disconnected_standby_proves_nothing_new(bench: Bench) -> None:
+    """It reports how old its mirror is, or rejects the read."""
     bench.go_on(2.0)
     bench.store.state = SessionState.SUSPENDED
     bench.clock.advance(60)
@@ -284,8 +284,8 @@ def test_out_of_sight_of_the_store_nothing_new_is_proved(bench: Bench) -> None:
     assert as_of.stale_ms >= 60_000
 
 
-def test_a_picture_of_a_session_that_has_ended_is_not_proved_by_the_next_session(bench: Bench) -> None:
-    """FW-01: the answer to `sync` in another session says nothing of changes that no watch has told."""
+def test_a_mirror_of_an_ended_session_is_not_proved_by_the_next_one(bench: Bench) -> None:
+    """FW-01: the reply to `sync` in another session does not cover changes that no watch has reported."""
     bench.go_on(2.0)
     known_ms = bench.watcher.proven_ms
     bench.next_session()
@@ -299,8 +299,8 @@ def test_a_picture_of_a_session_that_has_ended_is_not_proved_by_the_next_session
     assert bench.store.persistent == [], "watches of this session are the next watcher's business"
 
 
-def test_who_waits_for_a_proof_is_told_when_the_session_ends(bench: Bench) -> None:
-    """The answer to `sync` was here, the read behind it is lost with the session, and no gap will be told."""
+def test_a_waiting_proof_fails_when_the_session_ends(bench: Bench) -> None:
+    """The reply to `sync` has arrived; the read after it is lost with the session, and no gap will be reported."""
     bench.go_on(2.0)
     bench.clock.advance(0)
     results = result_of(bench.watcher.prove(Bound(max_ms=0), int(bench.clock.seconds() * 1000)))
@@ -311,8 +311,8 @@ def test_who_waits_for_a_proof_is_told_when_the_session_ends(bench: Bench) -> No
     assert results == [None]
 
 
-def test_a_mirror_of_a_session_that_has_ended_is_not_handed_over(bench: Bench) -> None:
-    """A reign of the next session would decide by what nobody kept up to date."""
+def test_a_mirror_of_an_ended_session_is_not_handed_over(bench: Bench) -> None:
+    """The next active master would decide from a state without updates."""
     bench.next_session()
     [failure] = result_of(bench.watcher.hand_over())
     assert isinstance(failure, Failure)

@@ -1,4 +1,4 @@
-"""Tables of tablets are made, by masters and servers that die at every step."""
+"""Tables of tablets are created although masters and servers die at every step."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def world(tmp_path: Path) -> TabletBench:
     return TabletBench(tmp_path)
 
 
-def test_a_table_is_made(world: TabletBench) -> None:
-    """PREPARING, CREATING, RUNNING; each member once, and nothing is left in transition."""
+def test_a_table_is_created_and_every_member_made_once(world: TabletBench) -> None:
+    """PREPARING, CREATING, RUNNING; no transition is left."""
     world.create(regions=5)
     assert world.states() == ["CREATING"] * 5
     world.turn()
@@ -32,8 +32,8 @@ def test_a_table_is_made(world: TabletBench) -> None:
     assert all(region.leader == 1 and region.leader_term == 1 for region in world.regions())
 
 
-def test_running_waits_for_a_leader(world: TabletBench) -> None:
-    """DD-05: members that are open are not enough; the report of a leader is."""
+def test_a_tablet_is_running_once_a_leader_has_reported(world: TabletBench) -> None:
+    """DD-05: open members alone are not enough."""
     world.create()
     (region,) = world.regions()
     world.servers.leaderless.add(region.region_id)
@@ -58,7 +58,7 @@ def test_the_request_waits_until_the_tablets_run(world: TabletBench) -> None:
     assert [(one.table.name, one.running) for one in listed] == [("x", 2)]
 
 
-def test_a_wait_in_vain_says_how_far_it_is(world: TabletBench) -> None:
+def test_a_wait_that_times_out_reports_the_progress(world: TabletBench) -> None:
     world.servers.stop("s3")
     world.servers.start("s3")
     world.turn(3)
@@ -72,8 +72,8 @@ def test_a_wait_in_vain_says_how_far_it_is(world: TabletBench) -> None:
 
 @pytest.mark.parametrize("stop_at", STOPS)
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_server_dies_at_each_step(world: TabletBench, stop_at: str, lost: bool) -> None:
-    """It comes back, with its disk or without; no member is made from nothing twice, and clients get a tablet."""
+def test_the_death_of_a_server_at_any_step_makes_no_member_twice(world: TabletBench, stop_at: str, lost: bool) -> None:
+    """It returns with its disk or without; clients get a tablet in the end."""
     world.servers.servers["s2"].stop_at = stop_at
     world.create()
     world.turn()
@@ -87,8 +87,8 @@ def test_a_server_dies_at_each_step(world: TabletBench, stop_at: str, lost: bool
     assert all(one.endswith("-2") for one in left), left
 
 
-def test_a_member_whose_server_is_away_is_chosen_anew_before_creation(tmp_path: Path) -> None:
-    """While PREPARING, members change their servers, under higher numbers."""
+def test_a_member_on_a_dead_server_is_replaced_before_creation(tmp_path: Path) -> None:
+    """While PREPARING, members move to other servers, under higher numbers."""
     world = TabletBench(tmp_path, servers=4)
     world.bench.ask_into(CreateTable("x", replication=3), [])
     while LAYOUT.name("x") not in world.store.nodes:
@@ -118,8 +118,8 @@ def test_a_table_waits_for_servers(world: TabletBench) -> None:
     world.until(world.is_running)
 
 
-def test_another_region_takes_the_place(world: TabletBench) -> None:
-    """DD-03: no leader reports in time. What servers have of the former region is deleted when they report it."""
+def test_a_region_without_a_leader_is_replaced(world: TabletBench) -> None:
+    """DD-03: no leader reports in time. Servers delete replicas of the former region once they report them."""
     world.create()
     (first,) = world.regions()
     world.servers.leaderless.add(first.region_id)
@@ -130,8 +130,8 @@ def test_another_region_takes_the_place(world: TabletBench) -> None:
     assert [one.running for one in world.bench.ask(ms.ListTables()).tables] == [1]
 
 
-def test_a_refused_replacement_is_tried_again(world: TabletBench) -> None:
-    """DD-04: the table's record has changed at the same time, and nobody has said so."""
+def test_a_rejected_replacement_is_retried(world: TabletBench) -> None:
+    """DD-04: the table's record has changed at the same time, without an event."""
     world.create()
     (first,) = world.regions()
     world.servers.leaderless.add(first.region_id)
@@ -142,7 +142,7 @@ def test_a_refused_replacement_is_tried_again(world: TabletBench) -> None:
     assert world.states() == ["REPLACED", "RUNNING"]
 
 
-def test_a_leader_in_time_wins(world: TabletBench) -> None:
+def test_a_late_leader_before_the_replacement_keeps_the_region(world: TabletBench) -> None:
     """A leader that reports while the region is given up, and before it is replaced."""
     world.create()
     (first,) = world.regions()
@@ -155,8 +155,8 @@ def test_a_leader_in_time_wins(world: TabletBench) -> None:
     assert [one.state for one in world.regions()] == [TabletState.RUNNING]
 
 
-def test_a_server_is_lost_while_a_table_is_made(world: TabletBench) -> None:
-    """Two of three are a majority: the tablet runs; the third is made when its server comes."""
+def test_a_majority_of_servers_completes_a_creation(world: TabletBench) -> None:
+    """Two of three: the tablet runs; the third member is made when its server comes."""
     world.servers.servers["s1"].stop_at = "before OPENING"
     world.create()
     world.until(lambda: world.states() == ["RUNNING"], 0.5)
@@ -169,8 +169,8 @@ def test_a_server_is_lost_while_a_table_is_made(world: TabletBench) -> None:
 
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("answers", range(1, 26))
-def test_the_master_dies_at_each_answer_of_the_store(tmp_path: Path, answers: int, done: bool) -> None:
-    """After each request of the creation: the next master goes on. What was under way is done, or it is not."""
+def test_the_next_master_completes_a_creation_from_any_step(tmp_path: Path, answers: int, done: bool) -> None:
+    """After each request of the creation; an operation in flight is done or not."""
     world = TabletBench(tmp_path)
     results: list[object] = []
     world.bench.ask_into(CreateTable("x", ["m"], replication=3), results)
@@ -191,8 +191,8 @@ def test_the_master_dies_at_each_answer_of_the_store(tmp_path: Path, answers: in
 
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("answers", range(1, 26, 2))
-def test_the_connection_breaks_at_each_answer_of_the_store(tmp_path: Path, answers: int, done: bool) -> None:
-    """The same master reads what it does not know, and goes on."""
+def test_a_lost_connection_at_any_step_does_not_stop_a_creation(tmp_path: Path, answers: int, done: bool) -> None:
+    """The same master reads what it does not know, and continues."""
     world = TabletBench(tmp_path)
     world.bench.ask_into(CreateTable("x", ["m"], replication=3), [])
     for _ in range(answers):
@@ -212,7 +212,7 @@ def test_the_connection_breaks_at_each_answer_of_the_store(tmp_path: Path, answe
     assert len(world.servers.made) == 6
 
 
-def test_a_large_table_takes_many_short_turns(tmp_path: Path) -> None:
+def test_a_large_table_is_created_in_many_short_turns(tmp_path: Path) -> None:
     """A thousand tablets, a hundred records per turn and a few hundred operations per multi."""
     world = TabletBench(tmp_path, store=empty_cluster(is_audited=False))
     world.create(regions=1_000)
@@ -263,8 +263,8 @@ def test_transitions_of_members_are_listed(world: TabletBench) -> None:
     assert shown == {one: (one != waiting.replica, one == waiting.replica) for one in (1, 2, 3)}
 
 
-def test_parked_members_are_tried_again(world: TabletBench) -> None:
-    """A server cannot open a member that rests; an operator mends that, and has it tried again."""
+def test_parked_members_are_retried_on_request(world: TabletBench) -> None:
+    """A server cannot open a resting member; an operator repairs that and asks for a retry."""
     world.create()
     world.turn()
     (region_id,) = [region.region_id for region in world.regions()]

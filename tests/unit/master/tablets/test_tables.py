@@ -1,4 +1,4 @@
-"""Requests about tables of tablets: closed, opened, deleted and brought back; what cannot be done yet is refused."""
+"""Requests about tables of tablets: disable, enable, delete, undelete; unsupported requests are rejected."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def answer_to(world: TabletBench, request: ms.MasterRequest, turns: int = 40) ->
     return answers[0] if answers else None
 
 
-def test_disabled_and_enabled(world: TabletBench) -> None:
-    """Replicas rest with their files, and wake again; nothing is made anew."""
+def test_replicas_rest_while_a_table_is_disabled_and_wake_afterwards(world: TabletBench) -> None:
+    """No replica is made again."""
     closed = answer_to(world, SetTableIntent("x", TableIntent.DISABLED, wait_ms=30_000))
     assert isinstance(closed, ms.Tables)
     assert (on_disk(world), world.transitions(), world.states()) == ({ReplicaState.RESTING}, [], ["RUNNING"] * 2)
@@ -51,7 +51,7 @@ def test_disabled_and_enabled(world: TabletBench) -> None:
     assert set(world.servers.made.values()) == {1}
 
 
-def test_a_server_that_was_away_while_a_table_was_disabled(world: TabletBench) -> None:
+def test_a_server_that_missed_a_disable_closes_its_replicas_on_return(world: TabletBench) -> None:
     """It closes its replicas when it comes."""
     world.servers.stop("s2")
     answer_to(world, SetTableIntent("x", TableIntent.DISABLED))
@@ -60,8 +60,8 @@ def test_a_server_that_was_away_while_a_table_was_disabled(world: TabletBench) -
     assert (on_disk(world), world.transitions()) == ({ReplicaState.RESTING}, [])
 
 
-def test_deleted_and_brought_back(world: TabletBench) -> None:
-    """The rows rest until they are purged; an undelete opens them again, under another master too."""
+def test_an_undelete_opens_the_resting_replicas_again(world: TabletBench) -> None:
+    """Also under another master."""
     members = [region.members for region in world.regions()]
     deleted = answer_to(world, DeleteTable("x", wait_ms=30_000))
     assert isinstance(deleted, ms.Tables)
@@ -76,7 +76,7 @@ def test_deleted_and_brought_back(world: TabletBench) -> None:
     assert set(world.servers.made.values()) == {1}
 
 
-def test_a_deleted_table_is_finished_when_its_replicas_rest(world: TabletBench) -> None:
+def test_a_deleted_table_is_finished_once_all_replicas_rest(world: TabletBench) -> None:
     """Not while one of them takes part."""
     path = LAYOUT.table(world.table_id())
     (first, _) = world.regions()
@@ -90,8 +90,8 @@ def test_a_deleted_table_is_finished_when_its_replicas_rest(world: TabletBench) 
 
 
 @pytest.mark.parametrize("failover", [False, True])
-def test_deleted_for_good(world: TabletBench, failover: bool) -> None:
-    """After the grace period every server deletes its replicas; one that was away does so when it is back."""
+def test_a_purge_deletes_the_replicas_on_every_server(world: TabletBench, failover: bool) -> None:
+    """A server that was away deletes its replicas when it returns."""
     table_id = world.table_id()
     world.servers.stop("s3")
     assert isinstance(answer_to(world, DeleteTable("x", wait_ms=30_000)), ms.Tables)
@@ -108,7 +108,7 @@ def test_deleted_for_good(world: TabletBench, failover: bool) -> None:
     assert not world.transitions()
 
 
-def test_one_tablet_is_closed_and_opened(world: TabletBench) -> None:
+def test_a_single_tablet_is_unassigned_and_assigned(world: TabletBench) -> None:
     """`rk region unassign` and `assign`."""
     (first, _) = world.regions()
     closed = answer_to(world, ms.SetRegionIntent(first.region_id, False, wait_ms=30_000))
@@ -119,8 +119,8 @@ def test_one_tablet_is_closed_and_opened(world: TabletBench) -> None:
     assert opened.detail == f"{first.region_id} is open: 3 of 3 replicas take part"
 
 
-def test_what_cannot_be_done_yet_is_refused(world: TabletBench) -> None:
-    """Each with a sentence; a rename can."""
+def test_unsupported_requests_are_rejected_with_the_reason(world: TabletBench) -> None:
+    """A rename is supported."""
     (first, _) = world.regions()
     assert world.bench.ask(ms.MoveRegion(first.region_id, 1, "s2")) == ms.BAD_REQUEST
     assert world.bench.ask(ms.RetryRegion(first.region_id, 1)) == ms.BAD_REQUEST
@@ -132,7 +132,7 @@ def test_what_cannot_be_done_yet_is_refused(world: TabletBench) -> None:
     assert renamed.tables[0].table.name == "y"
 
 
-def test_a_drain_leaves_tablets_and_says_so(world: TabletBench) -> None:
+def test_a_drain_does_not_move_tablets_and_reports_it(world: TabletBench) -> None:
     """The server gets no new ones."""
     answers: list[object] = []
     world.bench.ask_into(ms.DrainServer("s1", True, wait_ms=10_000), answers)
@@ -146,7 +146,7 @@ def test_a_drain_leaves_tablets_and_says_so(world: TabletBench) -> None:
     assert len(world.servers.servers["s1"].disk) == 2
 
 
-def test_columns_are_not_changed(world: TabletBench) -> None:
+def test_columns_of_tablets_cannot_be_changed(world: TabletBench) -> None:
     """Columns of tablets."""
     key = ColumnSpec("k", ColumnType.STRING, key=True)
     request = CreateTable("c", replication=3, columns=[key, ColumnSpec("v", ColumnType.STRING)])

@@ -1,4 +1,4 @@
-"""Masters and servers come and go: tablets stay as they are, whatever the next master begins with."""
+"""Failovers and restarts: tablets are not touched, whether the next master begins cold or warm."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def frozen(world: TabletBench) -> list[tuple[str, bytes, int]]:
 
 
 def test_a_failover_writes_nothing(world: TabletBench) -> None:
-    """Not to records, not to transitions; and no order goes out."""
+    """No record or transition is written, and no order sent."""
     before, orders = frozen(world), dict(world.servers.counts)
     world.fail_over()
     assert world.active_master.path == "failover"
@@ -51,7 +51,7 @@ def test_a_failover_writes_nothing(world: TabletBench) -> None:
     assert [one.running for one in world.bench.ask(ms.ListTables()).tables] == [4]
 
 
-def test_a_server_death_moves_nothing(world: TabletBench) -> None:
+def test_the_death_of_a_server_moves_no_tablet(world: TabletBench) -> None:
     """Nor does its return; only the leader's name changes, late."""
     before = [region.members for region in world.regions()]
     world.servers.stop("s1")
@@ -64,15 +64,15 @@ def test_a_server_death_moves_nothing(world: TabletBench) -> None:
     assert not world.transitions()
 
 
-def test_a_member_whose_server_stays_away_is_no_alarm(world: TabletBench) -> None:
-    """Its transition waits for hours; the auditor knows why."""
+def test_a_member_of_a_dead_server_raises_no_alarm(world: TabletBench) -> None:
+    """Its transition may wait for hours."""
     world.servers.servers["s3"].stop_at = "before OPENING"
     world.create("late", 1)
     world.turn(200, 60.0)
     assert [one.destination.uuid for one in world.transitions() if one.destination] == ["s3"]
 
 
-def test_a_full_restart_wipes_and_plans_nothing(world: TabletBench) -> None:
+def test_a_full_restart_wipes_and_plans_no_tablet(world: TabletBench) -> None:
     """All servers and masters: in a cluster of tablets alone this is no startup, and nothing is to be done."""
     before = frozen(world)
     for uuid in world.servers.servers:
@@ -130,7 +130,7 @@ def test_a_warm_mirror_has_the_transitions_of_tablets(world: TabletBench) -> Non
     watcher.stop()
 
 
-def test_reports_before_the_records(world: TabletBench) -> None:
+def test_reports_of_unknown_tablets_are_kept_until_their_records_are_read(world: TabletBench) -> None:
     """A report of a tablet that the master does not know is remembered until the record has been read."""
     table = world.table_id()
     keeper = world.active_master.keeper.keeper
@@ -145,7 +145,7 @@ def test_reports_before_the_records(world: TabletBench) -> None:
     assert keeper.tablets[region_id].is_led
 
 
-def test_a_full_report_is_all_that_a_server_has(world: TabletBench) -> None:
+def test_a_full_report_removes_replicas_that_it_does_not_name(world: TabletBench) -> None:
     """What it names no more is gone, although nobody has reported that it went."""
     server = world.servers.servers["s1"]
     server.disk.clear()
@@ -156,7 +156,7 @@ def test_a_full_report_is_all_that_a_server_has(world: TabletBench) -> None:
     assert {tablet.serving for tablet in tablets} == {2}
 
 
-def test_a_transition_that_went_while_events_were_missed(world: TabletBench) -> None:
+def test_a_transition_deleted_during_a_gap_is_noticed(world: TabletBench) -> None:
     """An operator deletes one while the master is cut off."""
     world.servers.servers["s3"].stop_at = "before OPENING"
     world.create("late", 1)
@@ -171,7 +171,7 @@ def test_a_transition_that_went_while_events_were_missed(world: TabletBench) -> 
     assert keeper.transition(waiting.region_id, waiting.replica) is None
 
 
-def test_a_tablet_of_no_table_is_named_and_left_alone(world: TabletBench) -> None:
+def test_an_orphaned_tablet_is_reported_and_not_touched(world: TabletBench) -> None:
     """FN-04."""
     server = world.servers.servers["s1"]
     (local, *_) = server.disk.values()
@@ -183,7 +183,7 @@ def test_a_tablet_of_no_table_is_named_and_left_alone(world: TabletBench) -> Non
 
 
 def test_the_assigner_has_no_replicas_of_tablets(world: TabletBench) -> None:
-    """Neither plans nor the balancer can move what is not there; its invariants hold."""
+    """Plans and the balancer cannot move what the assigner does not hold; its invariants hold."""
     assigner = world.active_master.assigner
     assert not assigner.world.replicas
     assert len(assigner.world.regions) == 4

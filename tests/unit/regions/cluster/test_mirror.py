@@ -363,7 +363,7 @@ def _orders(effect: fx.SendOpen | fx.SendClose) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_a_reign_that_adopts_it_wants_what_one_that_loads_wants(seed: int) -> None:
+def test_a_master_that_adopts_a_mirror_decides_as_one_that_loads(seed: int) -> None:
     """MF-03 to MF-08: whatever is in transition, warm or cold, the same is done about it; servers may have changed."""
     history = History(seed)
     for _ in range(150):

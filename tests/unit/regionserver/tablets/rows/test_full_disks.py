@@ -28,7 +28,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path, log: Log) -> None
         rows.apply(log.entries[:30])
         rows.steady()
         ballast = fill(folder)
-        with pytest.raises(RowsFull, match="make room"):
+        with pytest.raises(RowsFull, match="free some space"):
             rows.apply(log.entries[30:])
         assert rows.applied[0] == 30
         for one in log.entries[30:]:
@@ -38,7 +38,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path, log: Log) -> None
                 break
         applied = rows.applied[0]
         assert content(rows) == log.models[applied]
-        with pytest.raises(RowsFull, match="make room"):
+        with pytest.raises(RowsFull, match="free some space"):
             rows.apply(log.entries[applied:])
         ballast.unlink()
         rows.apply(log.entries[applied:])
@@ -179,7 +179,7 @@ def test_a_point_that_finds_no_room_leaves_the_former_one(path: Path, log: Log) 
     for number in range(20, 60):
         disk.failures["replace"] = OSError(errno.ENOSPC, "no room")
         rows.apply(log.entries[number : number + 1])
-        with pytest.raises(RowsFull, match="make room"):
+        with pytest.raises(RowsFull, match="free some space"):
             rows.steady()
     assert rows.point == former
     rows.close()
