@@ -73,6 +73,7 @@ class AccessList:
             if line.scheme == DIGEST and colon:
                 line = Acl(line.perms, DIGEST, user + b":x")
             lines.append(line)
+        assert len(lines) == len(self.lines), "a masked list has as many lines"
         return encode_acl(lines)
 
 
@@ -116,6 +117,7 @@ def _network(text: bytes) -> tuple[bytes, int] | None:
     address = _address(host)
     if address is None:
         return None
+    assert len(address) in (4, 16), f"an address of {len(address)} bytes"
     bits = _number(length) if slash else 8 * len(address)
     return (address, bits) if 0 <= bits <= 8 * len(address) else None
 

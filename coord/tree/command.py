@@ -103,6 +103,7 @@ def encode_command(session_id: int, owner: int, cxid: int, opcode: int, body: by
 def encode_batch(time_ms: int, commands: list[bytes], *, enforce_quotas: bool = False, is_full: bool = False) -> bytes:
     """Encode a batch of commands made by encode_command, in the order in which they will be applied."""
     assert len(commands) <= COUNT_MASK, f"a batch of {len(commands)} commands"
+    assert time_ms >= 0, f"a batch at time {time_ms}"
     flags = (ENFORCE_QUOTAS if enforce_quotas else 0) | (IS_FULL if is_full else 0)
     return BATCH_HEADER.pack(time_ms, len(commands) | flags) + b"".join(commands)
 

@@ -35,6 +35,7 @@ _BODY: Final = struct.Struct(">BI")
 
 def encode_level(level: int) -> bytes:
     """Return the body of the entry that raises the level to `level`."""
+    assert level >= 0, f"feature level {level}"
     return _BODY.pack(_FORMAT, level)
 
 

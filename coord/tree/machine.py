@@ -412,6 +412,7 @@ class StateMachine:
         if timeout_ms <= 0 or not _are_identities(proved):
             return BAD_ARGUMENTS
         self.sessions.attach(session, zxid, timeout_ms, address, proved)
+        assert session.owner == zxid, f"session {session.session_id:#x} has owner {session.owner}, not {zxid}"
         return OK
 
     def _authenticate(self, session: Session, data: bytes, at: int, end: int) -> int:
@@ -427,6 +428,7 @@ class StateMachine:
         events = self._events_of(outcome)
         for path in self.tree.ephemerals_of(session.session_id):
             self.tree.apply(DeleteDelta(path, parent_of(path)), outcome.zxid, self.applied_time_ms, events)
+        assert not self.tree.ephemerals_of(session.session_id), f"session {session.session_id:#x} leaves ephemerals"
         self.sessions.remove(session)
 
     # --- reads and watches -------------------------------------------------------------------------------------------
@@ -525,6 +527,7 @@ class StateMachine:
         machine.level = reader.level
         machine.last_zxid = reader.last_zxid
         machine.applied_time_ms = reader.applied_time_ms
+        assert 0 <= machine.level <= machine.supported, f"level {machine.level}, supported are {machine.supported}"
         reader.check_digest(machine.digest())
         return machine
 

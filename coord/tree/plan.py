@@ -329,6 +329,7 @@ class PlannedMulti:
     """
 
     def __init__(self, deltas: list[Delta | None], err: int, failed: int) -> None:
+        assert (err == OK) == (failed < 0), f"error {err}, and part {failed} was rejected"
         self.deltas = deltas
         self.err = err
         self.failed = failed
@@ -349,6 +350,7 @@ def plan_multi(tree: DataTree, session: Session, ops: list[MultiOp]) -> PlannedM
             deltas.append(None)
         else:
             return PlannedMulti([], planned, i)
+    assert len(deltas) == len(ops), f"{len(deltas)} changes for {len(ops)} parts"
     return PlannedMulti(deltas, OK, -1)
 
 

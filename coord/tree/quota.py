@@ -73,6 +73,7 @@ class QuotaBook:
 
     def limits_path(self, limited: bytes) -> bytes:
         """Return the path of the limits of `limited`."""
+        assert limited, "limits of no znode"
         return QUOTA_PREFIX[:-1] + limited + LIMITS_SUFFIX
 
     def refuses(self, limits: bytes | None, stats: bytes | None, count: int, size: int) -> bool:
@@ -103,6 +104,7 @@ class QuotaBook:
 
     def stats_path(self, limited: bytes) -> bytes:
         """Return the path of the statistics of `limited`."""
+        assert limited, "statistics of no znode"
         return QUOTA_PREFIX[:-1] + limited + STATS_SUFFIX
 
     def added(self, data: bytes | None, count: int, size: int) -> bytes:

@@ -77,6 +77,8 @@ def write_snapshot(
 
     Every znode is checked against its part of the digest. Raise StateDamaged.
     """
+    assert level >= 0, f"feature level {level}"
+    assert 0 <= digest < 1 << 64, f"digest {digest:#x}"
     yield _chunk(_KIND_HEADER, _HEADER.pack(_MAGIC, VERSION, last_zxid, time_ms))
     if level:
         # Without this chunk, builds without feature levels can read the snapshot while level 0 is in force.
@@ -202,11 +204,13 @@ class SnapshotDecoder:
             at += head + length
             self._offset += head + length
         del self._buffer[:at]
+        assert len(self._buffer) < head + CHUNK_BYTES_MAX, f"{len(self._buffer)} bytes are buffered"
 
     def check_end(self) -> None:
         """Raise CorruptRecord unless the snapshot is complete and every znode has its children."""
         if self._digest < 0 or self._buffer:
             raise self._corrupt("a trailer", "the end" if self._digest < 0 else "bytes after it")
+        assert self._has_header, "a trailer was accepted before a header"
         if self._incomplete:
             raise self._corrupt("all children of every znode", f"{self._incomplete} znodes with missing children")
 
@@ -327,6 +331,7 @@ class SnapshotDecoder:
 
     def _parent_of(self, path: bytes) -> Znode:
         """Return the parent of `path`, which has been read already."""
+        assert path != ROOT, "the root has no parent"
         parent_path = parent_of(path)
         if parent_path == self._parent_path and self._parent is not None:
             return self._parent

@@ -63,6 +63,7 @@ class MoveBook:
         replica.move = None
         move_id = self._batch_of.pop(replica.key, None)
         if move_id is not None:
+            assert replica.key in self._batches[move_id], f"the move of {replica.key} is not in its batch {move_id}"
             self._batches[move_id].discard(replica.key)
             self._finish_if_empty(move_id)
 

@@ -50,6 +50,7 @@ class OrderBook:
 
     def put(self, replica: Replica, kind: int, server: Server, version: int, when_ms: int, now_ms: int) -> None:
         """Create a replica's order, to be sent at `when_ms` or as soon as a slot is free after that."""
+        assert kind in (OPEN, CLOSE), f"an order of kind {kind} for {replica.key}"
         order = Order(kind, server, version, when_ms)
         self._world.set_order(replica, order)
         if when_ms <= now_ms:
@@ -76,6 +77,7 @@ class OrderBook:
         self._world.set_order(replica, None)
         if order.first_sent_ms:
             order.server.busy.pop(replica.key, None)
+            assert replica.key not in order.server.busy, f"the order of {replica.key} still has a slot"
             if order.server.opens or order.server.closes:
                 self._pending[order.server.uuid] = order.server
 
@@ -168,6 +170,7 @@ class OrderBook:
                 slots -= 1
             taken.append((replica, order))
         queue.extend(held_back)
+        assert len(server.busy) <= self._busy_max, f"{server.incarnation} works on {len(server.busy)} orders"
         return taken
 
     @staticmethod

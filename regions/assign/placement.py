@@ -101,6 +101,7 @@ def choose(
         rank = (uuid != prefer, server.rack in peer_racks, (server.load + 1) / server.weight, uuid)
         if best_rank is None or rank < best_rank:
             best, best_rank = uuid, rank
+    assert best is None or (best not in exclude and best not in peers), f"server {best} must not get the replica"
     return best
 
 

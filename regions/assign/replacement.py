@@ -100,6 +100,8 @@ class Replacements:
             assert not region.is_given_up or region in self, f"region {region_id} is given up, and will not be replaced"
 
     def _replace(self, region: Region) -> None:
+        for one in region.replicas:
+            assert one.open_on is None, f"{one.key} is open, and its region would be replaced"
         region.is_replacing = True
         transitions = [(one.transition, one.version) for one in region.replicas if one.transition is not None]
         fresh = successor(region.record)

@@ -153,4 +153,5 @@ class Selection:
                 peer_racks=racks,
                 include_draining=True,
             )
+        assert uuid is None or uuid not in home, f"{replica.key} would move to the server that it leaves"
         return None if uuid is None else servers[uuid].incarnation

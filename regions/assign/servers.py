@@ -123,6 +123,7 @@ class ServerTracker:
         self._arrived(record.uuid, now_ms)
         server = self._world.servers[record.uuid] = Server(record, event.draining or record.uuid in self._draining)
         server.bar = self._world.bars.get(record.uuid)
+        assert server.incarnation == record.incarnation, f"{server.incarnation} is not {record.incarnation}"
         self._release(now_ms)
 
     def down(self, uuid: str, now_ms: int) -> None:
@@ -131,6 +132,7 @@ class ServerTracker:
         if server is None:
             return
         affected = self._world.drop_server(server)
+        assert uuid not in self._world.servers, f"server {uuid} is dead, and would get regions"
         if server.fenced_until_ms is not None:
             self._effects(fx.ForgetFence(uuid))
         if server.fenced_until_ms is not None or server.record.leaving:

@@ -161,6 +161,7 @@ def _raise_floor(batch: SlotBatch, change: Floor, before: _QueuedSlot) -> _Queue
     written = before.written + 1
     batch.add(BlockHead(HAS_FLOOR, change.slot, change.generation, written, len(content)), start, content)
     last, floor = max(before.last, change.index), max(before.floor, change.index)
+    assert floor <= last, f"slot {change.slot} ends at entry {last}, its floor is {floor}"
     return _QueuedSlot(before.generation, written, before.term, before.vote, last, floor)
 
 
@@ -195,6 +196,7 @@ def _append(batch: SlotBatch, change: SlotItems, before: _QueuedSlot) -> _Queued
     size = sum(map(len, parts))
     if batch.bytes + size + BLOCK_BYTES > BATCH_BYTES_MAX:
         raise SlotError(change.slot, f"a batch of more than {BATCH_BYTES_MAX} bytes")
+    assert before.floor <= last, f"slot {change.slot} ends at entry {last}, its floor is {before.floor}"
     head = BlockHead(flags, change.slot, change.generation, written, size, first, len(entries), last_term)
     batch.add(head, start, b"".join(parts))
     return _QueuedSlot(before.generation, written, term, vote, last, before.floor)

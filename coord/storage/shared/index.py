@@ -111,12 +111,14 @@ class SlotIndex:
 
     def end(self, slot: LiveSlot) -> None:
         """End a slot."""
+        assert self.slots.get(slot.slot) is slot, f"slot {slot.slot} is not open"
         self._release(slot.spans)
         del self.slots[slot.slot]
         self.ended[slot.slot] = slot.written
 
     def restate(self, slot: LiveSlot, row: SlotRow) -> LiveSlot:
         """Set a slot's state from a row, because blocks before the row are lost. Return the new state."""
+        assert row.slot == slot.slot, f"a row of slot {row.slot} for slot {slot.slot}"
         self._release(slot.spans)
         self.slots[row.slot] = new = LiveSlot(row)
         return new
@@ -142,8 +144,11 @@ class SlotIndex:
             slot.spans = spans = []
             slot.start = first - 1
         elif first <= slot.last_index:
-            while spans and spans[-1].first >= first:
-                self._spans[spans.pop().segment] -= 1
+            replaced = len(spans)
+            while replaced and spans[replaced - 1].first >= first:
+                replaced -= 1
+            self._release(spans[replaced:])
+            del spans[replaced:]
             if spans and spans[-1].first + spans[-1].entries > first:
                 spans[-1] = spans[-1]._replace(entries=first - spans[-1].first)
             slot.start = min(slot.start, first - 1)
@@ -165,7 +170,10 @@ class SlotIndex:
         slot.spans = spans[done:]
         if floor.index >= slot.last_index:
             slot.last_index, slot.last_term = floor.index, floor.term
+        assert floor.index <= slot.last_index, f"floor {floor.index} of slot {slot.slot} after {slot.last_index}"
 
     def _release(self, spans: Iterable[Span]) -> None:
         for span in spans:
             self._spans[span.segment] -= 1
+            # With a count too low, `prune` would remove a segment that a slot needs.
+            assert self._spans[span.segment] >= 0, f"segment {span.segment} has {self._spans[span.segment]} spans"

@@ -152,6 +152,7 @@ class SharedLog(SegmentLog):
             self._take(batch, number, at)
             at += batch.bytes
             pieces.update(batch.pieces)
+        assert at == self._position, f"blocks end at byte {at}, their record at {self._position}"
         self._trails.took(self._sequence, pieces, self._position - start)
         self._seal()
 

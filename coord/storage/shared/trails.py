@@ -43,6 +43,7 @@ class Trails:
 
     def took(self, sequence: int, pieces: dict[int, bytes], size: int) -> None:
         """Add a record that has become durable."""
+        assert sequence > self._last_since, f"record {sequence} after record {self._last_since}"
         if self._is_due:
             self._older, self._older_since = self._recent, self._recent_since
             self._recent, self._recent_since = {}, sequence

@@ -112,6 +112,7 @@ class CatalogUpdates:
         if region.record.location(replica.number) == location:
             return
         region.record = region.record.with_location(location)
+        assert region.record.location(replica.number) == location, f"the location of {replica.key} is another"
         region.version += 1
 
     def region_replaced(self, event: ev.RegionReplaced, now_ms: int) -> None:
@@ -121,6 +122,7 @@ class CatalogUpdates:
             for replica in former.replicas:
                 self._orders.drop(replica)
             self._world.drop_region(former)
+            assert event.region_id not in self._world.regions, f"region {event.region_id} was replaced, and stays"
             self._emit(fx.Note(f"could not be created, replaced by region {event.fresh.region_id}", event.region_id))
         fresh = self._world.put_region(event.fresh, event.version)
         if fresh is not None:
