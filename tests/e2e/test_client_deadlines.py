@@ -1,4 +1,4 @@
-"""Every call of the row client ends by its deadline, whatever becomes of the store's nodes (real processes)."""
+"""Every call of the row client ends by its deadline, whatever happens to the store's nodes (real processes)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def node_of(client: RegionClient, nodes: Nodes) -> Process:
 
 
 def timed(call: Callable[[], object], deadline_s: float) -> object:
-    """What the call returns, or the DataError that it raises; it has to end by its deadline."""
+    """Return the call's result or its DataError; the call must end by its deadline."""
     began = time.monotonic()
     try:
         result = call()
@@ -53,7 +53,7 @@ def timed(call: Callable[[], object], deadline_s: float) -> object:
     return result
 
 
-def test_a_frozen_node_costs_a_second_and_not_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_survives_a_frozen_store_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the call reads, another node is asked; the frozen one is any, the leader's, too.
 
     The session is so long that kazoo by itself would notice the silence after the calls' deadlines only.
@@ -72,7 +72,7 @@ def test_a_frozen_node_costs_a_second_and_not_the_call(tmp_path: Path, monkeypat
                 os.killpg(frozen.pid, signal.SIGCONT)
 
 
-def test_a_frozen_store_ends_no_call_late(tmp_path: Path) -> None:
+def test_calls_to_a_frozen_store_end_by_their_deadline(tmp_path: Path) -> None:
     """All nodes accept connections and answer nothing: every kind of call, connecting and closing end in time."""
     with running(tmp_path) as (nodes, _), connect(nodes.hosts) as client:
         client.put("known", "a", b"1")
@@ -89,7 +89,7 @@ def test_a_frozen_store_ends_no_call_late(tmp_path: Path) -> None:
             nodes.all(signal.SIGCONT)
 
 
-def test_a_dead_store_ends_no_call_late(tmp_path: Path) -> None:
+def test_calls_to_a_dead_store_end_by_their_deadline(tmp_path: Path) -> None:
     """The same where nobody accepts connections; closing comes with the end of the block."""
     with running(tmp_path) as (nodes, _):
         with connect(nodes.hosts) as client:

@@ -72,7 +72,7 @@ def with_client(store: Store, body: Callable[..., Any], *, clients: int = 1, tim
     in_reactor(main)
 
 
-def test_znodes_from_birth_to_death(store: Store) -> None:
+def test_znodes_are_created_read_changed_and_deleted(store: Store) -> None:
     """create, exists, get, set, children, delete, with the Stats ZooKeeper gives."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
@@ -100,7 +100,7 @@ def test_znodes_from_birth_to_death(store: Store) -> None:
     with_client(store, body)
 
 
-def test_refusals_are_typed(store: Store) -> None:
+def test_each_rejection_has_its_own_class(store: Store) -> None:
     """Each refusal is its own class with the path asked for."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
@@ -125,7 +125,7 @@ def test_refusals_are_typed(store: Store) -> None:
     with_client(store, body)
 
 
-def test_kinds_of_znodes(store: Store) -> None:
+def test_all_kinds_of_znodes_are_created(store: Store) -> None:
     """Sequential, ephemeral, container, ttl."""
 
     async def body(reactor: Any, zk: ZkClient, other: ZkClient) -> None:
@@ -220,7 +220,7 @@ def test_access_lists_and_identities(store: Store) -> None:
     with_client(store, body, clients=2)
 
 
-def test_refused_credential_ends_the_session(store: Store) -> None:
+def test_a_rejected_credential_ends_the_session(store: Store) -> None:
     """An unknown scheme is refused; the client says AUTH_FAILED and can begin a new session."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
@@ -235,7 +235,7 @@ def test_refused_credential_ends_the_session(store: Store) -> None:
     with_client(store, body)
 
 
-def test_one_shot_watches(store: Store) -> None:
+def test_one_shot_watches_fire_once(store: Store) -> None:
     """Each fires once, with the event its kind is for, before the answer to the writer's next read."""
 
     async def body(reactor: Any, zk: ZkClient, writer: ZkClient) -> None:
@@ -266,7 +266,7 @@ def test_one_shot_watches(store: Store) -> None:
     with_client(store, body, clients=2)
 
 
-def test_persistent_watches(store: Store) -> None:
+def test_persistent_watches_fire_until_removed(store: Store) -> None:
     """Recursive ones hear of the whole subtree, plain ones of one path and its children, until they are removed."""
 
     async def body(reactor: Any, zk: ZkClient, writer: ZkClient) -> None:
@@ -338,7 +338,7 @@ def test_reconnect_keeps_session_watches_and_identities(store: Store) -> None:
     with_client(store, body, clients=2)
 
 
-def test_expired_session_is_told_and_a_new_one_can_begin(store: Store) -> None:
+def test_an_expired_session_is_reported_and_a_new_one_can_begin(store: Store) -> None:
     """A session that ended on the server: EXPIRED, requests fail typed, connect() starts afresh."""
 
     async def body(reactor: Any, zk: ZkClient, thief: ZkClient) -> None:
@@ -367,7 +367,7 @@ def test_expired_session_is_told_and_a_new_one_can_begin(store: Store) -> None:
     with_client(store, body, clients=2)
 
 
-def test_contact_proves_that_the_server_heard_us(store: Store) -> None:
+def test_the_last_contact_moves_with_replies_and_pings(store: Store) -> None:
     """last_contact_s moves with answers and, on an idle session, with pings."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
@@ -381,7 +381,7 @@ def test_contact_proves_that_the_server_heard_us(store: Store) -> None:
     with_client(store, body, timeout_ms=3000)
 
 
-def test_thousands_of_pipelined_requests(store: Store) -> None:
+def test_pipelined_requests_get_their_replies_in_order(store: Store) -> None:
     """Answers come to whom they belong, in order, writes and reads mixed."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
@@ -399,7 +399,7 @@ def test_thousands_of_pipelined_requests(store: Store) -> None:
     with_client(store, body)
 
 
-def test_unreachable_and_wrong_addresses_are_passed_over(store: Store, tmp_path: Path) -> None:
+def test_unreachable_and_wrong_addresses_are_skipped(store: Store, tmp_path: Path) -> None:
     """Dead addresses in the list only cost time; a closed client gives up at once."""
 
     async def main(reactor: Any) -> None:

@@ -56,7 +56,7 @@ def _answer(client: KazooClient, what: str, path: str, data: bytes) -> object:
     return "ok"
 
 
-def test_the_same_is_refused(tmp_path: Path) -> None:
+def test_quotas_reject_the_same_requests_as_zookeeper(tmp_path: Path) -> None:
     """Limits of znodes and of bytes, soft ones, and what is accounted at the end."""
     with zookeeper(tmp_path, options={"enforceQuota": "true"}) as theirs:
         wanted = _answers(theirs.hosts)

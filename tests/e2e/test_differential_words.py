@@ -69,20 +69,20 @@ def _plain(text: str) -> str:
 
 
 @pytest.mark.parametrize("word", [b"ruok", b"isro", b"crst", b"srst", b"wchs"])
-def test_same_text(answers: tuple[dict[bytes, str], dict[bytes, str]], word: bytes) -> None:
+def test_words_have_the_same_text(answers: tuple[dict[bytes, str], dict[bytes, str]], word: bytes) -> None:
     ours, theirs = answers
     assert _plain(ours[word]) == _plain(theirs[word])
 
 
 @pytest.mark.parametrize("word", [b"wchc", b"wchp"])
-def test_same_watches(answers: tuple[dict[bytes, str], dict[bytes, str]], word: bytes) -> None:
+def test_words_list_the_same_watches(answers: tuple[dict[bytes, str], dict[bytes, str]], word: bytes) -> None:
     """In whatever order."""
     ours, theirs = answers
     assert sorted(_plain(ours[word]).split("\n")) == sorted(_plain(theirs[word]).split("\n"))
 
 
 @pytest.mark.parametrize("word", [b"srvr", b"conf", b"dirs"])
-def test_same_names(answers: tuple[dict[bytes, str], dict[bytes, str]], word: bytes) -> None:
+def test_words_have_the_same_names(answers: tuple[dict[bytes, str], dict[bytes, str]], word: bytes) -> None:
     """Of their lines, in the same order; `conf` leaves out what has no meaning here."""
     ours, theirs = ([re.split(r"[:=]", line)[0] for line in each[word].splitlines() if line] for each in answers)
     assert [name for name in theirs if name != "clientPortListenBacklog"] == ours
@@ -98,7 +98,7 @@ def test_cons_has_the_same_fields(answers: tuple[dict[bytes, str], dict[bytes, s
     assert abs(int(ours["est"]) - int(theirs["est"])) < 3_600_000
 
 
-def test_mntr_is_a_part_of_theirs(answers: tuple[dict[bytes, str], dict[bytes, str]]) -> None:
+def test_mntr_is_a_subset_of_zookeepers(answers: tuple[dict[bytes, str], dict[bytes, str]]) -> None:
     """Names that dashboards know; figures of the same state, the root counted once."""
     ours, theirs = (dict(line.split("\t")[:2] for line in each[b"mntr"].splitlines()) for each in answers)
     assert set(ours) - set(theirs) <= OURS_ALONE

@@ -135,7 +135,7 @@ def test_master_failover_while_regions_move(up: LocalUp) -> None:
         assert report["transitions"] > SHARED
 
 
-def test_server_crash_reopens_its_regions_elsewhere(up: LocalUp) -> None:
+def test_the_regions_of_a_crashed_server_open_elsewhere(up: LocalUp) -> None:
     """Every region of the victim, and how long each was not open, for the master and for its clients."""
     for report in drill(up, "server-crash"):
         found = figures(report)
@@ -148,14 +148,14 @@ def test_server_crash_reopens_its_regions_elsewhere(up: LocalUp) -> None:
         assert found["all tablets led elsewhere"] < found["until noticed"], "nobody waits for the store"
 
 
-def test_server_freeze_serves_nothing_from_the_old_lease(up: LocalUp) -> None:
+def test_a_thawed_server_serves_nothing_from_its_old_lease(up: LocalUp) -> None:
     """Requests for its old openings wait for it when it wakes up, and it refuses them all."""
     for report in drill(up, "server-freeze"):
         assert {"nothing was served from the old lease", "no rejected write appeared"} <= check_names(report)
         assert figures(report)["frozen"] > figures(report)["until noticed"]
 
 
-def test_store_leader_loses_no_acknowledged_write(up: LocalUp) -> None:
+def test_the_death_of_the_store_leader_loses_no_acknowledged_write(up: LocalUp) -> None:
     """On any of the three nodes, the restarted one included, and none is there twice."""
     for report in drill(up, "store-leader", "--no-load"):
         assert report["victim"].startswith("store-")
@@ -164,7 +164,7 @@ def test_store_leader_loses_no_acknowledged_write(up: LocalUp) -> None:
         assert {"no store write lost", "no store write executed twice"} <= check_names(report)
 
 
-def test_store_partition_lets_the_majority_go_on(up: LocalUp) -> None:
+def test_the_majority_of_a_partitioned_store_continues(up: LocalUp) -> None:
     """The node that is alone serves nobody and acknowledges nothing until it is healed."""
     for report in drill(up, "store-partition"):
         assert f"{report['victim']} acknowledged nothing while isolated" in check_names(report)
@@ -173,7 +173,7 @@ def test_store_partition_lets_the_majority_go_on(up: LocalUp) -> None:
         assert found["until it stopped serving"] > 0
 
 
-def test_rolling_restart_disturbs_no_region_that_does_not_move(up: LocalUp) -> None:
+def test_a_rolling_restart_disturbs_only_regions_that_move(up: LocalUp) -> None:
     """Every daemon has another process afterwards."""
     before = {one.name: one.pid for one in daemons(up)}
     for report in drill(up, "rolling-restart"):
@@ -181,7 +181,7 @@ def test_rolling_restart_disturbs_no_region_that_does_not_move(up: LocalUp) -> N
     assert all(one.pid not in (0, before[one.name]) for one in daemons(up))
 
 
-def test_kill_everything_loses_nothing(up: LocalUp) -> None:
+def test_killing_all_daemons_loses_nothing(up: LocalUp) -> None:
     """All regions are open again under a new epoch."""
     before = {one.name: one.pid for one in daemons(up)}
     for report in drill(up, "kill-everything"):
@@ -215,7 +215,7 @@ def daemons(up: LocalUp) -> list[DaemonState]:
     return ask(up.data_dir, ControlRequest("list"))
 
 
-def test_interrupted_drill_puts_everything_back(up: LocalUp) -> None:
+def test_an_interrupted_drill_restores_the_cluster(up: LocalUp) -> None:
     """Ctrl-C while a server is frozen: it goes on, and the exit status is 130."""
     words = rk("drill", "server-freeze", "--no-load", "--data-dir", str(up.data_dir))
     process = subprocess.Popen(
@@ -242,7 +242,7 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_drill_of_a_sick_cluster_is_refused(up: LocalUp) -> None:
+def test_a_drill_of_an_unhealthy_cluster_is_refused(up: LocalUp) -> None:
     """A daemon that stays down is named, and nothing is touched."""
     ask(up.data_dir, ControlRequest("kill", "master-2", signal.SIGTERM))
     eventually(lambda: any(not one.pid for one in daemons(up)), what="master-2 has stopped")
@@ -253,7 +253,7 @@ def test_drill_of_a_sick_cluster_is_refused(up: LocalUp) -> None:
     assert "killed" not in done.stdout
 
 
-def test_drill_without_a_local_cluster_says_what_it_needs(tmp_path: Path) -> None:
+def test_a_drill_without_a_local_cluster_says_what_it_needs(tmp_path: Path) -> None:
     """Exit status 3: there is no `rk up` to bring victims back."""
     done = run_rk("drill", "server-crash", "--data-dir", str(tmp_path))
     assert done.returncode == 3

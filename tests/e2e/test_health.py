@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.mark.parametrize("taken", ["address", "admin address"])
 @pytest.mark.parametrize("role", ["master", "server"])
-def test_a_taken_port_is_one_sentence_and_the_end(role: str, taken: str, tmp_path: Path) -> None:
+def test_a_daemon_whose_port_is_taken_exits_with_one_sentence(role: str, taken: str, tmp_path: Path) -> None:
     """Nothing stays behind that a supervisor could take for a daemon; no store is needed to find out."""
     free, nowhere = free_ports(2)
     with socket.create_server(("127.0.0.1", 0)) as holder:
@@ -51,7 +51,7 @@ def _is_ill(port: int, why: str) -> bool:
     return status == 503 and said["healthy"] is False and any(why in reason for reason in said["reasons"])
 
 
-def test_health_says_no_and_why(tmp_path: Path) -> None:
+def test_health_reports_each_fault_with_its_reason(tmp_path: Path) -> None:
     """A shared directory that is gone, a cluster whose record cannot be understood, a store that is dead."""
     of_master, of_server, of_second, second_port = free_ports(4)
     with store(tmp_path / "store", 1) as nodes:

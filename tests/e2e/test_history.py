@@ -75,8 +75,8 @@ class Log:
                 self.steps.append((key, before, after, self._addresses[outcome.session_id]))
 
 
-def told(cluster: Cluster) -> list[Step]:
-    """What `rk history` says of regions."""
+def history_of(cluster: Cluster) -> list[Step]:
+    """Return what `rk history` prints for regions."""
     done = run_rk("history", "--limit", "0", "--json", "--store", cluster.hosts)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -184,7 +184,7 @@ def test_one_move_is_one_cause_in_the_history_and_in_both_logs(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("option", ["--no-mirror", "--mirror"])
-def test_the_history_is_the_stores_log(tmp_path: Path, option: str) -> None:
+def test_the_history_equals_the_steps_in_the_stores_log(tmp_path: Path, option: str) -> None:
     """Takeovers from the store (cold) and from a mirror (warm), by SIGKILL and SIGTERM, and a cluster startup."""
     store, folder = tmp_path / "store", tmp_path / "cluster"
     with own_store(store, 1) as hosts, cluster_on(hosts, folder, options=[option]) as cluster:
@@ -198,7 +198,7 @@ def test_the_history_is_the_stores_log(tmp_path: Path, option: str) -> None:
         takeovers.all_killed(first)
         for process in [*cluster.masters, *cluster.servers]:
             process.kill()
-        found = told(cluster)
+        found = history_of(cluster)
     log = Log(store / "store1").steps
     assert {after for _, _, after, _ in log} >= {"OFFLINE", "OPENING", "OPENED", "CLOSING", "CLOSED", ""}
     by_key: dict[str, list[Step]] = {}

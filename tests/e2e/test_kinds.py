@@ -40,7 +40,7 @@ def kinds_of(cluster: Cluster, table: str) -> set[str]:
     return {servers.get(one.server.uuid, "") if one.server else "" for region in found for one in region.replicas}
 
 
-def test_two_services_in_one_cluster(tmp_path: Path) -> None:
+def test_each_kind_of_service_gets_only_its_own_tables(tmp_path: Path) -> None:
     """A service of one's own used to take a third of the key-value regions within half a minute."""
     with ExitStack() as running:
         hosts = running.enter_context(own_store(tmp_path / "store", 1))
@@ -124,7 +124,7 @@ def _no_way_leads_to_another_kind(cluster: Cluster, port: int, hosts: str) -> No
         assert client.get("rows", "a") == b"1"
 
 
-def test_a_fence_means_the_start_that_was_shown_and_a_lost_name_comes_back(tmp_path: Path) -> None:
+def test_fsck_fences_only_the_shown_start_and_restores_a_lost_name(tmp_path: Path) -> None:
     """A server that was started again since is left alone; `rk fsck --fix` enters the name again if it is free."""
     with own_store(tmp_path / "store", 1) as hosts, cluster_on(hosts, tmp_path / "c", masters=1, servers=1) as cluster:
         cluster.ask_active(ms.CreateTable("orders", wait_ms=60_000), ms.Tables)

@@ -34,7 +34,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         yield running
 
 
-def test_a_startup_waits_for_as_many_servers_as_it_was_told(tmp_path: Path) -> None:
+def test_a_startup_waits_for_min_servers(tmp_path: Path) -> None:
     """RT-03: with `--min-servers 3`, the regions of the third are not given to the two that come first."""
     with (
         any_store("one", tmp_path / "store") as hosts,
@@ -59,7 +59,7 @@ def test_a_startup_waits_for_as_many_servers_as_it_was_told(tmp_path: Path) -> N
         assert cluster.check_owners() == before, "nothing was given to the two that came first"
 
 
-def test_master_dies_while_it_assigns_a_new_table(cluster: Cluster) -> None:
+def test_the_next_master_assigns_a_new_table_after_a_crash(cluster: Cluster) -> None:
     """X8, RT-13: the table exists when it is answered; whatever is not assigned then, the next master assigns."""
     active = cluster.wait_active()
     cluster.ask(active, ms.CreateTable("big", SPLITS), ms.Tables)
@@ -81,7 +81,7 @@ def test_master_dies_while_it_assigns_a_new_table(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.05, 0.15])
-def test_master_dies_while_it_creates_a_table(cluster: Cluster, pause_s: float) -> None:
+def test_a_table_is_created_whole_or_not_at_all_when_the_master_dies(cluster: Cluster, pause_s: float) -> None:
     """OC-01, OC-05: the table exists with all its regions or not at all, and its name is free in the second case."""
     active = cluster.wait_active()
     killing = threading.Timer(pause_s, active.kill)
@@ -104,7 +104,7 @@ def test_master_dies_while_it_creates_a_table(cluster: Cluster, pause_s: float) 
     cluster.check_owners()
 
 
-def test_orderly_shutdown_leaves_its_mark(cluster: Cluster) -> None:
+def test_a_clean_shutdown_is_recorded_until_the_next_start(cluster: Cluster) -> None:
     """X7: the mark is written, dead servers are not replaced any more, and the next start takes the mark away."""
     cluster.ask_active(ms.CreateTable("small", SPLITS[:29], wait_ms=60_000), ms.Tables)
     before = cluster.check_owners()

@@ -55,7 +55,7 @@ def role(cluster: Cluster, master: Process) -> str:
 
 
 def change_leader(cluster: Cluster, way: str) -> Process:
-    """Another reign begins; returns its master, as soon as that says so."""
+    """Begin another tenure; return its master as soon as it reports to be active."""
     before = cluster.status().epoch
     active = cluster.wait_active()
     if way == "killed":
@@ -149,7 +149,7 @@ def listed(cluster: Cluster, server: Process) -> list[ms.HostedReplica]:
     return cluster.ask(server, ms.ListOpen(), ms.OpenList).replicas
 
 
-def test_a_tablet_that_no_master_knows_is_told_of_and_stays(cluster: Cluster) -> None:
+def test_a_tablet_that_no_master_knows_is_reported_and_stays_open(cluster: Cluster) -> None:
     """FN-04: whoever wipes the catalogue loses no row by it. The server goes on serving what it has, the new leader
     tells of the orphan, an auditor raises an alarm, and nothing is closed or deleted."""
     made = cluster.ask_active(ms.CreateTable("orphaned", wait_ms=60_000), ms.Tables).tables[0].table

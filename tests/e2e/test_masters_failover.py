@@ -1,4 +1,4 @@
-"""Masters and region servers as processes, on Apache ZooKeeper and on our own store: who fails, and what is left."""
+"""Masters and region servers as processes, on Apache ZooKeeper and on our own store: failures and their results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_regions_are_spread_and_owned_once(cluster: Cluster) -> None:
     assert {phase.name for phase in status.phases} >= {"election", "load", "plan", "OFFLINE", "open"}
 
 
-def test_active_master_is_killed_while_regions_move(cluster: Cluster) -> None:
+def test_a_killed_masters_moves_are_completed_by_its_standby(cluster: Cluster) -> None:
     """MF-01 to MF-08, RT-13: the standby finishes every move; nothing is lost, nothing is open twice."""
     active = cluster.wait_active()
     for region in sorted(cluster.owners())[:30]:
@@ -73,7 +73,7 @@ def test_a_killed_master_is_replaced_before_its_session_ends(tmp_path: Path) -> 
             assert dead in cluster.zk.get_children(cluster.layout.masters)
 
 
-def test_dead_server_is_replaced(cluster: Cluster) -> None:
+def test_the_regions_of_a_dead_server_open_elsewhere(cluster: Cluster) -> None:
     """RF-01 to RF-03: its regions open on the other two, the rest stay where they are."""
     before = cluster.check_owners()
     victim = cluster.servers[0]
@@ -86,7 +86,7 @@ def test_dead_server_is_replaced(cluster: Cluster) -> None:
     assert {region: owner for region, owner in before.items() if owner != uuid}.items() <= after.items()
 
 
-def test_master_and_server_die_together(cluster: Cluster) -> None:
+def test_a_new_master_finds_a_server_that_died_with_the_former_one(cluster: Cluster) -> None:
     """X1, X5, MF-01: the new master finds out about the dead server from the store alone."""
     active = cluster.wait_active()
     for region in sorted(cluster.owners())[:20]:
@@ -100,7 +100,7 @@ def test_master_and_server_die_together(cluster: Cluster) -> None:
     assert uuid not in cluster.check_owners().values()
 
 
-def test_restarted_cluster_puts_regions_back(cluster: Cluster) -> None:
+def test_a_restarted_cluster_returns_regions_to_their_servers(cluster: Cluster) -> None:
     """X7, RT-02 to RT-04: all dead is a startup; every region returns to the server that had it."""
     before = cluster.check_owners()
     for process in [*cluster.masters, *cluster.servers]:
@@ -129,7 +129,7 @@ def test_restarted_cluster_puts_regions_back(cluster: Cluster) -> None:
     assert kept >= REGIONS * 9 // 10
 
 
-def test_frozen_master_comes_back_deposed(cluster: Cluster) -> None:
+def test_a_thawed_master_is_deposed_and_writes_nothing(cluster: Cluster) -> None:
     """FN-01, MF-14: a master that slept through its session writes nothing and stands by."""
     active = cluster.wait_active()
     active.signal(signal.SIGSTOP)
@@ -156,7 +156,7 @@ def _role(cluster: Cluster, master: Process) -> str:
         return ""
 
 
-def test_orderly_stop_hands_over_at_once(cluster: Cluster) -> None:
+def test_a_stopping_master_hands_over_at_once(cluster: Cluster) -> None:
     """SIGTERM gives the place up before the session ends."""
     active = cluster.wait_active()
     assert active.terminate() == 0
@@ -165,7 +165,7 @@ def test_orderly_stop_hands_over_at_once(cluster: Cluster) -> None:
     cluster.wait_settled()
 
 
-def test_raised_epoch_deposes_and_the_next_reign_goes_on(cluster: Cluster) -> None:
+def test_a_raised_epoch_deposes_the_master_and_the_next_tenure_continues(cluster: Cluster) -> None:
     """FW-11: the next fenced write of a master whose epoch has passed is refused; it stands again, and goes on."""
     region = min(cluster.owners())
     cluster.zk.set(cluster.layout.epoch, cluster.zk.get(cluster.layout.epoch)[0])
@@ -175,7 +175,7 @@ def test_raised_epoch_deposes_and_the_next_reign_goes_on(cluster: Cluster) -> No
     cluster.check_owners()
 
 
-def test_disabled_table_stays_closed_over_failover(cluster: Cluster) -> None:
+def test_a_disabled_table_stays_closed_over_a_failover(cluster: Cluster) -> None:
     """ED-01, ED-02, X3, X6."""
     active = cluster.wait_active()
     before = cluster.check_owners()
@@ -199,7 +199,7 @@ def test_history_has_only_legal_steps(cluster: Cluster) -> None:
     assert [one for one in after[3:] if one != "CLOSING"] == ["CLOSED", "OFFLINE", "OPENED", ""]
 
 
-def test_refusals_are_typed(cluster: Cluster) -> None:
+def test_rejections_of_operators_requests_have_codes(cluster: Cluster) -> None:
     """What an operator may not do, he is told with a word for programs."""
     active = cluster.wait_active()
     refused: list[tuple[str, ms.MasterRequest]] = [

@@ -21,7 +21,7 @@ SPLITS = [f"k{number:04d}" for number in range(1, 40)]
     [("300", "spark", ""), ("0.3", "greedy", "spark: no plan within 0.3 s (last progress")],
     ids=["in-time", "late"],
 )
-def test_spark_plans_or_greedy_does(tmp_path: Path, deadline_s: str, engine: str, note: str) -> None:
+def test_spark_plans_and_greedy_is_the_fallback(tmp_path: Path, deadline_s: str, engine: str, note: str) -> None:
     """RT-06: the same roads afterwards; the plan's record and the status say who planned, and why."""
     options = ["--plan-engine", "spark", "--plan-deadline-s", deadline_s, "--spark-master", "local[1]"]
     options += ["--min-servers", "3"]

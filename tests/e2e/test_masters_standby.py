@@ -32,7 +32,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         yield running
 
 
-def test_a_standby_answers_what_it_can_prove_and_takes_over_with_it(cluster: Cluster) -> None:
+def test_a_standby_answers_bounded_reads_and_takes_over_warm(cluster: Cluster) -> None:
     """FW-01, MF-11, MF-15: reads what was just written from a standby; kills the active one, and goes on by itself."""
     active = cluster.wait_active()
     standby = next(one for one in cluster.masters if one is not active)

@@ -105,7 +105,7 @@ def test_the_active_master_is_killed_while_a_table_is_made(cluster: Cluster) -> 
     check_no_alarm(cluster)
 
 
-def test_a_full_restart_of_a_mixed_cluster(cluster: Cluster) -> None:
+def test_a_full_restart_places_shared_regions_and_keeps_tablets(cluster: Cluster) -> None:
     """The startup places the shared regions; tablets lie where they were, and nothing of them is wiped or planned."""
     create(cluster)
     cluster.ask_active(ms.CreateTable("shared", ["g", "p"], wait_ms=60_000), ms.Tables)
@@ -135,7 +135,7 @@ def test_a_server_is_killed_while_a_table_is_made(cluster: Cluster) -> None:
     check_no_alarm(cluster)
 
 
-def test_disabled_enabled_and_deleted(cluster: Cluster) -> None:
+def test_replicas_rest_wake_and_are_deleted_with_their_table(cluster: Cluster) -> None:
     """Replicas rest with their files, and come back; a deleted table's files go from every server, one late."""
     create(cluster)
     cluster.ask_active(ms.SetTableIntent("orders", TableIntent.DISABLED, wait_ms=60_000), ms.Tables)

@@ -63,7 +63,7 @@ def connected_to(process: Process) -> str:
     return lines[-1].rpartition("(")[2].rstrip(")")
 
 
-def test_a_store_node_dies_under_the_active_master(store: Store, tmp_path: Path) -> None:
+def test_a_tenure_survives_the_death_of_its_store_node(store: Store, tmp_path: Path) -> None:
     """The reign rides it out: same epoch, nothing lost of what was under way, the catalogue can be changed after."""
     with cluster_on(store.hosts, tmp_path / "cluster") as cluster:
         active = cluster.wait_active()
@@ -88,7 +88,7 @@ def test_a_store_node_dies_under_the_active_master(store: Store, tmp_path: Path)
         assert "the active master of epoch" in active.log.read_text()
 
 
-def test_a_fenced_server_closes_everything_before_it_is_given_away(store: Store, tmp_path: Path) -> None:
+def test_a_fenced_server_closes_its_regions_before_they_open_elsewhere(store: Store, tmp_path: Path) -> None:
     """X10 to the end: the registration goes, the server notices, its regions open elsewhere after its lease."""
     with cluster_on(store.hosts, tmp_path / "cluster") as cluster:
         active = cluster.wait_active()
@@ -127,7 +127,7 @@ def _has(cluster: Cluster, uuid: str) -> int:
     return sum(one.open + one.incoming for one in found if one.server.uuid == uuid)
 
 
-def test_servers_and_masters_are_restarted_one_by_one(store: Store, tmp_path: Path) -> None:
+def test_a_rolling_restart_takes_no_region_from_a_dead_server(store: Store, tmp_path: Path) -> None:
     """Rolling restart: no region is ever taken from a dead server, each only moves; intents and moves go on."""
     with cluster_on(store.hosts, tmp_path / "cluster") as cluster:
         active = cluster.wait_active()

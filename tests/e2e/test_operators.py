@@ -51,7 +51,7 @@ def steps_of(cluster: Cluster, region: str) -> list[str]:
     return [one["after"] for one in ask(cluster, "history", region)["steps"]]
 
 
-def test_history_and_why_survive_a_kill_and_alarms_ring(cluster: Cluster) -> None:
+def test_history_and_why_survive_a_kill_and_alarms_are_raised(cluster: Cluster) -> None:
     """N5, N6: the issue's own words, in one cluster, for each start of one costs seconds."""
     region = sorted(cluster.owners())[0]
     opening = ["OFFLINE", "OPENING", "OPENED", ""]
@@ -131,7 +131,7 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
     assert (nobody.returncode, "no store answers" in nobody.stderr) == (3, True), nobody.stderr
 
 
-def test_rubbish_everywhere(cluster: Cluster) -> None:
+def test_a_corrupt_znode_of_each_kind_is_reported_and_skipped(cluster: Cluster) -> None:
     """Somebody writes over one znode of every kind that nobody compares, and the active master dies: its successor
     reigns, every command shows the rest, `rk fsck` names each. `tests/unit/master/test_corrupt_records.py` has all
     the ways."""

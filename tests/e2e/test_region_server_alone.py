@@ -219,7 +219,7 @@ def test_commands_of_the_past_and_for_others_are_refused(server: Server) -> None
         assert caught.value.code == code
 
 
-def test_an_epoch_counts_once_the_store_says_so(server: Server) -> None:
+def test_an_epoch_counts_once_the_store_confirms_it(server: Server) -> None:
     """Whoever can open a connection could claim one, and the server would obey no real master from then on."""
     server.order(OpenRegions, offline(server.master, 2, server.record.incarnation), epoch=0)
     for epoch in (1, (1 << 31) - 1, 1 << 62):
@@ -247,7 +247,7 @@ def test_the_epoch_of_the_store_is_known_from_the_start(store: Store, master: Ka
         assert caught.value.code == messages.STALE_EPOCH
 
 
-def test_a_failed_open_is_told_and_remembered(server: Server, tmp_path: Path) -> None:
+def test_a_failed_open_is_reported_and_remembered(server: Server, tmp_path: Path) -> None:
     """X11: the reason reaches the master, now and when it asks again."""
     orders = offline(server.master, 1, server.record.incarnation)
     (tmp_path / "shared" / "regions" / "t").write_text("a file where a directory should be")

@@ -281,7 +281,7 @@ def test_rows_survive_the_leaders_server(cluster: Cluster) -> None:
     assert found.values == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_server_that_takes_tablets_says_so(cluster: Cluster) -> None:
+def test_a_server_that_takes_tablets_announces_it(cluster: Cluster) -> None:
     """Its registration names the port for members; /status and /metrics have figures."""
     machine = cluster.machines[0]
     record = machine.registered()
@@ -345,7 +345,7 @@ def degraded(admin_port: int) -> dict[str, Any]:
     return said
 
 
-def test_a_lost_disk_is_not_made_anew(cluster: Cluster) -> None:
+def test_a_replica_is_not_made_again_after_a_lost_disk(cluster: Cluster) -> None:
     """must_exist: whoever has no superblock has lost it, and refuses."""
     (machine, order), *_ = cluster.orders("r1", must_exist=True)
     result = cluster.order(machine, OpenRegions, order)
@@ -355,7 +355,7 @@ def test_a_lost_disk_is_not_made_anew(cluster: Cluster) -> None:
     assert machine.ask(ShowReplicas()).replicas == []
 
 
-def test_killed_between_opening_and_opened(cluster: Cluster) -> None:
+def test_a_server_killed_between_opening_and_opened_makes_no_replica_twice(cluster: Cluster) -> None:
     """OPENING is in the store; the next start is ordered again, and finds the replica or refuses. Never made twice."""
     found = cluster.orders("r1")
     machine, order = found[0]
@@ -391,7 +391,7 @@ def _is(found: object, *wanted: object) -> bool:
     return True
 
 
-def test_rest_wake_and_delete(cluster: Cluster) -> None:
+def test_a_replica_rests_wakes_and_is_deleted(cluster: Cluster) -> None:
     """A disabled table's replica rests with its files; it wakes; deleted, nothing is left but the quarantine."""
     cluster.create()
     cluster.put("r1", a="1")
@@ -449,7 +449,7 @@ def test_foreign_frames_cost_their_link_alone(cluster: Cluster, garbage: bytes) 
     assert all(machine.process is not None and machine.process.poll() is None for machine in cluster.machines)
 
 
-def test_limits_of_requests(cluster: Cluster) -> None:
+def test_requests_beyond_their_limits_are_rejected(cluster: Cluster) -> None:
     cluster.create()
     cluster.put("r1", a="1")
     leader = cluster.leader("r1")
@@ -466,7 +466,7 @@ def test_limits_of_requests(cluster: Cluster) -> None:
     assert cluster.get("r1", "a") == ["1"]
 
 
-def test_directories_that_are_refused(cluster: Cluster) -> None:
+def test_copied_and_incomplete_directories_are_rejected(cluster: Cluster) -> None:
     """A copy of a directory, and one without its log: one sentence, status 4, nothing changed. The others go on."""
     cluster.create()
     cluster.put("r1", a="1")
@@ -530,7 +530,7 @@ def test_a_flipped_byte_burns_one_number(cluster: Cluster, folder: str) -> None:
     cluster.put("r1", b="2")
 
 
-def test_a_secret_of_the_peers(cluster: Cluster, tmp_path: Path) -> None:
+def test_servers_link_only_with_the_same_secret(cluster: Cluster, tmp_path: Path) -> None:
     """Servers that prove the same secret elect; one with another secret is not heard."""
     cluster.create()
     cluster.put("r1", a="1")
@@ -562,7 +562,7 @@ def test_sigterm_hands_leaderships_over(cluster: Cluster) -> None:
     assert cluster.get("r1", "a") == ["1"]
 
 
-def test_a_server_without_tablets(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_server_without_tablets_fails_orders_for_them(cluster: Cluster, tmp_path: Path) -> None:
     """--no-tablets: it registers none, and fails an order for one."""
     machine = cluster.machines[0]
     found = cluster.orders("r1")

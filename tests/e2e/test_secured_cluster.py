@@ -122,7 +122,7 @@ def test_whole_cluster_on_tls_and_a_credential(cluster: Secured) -> None:
     assert "access lists require another credential" in shown.stderr
 
 
-def test_what_the_cluster_made_is_for_its_credential_alone(cluster: Secured) -> None:
+def test_the_clusters_znodes_are_readable_only_with_its_credential(cluster: Secured) -> None:
     """Somebody without it reads nothing and deletes nothing, also at the port without TLS."""
     client = KazooClient(cluster.plain)
     client.start(60)
@@ -151,7 +151,9 @@ def test_what_the_cluster_made_is_for_its_credential_alone(cluster: Secured) -> 
         ({"store_tls_host_check": "perhaps"}, "is yes or no"),
     ],
 )
-def test_mistakes_are_named(cluster: Secured, settings: dict[str, str], says: str, tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_one_clear_line(
+    cluster: Secured, settings: dict[str, str], says: str, tmp_path: Path
+) -> None:
     """One clear line each, and the way out."""
     if settings.get("store_tls_ca") == "FOREIGN":
         settings = {"store_tls_ca": str(Authority(tmp_path, "foreign").cert)}
@@ -163,7 +165,7 @@ def test_mistakes_are_named(cluster: Secured, settings: dict[str, str], says: st
     assert "Traceback" not in found.stderr
 
 
-def test_name_in_the_certificate_counts_unless_told(cluster: Secured) -> None:
+def test_the_host_in_the_certificate_is_verified_unless_disabled(cluster: Secured) -> None:
     """A certificate for another host is refused by name; `no` trusts the authority alone."""
     other = cluster.store.replace("127.0.0.1", "127.0.0.2")
     node = ["coord", "list", "--store", other]

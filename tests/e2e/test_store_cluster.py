@@ -168,7 +168,7 @@ def test_writes_through_each_node_are_seen_on_all(cluster: Cluster) -> None:
     cluster.assert_agreed()
 
 
-def test_clients_ride_over_the_death_of_the_leader(cluster: Cluster) -> None:
+def test_clients_survive_the_death_of_the_leader(cluster: Cluster) -> None:
     """Clients of the others keep their connection; the dead node comes back and catches up."""
     leader = cluster.leader()
     follower = next(i for i in cluster.ids if i != leader)
@@ -250,7 +250,7 @@ def test_stopping_leader_hands_over(cluster: Cluster) -> None:
     assert "transfers leadership" in (cluster.folder / f"{leader}.log").read_text()
 
 
-def test_minority_serves_nobody(cluster: Cluster) -> None:
+def test_a_minority_serves_no_client(cluster: Cluster) -> None:
     """A node without a majority lets its clients go rather than serve stale data."""
     cluster.leader()
     with cluster.client(1) as client:
@@ -265,7 +265,7 @@ def test_minority_serves_nobody(cluster: Cluster) -> None:
         assert client.exists("/a")
 
 
-def test_words_and_admin_pages(cluster: Cluster) -> None:
+def test_monitors_read_words_and_admin_pages(cluster: Cluster) -> None:
     """What monitors read."""
     leader = cluster.leader()
     modes = [next(ln for ln in cluster.word(i, b"srvr").splitlines() if ln.startswith("Mode")) for i in cluster.ids]
@@ -279,7 +279,7 @@ def test_words_and_admin_pages(cluster: Cluster) -> None:
         assert page.status == 200
 
 
-def test_refusals_at_the_start_are_one_clear_line(tmp_path: Path) -> None:
+def test_a_node_that_cannot_start_prints_one_clear_line(tmp_path: Path) -> None:
     """Port taken, directory in use, directory of another node, contradictory options: never a traceback."""
     cluster = Cluster(tmp_path, count=1)
     cluster.start()

@@ -70,7 +70,7 @@ class OrderEpochsTest(SynchronousTestCase):
         error: Any = self.failureResultOf(answer, RpcError).value
         assert error.code == STALE_EPOCH
 
-    def test_an_unconfirmed_epoch_keeps_no_master_out(self) -> None:
+    def test_an_unconfirmed_epoch_blocks_no_master(self) -> None:
         """The known epoch stands until the store has said otherwise; then the former master's orders are refused."""
         newer = self.order(2)
         self.successResultOf(self.order(1))

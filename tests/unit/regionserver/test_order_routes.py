@@ -58,7 +58,7 @@ class OrderRoutesTest(SynchronousTestCase):
         self.shared, self.tablets = Receiver("shared"), Receiver("tablet")
         self.routes = OrderRoutes(self.shared, self.tablets)  # type: ignore[arg-type]
 
-    def test_mixed_orders(self) -> None:
+    def test_mixed_orders_reach_their_receivers_and_keep_their_order(self) -> None:
         kinds = [True, False, True, False]
         self.tablets.held = Deferred()
         orders = [open_order(f"r{at}", is_tablet=kind) for at, kind in enumerate(kinds)]
@@ -69,7 +69,7 @@ class OrderRoutesTest(SynchronousTestCase):
         assert [one.region_id for one in results] == ["r0", "r1", "r2", "r3"]
         assert [one.error for one in results] == ["tablet", "shared", "tablet", "shared"]
 
-    def test_one_kind_alone(self) -> None:
+    def test_orders_of_one_kind_reach_only_its_receiver(self) -> None:
         for kind, word in ((True, "tablet"), (False, "shared")):
             answer = self.routes.open_regions([open_order("r", is_tablet=kind)], 4, 5_000)
             assert [one.error for one in self.successResultOf(answer).results] == [word]
@@ -79,7 +79,7 @@ class OrderRoutesTest(SynchronousTestCase):
         assert [one.error for one in self.successResultOf(answer).results] == ["shared", "tablet"]
         assert self.successResultOf(self.routes.open_regions([], 4, 5_000)).results == []
 
-    def test_a_server_without_tablets(self) -> None:
+    def test_a_server_without_tablets_rejects_orders_for_tablets(self) -> None:
         routes = OrderRoutes(self.shared, None)  # type: ignore[arg-type]
         answer = routes.open_regions([open_order("r", is_tablet=True), open_order("s", is_tablet=False)], 4, 5_000)
         tablet, shared = self.successResultOf(answer).results

@@ -128,7 +128,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(monkeypatch)
 
 
-def test_a_key_is_found_by_halves_and_then_known(cluster: Cluster) -> None:
+def test_a_region_is_found_by_binary_search_and_then_cached(cluster: Cluster) -> None:
     """A dozen reads for thousands of regions, none the second time."""
     cluster.answers = [KvValues([b"1"]), KvValues([b"2"])]
     assert cluster.client.get("rows", "n") == b"1"
@@ -155,7 +155,7 @@ def test_a_moved_region_is_followed_at_once(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("code", ["not_serving", "wrong_server", "no_lease", "unreachable", "busy", "wrong_region"])
-def test_what_was_certainly_not_done_is_tried_again(cluster: Cluster, code: str) -> None:
+def test_a_request_that_was_certainly_not_done_is_retried(cluster: Cluster, code: str) -> None:
     """Also by calls that may not be repeated."""
     cluster.answers = [RpcError(code, ""), RpcError(code, ""), KvWritten(1)]
     reply = cluster.client.call("rows", "n", lambda place, _r, _a: KvRead(place, ["n"]), KvWritten, is_repeatable=False)
@@ -163,7 +163,7 @@ def test_what_was_certainly_not_done_is_tried_again(cluster: Cluster, code: str)
 
 
 @pytest.mark.parametrize("code", ["timeout", "connection_lost", "fenced", "superseded"])
-def test_what_may_have_been_done_is_repeated_only_if_it_may_be(cluster: Cluster, code: str) -> None:
+def test_a_request_with_an_unknown_outcome_is_repeated_only_if_idempotent(cluster: Cluster, code: str) -> None:
     """A put is, as the next attempt at the same write; another call is told that nobody knows."""
     cluster.answers = [RpcError(code, ""), KvWritten(1)]
     cluster.client.put("rows", "n", b"1")
@@ -177,7 +177,7 @@ def test_what_may_have_been_done_is_repeated_only_if_it_may_be(cluster: Cluster,
     assert caught.value.may_have_been_done
 
 
-def test_a_silent_server_gets_little_time_then_more(cluster: Cluster) -> None:
+def test_the_timeout_of_a_silent_server_grows(cluster: Cluster) -> None:
     """It may be frozen, it may be slow; the call ends at its deadline, and says so."""
     with pytest.raises(Unavailable, match=r"'n': no answer within 10 s; last: silence") as caught:
         cluster.client.put("rows", "n", b"1")
@@ -186,7 +186,7 @@ def test_a_silent_server_gets_little_time_then_more(cluster: Cluster) -> None:
     assert caught.value.may_have_been_done
 
 
-def test_a_refusal_for_good_is_told_at_once(cluster: Cluster) -> None:
+def test_a_final_rejection_is_raised_at_once(cluster: Cluster) -> None:
     """And so is an unknown table."""
     cluster.answers = [RpcError("region_full", "the region is full")]
     with pytest.raises(Refused, match="full"):
@@ -196,7 +196,7 @@ def test_a_refusal_for_good_is_told_at_once(cluster: Cluster) -> None:
     assert cluster.now_s == 0
 
 
-def test_a_region_that_is_open_nowhere_is_waited_for(cluster: Cluster) -> None:
+def test_a_closed_region_is_waited_for(cluster: Cluster) -> None:
     """Its server's registration is gone; pauses grow to their limit; nothing was sent, so nothing was done."""
     del cluster.store.znodes[PATHS.server("s1")]
     with pytest.raises(Unavailable, match="its server is not registered") as caught:
@@ -289,7 +289,7 @@ def test_a_scan_of_buckets_is_in_the_order_of_keys(cluster: Cluster) -> None:
     assert [key for key, _ in cluster.client.scan("rows", rows_max=3)] == ["k0", "k1", "k2"]
 
 
-def test_a_region_that_was_replaced_is_nobodys(cluster: Cluster) -> None:
+def test_a_replaced_region_is_not_used(cluster: Cluster) -> None:
     """DD-03: its record is kept and has the same range; the one that took its place is asked."""
     former = RegionRecord("t1", "t1.2", "m", "t", state=TabletState.REPLACED)
     cluster.store.znodes[PATHS.region("t1", "t1.2")] = layout.encode(former)
@@ -301,7 +301,7 @@ def test_a_region_that_was_replaced_is_nobodys(cluster: Cluster) -> None:
     assert [one.region_id for one in cluster.client.locator.regions("rows") or []] == ["t1.0", "t1.1", "t1.2r1", "t1.3"]
 
 
-def test_rubbish_in_one_region_hides_no_other(cluster: Cluster) -> None:
+def test_a_corrupt_region_record_hides_no_other_region(cluster: Cluster) -> None:
     """Somebody has written over the record at which the search by halves begins: the keys of others are found."""
     path = PATHS.region("t1", "t1.1")
     cluster.store.znodes[path] = b"rubbish"

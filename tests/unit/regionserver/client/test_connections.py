@@ -104,7 +104,7 @@ def test_a_connection_that_its_server_closed_is_not_used(server: Server, connect
     assert ask(connections, server) == "2"
 
 
-def test_silence_and_absence_are_told_apart(server: Server, connections: Connections) -> None:
+def test_a_silent_and_an_absent_server_are_distinguished(server: Server, connections: Connections) -> None:
     """No answer: nobody knows. Nobody listens: nothing was done."""
     server.is_silent = True
     with pytest.raises(RpcError) as caught:

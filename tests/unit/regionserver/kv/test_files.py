@@ -208,7 +208,7 @@ def test_without_a_lease_nothing_is_committed(folder: Path) -> None:
     closed(file)
 
 
-def test_an_owner_that_was_passed_over_commits_nothing_more(folder: Path) -> None:
+def test_an_overtaken_owner_commits_nothing_more(folder: Path) -> None:
     """A later mark: refused before the commit; a mark that appears meanwhile: not acknowledged."""
     old = opened(folder)
     put(old, a="1")
@@ -238,7 +238,7 @@ class _Released:
         """Nothing."""
 
 
-def test_a_file_that_is_none_fails_the_open(folder: Path) -> None:
+def test_an_invalid_file_fails_the_open(folder: Path) -> None:
     """X11: OPENED means that the file was looked at; the reason names it."""
     folder.mkdir()
     (folder / "data-3.mdb").write_bytes(b"\0" * 8192)
@@ -286,7 +286,7 @@ def old_owner(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("acknowledged", [1, 40])
 @pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "slow"])
-def test_what_an_old_owner_acknowledged_is_there_and_nothing_of_it_comes_later(
+def test_an_old_owners_acknowledged_writes_stay_and_no_later_ones_appear(
     folder: Path, acknowledged: int, is_frozen: bool
 ) -> None:
     """SIGSTOP of a process amid its commits; the region is opened over it and written; SIGCONT. Also for one that is

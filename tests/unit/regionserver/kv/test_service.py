@@ -126,7 +126,7 @@ class KvTests(SynchronousTestCase):
     def write(self, number: int, attempt: int = 0, **rows: str) -> KvWrite:
         return KvWrite(PLACE, [KvChange(key, value.encode()) for key, value in rows.items()], "w", number, attempt)
 
-    def test_rows_come_back(self) -> None:
+    def test_rows_are_written_read_scanned_and_deleted(self) -> None:
         """Write, read, scan, delete."""
         assert self.ask(self.write(1, c="1", d="2")) == KvWritten(2)
         assert self.ask(KvRead(PLACE, ["d", "c", "e"])) == KvValues([b"2", b"1", None])
@@ -134,7 +134,7 @@ class KvTests(SynchronousTestCase):
         rows: KvRows = self.ask(KvScan(PLACE))
         assert [(row.key, row.value) for row in rows.rows] == [("d", b"2")]
 
-    def test_only_this_opening_is_answered_for(self) -> None:
+    def test_requests_for_another_opening_are_rejected(self) -> None:
         """FN-08: another server, another start, another opening, another region, a region that is being opened."""
         for place, code in (
             (Place("r1", "other", 7, 1000), WRONG_SERVER),
@@ -147,13 +147,13 @@ class KvTests(SynchronousTestCase):
         self.served = None
         assert self.refused(KvRead(PLACE, ["c"])) == "not_serving"
 
-    def test_without_a_lease_nobody_is_admitted(self) -> None:
+    def test_requests_without_a_lease_are_rejected(self) -> None:
         """What waited in the socket buffer while this process was frozen."""
         self.has_lease = False
         assert self.refused(KvRead(PLACE, ["c"])) == NO_LEASE
         assert self.refused(self.write(1, c="1")) == NO_LEASE
 
-    def test_a_lease_that_ends_meanwhile(self) -> None:
+    def test_a_request_whose_lease_ends_meanwhile_is_not_acknowledged(self) -> None:
         """A read is turned back; a write not yet begun is not done; one that is done is not acknowledged."""
         read, write = self.regions.answer(KvRead(PLACE, ["c"])), self.regions.answer(self.write(1, c="1"))
         self.has_lease = False
@@ -176,7 +176,7 @@ class KvTests(SynchronousTestCase):
         assert self.ask(self.write(1, attempt=1, c="1")) == KvWritten(1)
         assert self.refused(self.write(1, attempt=0, c="1")) == "superseded"
 
-    def test_so_many_attempts_are_remembered(self) -> None:
+    def test_remembered_attempts_are_bounded(self) -> None:
         """ATTEMPTS_MAX: the oldest are forgotten first."""
         self.patch(service_module, "ATTEMPTS_MAX", 2)
         for number in (1, 2, 3):
@@ -185,7 +185,7 @@ class KvTests(SynchronousTestCase):
         assert self.refused(self.write(2, c="1")) == "superseded"
         self.regions.answer(self.write(1, c="1"))
 
-    def test_limits_where_they_begin(self) -> None:
+    def test_limits_apply_exactly_at_their_bounds(self) -> None:
         """Keys, values, numbers of keys, pages; and a key that is another region's."""
         longest = "c" * KEY_BYTES_MAX
         assert self.ask(KvRead(PLACE, [longest])) == KvValues([None])
@@ -205,7 +205,7 @@ class KvTests(SynchronousTestCase):
         for key in ("a", "y", "z"):
             assert self.refused(KvRead(PLACE, [key])) == "wrong_region"
 
-    def test_writes_that_wait_make_one_commit(self) -> None:
+    def test_waiting_writes_share_one_commit(self) -> None:
         """Group commit: what arrives while one is under way is the next."""
         answers = [self.regions.answer(self.write(number, c=str(number))) for number in range(10)]
         assert self.pool.run() == 1
@@ -256,7 +256,7 @@ class LaneTests(SynchronousTestCase):
 
         self.lane: RequestQueue[int] = RequestQueue(self.pool.submit, work)
 
-    def test_so_much_is_done_together(self) -> None:
+    def test_a_commit_is_bounded_in_requests_and_bytes(self) -> None:
         """Requests, and bytes."""
         for number in range(request_queue.BATCH_REQUESTS_MAX + 3):
             self.lane.add(number, 1)
@@ -270,15 +270,15 @@ class LaneTests(SynchronousTestCase):
             pass
         assert self.batches == [1, 2, 1]
 
-    def test_so_many_wait(self) -> None:
-        """Beyond it a client is told to come back."""
+    def test_waiting_requests_are_bounded_in_number(self) -> None:
+        """Beyond the limit a client must retry later."""
         for number in range(request_queue.WAITING_MAX + 1):
             self.lane.add(number, 1)
         with pytest.raises(RpcError) as caught:
             self.lane.add(0, 1)
         assert caught.value.code == "busy"
 
-    def test_so_many_bytes_wait(self) -> None:
+    def test_waiting_requests_are_bounded_in_bytes(self) -> None:
         """However few the requests."""
         self.lane.add(0, 1)
         self.lane.add(1, request_queue.WAITING_BYTES_MAX)

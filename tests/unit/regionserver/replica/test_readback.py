@@ -1,4 +1,4 @@
-"""What became of a step: the table of read-backs."""
+"""The outcome of a step, decided from a read of its znode."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from tests.unit.regionserver.replica.support import ME, OTHER, offline
         (Cause.CLOSE_DONE, None, Readback.LOST),
     ],
 )
-def test_resolve(cause: Cause, found: TransitionRecord | None, verdict: Readback) -> None:
+def test_a_step_is_resolved_by_its_znode(cause: Cause, found: TransitionRecord | None, verdict: Readback) -> None:
     """What the znode says about a step."""
     assert resolve(cause, ME, found, same_version=True) is verdict
 
 
-def test_an_offline_at_another_version_is_another_order() -> None:
+def test_an_offline_at_another_version_belongs_to_another_order() -> None:
     """A later order for us must come by itself, with its own version."""
     assert resolve(Cause.OPEN_ORDER, ME, offline(), same_version=False) is Readback.LOST
 
 
-def test_a_location_of_an_earlier_open_does_not_deceive() -> None:
+def test_a_location_of_an_earlier_open_does_not_prove_opened() -> None:
     """Only the very location that was to be written proves that OPENED was."""
     old, new = ReplicaLocation(0, "me", 7, 1), ReplicaLocation(0, "me", 7, 2)
     region = RegionRecord("t", "r1", replicas=(old,))

@@ -38,12 +38,14 @@ CLOSING = TransitionRecord("r1", "t", 0, RegionState.CLOSING, source=ME)
         (offline(OTHER), NOWHERE, True),
     ],
 )
-def test_whose_it_is(found: TransitionRecord | None, region: RegionRecord | None, disowned: bool) -> None:
+def test_the_store_decides_which_server_has_the_replica(
+    found: TransitionRecord | None, region: RegionRecord | None, disowned: bool
+) -> None:
     """FN-02, FN-03, FN-04: the cases of a replica that should perhaps be deleted."""
     assert is_disowned(ME, 0, found, region) is disowned
 
 
-def test_what_the_store_gives_to_another_is_dropped_without_a_word_to_the_store() -> None:
+def test_a_replica_of_another_server_is_dropped_without_a_write() -> None:
     """DROPPING, as after a lost session: the handler closes it, no znode is written, and it is reported gone."""
     run = Run().until_open().master_deletes()
     run.replicas.take_changed()
@@ -60,15 +62,15 @@ def test_what_the_store_gives_to_another_is_dropped_without_a_word_to_the_store(
     assert run.replicas.order_review(KEY).outcome is OrderOutcome.DONE
 
 
-def test_what_is_ours_stays_whatever_the_master_thinks() -> None:
-    """Its picture was behind, or it is no master any more: the store's word is the compare-and-set of this order."""
+def test_a_replica_of_this_server_stays_open() -> None:
+    """The master's state was out of date, or it is no master any more."""
     run = Run().until_open().master_deletes()
     run.replicas.order_review(KEY)
     run.replicas.reviewed(KEY, run.next(ReadOwner).number, None, HERE, run.now)
     assert run.phase() is Phase.OPEN
 
 
-def test_an_answer_that_comes_too_late_changes_nothing() -> None:
+def test_a_late_reply_changes_nothing() -> None:
     """The replica has begun to close meanwhile, or another answer is awaited."""
     run = Run().until_open().master_deletes()
     run.replicas.order_review(KEY)
@@ -93,7 +95,7 @@ def test_a_lost_session_overtakes_the_review() -> None:
     assert len(run.replicas) == 0
 
 
-def test_every_change_is_to_be_told_and_counted() -> None:
+def test_every_change_is_reported_and_counted() -> None:
     """HB-03: coming, opening, closing, going; the figures of a heartbeat cost no walk over all replicas."""
     run = Run()
     run.opening()

@@ -1,4 +1,4 @@
-"""A graceful stop: whom a stopping server hands its regions to, and when it does not wait."""
+"""A graceful stop: the server hands its regions over, and waits no longer than it makes sense."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class HandoverTests(SynchronousTestCase):
     def pass_time(self, seconds: float) -> None:
         self.clock.pump([drain.POLL_S] * (int(seconds / drain.POLL_S) + 2))
 
-    def test_it_says_so_and_waits_until_it_is_empty(self) -> None:
+    def test_a_stopping_server_announces_it_and_waits_until_it_is_empty(self) -> None:
         """Every region that leaves gives the others time."""
         waiting = self.begin()
         assert self.said().leaving
@@ -71,23 +71,23 @@ class HandoverTests(SynchronousTestCase):
         self.pass_time(0.1)
         self.successResultOf(waiting)
 
-    def test_it_does_not_wait_for_whoever_does_not_come(self) -> None:
+    def test_a_drain_ends_when_no_region_leaves(self) -> None:
         waiting = self.begin()
         self.pass_time(drain.STALL_S)
         self.successResultOf(waiting)
 
-    def test_it_does_not_wait_longer_than_it_was_told(self) -> None:
+    def test_a_drain_ends_at_its_time_limit(self) -> None:
         waiting = self.begin(1.0)
         self.pass_time(1.0)
         self.successResultOf(waiting)
 
-    def test_a_lost_connection_ends_it(self) -> None:
+    def test_a_lost_connection_ends_a_drain(self) -> None:
         waiting = self.begin()
         self.store.state = SessionState.SUSPENDED
         self.pass_time(0.1)
         self.successResultOf(waiting)
 
-    def test_there_must_be_somebody_to_hand_over_to(self) -> None:
+    def test_a_drain_requires_a_master_and_another_server(self) -> None:
         """No other server, no active master, a cluster that is shut down as a whole, nothing to hand over."""
         for spoil in (
             lambda: self.store.nodes.pop(PATHS.server("other")),

@@ -1,4 +1,4 @@
-"""A server believes the store, and nobody else, about which epoch it is."""
+"""A server accepts an epoch only if the store confirms it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regionserver.session.epochs import EPOCH_MAX, PAUSE_S, WAITING_MAX, Epochs
 
 
 class EpochsTest(SynchronousTestCase):
-    """Claims against reads that the test answers."""
+    """Claimed epochs, and reads of the store that the test answers."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -65,15 +65,15 @@ class EpochsTest(SynchronousTestCase):
         assert self.successResultOf(real) == "real"
         assert self.done == ["real"]
 
-    def test_an_epoch_that_no_znode_can_have_is_refused_at_once(self) -> None:
-        """2^62 made a server refuse every real master."""
+    def test_an_impossible_epoch_is_rejected_at_once(self) -> None:
+        """2^62 made a server reject every real master."""
         for epoch in (EPOCH_MAX + 1, 1 << 62):
             with pytest.raises(RpcError) as refused:
                 self.claim(epoch, "forged")
             assert refused.value.code == UNKNOWN_EPOCH
         assert not self.reads
 
-    def test_an_order_that_came_during_a_read_has_a_read_of_its_own(self) -> None:
+    def test_an_order_that_arrives_during_a_read_causes_another_read(self) -> None:
         """The read may have begun before the order's master wrote its epoch."""
         forged = self.claim(9, "forged")
         real = self.claim(5, "real")
@@ -84,7 +84,7 @@ class EpochsTest(SynchronousTestCase):
         self.reads[1].callback(5)
         assert self.successResultOf(real) == "real"
 
-    def test_a_flood_of_forged_orders_costs_the_store_little(self) -> None:
+    def test_forged_orders_cause_one_read_at_a_time(self) -> None:
         """One read at a time, and a pause after one that has confirmed nothing."""
         for _ in range(20):
             answers = [self.claim(9, "forged") for _ in range(50)]
@@ -96,8 +96,8 @@ class EpochsTest(SynchronousTestCase):
         self.clock.advance(PAUSE_S)
         assert len(self.reads) == 2
 
-    def test_orders_that_wait_are_bounded(self) -> None:
-        """Whoever comes too late is told to try again."""
+    def test_waiting_orders_are_bounded(self) -> None:
+        """Orders beyond the limit are answered with a request to retry."""
         first = self.claim(9, "first")
         answers = [self.claim(9, "x") for _ in range(WAITING_MAX)]
         with pytest.raises(RpcError) as refused:
@@ -107,22 +107,22 @@ class EpochsTest(SynchronousTestCase):
         for answer in [first, *answers]:
             self.successResultOf(answer)
 
-    def test_without_the_store_nothing_is_believed(self) -> None:
-        """The order is to be sent again."""
+    def test_without_the_store_no_epoch_is_confirmed(self) -> None:
+        """The order has to be sent again."""
         answer = self.claim(4, "order")
         self.reads[0].errback(ConnectionLoss(""))
         assert self.code_of(answer) == BUSY
         assert self.known == 3
 
-    def test_a_heartbeat_answer_leads_to_a_look(self) -> None:
-        """Nobody waits for it."""
+    def test_a_higher_epoch_in_a_heartbeat_reply_causes_a_read(self) -> None:
+        """No order waits for it."""
         self.epochs.verify(1 << 62)
         assert not self.reads
         self.epochs.verify(4)
         self.reads[0].callback(4)
         assert self.known == 4
 
-    def test_what_an_order_ends_with_is_the_answer(self) -> None:
+    def test_the_outcome_of_an_order_is_its_reply(self) -> None:
         """Also when that comes later, or is a refusal."""
         later: Deferred[str] = Deferred()
 

@@ -11,20 +11,20 @@ def lease(timeout_ms: int = 3000) -> Lease:
     return made
 
 
-def test_no_lease_before_the_first_renewal() -> None:
+def test_there_is_no_lease_before_the_first_renewal() -> None:
     """A session alone is no lease."""
     assert not lease().holds(0.0)
 
 
-def test_it_counts_from_when_the_request_was_sent() -> None:
-    """An answer that was read late proves only what was true when it was asked."""
+def test_a_lease_counts_from_the_time_the_renewal_was_sent() -> None:
+    """A late reply proves only the state at the time of the request."""
     held = lease()
     held.renew(sent_at_s=10.0)
     assert held.holds(10.0 + 3.0 * (1 - MARGIN) - 0.001)
     assert not held.holds(10.0 + 3.0 * (1 - MARGIN))
 
 
-def test_late_answers_do_not_shorten_it() -> None:
+def test_late_replies_do_not_shorten_a_lease() -> None:
     """Answers out of order: the latest sent counts."""
     held = lease()
     held.renew(12.0)
@@ -32,7 +32,7 @@ def test_late_answers_do_not_shorten_it() -> None:
     assert held.left_s(12.0) == 3.0 * (1 - MARGIN)
 
 
-def test_it_ends_with_the_session() -> None:
+def test_a_lease_ends_with_its_session() -> None:
     """Neither the end of a session nor the beginning of the next leaves a lease over."""
     held = lease()
     held.renew(10.0)
@@ -44,7 +44,7 @@ def test_it_ends_with_the_session() -> None:
     assert held.left_s(10.0) == 0.0
 
 
-def test_several_renewals_may_be_lost() -> None:
+def test_a_lease_survives_several_lost_renewals() -> None:
     """The interval leaves room for more than one lost answer."""
     held = lease()
     assert held.renewal_interval_s * 4 < 3.0 * (1 - MARGIN)

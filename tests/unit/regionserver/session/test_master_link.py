@@ -1,4 +1,4 @@
-"""What a server owes a master (HB-01 to HB-10): a table of roles, reports that lose nothing, and both ends."""
+"""A server's heartbeats to a master (HB-01 to HB-10): reports by role, reports that lose nothing, both ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADDRESS = ("m", 1)
 
 
 class Server:
-    """What a tie describes: replicas with a schema version each."""
+    """The server behind a master link: replicas with a schema version each."""
 
     def __init__(self, count: int = 0) -> None:
         self.held: dict[Key, int] = {(f"t.{number}", 0): 0 for number in range(count)}
@@ -69,16 +69,16 @@ def told(server: Server, report_max: int = 5_000) -> MasterLink:
     return link
 
 
-def test_the_first_heartbeat_introduces_and_reports_nothing() -> None:
-    """HB-02, HB-07: who we are; whether this master leads is not known yet."""
+def test_the_first_heartbeat_registers_without_a_report() -> None:
+    """HB-02, HB-07: whether this master leads is unknown yet."""
     link = MasterLink(ADDRESS)
     made = beat(link, Server(3))
     assert (made.registration, made.report, made.sequence, made.recipient) == (RECORD, None, 1, "")
     assert link.next_heartbeat(Server().heartbeat_state()) is None, "one is on its way"
 
 
-def test_a_new_leader_is_told_everything_unasked() -> None:
-    """HB-10, KUDU-1374: it did not ask; and it is not left to wait for the next tick."""
+def test_a_new_leader_gets_a_full_report_unasked() -> None:
+    """HB-10, KUDU-1374: at once, without waiting for the next tick."""
     link, server = MasterLink(ADDRESS), Server(2)
     beat(link, server)
     link.answered(leader(), 3)
@@ -109,8 +109,8 @@ def test_when_a_leader_gets_a_full_report(what: str, reply: HeartbeatReply, full
     assert (report is not None and report.begins) == full, what
 
 
-def test_standbys_are_told_of_no_replica() -> None:
-    """HB-08, X14: whatever changes."""
+def test_standbys_get_no_reports() -> None:
+    """HB-08, X14."""
     link, server = MasterLink(ADDRESS), Server(2)
     for _ in range(3):
         assert beat(link, server).report is None
@@ -119,7 +119,7 @@ def test_standbys_are_told_of_no_replica() -> None:
     assert (link.role, link.unreported) == (Role.STANDBY, 0)
 
 
-def test_a_claim_under_an_epoch_that_is_over_is_not_believed_and_told_so() -> None:
+def test_a_claim_under_an_old_epoch_is_answered_with_the_higher_one() -> None:
     """FN-05: the next heartbeat carries the higher epoch."""
     server = Server(1)
     link = told(server)
@@ -130,8 +130,8 @@ def test_a_claim_under_an_epoch_that_is_over_is_not_believed_and_told_so() -> No
     assert beat(link, server).report is None
 
 
-def test_changes_are_told_once() -> None:
-    """HB-03: in heartbeat N, absent from N+1; what is gone is named."""
+def test_each_change_is_reported_once() -> None:
+    """HB-03: in heartbeat N, absent from N+1; removed replicas are named."""
     server = Server(2)
     link = told(server)
     del server.held["t.0", 0]
@@ -144,8 +144,8 @@ def test_changes_are_told_once() -> None:
     assert beat(link, server).report is None
 
 
-def test_what_could_not_be_delivered_is_told_at_the_next_tick() -> None:
-    """HB-01: with what has changed since, and as it is then."""
+def test_an_undelivered_report_is_repeated_at_the_next_tick() -> None:
+    """HB-01: with later changes, in their present state."""
     server = Server(1)
     link = told(server)
     link.changed([("t.0", 0)])
@@ -160,8 +160,8 @@ def test_what_could_not_be_delivered_is_told_at_the_next_tick() -> None:
     assert {one.key: one.schema_version for one in report.replicas} == {"t.0-0": 7, "t.9-0": 1}
 
 
-def test_a_change_while_a_heartbeat_is_on_its_way_is_not_taken_for_told() -> None:
-    """HB-03: it was described before."""
+def test_a_change_during_a_heartbeat_is_in_the_next_one() -> None:
+    """HB-03: the heartbeat in flight was made before the change."""
     server = Server(1)
     link = told(server)
     link.changed([("t.0", 0)])
@@ -174,8 +174,9 @@ def test_a_change_while_a_heartbeat_is_on_its_way_is_not_taken_for_told() -> Non
     assert report.replicas[0].schema_version == 2
 
 
-def test_a_full_report_comes_in_parts_one_right_after_the_other() -> None:
-    """A frame does not grow with the server; a lost part is sent again, a lost beginning begins anew."""
+def test_a_full_report_is_sent_in_consecutive_parts() -> None:
+    """The size of a frame does not depend on the server; a lost part is sent again, a lost first part restarts the
+    report."""
     link, server = MasterLink(ADDRESS, 2), Server(5)
     beat(link, server)
     link.answered(leader(), 3)
@@ -193,7 +194,7 @@ def test_a_full_report_comes_in_parts_one_right_after_the_other() -> None:
     assert not link.is_urgent
 
 
-def test_a_master_that_never_has_enough_is_not_served_without_pause() -> None:
+def test_a_repeated_request_for_a_full_report_waits_for_the_next_tick() -> None:
     """What it asks for again, although it was just sent, waits for the next tick."""
     link, server = MasterLink(ADDRESS), Server(1)
     beat(link, server)
@@ -207,8 +208,8 @@ def test_a_master_that_never_has_enough_is_not_served_without_pause() -> None:
     assert made.report.begins
 
 
-def test_another_master_at_the_same_address_is_a_stranger() -> None:
-    """FN-08: it refused what was meant for the former one; it is introduced to us from the beginning."""
+def test_a_new_master_at_a_known_address_starts_from_nothing() -> None:
+    """FN-08: it rejected a heartbeat meant for the former one, and gets registration and full report."""
     server = Server(1)
     link = told(server)
     beat(link, server)
@@ -217,8 +218,8 @@ def test_another_master_at_the_same_address_is_a_stranger() -> None:
     assert (made.recipient, made.registration, made.report) == ("", RECORD, None)
 
 
-def test_what_was_overtaken_is_told_again_under_a_higher_number() -> None:
-    """An answer is no acknowledgement when the master has heard a later heartbeat already."""
+def test_an_overtaken_heartbeat_is_repeated_under_a_higher_number() -> None:
+    """Its reply is no acknowledgment if the master has received a later heartbeat."""
     server = Server(1)
     link = told(server)
     link.changed([("t.0", 0)])
@@ -231,8 +232,8 @@ def test_what_was_overtaken_is_told_again_under_a_higher_number() -> None:
     assert [one.key for one in made.report.replicas] == ["t.0-0"]
 
 
-def test_a_master_with_two_addresses_is_told_everything_all_the_same() -> None:
-    """Given by hand under one name and registered under another: two ties, one roster."""
+def test_a_master_with_two_addresses_gets_a_full_report() -> None:
+    """Configured under one name and registered under another: two links, one roster."""
     server, ear = Server(3), Ear(1)
     ties = [MasterLink(ADDRESS), MasterLink(("alias", 1))]
     for number in range(40):
@@ -290,9 +291,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(STEPS, st.integers(1, 3))
-def test_whatever_is_lost_the_leader_knows_everything_in_the_end(
-    steps: list[tuple[str, int, str]], report_max: int
-) -> None:
+def test_the_leader_knows_every_replica_after_any_losses(steps: list[tuple[str, int, str]], report_max: int) -> None:
     """HB-01, HB-03, HB-10, KUDU-1374: heartbeats lost, answers lost, heartbeats that arrive after later ones, leaders
     that change, masters that start anew and masters that are gone for a moment: after two quiet ticks the leader's
     picture is what the server has."""
@@ -359,7 +358,7 @@ def test_whatever_is_lost_the_leader_knows_everything_in_the_end(
     assert all(ear.roster.find("s1") is not None for ear in ears)
 
 
-def test_replicas_of_tablets_have_reports_of_their_own() -> None:
+def test_replicas_of_tablets_have_their_own_reports() -> None:
     """In one report with shared regions: full to a new leader, then changes, and gone by the same keys."""
     server = Server(1)
     server.tablets = {("t.7", 2): ReplicaState.RUNNING, ("t.8", 1): ReplicaState.RESTING}

@@ -160,7 +160,7 @@ class MembershipTests(SynchronousTestCase):
         assert self.client.znodes[self.path] == (znodes.encode(RECORD), 0, MY_SESSION)
         assert (self.member.is_joined, self.member.epoch) == (True, 9)
 
-    def test_broken_connections_are_ridden_out(self) -> None:
+    def test_registration_survives_broken_connections(self) -> None:
         """However many requests are lost, the server is registered once."""
         for lost in range(1, 7):
             self.setUp()
@@ -171,8 +171,8 @@ class MembershipTests(SynchronousTestCase):
             self.successResultOf(joining)
             assert self.client.znodes[self.path][2] == MY_SESSION
 
-    def test_a_lost_answer_to_the_registration_is_recognised(self) -> None:
-        """The znode is there, and it is ours."""
+    def test_a_registration_whose_reply_was_lost_is_recognized(self) -> None:
+        """The znode exists and belongs to this server."""
         self.client.znodes[self.path] = (znodes.encode(RECORD), 0, MY_SESSION)
         self.joined()
         assert not any(line.startswith("replace") for line in self.client.log)
@@ -181,14 +181,14 @@ class MembershipTests(SynchronousTestCase):
         former = ServerRecord("me", "host", 1, 49)
         self.client.znodes[self.path] = (znodes.encode(former), 2, OTHER_SESSION)
 
-    def test_the_leftover_of_our_former_start_is_replaced_in_one_step(self) -> None:
-        """The lock on the data directory proves it dead; no master may see this server gone in between."""
+    def test_the_registration_of_the_former_start_is_replaced_in_one_write(self) -> None:
+        """The lock on the data directory proves the former start dead; the server must never seem gone."""
         self.leftover()
         self.joined()
         assert f"replace {self.path}" in self.client.log
         assert znodes.decode_server(self.client.znodes[self.path][0]).start_code == 50
 
-    def test_another_hosts_registration_is_waited_for(self) -> None:
+    def test_a_registration_of_the_same_uuid_on_another_host_is_waited_for(self) -> None:
         """Our uuid on another machine: nobody can tell from here whether it lives."""
         for other in (ServerRecord("me", "elsewhere", 1, 49), ServerRecord("me", "host", 1, 51)):
             self.setUp()
@@ -200,7 +200,7 @@ class MembershipTests(SynchronousTestCase):
             self.reactor.advance(report.POLL_S)
             self.successResultOf(joining)
 
-    def test_a_leftover_that_expires_meanwhile_is_no_obstacle(self) -> None:
+    def test_a_former_registration_may_expire_meanwhile(self) -> None:
         """The store was quicker."""
         self.leftover()
         self.client.before_multi = lambda: self.client.znodes.pop(self.path, None) and None
@@ -209,7 +209,7 @@ class MembershipTests(SynchronousTestCase):
         self.successResultOf(joining)
         assert self.client.znodes[self.path][2] == MY_SESSION
 
-    def test_a_refusal_of_the_store_is_the_callers_to_hear(self) -> None:
+    def test_a_rejection_by_the_store_is_raised_to_the_caller(self) -> None:
         """No access, say: trying again at once would not help."""
         self.client.refuse = NoAuth(self.path)
         self.failureResultOf(self.join(), NoAuth)
@@ -224,7 +224,7 @@ class MembershipTests(SynchronousTestCase):
         assert "fenced" in self.successResultOf(self.member.over)
         assert self.changes == [True, False]
 
-    def test_a_look_that_finds_no_connection_is_repeated(self) -> None:
+    def test_a_read_without_a_connection_is_repeated(self) -> None:
         """The watch must not be lost with the connection."""
         self.joined()
         self.client.failing = 1
@@ -234,8 +234,8 @@ class MembershipTests(SynchronousTestCase):
         self.reactor.advance(report.RETRY_S)
         self.successResultOf(self.member.over)
 
-    def test_a_registration_that_somebody_has_written_over_is_written_again(self) -> None:
-        """Else a master that takes over would count this server as dead, and open elsewhere what it serves."""
+    def test_an_overwritten_registration_is_restored(self) -> None:
+        """Otherwise the next active master would count this server as dead."""
         self.joined()
         self.client.znodes[self.path] = (b"rubbish", 1, MY_SESSION)
         self.client.watches.pop()(3, self.path, 0)
@@ -246,7 +246,7 @@ class MembershipTests(SynchronousTestCase):
         assert self.client.znodes[self.path][0] == leaving
         self.assertNoResult(self.member.over)
 
-    def test_what_it_announced_last_is_written_again(self) -> None:
+    def test_the_latest_announced_record_is_restored(self) -> None:
         """A server that hands over must not look as if it stayed."""
         self.joined()
         leaving = msgspec.structs.replace(RECORD, leaving=True)
@@ -271,22 +271,22 @@ class MembershipTests(SynchronousTestCase):
         self.client.syncs[-1].callback(None)
         assert self.lease.left_s(self.reactor.seconds()) > length_s - 0.5, "it was still ours: all is well again"
 
-    def test_an_expired_session_ends_it(self) -> None:
+    def test_an_expired_session_ends_the_registration(self) -> None:
         """Once."""
         self.joined()
         self.client.tell(SessionState.EXPIRED)
         self.client.tell(SessionState.CLOSED)
         assert "expired" in self.successResultOf(self.member.over)
 
-    def test_a_suspended_session_does_not(self) -> None:
+    def test_a_suspended_session_does_not_end_the_registration(self) -> None:
         """The lease decides how long to serve on."""
         self.joined()
         self.client.tell(SessionState.SUSPENDED)
         assert self.changes == [True]
         self.assertNoResult(self.member.over)
 
-    def test_the_lease_ends_when_nothing_is_answered(self) -> None:
-        """By the clock, not by a notification; and is there again with the next answer."""
+    def test_the_lease_ends_without_replies(self) -> None:
+        """By the clock, not by a notification; it returns with the next reply."""
         self.joined()
         length_s = 3.0 * (1 - MARGIN)
         self.reactor.advance(length_s - 0.01)
@@ -296,7 +296,7 @@ class MembershipTests(SynchronousTestCase):
         self.client.syncs[-1].callback(None)
         assert self.changes == [True, False, True]
 
-    def test_an_answer_to_an_old_question_does_not_bring_the_lease_back(self) -> None:
+    def test_a_late_reply_does_not_restore_the_lease(self) -> None:
         """Frozen for ten seconds: the answers in the socket were for questions of before."""
         self.joined()
         self.reactor.advance(0.5)
@@ -316,8 +316,8 @@ class MembershipTests(SynchronousTestCase):
         self.failureResultOf(self.join(), ConfigError)
         assert self.client.znodes == before
 
-    def test_a_cluster_that_nobody_can_read_is_waited_for(self) -> None:
-        """Somebody has written over `/cluster`: the server waits, and joins when a master has put it right."""
+    def test_a_corrupt_cluster_record_is_waited_for(self) -> None:
+        """The server joins when a master has rewritten the record."""
         cluster = self.client.znodes[PATHS.cluster]
         for belongs in (True, False):
             self.setUp()
@@ -334,7 +334,7 @@ class MembershipTests(SynchronousTestCase):
             self.successResultOf(joining)
             assert self.adopted == ["c1"]
 
-    def test_a_server_that_has_a_cluster_makes_no_other(self) -> None:
+    def test_a_server_of_a_cluster_waits_for_that_cluster(self) -> None:
         """Where there is none it waits: the store may be the wrong one, or its first master still to come."""
         cluster = self.client.znodes.pop(PATHS.cluster)
         self.member = self.membership(belongs=True)
@@ -347,7 +347,7 @@ class MembershipTests(SynchronousTestCase):
         self.successResultOf(joining)
         assert self.adopted == ["c1"]
 
-    def test_a_new_server_may_be_there_before_the_first_master(self) -> None:
+    def test_a_new_server_may_start_before_the_first_master(self) -> None:
         """It registers, and learns the cluster's id as soon as there is one, over a lost connection as well."""
         cluster = self.client.znodes.pop(PATHS.cluster)
         self.joined()

@@ -1,4 +1,4 @@
-"""Regions as directories: one owner, durable records, and the eviction of the dead."""
+"""Regions as directories: one owner, durable records, and eviction of dead owners."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_other_replicas_have_directories_of_their_own(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "regions" / "t")) == ["r1", "r1.1"]
 
 
-def test_a_held_region_is_refused_and_says_by_whom(tmp_path: Path) -> None:
+def test_a_held_region_is_rejected_with_its_holder(tmp_path: Path) -> None:
     """The second line of defence behind the store's compare-and-set."""
     take(DirectoryOpener(tmp_path), server=OTHER)
     with pytest.raises(OwnerHeld) as caught:
@@ -116,7 +116,7 @@ def test_after_an_eviction_the_old_holder_cannot_disturb_the_new_one(tmp_path: P
     assert caught.value.holder == ME
 
 
-def test_an_order_that_a_later_one_has_overtaken_is_refused(tmp_path: Path, folder: Path) -> None:
+def test_an_order_overtaken_by_a_later_one_is_rejected(tmp_path: Path, folder: Path) -> None:
     """Frozen before it had placed its mark: whoever was ordered later has been here, even if it is gone again."""
     late, later = DirectoryOpener(tmp_path), DirectoryOpener(tmp_path)
     take(later, token=9)
@@ -126,9 +126,7 @@ def test_an_order_that_a_later_one_has_overtaken_is_refused(tmp_path: Path, fold
     assert sorted(os.listdir(folder)) == ["opened-9", "owner-9", "region.json"]
 
 
-def test_a_mark_that_appears_while_ours_is_placed_wins(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_later_of_two_concurrent_opens_wins(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TS-06: of two that open at once the one ordered later stays; the other takes its mark back."""
     place = owner_module._place
     first = DirectoryOpener(tmp_path)
@@ -148,15 +146,15 @@ def test_a_mark_that_appears_while_ours_is_placed_wins(
     assert sorted(os.listdir(folder)) == ["opened-8", "owner-8", "region.json"]
 
 
-def test_a_mark_that_says_nothing_is_never_passed_over(tmp_path: Path, folder: Path) -> None:
-    """Who cannot be named cannot be proved dead."""
+def test_an_unreadable_owner_mark_blocks_the_open(tmp_path: Path, folder: Path) -> None:
+    """A holder that cannot be named cannot be proved dead."""
     take(DirectoryOpener(tmp_path), server=OTHER)
     (folder / "owner-7").write_text("")
     with pytest.raises(RegionError, match="does not name the owner"):
         take(DirectoryOpener(tmp_path), evict=OTHER, token=8)
 
 
-def test_a_mark_that_was_removed_is_not_held(tmp_path: Path, folder: Path) -> None:
+def test_a_removed_mark_means_the_region_is_not_held(tmp_path: Path, folder: Path) -> None:
     """Whoever removes it takes the region away."""
     made = opening()
     opener = DirectoryOpener(tmp_path)
@@ -167,7 +165,7 @@ def test_a_mark_that_was_removed_is_not_held(tmp_path: Path, folder: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "-x", "a\0b", "x" * 300])
-def test_ids_that_mean_something_to_the_file_system_are_refused(tmp_path: Path, name: str) -> None:
+def test_ids_with_a_meaning_for_the_file_system_are_rejected(tmp_path: Path, name: str) -> None:
     """Ids come over the network."""
     opener = DirectoryOpener(tmp_path)
     for region in (RegionRecord("t", name), RegionRecord(name, "r")):
@@ -184,7 +182,7 @@ def test_many_first_opens_are_synced_once(tmp_path: Path, synced: list[str]) -> 
     assert len(synced) == 1
 
 
-def test_the_real_sync_works_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_sync_works_on_this_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system call is reached and its failure is an OSError."""
     monkeypatch.undo()
     directory._sync_file_system(str(tmp_path))
@@ -192,7 +190,7 @@ def test_the_real_sync_works_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         directory._sync_file_system(str(tmp_path / "missing"))
 
 
-def test_the_first_region_json_stays(tmp_path: Path, folder: Path) -> None:
+def test_region_json_keeps_the_record_of_the_first_open(tmp_path: Path, folder: Path) -> None:
     """It is the record as of the first open."""
     opener = DirectoryOpener(tmp_path)
     opener.prepare([opening()])
@@ -200,7 +198,7 @@ def test_the_first_region_json_stays(tmp_path: Path, folder: Path) -> None:
     assert json.loads((folder / "region.json").read_text())["start_key"] == "a"
 
 
-def test_of_many_at_once_at_most_one_gets_the_region(tmp_path: Path) -> None:
+def test_of_many_concurrent_opens_at_most_one_succeeds(tmp_path: Path) -> None:
     """TS-06: never two, on the file system as in the store; the last one ordered gets it when it asks again."""
     won: list[int] = []
     start = threading.Barrier(8)
@@ -238,8 +236,8 @@ def opened_before(token: int) -> RegionRecord:
     return REGION.with_location(ReplicaLocation(0, "other", 2, 1, token))
 
 
-def test_a_region_that_was_open_is_not_created_anew(tmp_path: Path, folder: Path) -> None:
-    """A volume that is not mounted, or another directory: the open fails, and leaves nothing there."""
+def test_a_region_that_was_open_is_never_created_again(tmp_path: Path, folder: Path) -> None:
+    """A volume that is not mounted, or another directory: the open fails, and creates nothing there."""
     for token in (0, 7):
         with pytest.raises(RegionError, match="does not exist, but server other had this region open"):
             take(DirectoryOpener(tmp_path), region=opened_before(token), token=8)
@@ -279,7 +277,7 @@ def test_a_directory_of_an_earlier_build_is_adopted(tmp_path: Path, folder: Path
     assert (folder / "opened-8").exists()
 
 
-def test_one_region_without_files_does_not_keep_the_others(tmp_path: Path) -> None:
+def test_a_region_without_files_does_not_fail_the_others(tmp_path: Path) -> None:
     """They are prepared together."""
     opener = DirectoryOpener(tmp_path)
     lost = opening(region=opened_before(7), token=8)

@@ -99,26 +99,26 @@ def test_rows_are_removed_once(server: Server) -> None:
         {"table_id": "other"},
     ],
 )
-def test_what_the_store_does_not_give_up_is_kept(server: Server, changes: dict[str, Any]) -> None:
+def test_rows_are_kept_unless_the_store_releases_them(server: Server, changes: dict[str, Any]) -> None:
     server.records["t"] = encode(msgspec.structs.replace(GONE, **changes))
     assert server.purge() == BAD_REQUEST
     assert server.files()
 
 
-def test_unknown_tables_and_rubbish_are_kept(server: Server) -> None:
+def test_rows_of_unknown_tables_and_foreign_files_are_kept(server: Server) -> None:
     server.records = {"t": b"{"}
     assert (server.purge("t"), server.purge("other")) == (BUSY, BAD_REQUEST)
     assert server.files()
     assert server.files("other")
 
 
-def test_a_table_of_which_the_server_has_a_region_is_kept(server: Server) -> None:
+def test_rows_of_a_table_with_a_region_on_this_server_are_kept(server: Server) -> None:
     server.hosted = {"t"}
     assert server.purge() == BAD_REQUEST
     assert server.files()
 
 
-def test_a_region_that_another_server_has_open_is_kept(server: Server) -> None:
+def test_rows_of_a_region_open_on_another_server_are_kept(server: Server) -> None:
     """A frozen server holds its lock although the store counts it as dead."""
     other = DirectoryOpener(server.folder)
     opening = server.opening("t", 1)
@@ -133,7 +133,7 @@ def test_a_region_that_another_server_has_open_is_kept(server: Server) -> None:
     assert server.purge() == Purged(2)
 
 
-def test_a_region_that_this_opener_has_open_is_kept(server: Server) -> None:
+def test_rows_of_a_region_open_here_are_kept(server: Server) -> None:
     opening = server.opening("t", 0)
     opening.token += 10
     server.opener.prepare([opening])
@@ -144,7 +144,7 @@ def test_a_region_that_this_opener_has_open_is_kept(server: Server) -> None:
 
 
 @pytest.mark.parametrize("crash", ["before the move", "before the removal", "in the removal"])
-def test_a_crash_half_way_is_finished_later(server: Server, monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
+def test_an_interrupted_purge_is_finished_later(server: Server, monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
     class Crash(BaseException):
         """The process ends here."""
 
@@ -175,19 +175,19 @@ def test_a_crash_half_way_is_finished_later(server: Server, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("table_id", ["..", ".", "a/b", "", "t*"])
-def test_an_id_that_is_no_name_is_refused(server: Server, table_id: str) -> None:
+def test_an_invalid_id_is_rejected(server: Server, table_id: str) -> None:
     with pytest.raises(RegionError):
         server.opener.purge(table_id)
     assert server.files()
 
 
-def test_what_has_files_is_listed(server: Server) -> None:
+def test_tables_with_files_are_listed(server: Server) -> None:
     answers: list[Any] = []
     ensureDeferred(server.purges.directories()).addBoth(answers.append)
     assert answers == [Directories(["other", "t"], [])]
 
 
-def test_nothing_counts_as_removed_where_the_shared_directory_is_not(server: Server, tmp_path: Path) -> None:
+def test_a_missing_shared_directory_does_not_count_as_purged(server: Server, tmp_path: Path) -> None:
     """The volume was unmounted: its files are there when it comes back."""
     for name in os.listdir(tmp_path):
         shutil.move(tmp_path / name, tmp_path.parent / f"unmounted-{name}")

@@ -121,7 +121,7 @@ class TabletOrdersTest(SynchronousTestCase):
         (one,) = self.successResultOf(answer).results
         return one.outcome, one.error
 
-    def test_a_first_replica(self) -> None:
+    def test_a_first_replica_is_claimed_made_and_announced(self) -> None:
         """OPENING is in the store before anything is made; OPENED once it takes part."""
         answer = self.open(self.put_offline())
         self.reactor.advance(0)
@@ -180,7 +180,7 @@ class TabletOrdersTest(SynchronousTestCase):
         assert self.result(answer)[0] is OrderOutcome.REFUSED
         assert self.files.done == []
 
-    def test_lost_answers_of_the_store(self) -> None:
+    def test_steps_whose_replies_were_lost_are_read_back(self) -> None:
         """Each step is in the store although its answer was lost: it is read back, and nothing is done twice."""
         answer = self.open(self.put_offline())
         self.run_store(lose_answers=True)
@@ -208,7 +208,7 @@ class TabletOrdersTest(SynchronousTestCase):
         assert self.result(self.open(order)) == (OrderOutcome.DONE, "")
         assert self.files.batches == [1]
 
-    def test_what_could_not_be_made_has_failed(self) -> None:
+    def test_a_replica_that_could_not_be_made_has_failed(self) -> None:
         """Also for a master that reads OPENING and repeats the order. A later order is refused: the number is spent."""
         order = self.put_offline()
         self.files.wrong["r1"] = "no space left on device"
@@ -221,7 +221,7 @@ class TabletOrdersTest(SynchronousTestCase):
         assert [one.region_id for one in self.orders.failures()] == ["r1"]
         assert self.result(self.open(self.put_offline(begun=True)))[0] is OrderOutcome.REFUSED
 
-    def test_must_exist(self) -> None:
+    def test_an_order_with_must_exist_makes_no_replica(self) -> None:
         answer = self.open(self.put_offline(begun=True))
         outcome, why = self.result(answer)
         assert outcome is OrderOutcome.REFUSED
@@ -258,13 +258,13 @@ class TabletOrdersTest(SynchronousTestCase):
         assert self.files.done == done
         assert self.result(self.open(self.put_offline()))[0] is OrderOutcome.STARTED
 
-    def test_before_the_host_has_started(self) -> None:
+    def test_orders_before_the_start_of_the_host_are_sent_again(self) -> None:
         """The master sends it again; nothing was decided."""
         self.host = None
         assert self.result(self.open(self.put_offline()))[0] is OrderOutcome.STARTED
         assert self.result(self.close(ClosePurpose.REST))[0] is OrderOutcome.STARTED
 
-    def test_close(self) -> None:
+    def test_a_close_writes_closing_closes_the_files_and_writes_closed(self) -> None:
         """CLOSING, then the files, then CLOSED; for each purpose its own work."""
         for purpose, stage in (
             (ClosePurpose.REST, "REST"),

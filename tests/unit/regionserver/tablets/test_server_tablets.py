@@ -176,7 +176,7 @@ def test_a_damaged_port_file_is_written_anew(tmp_path: Path, content: bytes) -> 
     assert int((tmp_path / PORT_FILE).read_text()) == port
 
 
-def test_a_port_that_is_in_use(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     taken = bind_peer_port(tmp_path, ("127.0.0.1", 0))
     port = taken.getsockname()[1]
     with taken, pytest.raises(ConfigError, match=f"cannot listen on peer address 127.0.0.1:{port}"):
@@ -191,7 +191,7 @@ def test_a_port_that_is_in_use(tmp_path: Path) -> None:
         ({"peer_address": ("h", 7000)}, "cannot both use port 7000"),
     ],
 )
-def test_settings_that_contradict_each_other(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+def test_contradicting_settings_are_rejected(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     good: dict[str, Any] = {
         "store": "127.0.0.1:1", "data_dir": tmp_path, "shared_dir": tmp_path / "s", "host": "h", "port": 7000,
         "peer_address": ("h", 0),

@@ -68,7 +68,7 @@ class TabletServiceTest(SynchronousTestCase):
         assert error.message
         return str(error.code)
 
-    def test_a_write(self) -> None:
+    def test_a_write_is_proposed_and_answered(self) -> None:
         answer = self.ask(write())
         tablet, command, _ = self.hosting.asked[0]
         assert (tablet, command.writer, command.number, command.operations) == ("r1", "w", 1, [PutRow("c", b"1")])
@@ -76,7 +76,7 @@ class TabletServiceTest(SynchronousTestCase):
         self.hosting.answer(Fate.DONE, outcome)
         assert self.successResultOf(answer) == TabletWritten(outcome, NOW_MS)
 
-    def test_a_read(self) -> None:
+    def test_a_read_returns_the_values_with_their_index(self) -> None:
         """The rows are read by the host, on a thread; the answer says up to which entry they reach."""
         answer = self.ask(TabletRead("r1", ["c", "d"], at_least=9))
         value = self.hosting.asked[0][1](Rows())
@@ -84,7 +84,7 @@ class TabletServiceTest(SynchronousTestCase):
         assert self.successResultOf(answer) == TabletValues([b"c", None], 11, NOW_MS)
         assert self.hosting.at_least == [9]
 
-    def test_a_scan(self) -> None:
+    def test_a_scan_returns_a_page(self) -> None:
         answer = self.ask(TabletScan("r1", "c", "k", 10))
         value = self.hosting.asked[0][1](Rows())
         self.hosting.answer(Fate.DONE, value, index=11)
@@ -107,7 +107,7 @@ class TabletServiceTest(SynchronousTestCase):
         self.hosting.answer(Fate.NOT_LEADER)
         assert self.successResultOf(answer).view == KnownLeader("r1", 5, None)
 
-    def test_who_leads(self) -> None:
+    def test_who_leads_is_answered_at_once(self) -> None:
         """At once, without the group; of tablets that are not here nothing is known."""
         self.hosting.leaders["r1"] = (4, 2, "you")
         found = self.successResultOf(self.ask(WhoLeads(["r1", "elsewhere"])))
@@ -141,7 +141,7 @@ class TabletServiceTest(SynchronousTestCase):
         """The fake host has time 0: a write that began an hour later is ahead of it."""
         assert self.refused(write(began_ms=3_600_000)) == Code.BAD_REQUEST
 
-    def test_before_the_host_has_started(self) -> None:
+    def test_requests_before_the_start_of_the_host_are_rejected(self) -> None:
         self.host = None
         assert self.refused(write()) == NO_REPLICA
         assert self.refused(WhoLeads(["r1"])) == NO_REPLICA

@@ -136,7 +136,7 @@ def test_done_below_forgets_results() -> None:
     assert tablet.totals.kept == 1 + 3
 
 
-def test_what_is_older_than_kept_is_rejected() -> None:
+def test_a_copy_older_than_the_kept_results_is_rejected() -> None:
     """At the limit: a result is there until its time is up, and a moment later its copies are rejected."""
     tablet = Tablet()
     first = tablet.send("a", 1, now=0)
@@ -171,7 +171,7 @@ def test_quiet_writers_are_forgotten() -> None:
     assert [key for key in tablet.store.rows if key[:1] == b"w"] == [b"wlate"]
 
 
-def test_a_writer_keeps_so_many_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_results_of_a_writer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers_module, "WRITER_RESULTS_MAX", 10)
     tablet = Tablet()
     for number in range(11):
@@ -181,8 +181,8 @@ def test_a_writer_keeps_so_many_results(monkeypatch: pytest.MonkeyPatch) -> None
     assert tablet.totals.kept == 11
 
 
-def test_a_tablet_keeps_so_many_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer that was quiet for longest goes first, and what it sent is rejected from now on."""
+def test_the_results_of_a_tablet_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least recently active writer is dropped first, and its writes are rejected from then on."""
     monkeypatch.setattr(writers_module, "KEPT_MAX", 20)
     tablet = Tablet()
     for number in range(10):
@@ -236,7 +236,7 @@ STEPS = st.lists(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
-def test_whatever_comes_again_is_carried_out_once(steps: list[tuple[str, int, int]]) -> None:
+def test_every_write_is_carried_out_once_whatever_is_repeated(steps: list[tuple[str, int, int]]) -> None:
     """Copies of any write come at any time, to leaders with clocks of their own; the bounds are small."""
     old = writers_module.KEPT_MAX, writers_module.WRITER_RESULTS_MAX
     writers_module.KEPT_MAX, writers_module.WRITER_RESULTS_MAX = 10, 4

@@ -15,7 +15,7 @@ def beats() -> Beats:
     return beats
 
 
-def test_silence(beats: Beats) -> None:
+def test_a_silent_peer_is_gone(beats: Beats) -> None:
     beats.beat("peer", 1, disk_answers=True)
     assert [beats.tick() for _ in range(SILENCE_TICKS)] == [[]] * (SILENCE_TICKS - 1) + [["peer"]]
     assert not beats.is_there("peer")
@@ -30,7 +30,7 @@ def test_beats_end_the_silence(beats: Beats) -> None:
         assert [beats.tick() for _ in range(SILENCE_TICKS - 1)] == [[]] * (SILENCE_TICKS - 1)
 
 
-def test_a_broken_connection(beats: Beats) -> None:
+def test_a_peer_is_gone_when_its_connection_breaks(beats: Beats) -> None:
     assert not beats.lost("peer", 4)
     assert not beats.lost("nobody", 5)
     assert beats.lost("peer", 5)
@@ -38,7 +38,7 @@ def test_a_broken_connection(beats: Beats) -> None:
     assert not beats.is_there("peer")
 
 
-def test_another_start_code(beats: Beats) -> None:
+def test_a_new_start_code_ends_the_former_process(beats: Beats) -> None:
     assert beats.introduced("peer", 5) is False
     assert beats.introduced("peer", 6) is True
     assert beats.is_there("peer")
@@ -53,7 +53,7 @@ def test_numbers_of_beats_begin_anew_with_a_process(beats: Beats) -> None:
     assert beats.is_there("peer")
 
 
-def test_a_disk_that_does_not_answer(beats: Beats) -> None:
+def test_a_peer_whose_disk_does_not_answer_is_gone(beats: Beats) -> None:
     assert not beats.beat("peer", 1, disk_answers=True)
     assert beats.beat("peer", 2, disk_answers=False)
     assert not beats.is_there("peer")
@@ -62,7 +62,7 @@ def test_a_disk_that_does_not_answer(beats: Beats) -> None:
     assert beats.is_there("peer")
 
 
-def test_beats_leave_every_other_tick() -> None:
+def test_beats_are_sent_at_every_second_tick() -> None:
     beats = Beats()
     due = []
     for _ in range(3 * BEAT_TICKS):

@@ -83,7 +83,7 @@ def test_other_members_name_the_leader(hosts: Hosts) -> None:
         assert hosts.places[answer.leader] == leader
 
 
-def test_a_tablet_that_is_not_here(hosts: Hosts) -> None:
+def test_requests_for_a_missing_tablet_are_answered(hosts: Hosts) -> None:
     turn = hosts.servers["s1"].turn
     turn.resting["closed"] = ReplicaStanding(State.RESTING, 1)
     turn.propose("nowhere", 1, b"x")
@@ -168,7 +168,7 @@ def test_rows_do_not_run_ahead_of_the_log(hosts: Hosts) -> None:
     assert hosts.servers[leader].rows["t"] == [b"x"]
 
 
-def test_one_round_at_a_time_is_in_the_hands_of_the_rows(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tablet_applies_one_round_at_a_time(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "ROUND_ENTRIES_MAX", 3)
     leader = hosts.elect()
     hosts.slow_rows.add(leader)
@@ -185,7 +185,7 @@ def test_one_round_at_a_time_is_in_the_hands_of_the_rows(hosts: Hosts, monkeypat
 # --- bounds
 
 
-def test_a_tablet_takes_so_many_bytes_and_no_more(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_in_flight_of_a_tablet_are_bounded(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "TABLET_BYTES_MAX", 100)
     leader = hosts.elect()
     turn = hosts.servers[leader].turn
@@ -200,7 +200,7 @@ def test_a_tablet_takes_so_many_bytes_and_no_more(hosts: Hosts, monkeypatch: pyt
     assert fates(hosts, leader)[5] is Fate.DONE
 
 
-def test_a_server_takes_so_many_bytes_and_no_more() -> None:
+def test_bytes_in_flight_of_a_server_are_bounded() -> None:
     hosts = Hosts(tablets=["t", "u"], server_bytes=100)
     leader = hosts.elect("t")
     hosts.elect("u")
@@ -226,7 +226,7 @@ def test_a_payload_has_a_limit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) ->
     assert fates(hosts, leader) == {1: Fate.DONE, 2: Fate.TOO_LARGE}
 
 
-def test_so_many_reads_wait_and_no_more(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_reads_are_bounded(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "TABLET_READS_MAX", 2)
     leader = hosts.elect()
     for request in (1, 2, 3):

@@ -19,7 +19,9 @@ from regionserver.tablets.rows.steady import STEADY_AFTER_S
         (0, 10, FORCED_SEGMENTS, 0),
     ],
 )
-def test_floor(point: int, everywhere: int, segments: int, expected: int) -> None:
+def test_the_floor_follows_the_steady_point_and_all_members(
+    point: int, everywhere: int, segments: int, expected: int
+) -> None:
     assert target(point, everywhere, segments) == expected
 
 
