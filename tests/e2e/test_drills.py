@@ -125,7 +125,7 @@ def test_tablets_need_neither_store_nor_masters(newcomer: LocalUp) -> None:
         assert found["no store and no master"] >= 4
 
 
-def test_master_failover_while_regions_move(up: LocalUp) -> None:
+def test_a_master_failover_completes_all_moves(up: LocalUp) -> None:
     """A new epoch, and every region OPENED again."""
     for report in drill(up, "master-failover"):
         found = figures(report)
@@ -189,9 +189,9 @@ def test_killing_all_daemons_loses_nothing(up: LocalUp) -> None:
     assert all(one.pid not in (0, before[one.name]) for one in daemons(up))
 
 
-def test_ddl_storm_leaves_what_was_acknowledged(up: LocalUp) -> None:
-    """TS-04 in a short form: the active master killed, frozen and deposed while clients change tables; the model holds,
-    and nothing of the storm's tables stays."""
+def test_ddl_stress_keeps_every_acknowledged_operation(up: LocalUp) -> None:
+    """TS-04 in a short form: the active master is killed, frozen and deposed while clients change tables; the expected
+    catalog holds, and no table of the drill remains."""
     elections, operations = (3, 45) if RUNS == 1 else (20, 200)
     counts = ("--elections", str(elections), "--operations", str(operations), "--server-crashes", "1")
     options = (*counts, "--clients", "4", "--no-load")

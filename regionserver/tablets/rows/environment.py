@@ -255,7 +255,7 @@ def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -
         try:
             file.open()
         except lmdb.NotFoundError as error:
-            raise Damaged(f"{path} has not the databases of a tablet's rows") from error
+            raise Damaged(f"{path} lacks the databases of a tablet's rows") from error
     try:
         with translated(path), file.env.begin(db=file.meta) as transaction:
             found = states.decode_identity(_sealed(transaction, IDENTITY_KEY))
