@@ -4,17 +4,17 @@
     python examples/counters.py add   --store 127.0.0.1:21801 TABLE KEY [N]
 
 Start one or more servers, and a master as always (`rk master run`); make the table with `rk table create TABLE --kind
-counters/1`. The masters place its regions on these servers, move them, and bring them back when a server dies; this
-file has the rest:
+counters/1`. The masters place its regions on these servers, move them, and open them on another server when one dies.
+This file has the rest:
 
 - `open` reads a region's counts from its directory and writes them into a file of this opening, named by its token. A
-  former owner that wakes up late goes on in its own file, which nobody reads any more.
-- `answer` takes a request if the region is open here under a valid lease, has a worker append to the file and sync it,
-  and acknowledges only if no later opening had begun by then.
-- `close` lets go.
+  former owner that wakes up late writes into its own file, which is not read any more.
+- `answer` admits a request if the region is open here under a valid lease. A worker appends to the file and syncs it.
+  The change is acknowledged only if no later opening has begun meanwhile.
+- `close` waits for running changes and closes the file.
 
 The client needs nothing but `RegionClient.call`. Adding twice is not the same as adding once, so the call is not
-repeatable: when nobody knows whether it was done, the user is told.
+repeatable: if its outcome is unknown, the program prints that.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Region:
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1]):  # a torn last line was
             self.counts |= json.loads(line)  # never acknowledged
             if number % 10_000 == 0:
-                progress()  # a long open says that it gets on, or the master gives the region to another server
+                progress()  # without progress the master gives the region to another server
 
     def _append(self, counts: dict[str, int]) -> None:
         self.file.write(json.dumps(counts) + "\n")
@@ -92,19 +92,19 @@ class Region:
         os.fsync(self.file.fileno())
 
     def add(self, key: str, amount: int) -> Total:
-        """On a worker thread: durable on return."""
+        """Add and sync, on a worker thread: durable on return."""
         with self.lock:
             if self.file.closed or not self.directory.is_newest():
-                raise RpcError(NOT_SERVING, "the region has gone elsewhere")
+                raise RpcError(NOT_SERVING, "the region is open on another server")
             total = self.counts.get(key, 0) + amount
             self._append({key: total})
             self.counts[key] = total
             if not self.directory.is_newest():
-                raise RpcError(FENCED, "the region went elsewhere meanwhile")
+                raise RpcError(FENCED, "the region was opened on another server meanwhile")
             return Total(total)
 
     def close(self) -> None:
-        """Waits for the change that is under way."""
+        """Wait for the running change, then close the file."""
         with self.lock:
             self.file.close()
 
@@ -112,7 +112,7 @@ class Region:
 class Counters(DirectoryOpener):
     """Opens regions of counters, and answers for them. `DirectoryOpener` brings each region's directory and fence."""
 
-    #: Tables of this kind, and no others, come to these servers. The version goes up with the format of the files.
+    #: Only regions of tables of this kind are opened by these servers. The version rises with the format of the files.
     kind = "counters/1"
     requests = (Add,)
 
@@ -126,7 +126,7 @@ class Counters(DirectoryOpener):
         self.workers = serving.workers(serving.reactor, 4, lambda: None, lambda failure: failure.raiseException())
 
     def open(self, opening: Opening) -> None:
-        """On a worker thread; whatever it raises is the reason that the operator reads."""
+        """Open a region, on a worker thread. The text of an exception is the reason that the operator reads."""
         directory = self.acquire(opening)
         try:
             self.open_regions[opening.region.region_id] = Region(directory, opening.progress)
@@ -135,14 +135,14 @@ class Counters(DirectoryOpener):
             raise
 
     def close(self, region: RegionRecord, replica: int) -> None:
-        """On a worker thread; on return another server may open the region."""
+        """Close a region, on a worker thread. On return another server may open it."""
         found = self.open_regions.pop(region.region_id, None)
         if found is not None:
             found.close()
         super().close(region, replica)
 
     def answer(self, request: msgspec.Struct) -> Deferred[msgspec.Struct]:
-        """On the reactor's thread: admit, and let a worker do it."""
+        """Admit a request, on the reactor's thread, and let a worker carry it out."""
         assert isinstance(request, Add)
         record = self.serving.admit(request.place)
         if not record.contains(request.key):
@@ -162,12 +162,12 @@ class Counters(DirectoryOpener):
         return answer
 
     def stop(self) -> None:
-        """The process ends."""
+        """Stop the worker threads: the process ends."""
         self.workers.stop(1.0)
 
 
 def main() -> int:
-    """The command line above."""
+    """Run the command line above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="be a server")

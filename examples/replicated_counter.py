@@ -1,11 +1,11 @@
-"""A counter that any number of programs share, in a table with replicas.
+"""A counter shared by any number of programs, in a table with replicas.
 
     rk table create counts --replicas 3
     python examples/replicated_counter.py --store 127.0.0.1:21801 counts visitors 1
 
-`compare_and_set` changes the row only if nobody has changed it since it was read. The client repeats a request whose
-answer was lost under the same number, and the tablet carries it out once. So every addition counts once, also while
-servers die. Only a call that ends at its deadline may leave open whether it was done: the program says so.
+`compare_and_set` changes the row only if the row has not changed since it was read. The client repeats a request whose
+reply was lost under the same number, and the tablet carries it out once. So every addition counts once, even while
+servers die. Only a call that ends at its deadline has an unknown outcome, and the program prints that.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_a_file_that_finds_no_room_is_made_later(path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(environment, "reserve_lock", no_room)
-        with pytest.raises(RowsFull, match="make room"):
+        with pytest.raises(RowsFull, match="free some space"):
             rows.apply(command)
     assert rows.applied == (0, 0)
     rows.apply(command)
