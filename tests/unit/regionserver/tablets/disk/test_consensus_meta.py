@@ -21,7 +21,7 @@ def test_it_comes_back_whole() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"tablet": ".hidden"}, "no name of a tablet"),
+        ({"tablet": ".hidden"}, "not the name of a tablet"),
         ({"number": 0}, "below 1"),
         ({"config_index": -1}, "negative"),
         ({"vote": 2}, "a vote for 2 in term 0"),

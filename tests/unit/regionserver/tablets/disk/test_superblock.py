@@ -43,7 +43,7 @@ def test_a_tombstone_is_small() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"tablet": "../x"}, "no name of a tablet"),
+        ({"tablet": "../x"}, "not the name of a tablet"),
         ({"number": 3}, "the highest ever is 2"),
         ({"number": -1}, "number -1"),
         ({"number": 0, "highest_number": 0}, "its memory is not lost"),

@@ -291,7 +291,7 @@ def test_files_that_are_no_steady_state_are_refused(path: Path, log: Log) -> Non
     Path(f"{path}.steady").write_bytes(steady.encode(msgspec.structs.replace(decoded, tablet="t2")))
     refused("belongs to tablet t2 generation 1, not to tablet t1 generation 1")
     Path(f"{path}.steady").write_bytes(steady.encode(msgspec.structs.replace(decoded, applied_index=59)))
-    refused("set back to its steady point at entry 59, and is at entry 60", boot="another")
+    refused("reset to its steady point at entry 59, and is at entry 60", boot="another")
     path.write_bytes(rows_file[: len(rows_file) // 2])
     refused("is truncated")
     path.write_bytes(b"")
