@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from coord.errors import RemoteProtocolError
+from coord.errors import CoordError, RemoteProtocolError
 from coord.raft.core import RaftCore
 from coord.raft.messages import CANDIDATE, Message, Ready
 from coord.raft.trace import Recorder, started
+from coord.server.config.addresses import MemberAddress
 from coord.storage.records import WriteBatch
 from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Wal
@@ -334,3 +335,12 @@ class ProcessSockets:
         assert process is not None, "a socket outside of any turn"
         sock: SimSocket = process.reactor.know(SimSocket(self._world.net, process.host.id))
         return sock
+
+
+class NobodyAnswersError(CoordError):
+    """A new node finds no store to join."""
+
+
+def member_of(node_id: int) -> MemberAddress:
+    """The addresses of a machine."""
+    return MemberAddress(node_id, (f"10.0.0.{node_id}", 1), client=(f"10.0.0.{node_id}", 2))

@@ -38,12 +38,14 @@ from tests.sim.store.machinery import (
     ForkedJob,
     HostClock,
     ListeningDoor,
+    NobodyAnswersError,
     NodeTracer,
     PeerEvents,
     PowerCut,
     ProcessSockets,
     SimReactor,
     ThreadedWriter,
+    member_of,
 )
 from tests.sim.store.net import Listening, Network
 from tests.support.planted import PlantedBug
@@ -67,10 +69,6 @@ class Bug(PlantedBug):
     members_move: bool | None = None
     #: (older, newer) build, see `Builds`; None: as the seed says.
     upgrade: tuple[int, int] | None = None
-
-
-class NobodyAnswersError(CoordError):
-    """A new node finds no store to join."""
 
 
 #: Every so many turns a node's invariants are recomputed: that looks at the whole log and tree.
@@ -265,11 +263,6 @@ class Process:
         self.host.memory = self.node.core.memory
         self.host.has_log = self.node.core.log.stable > 0
         self.world.net.machine_gone(self.host.id, silent=silent)
-
-
-def member_of(node_id: int) -> MemberAddress:
-    """The addresses of a machine."""
-    return MemberAddress(node_id, (f"10.0.0.{node_id}", 1), client=(f"10.0.0.{node_id}", 2))
 
 
 class Host:
