@@ -6,34 +6,45 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean docs
+.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean docs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-# Written only after a complete install, so that an interrupted one is done again.
-$(VENV)/installed: setup.cfg setup.py pyproject.toml constraints.txt
-	@echo "== installing RegionKeeper and what it needs into $(VENV) (once; a few minutes)"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[spark]'
+# Each is written only after a complete install, so that an interrupted one is done again.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: setup.cfg requirements.py constraints.txt | $(BIN)/python
+	@echo "== installing what RegionKeeper needs into $(VENV) (once; a few minutes)"
+	$(BIN)/python requirements.py spark > $(VENV)/requirements.txt
+	$(PIP) install -c constraints.txt -r $(VENV)/requirements.txt
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "== installing what the tests need"
-	$(PIP) install -c constraints.txt -e '.[spark,connect,dev]'
+	$(BIN)/python requirements.py spark connect dev > $(VENV)/requirements-dev.txt
+	$(PIP) install -c constraints.txt -r $(VENV)/requirements-dev.txt
 	@touch $@
 
 # After a change of a compiled module; until this has run, the store runs interpreted (coord/compiled.py).
 COMPILED := $(shell $(PYTHON) coord/compiled.py)
-$(VENV)/compiled: $(VENV)/installed coord/compiled.py $(COMPILED)
-	@echo "== compiling the store (about a minute; RK_PURE=1 leaves it interpreted)"
+$(VENV)/compiled: setup.cfg setup.py pyproject.toml coord/compiled.py $(COMPILED) | $(BIN)/python
+	@echo "== installing RegionKeeper, and compiling the store (a minute or two; RK_PURE=1 leaves it interpreted)"
 	$(PIP) install --no-deps -e .
-	@$(BIN)/rk --version
 	@touch $@
 
-install: $(VENV)/compiled  ## make .venv with `rk` in it
+# Packages are installed while the store is being compiled: neither needs the other.
+AT_ONCE := $(MAKE) --no-print-directory -j 2
+installed: $(VENV)/installed $(VENV)/compiled
+	@:
 
-up: $(VENV)/compiled  ## start a whole cluster on this machine, in the foreground (UP="--servers 8" for options)
+install:  ## make .venv with `rk` in it
+	@$(AT_ONCE) installed
+	@$(BIN)/rk --version
+
+up:  ## start a whole cluster on this machine, in the foreground (UP="--servers 8" for options)
+	@$(AT_ONCE) installed
 	@exec $(BIN)/rk up $(UP)
 
 lint: $(VENV)/installed-dev  ## ruff, mypy --strict, import contracts
@@ -63,14 +74,17 @@ COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets/test_planted_
 PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest -p tests.repeated "$$@" && return; test $$? -eq 1 || return 1; \
 	test -s $(REPEATED).failed || return 1; echo "== once more, by itself: what failed above"; \
 	RK_AGAIN=1 $(BIN)/python -m pytest -p tests.repeated --maxfail 1 @$(REPEATED).failed; }; checked
-test: lint $(VENV)/compiled  ## lint and all tests; those of the compiled modules also interpreted
+ready:
+	@$(AT_ONCE) lint installed
+
+test: ready  ## lint and all tests; those of the compiled modules also interpreted
 	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \
 	{ ($(PYTEST) $(TOGETHER) tests/sim tests/datadriven tests/unit) && \
 	(echo "== interpreted"; export RK_PURE=1; $(PYTEST) $(TOGETHER) $(COMPILED_TESTS)) && \
 	($(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests/e2e); } || status=$$?; \
 	$(BIN)/python -m tests.repeated $(REPEATED); exit $$status
 
-bench-store: $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
+bench-store: $(VENV)/installed $(VENV)/compiled  ## the store against ZooKeeper, with the load generator of ../shared/bench (BENCH="--full")
 	$(BIN)/python -m benchmarks.store $(BENCH)
 
 DRILL_RUNS ?= 5

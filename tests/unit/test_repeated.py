@@ -37,7 +37,7 @@ def make_test(folder: Path, statuses: list[int]) -> tuple[int, list[str], str]:
     stub.write_text(STUB.format(python=sys.executable, folder=folder))
     stub.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "RK_"))}
-    words = ["make", "-s", "-o", "lint", "-o", f"{folder}/compiled", "test", f"VENV={folder}", f"BIN={folder}/bin"]
+    words = ["make", "-s", "-o", "ready", "test", f"VENV={folder}", f"BIN={folder}/bin"]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout.splitlines(), (folder / "statuses").read_text()
 
