@@ -442,7 +442,7 @@ class ActiveMaster:
         self.schedule()
 
     def _handle(self, event: ev.Event) -> None:
-        if self.is_open and not self.keeper.observe(event):
+        if self.is_open and not self.keeper.observe(event, acting()):
             self.assigner.handle(event, self._now_ms(), acting())
 
     def _written(self, effect: Write, event: ev.WriteDone | ev.WriteFailed) -> None:

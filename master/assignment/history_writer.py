@@ -60,7 +60,8 @@ def _steps_of(write: Write) -> list[fx.WriteOffline | fx.DeleteTransition]:
         case WriteRegion():
             return []
         case BeginTablet():
-            return [fx.WriteOffline(one.key, one, None, -1, Cause.ASSIGN) for one in write.transitions]
+            origin = write.origin
+            return [fx.WriteOffline(one.key, one, None, -1, Cause.ASSIGN, origin=origin) for one in write.transitions]
         case _:
             return [write]
 

@@ -23,6 +23,7 @@ from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master.assignment.dispatch import Dispatcher
 from master.assignment.transitions import OPENING_UNREAD_MS, TransitionReader, TransitionWriter, Write, event_of_write
 from master.catalog import store
+from master.causes import acting
 from master.context import EffectContext
 from master.tablets.reports import ReportQueue
 from regions.cluster import effects as fx
@@ -31,6 +32,7 @@ from regions.cluster.history import master_step, steps_since
 from regions.cluster.limits import AssignerConfig
 from regions.diagnose.tablets import TabletWatch, problem_lines
 from regions.messages.heartbeat import Report
+from regions.records.members import Member
 from regions.records.model import (
     BarRecord,
     Incarnation,
@@ -39,6 +41,7 @@ from regions.records.model import (
     ServerRecord,
     TabletState,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.records.znodes import decode_region, decode_table
 from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
@@ -78,7 +81,7 @@ class TabletKeeping:
         self._now_ms = now_ms
         self._layout = fence.layout
         #: The decisions. Requests of operators read it; only this object feeds it.
-        self.keeper = Keeper(fence.epoch, config)
+        self.keeper = Keeper(fence.epoch, config, active_master.assigner.causes)
         self._writer = TransitionWriter(
             fence, self._written, active_master.schedule, failed, active_master.history_writer
         )
@@ -138,18 +141,18 @@ class TabletKeeping:
 
     # --- what the store says ----------------------------------------------------------------------------------------
 
-    def observe(self, event: ev.Event) -> bool:
-        """Feed the keeper with an event. Return True if the event is not the assigner's as well."""
+    def observe(self, event: ev.Event, origin: WorkOrigin | None = None) -> bool:
+        """Feed the keeper with an event of the request `origin`. Return True if the assigner does not need it."""
         keeper, now = self.keeper, self._now_ms()
         match event:
             case ev.TransitionRead():
                 return self._take_transition(event)
             case ev.TableSeen() if event.record.is_tablet:
-                keeper.table_seen(event.record, event.version)
+                keeper.table_seen(event.record, event.version, origin)
                 self._regions.extend(event.regions)
             case ev.RegionSeen() if event.record.table_id in keeper.tables:
                 is_new = event.record.region_id not in keeper.tablets
-                keeper.region_seen(event.record, event.version, now)
+                keeper.region_seen(event.record, event.version, now, origin)
                 for member in event.record.members if is_new else ():
                     self._reader.put(event.record.region_id, member.number)
             case ev.RegionReplaced() if event.region_id in keeper.tablets:
@@ -279,7 +282,8 @@ class TabletKeeping:
                 keeper.region_written(effect, now)
                 return
             for record in effect.transitions:
-                self._add_step(None, record, fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN), now)
+                made = fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN, origin=effect.origin)
+                self._add_step(None, record, made, now)
             keeper.begun(effect, now)
         elif isinstance(event, ev.WriteFailed):
             keeper.write_failed(event.key, event.table_version)
@@ -297,7 +301,8 @@ class TabletKeeping:
     ) -> None:
         """Add an own step to the latest steps in memory. The store has it in the history, by the same multi."""
         epoch = self._active_master.fence.epoch
-        self._active_master.assigner.history.append(master_step(former, record, effect.cause, epoch, now_ms))
+        step = master_step(former, record, effect.cause, epoch, now_ms, effect.origin)
+        self._active_master.assigner.history.append(step)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -363,6 +368,14 @@ class TabletKeeping:
         tablet = self.keeper.tablets.get(region_id)
         work = None if tablet is None else tablet.work.get(number)
         return None if work is None else work.transition
+
+    def takes_part(self, region_id: str, member: Member) -> bool | None:
+        """Return whether a member's replica takes part, as its server reports; None: it has not reported yet."""
+        tablet, server = self.keeper.tablets.get(region_id), self.keeper.servers.get(member.uuid)
+        if tablet is None or (server is not None and not self._has_reported(server.incarnation)):
+            return None
+        view = tablet.view.replicas.get(member.uuid)
+        return view is not None and view.report.number == member.number and view in tablet.view.takes_part
 
     def in_transition(self, table_id: str = "") -> list[tuple[int, TransitionRecord]]:
         """Return the transitions of members, of one table or of all, each with the time at which it was read."""
@@ -442,7 +455,7 @@ class TabletKeeping:
 
     def retry(self, key: str) -> bool:
         """Have a parked member's server asked again. Return False if it is not parked, or its server is away."""
-        asked = self.keeper.retry(key, self._now_ms())
+        asked = self.keeper.retry(key, self._now_ms(), acting())
         self._active_master.schedule()
         return asked
 

@@ -6,10 +6,12 @@ The functions below return the writes that tablets and their members need. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
 from regions.cluster import effects as fx
+from regions.cluster.causes import Causes
 from regions.cluster.limits import AssignerConfig
 from regions.records.members import Member
 from regions.records.model import (
@@ -20,6 +22,7 @@ from regions.records.model import (
     ServerRecord,
     TabletState,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.replication.config import first_members
 from regions.replication.siting import TabletSite, choose_members
@@ -175,3 +178,65 @@ def delete_transition(tablet: Tablet, work: MemberWork, cause: Cause) -> fx.Dele
 def marked_replaced(record: RegionRecord) -> RegionRecord:
     """Return the record of a region in whose place another one has come."""
     return msgspec.structs.replace(record, members=(), state=TabletState.REPLACED)
+
+
+# --- causes -----------------------------------------------------------------------------------------------------------
+
+
+#: Steps that begin new work on a transition.
+_BEGIN: Final = (Cause.SERVER_DEATH, Cause.REPLAN)
+
+StepWrite = TypeVar("StepWrite", BeginTablet, fx.WriteOffline, fx.DeleteTransition)
+
+
+class KeeperCauses:
+    """The causes of the keeper's effects (`regions/cluster/causes.py`); `causes` are those of the active master.
+
+    A step that continues a transition keeps the transition's cause. A transition begins with the request that wants it:
+    the latest request about the tablet, else the latest one about its table. Without such a request the event that the
+    keeper handles is the cause: a registration, a report, or time that has passed. The death of a server and an
+    operator's retry give a transition a new cause.
+    """
+
+    def __init__(self, causes: Causes) -> None:
+        self._causes = causes
+
+    def event(self, what: str, origin: WorkOrigin | None = None) -> None:
+        """Note the event that is being handled. `origin`: the request that it comes from."""
+        self._causes.act_for(origin, what)
+
+    def of_tablet(self, tablet: Tablet) -> WorkOrigin:
+        """Return the cause of new work on a tablet."""
+        return self._causes.with_text(tablet.origin or tablet.table.origin)
+
+    def attached(self, effect: StepWrite, tablet: Tablet) -> StepWrite:
+        """Give a write of the tablet's transitions its cause, also in the records that it writes. Return it."""
+        match effect:
+            case BeginTablet():
+                effect.origin = self.of_tablet(tablet)
+                effect.transitions = [_with_id(one, effect.origin) for one in effect.transitions]
+            case fx.WriteOffline():
+                effect.origin = self._of_step(tablet, effect.former, effect.cause)
+                effect.record = _with_id(effect.record, effect.origin)
+            case fx.DeleteTransition():
+                effect.origin = self._of_step(tablet, effect.former, effect.cause)
+        return effect
+
+    def _of_step(self, tablet: Tablet, former: TransitionRecord | None, cause: Cause) -> WorkOrigin:
+        """Return the cause of a master's step from `former`."""
+        if former is None or (tablet.is_given_up and cause in _BEGIN):
+            return self.of_tablet(tablet)
+        if former.origin is None or cause in _BEGIN:
+            return self._causes.current()
+        return former.origin
+
+    def given_up(self, tablet: Tablet, after_ms: int) -> None:
+        """Begin the replacement of a tablet of which no leader has reported (DD-03), if it was given up."""
+        if tablet.is_given_up:
+            why = f"timer: no leader of tablet {tablet.region_id} has reported for {after_ms // 1000} s"
+            tablet.origin = self._causes.begin(why)
+
+
+def _with_id(record: TransitionRecord, origin: WorkOrigin) -> TransitionRecord:
+    """Return the record with the id of its cause. The text is in the history, in the first step of the cause."""
+    return msgspec.structs.replace(record, origin=WorkOrigin(origin.cause_id))

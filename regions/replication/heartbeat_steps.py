@@ -199,6 +199,11 @@ def closing(action: ReportAction, region: RegionRecord) -> TabletClosing | None:
     return None if purpose is None else TabletClosing(purpose, region.config_id)
 
 
+def closing_order(actions: list[ReportAction], region: RegionRecord) -> TabletClosing | None:
+    """Return what a CLOSE must say that follows from a report, None if nothing is to be closed."""
+    return next((order for action in actions if (order := closing(action, region)) is not None), None)
+
+
 def updated(region: RegionRecord, facts: Facts, actions: list[ReportAction]) -> RegionRecord:
     """Return the region's record after a leader's report; this very record if nothing is to be written."""
     report = facts.report

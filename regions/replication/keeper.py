@@ -23,10 +23,10 @@ from typing import Final
 import msgspec
 
 from regions.cluster import effects as fx
+from regions.cluster.causes import Causes
 from regions.cluster.limits import AssignerConfig
 from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import TabletReport
-from regions.messages.server import TabletClosing
 from regions.records.model import (
     Incarnation,
     Intent,
@@ -36,10 +36,12 @@ from regions.records.model import (
     TableRecord,
     TabletState,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.records.replica_key import parse_replica_key, replica_key
 from regions.replication.effects import (
     BeginTablet,
+    KeeperCauses,
     KeeperEffect,
     WriteRegion,
     begin_tablet,
@@ -48,10 +50,10 @@ from regions.replication.effects import (
     replace_tablet,
     write_offline,
 )
-from regions.replication.heartbeat_steps import Facts, ReportAction, closing, steps_for, updated
+from regions.replication.heartbeat_steps import Facts, ReportAction, closing_order, steps_for, updated
 from regions.replication.member_orders import MemberOrders
-from regions.replication.recovery import Goal, ServerFate, fate_of, goal_of, next_step
-from regions.replication.reports import ReplicaView
+from regions.replication.recovery import Goal, ServerFate, goal_of, next_step, work_fate
+from regions.replication.reports import ReplicaView, taken
 from regions.replication.siting import TabletSite, tablet_sites
 from regions.replication.tablet import GivenUp, MemberWork, Tablet, TabletTable
 from regions.transitions.next_action import Action, NextStep
@@ -68,7 +70,7 @@ LEADER_LATE_MS: Final = 10_000
 class Keeper:
     """Decides about tablets. See the module docstring."""
 
-    def __init__(self, epoch: int, config: AssignerConfig) -> None:
+    def __init__(self, epoch: int, config: AssignerConfig, causes: Causes | None = None) -> None:
         self._epoch = epoch
         self._config = config
         self.tables: dict[str, TabletTable] = {}
@@ -80,7 +82,8 @@ class Keeper:
         #: Members by server, for the choice of servers.
         self._loads: Counter[str] = Counter()
         self._effects: list[KeeperEffect] = []
-        self._orders = MemberOrders(config, self.servers, self._emit)
+        self._causes = KeeperCauses(causes or Causes(epoch))
+        self._orders = MemberOrders(config, self.servers, self._emit, self._causes)
         #: Tablets about which something may have to be done.
         self._open: dict[str, Tablet] = {}
         self._look_at_ms = 0
@@ -91,30 +94,38 @@ class Keeper:
 
     # --- what the store says ----------------------------------------------------------------------------------------
 
-    def table_seen(self, record: TableRecord, version: int) -> None:
-        """A table's record was read or written. Tables of shared regions are not the keeper's."""
+    def table_seen(self, record: TableRecord, version: int, origin: WorkOrigin | None = None) -> None:
+        """A table's record was read, or was written for the request `origin`. Shared regions are not the keeper's."""
         if not record.is_tablet:
             return
+        self._causes.event(f"znode: the record of table {record.name} has changed", origin)
         known = self.tables.get(record.table_id)
         if known is None:
-            self.tables[record.table_id] = TabletTable(record, version)
+            known = self.tables[record.table_id] = TabletTable(record, version)
+            known.origin = origin
             return
+        known.origin = origin or known.origin
         known.record, known.version = record, version
         self._look_at_ms = 0  # what is wanted may have changed
         self._open.update((one.region_id, one) for one in self.tablets.values() if one.table is known)
 
-    def region_seen(self, record: RegionRecord, version: int, now_ms: int) -> None:
-        """A region's record was read. An answer that was overtaken changes nothing."""
+    def region_seen(self, record: RegionRecord, version: int, now_ms: int, origin: WorkOrigin | None = None) -> None:
+        """A region's record was read, or was written for `origin`. An answer that was overtaken changes nothing."""
         table = self.tables.get(record.table_id)
         if table is None:
             return
+        self._causes.event(f"znode: the record of region {record.region_id} has changed", origin)
         tablet = self.tablets.get(record.region_id)
         if tablet is None:
             tablet = self.tablets[record.region_id] = Tablet(table, record, version)
             self._loads.update(one.uuid for one in record.members)
-            self._adopt(tablet)
+            for view in taken(self.orphans, record.region_id):
+                tablet.view.fold(*view)
+            tablet.recount()
+            tablet.origin = origin
         elif version > tablet.version:
             self._put(tablet, record, version)
+            tablet.origin = origin or tablet.origin
         self._touch(tablet, now_ms)
 
     def forget_table(self, table_id: str) -> None:
@@ -135,6 +146,7 @@ class Keeper:
         work = tablet.member(number)
         if work.is_writing:
             return  # our own write names a version: if this is newer, the write is refused and we read again
+        self._causes.event(f"znode: the transition of {work.key} has changed")
         work.is_unread = False
         if (record, version) != (work.transition, work.version):
             self._become(work, record, version, now_ms)
@@ -160,13 +172,14 @@ class Keeper:
         if table_version is not None:
             self._emit(fx.ReadTable(tablet.record.table_id))
 
-    def retry(self, key: str, now_ms: int) -> bool:
+    def retry(self, key: str, now_ms: int, origin: WorkOrigin | None = None) -> bool:
         """An operator has a parked member tried again. Return False if it is not parked, or its server is away."""
         tablet, work = self._find(key)
         if tablet is None or work is None or work.transition is None or not work.transition.parked:
             return False
         server = self.servers.get(tablet.home_of(work))
         if server is not None:
+            self._causes.event(f"request: retry {key}", origin)
             self._offline(tablet, work, server.incarnation, Cause.REPLAN, now_ms, attempt=0)
         return server is not None
 
@@ -210,7 +223,7 @@ class Keeper:
             former.is_writing = False
             former.work.clear()
             self._put(former, marked_replaced(former.record), former.version + 1)
-        self.region_seen(fresh, version, now_ms)
+        self.region_seen(fresh, version, now_ms, None if former is None else former.origin)
 
     # --- what servers say -------------------------------------------------------------------------------------------
 
@@ -219,15 +232,18 @@ class Keeper:
         known = self.servers.get(record.uuid)
         self.servers[record.uuid] = record
         if known is None or known.incarnation != record.incarnation:
+            self._causes.event(f"znode: server {record.host}:{record.port} has registered")
             self._server_changed(record.uuid, now_ms)
 
     def server_down(self, uuid: str, now_ms: int) -> None:
         """A server's registration is gone. Nothing moves."""
         if self.servers.pop(uuid, None) is not None:
+            self._causes.event(f"znode: the registration of server {uuid} is gone")
             self._server_changed(uuid, now_ms)
 
     def reported(self, server: Incarnation, reports: Iterable[TabletReport], gone: Iterable[str], now_ms: int) -> None:
         """A heartbeat's report, which is not out of date (`regions/liveness/roster.py`)."""
+        self._causes.event(f"heartbeat: report of server {server}")
         for report in reports:
             tablet = self.tablets.get(report.region_id)
             if tablet is None:
@@ -267,6 +283,7 @@ class Keeper:
 
     def begin(self, now_ms: int) -> None:
         """Start deciding about everything that was read. A cluster startup is no other case."""
+        self._causes.event("takeover: the active master takes over the tablets")
         self._is_deciding = True
         self._open.update(self.tablets)
         self.tick(now_ms)
@@ -276,6 +293,7 @@ class Keeper:
         if self._is_deciding and not self._unseen and now_ms >= self._look_at_ms:
             self._look_at_ms = now_ms + LOOK_EVERY_MS
             self._unseen.extend(self._open.values())
+        self._causes.event("timer: tablets at which something is to be looked at")
         for _ in range(min(LOOKS_MAX, len(self._unseen))):
             self._settle(self._unseen.popleft(), now_ms)
 
@@ -327,12 +345,11 @@ class Keeper:
         """Begin to make the first members, once all their servers are there."""
         if tablet.is_writing or not tablet.wants_open:
             return
-        sites = self._sites(tablet.table.record)
-        deadline_ms = now_ms + self._config.start_timeout_ms
+        sites, deadline_ms = self._sites(tablet.table.record), now_ms + self._config.start_timeout_ms
         effect = begin_tablet(tablet, sites, self.servers, self._epoch, deadline_ms, now_ms)
         if effect is not None:  # else looked at again when a server comes
             tablet.is_writing = True
-            self._emit(effect)
+            self._emit(self._causes.attached(effect, tablet))
 
     def _settle_creating(self, tablet: Tablet, now_ms: int) -> bool:
         """DD-03: replace a tablet of which no leader reports in time. Return True while it is given up."""
@@ -344,6 +361,7 @@ class Keeper:
         late = now_ms - tablet.creating_since_ms >= self._config.create_timeout_ms
         if late and tablet.record.generation < self._config.replacements_max and not tablet.is_given_up:
             self._given_up.add(tablet)
+            self._causes.given_up(tablet, self._config.create_timeout_ms)
         if not tablet.is_given_up:
             return False
         for work in list(tablet.work.values()):
@@ -357,7 +375,7 @@ class Keeper:
         transition = work.transition
         if transition is None or work.is_writing or work.is_unread:
             return
-        fate = self._fate(tablet, work)
+        fate = work_fate(tablet, work, self.servers)
         if transition.state is RegionState.OPENED:
             self._delete(tablet, work, Cause.DONE)
         elif transition.state is RegionState.OFFLINE and transition.destination is not None:
@@ -380,7 +398,7 @@ class Keeper:
         if transition.parked and tablet.wants_open:
             return
         goal = goal_of(tablet.record, tablet.table.record, work.number)
-        fate = self._fate(tablet, work)
+        fate = work_fate(tablet, work, self.servers)
         step = next_step(transition.state, fate, goal, has_begun=transition.begun)
         if step.action is Action.ORDER_OPEN:
             self._orders.open(work, transition.destination, max(now_ms, work.not_before_ms))
@@ -510,15 +528,16 @@ class Keeper:
         """Create or force OFFLINE. It remembers whether a server has ever begun to make the member."""
         if work.is_writing or work.is_unread:
             return
-        effect = write_offline(
+        wanted = write_offline(
             tablet, work, destination, cause, self._epoch, self._config, now_ms,
             intent=intent, begun=begun, attempt=attempt, error=error, parked=parked,
         )  # fmt: skip
+        effect = self._causes.attached(wanted, tablet)
         work.write, work.cause, work.order = effect.record, cause, None
         self._emit(effect)
 
     def _delete(self, tablet: Tablet, work: MemberWork, cause: Cause) -> None:
-        effect = delete_transition(tablet, work, cause)
+        effect = self._causes.attached(delete_transition(tablet, work, cause), tablet)
         work.write, work.cause, work.order = None, cause, None
         self._emit(effect)
 
@@ -534,14 +553,6 @@ class Keeper:
         if record is None or former is None or former.state is not record.state:
             work.order = None
         work.transition, work.version, work.seen_ms = record, version, now_ms
-
-    def _adopt(self, tablet: Tablet) -> None:
-        """Take in what servers had reported before the tablet's record was read."""
-        for name, view in list(self.orphans.items()):
-            if view.report.region_id == tablet.region_id:
-                del self.orphans[name]
-                tablet.view.fold(*view)
-        tablet.recount()
 
     def _put(self, tablet: Tablet, record: RegionRecord, version: int) -> None:
         self._loads.subtract(one.uuid for one in tablet.record.members)
@@ -574,12 +585,6 @@ class Keeper:
     def _sites(self, table: TableRecord) -> list[TabletSite]:
         return tablet_sites(self.servers.values(), table, self._loads, self.draining)
 
-    def _fate(self, tablet: Tablet, work: MemberWork) -> ServerFate:
-        assert work.transition is not None, work.key
-        uuid = tablet.home_of(work)
-        server = self.servers.get(uuid)
-        return fate_of(work.transition, uuid, [] if server is None else [server.incarnation])
-
     def _find(self, key: str) -> tuple[Tablet | None, MemberWork | None]:
         """Return the tablet and the work that a replica's key names; a server's report may hold any text."""
         try:
@@ -591,8 +596,3 @@ class Keeper:
 
     def _emit(self, effect: KeeperEffect) -> None:
         self._effects.append(effect)
-
-
-def closing_order(actions: list[ReportAction], region: RegionRecord) -> TabletClosing | None:
-    """Return what a CLOSE must say that follows from a report, None if nothing is to be closed."""
-    return next((order for action in actions if (order := closing(action, region)) is not None), None)

@@ -15,6 +15,7 @@ from regions.messages.server import MemberEndpoint, TabletClosing, TabletOpening
 from regions.records.kinds import KV
 from regions.records.members import Member
 from regions.records.model import Incarnation, Intent, ServerRecord
+from regions.replication.effects import KeeperCauses
 from regions.replication.tablet import MemberOrder, MemberWork, Tablet
 
 #: Orders in one batch.
@@ -29,10 +30,12 @@ class MemberOrders:
         config: AssignerConfig,
         servers: dict[str, ServerRecord],
         emit: Callable[[fx.SendOpen | fx.SendClose], None],
+        causes: KeeperCauses,
     ) -> None:
         self._config = config
         self._servers = servers
         self._emit = emit
+        self._causes = causes
         self._batches: dict[int, list[MemberWork]] = {}
         self._next_batch = 1
 
@@ -50,7 +53,7 @@ class MemberOrders:
         if work.transition is not None or work.is_writing:
             return
         if order is None or order.server != server or order.closing != wanted:
-            work.order = MemberOrder(server, now_ms, wanted)
+            work.order = MemberOrder(server, now_ms, wanted, self._causes.of_tablet(tablet))
 
     def dispatch(self, tablets: Iterable[Tablet], now_ms: int) -> None:
         """Send the orders that are due, in batches by server."""
@@ -120,5 +123,5 @@ def _close_order(tablet: Tablet, work: MemberWork) -> CloseOrder:
     record = tablet.record
     return CloseOrder(
         record.region_id, record.table_id, work.number, intent=Intent.CLOSE, reason=purpose.value,
-        tablet=work.order.closing,
+        origin=work.order.origin, tablet=work.order.closing,
     )  # fmt: skip

@@ -20,18 +20,20 @@ transition means that the member has been made.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from regions.records.model import (
     Incarnation,
     RegionRecord,
     RegionState,
+    ServerRecord,
     TableIntent,
     TableRecord,
     TableState,
     TransitionRecord,
 )
+from regions.replication.tablet import MemberWork, Tablet
 from regions.transitions.next_action import Action, NextStep, is_cluster_startup
 from regions.transitions.states import Cause
 
@@ -177,6 +179,14 @@ def fate_of(transition: TransitionRecord, uuid: str, alive: Iterable[Incarnation
     if start is None:
         return ServerFate.AWAY
     return ServerFate.ALIVE if server_of(transition) == start else ServerFate.RESTARTED
+
+
+def work_fate(tablet: Tablet, work: MemberWork, servers: Mapping[str, ServerRecord]) -> ServerFate:
+    """Return how the server of a member in transition fares; `servers` are the registered ones."""
+    assert work.transition is not None, work.key
+    uuid = tablet.home_of(work)
+    server = servers.get(uuid)
+    return fate_of(work.transition, uuid, [] if server is None else [server.incarnation])
 
 
 def is_startup(

@@ -41,6 +41,12 @@ class LeaderView(NamedTuple):
         return (self.config_id, self.term)
 
 
+def taken(reported: dict[tuple[str, str], ReplicaView], region_id: str) -> list[ReplicaView]:
+    """Remove and return what servers have reported of a tablet before its record was read."""
+    keys = [key for key, view in reported.items() if view.report.region_id == region_id]
+    return [reported.pop(key) for key in keys]
+
+
 class TabletView:
     """One tablet as its servers report it to this master."""
 

@@ -18,6 +18,7 @@ from regions.records.model import (
     TableState,
     TabletState,
     TransitionRecord,
+    WorkOrigin,
 )
 from regions.records.replica_key import replica_key
 from regions.replication.reports import TabletView
@@ -31,11 +32,13 @@ GIVEN_UP_MAX: Final = 50
 class TabletTable:
     """A table of tablets at its znode's version, with counts of its tablets."""
 
-    __slots__ = ("led", "record", "serving", "states", "version")
+    __slots__ = ("led", "origin", "record", "serving", "states", "version")
 
     def __init__(self, record: TableRecord, version: int) -> None:
         self.record = record
         self.version = version
+        #: The latest request about the table, None if this master has seen none.
+        self.origin: WorkOrigin | None = None
         #: Tablets by the state of their records.
         self.states: Counter[TabletState] = Counter()
         #: RUNNING tablets whose leader reports to this master, and replicas that take part, by their servers' reports.
@@ -62,9 +65,15 @@ class TabletTable:
 class MemberOrder:
     """An OPEN or CLOSE that is sent again and again until the store, or a report, shows the outcome."""
 
-    __slots__ = ("asks", "batch", "closing", "next_ms", "server")
+    __slots__ = ("asks", "batch", "closing", "next_ms", "origin", "server")
 
-    def __init__(self, server: Incarnation, next_ms: int, closing: TabletClosing | None = None) -> None:
+    def __init__(
+        self,
+        server: Incarnation,
+        next_ms: int,
+        closing: TabletClosing | None = None,
+        origin: WorkOrigin | None = None,
+    ) -> None:
         self.server = server
         #: When to send (again).
         self.next_ms = next_ms
@@ -73,6 +82,8 @@ class MemberOrder:
         self.batch = 0
         #: What a CLOSE says; None: an OPEN.
         self.closing = closing
+        #: The cause of a CLOSE: the server's steps belong to it. An OPEN has its transition's.
+        self.origin = origin
 
 
 class MemberWork:
@@ -134,6 +145,7 @@ class Tablet:
         "is_led",
         "is_writing",
         "leader_due_ms",
+        "origin",
         "record",
         "serving",
         "table",
@@ -146,6 +158,8 @@ class Tablet:
         self.table = table
         self.record = record
         self.version = version
+        #: The latest request about this tablet alone, or the end of its creation (DD-03); None: see its table.
+        self.origin: WorkOrigin | None = None
         self.work: dict[int, MemberWork] = {}
         self.view = TabletView()
         #: Since when it has been CREATING, as far as this master saw; 0: it is not (DD-03).

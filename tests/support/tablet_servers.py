@@ -18,7 +18,7 @@ from regions.messages import CloseRegions, OpenRegions, OrderOutcome, OrderResul
 from regions.messages.heartbeat import TAKES_PART, LeaderReport, ReplicaState, Report, TabletReport, TabletRole
 from regions.messages.server import ClosePurpose
 from regions.records.formats import KNOWN
-from regions.records.members import NO_CONFIG
+from regions.records.members import NO_CONFIG, ConfigId, Member
 from regions.records.model import (
     Incarnation,
     RegionRecord,
@@ -75,7 +75,8 @@ class ScriptedServers:
         self.made: Counter[str] = Counter()
         #: Regions of which no replica reports that it leads.
         self.leaderless: set[str] = set()
-        self.terms: Counter[str] = Counter()
+        #: What leaders report by region, instead of the record's configuration in term 1: id, members, term.
+        self.configs: dict[str, tuple[ConfigId, tuple[Member, ...], int]] = {}
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class ScriptedServers:
             return OrderResult(region_id, number, OrderOutcome.REFUSED, error=found.value)
         if self._stops(server, "before OPENING"):
             return OrderResult(region_id, number, OrderOutcome.FAILED)
-        opening = msgspec.structs.replace(transition, state=RegionState.OPENING, epoch=epoch, reason="")
+        opening = msgspec.structs.replace(transition, state=RegionState.OPENING, epoch=epoch, reason="", took=(1,))
         if transition.state is RegionState.OFFLINE and not self._set(opening, RegionState.OFFLINE, order.version):
             return OrderResult(region_id, number, OrderOutcome.REFUSED, error="the transition has changed")
         if self._stops(server, "after OPENING"):
@@ -143,7 +144,7 @@ class ScriptedServers:
         server.disk[region_id] = ReplicaOnDisk(number, ReplicaState.RUNNING)
         if self._stops(server, "after the files"):
             return OrderResult(region_id, number, OrderOutcome.FAILED)
-        opened = msgspec.structs.replace(opening, state=RegionState.OPENED)
+        opened = msgspec.structs.replace(opening, state=RegionState.OPENED, took=(1, 2))
         self._set(opened, RegionState.OPENING, -1)
         self._stops(server, "after OPENED")
         return OrderResult(region_id, number, OrderOutcome.DONE)
@@ -152,13 +153,13 @@ class ScriptedServers:
         """Open a shared region: both steps, and the location with the second."""
         transition: TransitionRecord = order.transition
         region_id, number = transition.region_id, transition.replica
-        opening = msgspec.structs.replace(transition, state=RegionState.OPENING, epoch=epoch)
+        opening = msgspec.structs.replace(transition, state=RegionState.OPENING, epoch=epoch, took=(1,))
         if not self._set(opening, RegionState.OFFLINE, order.version):
             return OrderResult(region_id, number, OrderOutcome.REFUSED, error="the transition has changed")
         location = ReplicaLocation(number, server.record.uuid, server.record.start_code, opening.since_ms)
         path = self.layout.region(transition.table_id, region_id)
         self.store.change(path, encode(decode_region(self.store.nodes[path][0]).with_location(location)))
-        self._set(msgspec.structs.replace(opening, state=RegionState.OPENED), RegionState.OPENING, -1)
+        self._set(msgspec.structs.replace(opening, state=RegionState.OPENED, took=(1, 2)), RegionState.OPENING, -1)
         self.counts["open: shared"] += 1
         return OrderResult(region_id, number, OrderOutcome.DONE)
 
@@ -185,7 +186,7 @@ class ScriptedServers:
             return OrderResult(region_id, number, OrderOutcome.REFUSED, error="in transition")
         closing = TransitionRecord(
             region_id, order.table_id, number, RegionState.CLOSING, source=server.incarnation, intent=order.intent,
-            epoch=epoch, deadline_ms=1,
+            epoch=epoch, deadline_ms=1, took=(1,), origin=order.origin,
         )  # fmt: skip
         self.store.change(path, encode(closing))
         if order.tablet.purpose is ClosePurpose.DELETE:
@@ -194,7 +195,7 @@ class ScriptedServers:
             rests = order.tablet.purpose is ClosePurpose.REST
             state = ReplicaState.RESTING if rests else ReplicaState.TOMBSTONE
             server.disk[region_id] = ReplicaOnDisk(number, state)
-        self.store.change(path, encode(msgspec.structs.replace(closing, state=RegionState.CLOSED)))
+        self.store.change(path, encode(msgspec.structs.replace(closing, state=RegionState.CLOSED, took=(1, 2))))
         return OrderResult(region_id, number, OrderOutcome.DONE)
 
     def _set(self, record: TransitionRecord, before: RegionState, version: int) -> bool:
@@ -221,7 +222,10 @@ class ScriptedServers:
             report = TabletReport(region_id, table_id, local.number, local.state, 1)
             region = self.region(table_id, region_id)
             if region is not None and self.leader_of(region) == local.number and local.state in TAKES_PART:
-                report = msgspec.structs.replace(report, role=TabletRole.LEADER, leader=LeaderReport(region.members))
+                config_id, members, term = self.configs.get(region_id, (NO_CONFIG, region.members, 1))
+                report = msgspec.structs.replace(
+                    report, role=TabletRole.LEADER, leader=LeaderReport(members), config_id=config_id, term=term
+                )
             found[region_id] = report
         return found
 

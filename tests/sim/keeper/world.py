@@ -7,7 +7,7 @@ configuration runs; a fault lets a leader commit a configuration without one of 
 off from the other members but not from the master.
 
 Orders, answers and heartbeats are late or lost, and watch events late, until `calm`. The invariants are checked at
-each write of the store.
+each write of the store, and so is the history of all steps with their causes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from regions.cluster import effects as fx
+from regions.cluster.history import HistoryEntry, entries_of_end, entries_of_write
 from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import (
     LeaderReport,
@@ -52,7 +53,10 @@ from regions.replication.guards import (
     answer_to_open,
 )
 from regions.replication.keeper import Keeper
+from regions.transitions import trail
 from regions.transitions.states import Actor, Cause, check
+from tests.sim.keeper.faults import fault
+from tests.sim.keeper.history import RecordedSteps
 from tests.sim.keeper.model import CONFIG, BrokenInvariantError, Group, Machine, check_at_rest
 
 TABLE: Final = "t"
@@ -87,6 +91,8 @@ class World:
         self.begun: set[tuple[str, int]] = set()
         self.homes: dict[tuple[str, int], str] = {}
         self.led: set[str] = set()
+        #: Compares the history that masters write with the store's log of transitions.
+        self.history = RecordedSteps(lambda what: self.require(False, what))
         self.master: Keeper | None = None
         self.reign = 0
         for number in range(regions):
@@ -131,8 +137,15 @@ class World:
             self.require(record.state is TabletState.RUNNING, f"a region that clients use went: {record}")
 
     def put_transition(
-        self, key: str, record: TransitionRecord | None, version: int, actor: Actor, cause: Cause
+        self,
+        key: str,
+        record: TransitionRecord | None,
+        version: int,
+        actor: Actor,
+        cause: Cause,
+        entries: list[HistoryEntry] | None = None,
     ) -> None:
+        """Take a step; a master's multi has the `entries` of the history as well."""
         former = self.transitions.get(key)
         check(actor, None if former is None else former[0].state, None if record is None else record.state, cause)
         self.counts[f"{actor} {cause}"] += 1
@@ -144,6 +157,7 @@ class World:
             named = record.destination
             if named is not None and home is not None:
                 self.require(named.uuid == home, f"{key} was moved from {home} to {named}")
+        self.history.step(key, former and former[0], record, version, actor, self.epoch, entries or [])
         region_id, _, number = key.rpartition("-")
         self.event(lambda: self._watch(region_id, int(number)))
 
@@ -263,7 +277,9 @@ class World:
             return False
         self.put_region(effect.record, effect.version + 1)
         for record in effect.transitions:
-            self.put_transition(record.key, record, 0, Actor.MASTER, Cause.ASSIGN)
+            step = fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN, origin=effect.origin)
+            entries = entries_of_write(step, self.epoch, self.now)
+            self.put_transition(record.key, record, 0, Actor.MASTER, Cause.ASSIGN, entries)
         self.groups[region_id] = Group(effect.record.members)
         return True
 
@@ -280,7 +296,8 @@ class World:
         record = effect.record if isinstance(effect, fx.WriteOffline) else None
         if effect.cause in (Cause.ABANDONED, Cause.NOT_A_MEMBER):
             assert without is not None, effect
-        self.put_transition(effect.key, record, version + 1, Actor.MASTER, effect.cause)
+        entries = entries_of_write(effect, self.epoch, self.now)
+        self.put_transition(effect.key, record, version + 1, Actor.MASTER, effect.cause, entries)
         return version + 1
 
     def _replace(self, effect: fx.ReplaceRegion) -> bool:
@@ -289,8 +306,9 @@ class World:
         held = {key: version for key, (_, version) in self.transitions.items() if key.rpartition("-")[0] == region_id}
         if not fits or held != {record.key: version for record, version in effect.transitions}:
             return False
-        for key in held:
-            self.put_transition(key, None, 0, Actor.MASTER, Cause.REPLACED)
+        for record, at in effect.transitions:
+            entries = entries_of_end(record, at, Cause.REPLACED, self.epoch, self.now)
+            self.put_transition(record.key, None, 0, Actor.MASTER, Cause.REPLACED, entries)
         former, version = self.regions[region_id]
         gone = msgspec.structs.replace(former, members=(), state=TabletState.REPLACED)
         self.put_region(gone, version + 1)
@@ -371,7 +389,7 @@ class World:
             return result(OrderOutcome.REFUSED, found.value)
         if transition.state is not RegionState.OFFLINE or transition.destination != machine.incarnation:
             return result(OrderOutcome.REFUSED, "not OFFLINE towards this start")
-        opening = msgspec.structs.replace(transition, state=RegionState.OPENING)
+        opening = msgspec.structs.replace(transition, state=RegionState.OPENING, took=(self.now,))
         version = order.version  # type: ignore[attr-defined]
         if not self._server_step(opening, RegionState.OFFLINE, version, Cause.OPEN_ORDER):
             return result(OrderOutcome.REFUSED, "the transition has changed")
@@ -392,7 +410,8 @@ class World:
             if not machine.lives or machine.start_code != start:
                 return
             machine.busy.discard(key)
-            done = msgspec.structs.replace(opening, state=RegionState.OPENED)
+            took = trail.add(opening.took, self.now)
+            done = msgspec.structs.replace(opening, state=RegionState.OPENED, took=took)
             self._server_step(done, RegionState.OPENING, version + 1, Cause.OPEN_DONE)
 
         slow = not self.calm and self.chance.random() < 0.1
@@ -422,7 +441,7 @@ class World:
             return result(OrderOutcome.REFUSED)
         record = TransitionRecord(
             region_id, TABLE, number, RegionState.CLOSING, source=machine.incarnation, intent=order.intent,  # type: ignore[attr-defined]
-            epoch=self.epoch, deadline_ms=self.now + 1,
+            epoch=self.epoch, deadline_ms=self.now + 1, took=(self.now,), origin=order.origin,  # type: ignore[attr-defined]
         )  # fmt: skip
         if not self._server_step(record, None, -1, Cause.CLOSE_ORDER):
             return result(OrderOutcome.REFUSED)
@@ -439,7 +458,8 @@ class World:
                 state = ReplicaState.RESTING if is_rest else ReplicaState.TOMBSTONE
                 machine.disk[region_id] = ReplicaOnDisk(number, state)
             machine.busy.discard(key)
-            done = msgspec.structs.replace(record, state=RegionState.CLOSED)
+            took = trail.add(record.took, self.now)
+            done = msgspec.structs.replace(record, state=RegionState.CLOSED, took=took)
             self._server_step(done, RegionState.CLOSING, 0, Cause.CLOSE_DONE)
 
         self.after(self.chance.choice((1, 100)), files)
@@ -539,52 +559,13 @@ class World:
         if self.master is not None:
             self.master.table_seen(*self.table)
 
-    def fault(self) -> None:
-        """One thing goes wrong, or an operator wants something."""
-        if self.calm:
-            return
-        machine = self.chance.choice(list(self.machines.values()))
-        what = self.chance.random()
-        if what < 0.35:
-            if machine.lives:
-                self.stop(machine)
-            else:
-                self.start(machine)
-        elif what < 0.5:
-            if self.master is None:
-                self.start_master()
-            else:
-                self.stop_master()
-        elif what < 0.6 and self.groups:
-            self.remove_voter(self.chance.choice(list(self.groups)))
-        elif what < 0.65 and self.groups:
-            self.cut_off(self.chance.choice(list(self.groups)))
-        elif what < 0.72:
-            self.set_intent(self.chance.choice(list(TableIntent)))
-        elif what < 0.77:
-            self.power_cut()
-        elif what < 0.83 and not machine.lives:
-            machine.disk.clear()
-            self.counts["disk lost"] += 1
-        self.after(self.chance.choice((50, 300, 1_000)), self.fault)
-
-    def power_cut(self) -> None:
-        """Everything stops and starts again: a cluster startup."""
-        self.counts["power cut"] += 1
-        self.stop_master()
-        for machine in self.machines.values():
-            if machine.lives:
-                self.stop(machine)
-                self.start(machine)
-        self.start_master()
-
     def run(self, faults_ms: int = 20_000, rest_ms: int = 120_000) -> World:
         """Play the seed: faults, then calm until everything is at rest."""
         for machine in self.machines.values():
             self.start(machine)
         self.start_master()
         self.tick()
-        self.after(200, self.fault)
+        self.after(200, lambda: fault(self))
         self.run_until(faults_ms)
         self.calm = True
         for machine in self.machines.values():
@@ -595,4 +576,5 @@ class World:
         self.set_intent(TableIntent.ENABLED)
         self.run_until(faults_ms + rest_ms)
         check_at_rest(self)
+        self.history.end()
         return self

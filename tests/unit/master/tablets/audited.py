@@ -1,4 +1,7 @@
-"""A store in memory whose every change of a transition is audited, as by an auditor that misses nothing."""
+"""A store in memory whose every change of a transition is audited, as by an auditor that misses nothing.
+
+The history that masters write is compared with these changes: every step once, in order, with its cause.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from regions.records.alarms import Alarm
 from regions.records.model import RegionState, TransitionRecord
 from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import decode_region, decode_server, decode_table, decode_transition
+from regions.transitions import trail
 from regions.transitions.observed import ObservedTransition
+from simulation.checks.history import HistoryCheck
 from tests.unit.master.active_fixture import LAYOUT, LossyStore
 
 
@@ -25,10 +30,16 @@ class TabletAudit:
         self._known: dict[str, tuple[int, int]] = {}
         self._records: dict[str, bytes] = {}
         self._epochs: dict[int, int] = {}
+        #: Compares the history below /history with every step; and what it has found wrong.
+        self.wrong: list[str] = []
+        self.history = HistoryCheck(self.wrong.append)
+        self._steps: dict[str, bytes] = {}
+        self._segments: dict[str, bytes] = {}
 
-    def look(self, nodes: dict[str, tuple[bytes, int, int]]) -> None:
-        """Audit what has changed since the last look: one step of each transition."""
+    def look(self, nodes: dict[str, tuple[bytes, int, int]], *, by_server: bool) -> None:
+        """Audit what has changed since the last look: one step of each transition, by a server or by a master."""
         self._zxid += 1
+        self._look_at_history(nodes, by_server=by_server)
         self._look_at_records(nodes)
         _, epoch, _ = nodes[LAYOUT.epoch]
         self.alarms += self.audit.epoch(epoch, self._epochs.setdefault(epoch, self._zxid), self.now_ms)
@@ -49,6 +60,24 @@ class TabletAudit:
             version = self._known[path][0]
             self._see(ObservedTransition(self.now_ms, key, gone, version, exists=False), nodes)
         self._known = present
+
+    def _look_at_history(self, nodes: dict[str, tuple[bytes, int, int]], *, by_server: bool) -> None:
+        steps = {path: node[0] for path, node in nodes.items() if LAYOUT.parse_transition(path) is not None}
+        changed = [path for path in steps.keys() | self._steps.keys() if steps.get(path) != self._steps.get(path)]
+        for path in changed:
+            old, new = (
+                decode_transition(data) if (data := known.get(path)) else None for known in (self._steps, steps)
+            )
+            server = trail.server_of(new) if by_server and new is not None else None
+            uuid = "" if server is None else server.uuid
+            self.history.committed(path.rpartition("/")[2], old, new, uuid, nodes[LAYOUT.epoch][1])
+        below = f"{LAYOUT.history}/"
+        segments = {path[len(below) :]: node[0] for path, node in nodes.items() if path.startswith(below)}
+        names = sorted(segments.keys() ^ self._segments.keys())
+        self.history.segments_changed([(name, segments.get(name)) for name in names])
+        for path in changed:
+            self.history.check_kept(path.rpartition("/")[2], steps.get(path), nodes[path][1] if path in nodes else -1)
+        self._steps, self._segments = steps, segments
 
     def _look_at_records(self, nodes: dict[str, tuple[bytes, int, int]]) -> None:
         kept = {path: node[0] for path, node in nodes.items() if path.startswith((LAYOUT.servers, LAYOUT.tables))}
@@ -92,12 +121,12 @@ class AuditedStore(LossyStore):
 
     def change(self, path: str, data: bytes = b"") -> None:
         super().change(path, data)
-        self._look()
+        self._look(by_server=True)
 
     def drop(self, path: str) -> None:
         super().drop(path)
         self._look()
 
-    def _look(self) -> None:
+    def _look(self, *, by_server: bool = False) -> None:
         if LAYOUT.epoch in self.nodes:
-            self.audit.look(self.nodes)
+            self.audit.look(self.nodes, by_server=by_server)

@@ -78,7 +78,7 @@ class TabletBench:
             self.bench.go_on(seconds)
             if isinstance(self.store, AuditedStore):
                 self.store.audit.time_passes(seconds)
-                assert self.store.audit.alarms == []
+                assert (self.store.audit.alarms, self.store.audit.wrong) == ([], [])
 
     def until(self, holds: Callable[[], bool], seconds: float = 0.5, turns: int = 400) -> None:
         """Let time pass until `holds()`."""

@@ -1,0 +1,51 @@
+"""What goes wrong in a cluster of tablets, and what an operator wants, one thing after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regions.records.model import TableIntent
+
+if TYPE_CHECKING:
+    from tests.sim.keeper.world import World
+
+
+def fault(world: World) -> None:
+    """One thing goes wrong, or an operator wants something."""
+    if world.calm:
+        return
+    machine = world.chance.choice(list(world.machines.values()))
+    what = world.chance.random()
+    if what < 0.35:
+        if machine.lives:
+            world.stop(machine)
+        else:
+            world.start(machine)
+    elif what < 0.5:
+        if world.master is None:
+            world.start_master()
+        else:
+            world.stop_master()
+    elif what < 0.6 and world.groups:
+        world.remove_voter(world.chance.choice(list(world.groups)))
+    elif what < 0.65 and world.groups:
+        world.cut_off(world.chance.choice(list(world.groups)))
+    elif what < 0.72:
+        world.set_intent(world.chance.choice(list(TableIntent)))
+    elif what < 0.77:
+        power_cut(world)
+    elif what < 0.83 and not machine.lives:
+        machine.disk.clear()
+        world.counts["disk lost"] += 1
+    world.after(world.chance.choice((50, 300, 1_000)), lambda: fault(world))
+
+
+def power_cut(world: World) -> None:
+    """Everything stops and starts again: a cluster startup."""
+    world.counts["power cut"] += 1
+    world.stop_master()
+    for machine in world.machines.values():
+        if machine.lives:
+            world.stop(machine)
+            world.start(machine)
+    world.start_master()
