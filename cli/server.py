@@ -57,7 +57,7 @@ def list_(given: Globals) -> None:
             one.server.kind or KV,
             one.server.group or "-",
             one.server.rack,
-            one.open,
+            open_words(one),
             one.incoming,
             one.outgoing,
             output.size(one.bytes),
@@ -95,6 +95,12 @@ def until(bar: BarRecord) -> str:
     return f"until {output.clock(bar.until_ms)}" if bar.until_ms else "until it is unfenced"
 
 
+def open_words(load: messages.ServerLoad) -> str:
+    """Return the number of open replicas; `3 + ?` if the server's tablets have not been reported."""
+    is_unknown = load.server.tablets and load.tablets_open is None
+    return f"{load.open} + {UNKNOWN}" if is_unknown else str(load.open)
+
+
 def _standing(load: messages.ServerLoad) -> str:
     if load.bar is not None:
         return f"fenced {until(load.bar)}"
@@ -103,7 +109,9 @@ def _standing(load: messages.ServerLoad) -> str:
     if load.server.leaving:
         return "stopping"
     if load.draining:
-        return "draining" if load.open + load.incoming + load.outgoing else "drained"
+        if load.shared_open + load.incoming + load.outgoing:
+            return "draining"
+        return "drained of shared regions" if load.tablets else "drained"
     return "flapping" if load.shunned_until_ms else "up"
 
 

@@ -20,8 +20,8 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
 from cli.splits import read_keys, split_evenly
-from cli.tablets.display import tablets_table
-from cli.tablets.reading import all_tablets
+from cli.tablets.display import UNKNOWN, tablets_table
+from cli.tablets.reading import tablets_of
 from regions import messages
 from regions.messages.staleness import Bound
 from regions.records.kinds import KV, check_kind, one_copy
@@ -410,7 +410,7 @@ def summary(found: messages.Tables) -> Group:
             one.table.intent,
             one.regions,
             one.running if one.running >= 0 else "",
-            one.open,
+            UNKNOWN if one.open is None else one.open,
             one.rit,
             one.parked,
             one.table.kind or KV,
@@ -443,7 +443,7 @@ def show(given: Globals, name: str, limit: int, start_key: str, bound: Bound) ->
         counts = [one for one in everywhere if one.table.table_id == found.table.table_id]
         names = Names(cluster.servers(), cluster.local)
         has_tablets = found.table.is_tablet and bound.is_none
-        tablets = all_tablets(cluster, messages.ListTablets(found.table.table_id)).tablets if has_tablets else []
+        tablets = tablets_of(cluster, names, found.table.table_id) if has_tablets else []
     if given.json:
         report: dict[str, object] = {
             "table": found.table,
@@ -481,9 +481,9 @@ def table_lines(record: TableRecord, counts: messages.TableSummary | None) -> li
         f"schema version {record.schema_version}"
     ]
     if counts is not None and counts.running >= 0:
+        part = UNKNOWN if counts.open is None else counts.open
         lines.append(
-            f"tablets: {counts.running} of {counts.regions} are running, {counts.open} of {counts.replicas} replicas"
-            " take part"
+            f"tablets: {counts.running} of {counts.regions} are running, {part} of {counts.replicas} replicas take part"
         )
     note = one_copy(record.kind, record.replication, record.storage)
     lines += [f"copies: {note}"] if note else []
@@ -538,8 +538,8 @@ def replica_state(
         return "closed"
     if region is not None and region.is_tablet and region.unassigned:
         return "unassigned"
-    if replica.server is not None:
-        return "open"
+    if replica.server is not None and replica.takes_part is not False:
+        return UNKNOWN if region is not None and region.is_tablet and replica.takes_part is None else "open"
     if region is not None and region.state is TabletState.PREPARING:
         return "PREPARING"
     return "unassigned" if region is not None and region.unassigned else "not open"

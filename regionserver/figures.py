@@ -1,4 +1,4 @@
-"""A server's figures from the phases of its replicas and their requests per second. Pure."""
+"""A server's figures: phases of its replicas, states of its tablets' replicas, requests per second. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from regions.messages import HostedReplica
-from regions.messages.heartbeat import ReplicaReport, ServerFigures
+from regions.messages.heartbeat import TAKES_PART, ReplicaReport, ReplicaState, ServerFigures
+from regions.messages.server import TabletFigures
 from regionserver.replica.effects import Key
 from regionserver.replica.states import Phase
 
@@ -16,14 +17,20 @@ _OPENING: Final = (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING)
 _CLOSING: Final = (Phase.MARKING, Phase.CLOSING, Phase.STUCK, Phase.RELEASING, Phase.DROPPING)
 
 
-def figures(phases: Mapping[Phase, int], rates: Mapping[Key, float]) -> ServerFigures:
-    """Return the numbers of replicas by state, and the requests per second of all."""
+def figures(
+    phases: Mapping[Phase, int], rates: Mapping[Key, float], tablets: TabletFigures | None = None
+) -> ServerFigures:
+    """Return the numbers of replicas by state, those of tablets included, and the requests per second of all."""
     return ServerFigures(
-        phases[Phase.OPEN],
-        sum(phases[phase] for phase in _OPENING),
-        sum(phases[phase] for phase in _CLOSING),
+        phases[Phase.OPEN] + _in(tablets, *TAKES_PART),
+        sum(phases[phase] for phase in _OPENING) + _in(tablets, ReplicaState.COPYING),
+        sum(phases[phase] for phase in _CLOSING) + _in(tablets, ReplicaState.STOPPING),
         round(sum(rates.values()), 2),
     )
+
+
+def _in(tablets: TabletFigures | None, *states: ReplicaState) -> int:
+    return 0 if tablets is None else sum(tablets.replicas.get(state.value, 0) for state in states)
 
 
 def report_with_load(report: ReplicaReport | None, rates: Mapping[Key, float]) -> ReplicaReport | None:

@@ -452,9 +452,9 @@ class RegionServer:
             raise RpcError(WRONG_SERVER, f"this server is {self._record.uuid}")
         if isinstance(request, ListOpen):
             hosted = hosted_with_load(self._host.hosted(request.limit), self._serving.rates())
-            shared = self._opener.shared
-            directory = "" if shared is None else shared.directory_id
-            return OpenList(self._record.uuid, self._record.start_code, hosted, directory)
+            directory = "" if self._opener.shared is None else self._opener.shared.directory_id
+            of_tablets = [] if self._tablets is None else self._tablets.hosted(request.limit)
+            return OpenList(self._record.uuid, self._record.start_code, hosted, directory, of_tablets)
         if isinstance(request, ListDirectories):
             return ensureDeferred(self._purges.directories())
         if isinstance(request, ShowReplicas):
@@ -530,7 +530,7 @@ class RegionServer:
             self._instance.cluster_id,
             self._record,
             self._epoch,
-            figures(phases, rates),
+            figures(phases, rates, None if tablets is None else tablets.figures()),
             describe,
             keys,
         )
@@ -561,7 +561,8 @@ class RegionServer:
 
     def status(self) -> ServerStatus:
         """Return the server's own figures."""
-        counts = figures(self._host.phases(), {})
+        of_tablets = None if self._tablets is None else self._tablets.figures()
+        counts = figures(self._host.phases(), {}, of_tablets)
         left_s = self._lease.left_s(self._boot_s())
         self._metrics.epoch.set(self._epoch)
         self._metrics.lease_left_s.set(left_s)
@@ -572,12 +573,12 @@ class RegionServer:
             open=counts.open,
             opening=counts.opening,
             closing=counts.closing,
-            failed=self._host.replicas.failed() + (0 if self._tablets is None else len(self._tablets.failures())),
+            failed=self._host.replicas.failed() + (0 if self._tablets is None else self._tablets.failed()),
             lease_ms_left=int(left_s * 1000),
             uptime_ms=int((self._boot_s() - self._began_s) * 1000),
             cluster_id=self._instance.cluster_id,
             masters=[] if self._heartbeats is None else self._heartbeats.reach(),
-            tablets=None if self._tablets is None else self._tablets.figures(),
+            tablets=of_tablets,
         )
 
     def _ready(self) -> tuple[bool, Mapping[str, object]]:

@@ -35,6 +35,10 @@ class Names:
         if uuid not in self._by_uuid and port.isdigit():
             self._by_uuid[uuid] = self.of_address(host, int(port))
 
+    def knows(self, uuid: str) -> bool:
+        """Return True if the server with this uuid has a name."""
+        return uuid in self._by_uuid
+
     def uuids(self, text: str) -> list[str]:
         """Return the uuids with this name or uuid prefix, live or not."""
         return sorted(uuid for uuid, name in self._by_uuid.items() if text == name or (text and uuid.startswith(text)))
@@ -53,6 +57,11 @@ class Names:
     def in_sentence(self, text: str) -> str:
         """Replace the uuids in a text by names, and those of unknown servers by the characters that tables show."""
         return _UUID.sub(lambda found: self.of_uuid(found[0]), self.in_text(text))
+
+    @staticmethod
+    def uuids_in(text: str) -> list[str]:
+        """Return the uuids in a text."""
+        return _UUID.findall(text)
 
     def of_address(self, host: str, port: int) -> str:
         """Return `server-2`, or `host:port` outside of a local cluster."""

@@ -29,6 +29,7 @@ from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.diagnose.fsck_deep import Deep, progress, read_rows, summary
+from cli.tablets.former import name_former
 from cli.tablets.matrix import show_tablets, tablets_found
 from cli.tablets.reading import read_replicas
 from coord.rpc.wire import RpcError
@@ -125,6 +126,7 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
         names = Names(cluster.servers(), cluster.local)
         cluster.unreadable.clear()  # they are findings
         if not given.json:
+            name_former(cluster, names, members_in(view))
             show_tablets(found, names, output.console())
             show_findings(findings, names, output.console())
             for line in summary(read) if read is not None else ():
@@ -138,6 +140,11 @@ def fsck(given: Globals, fix: bool, yes: bool, deep: bool, rate: float) -> int:
     damage = [one for one in findings if not one.is_warning]
     damage_unread = read is not None and bool(read.unread)
     return EXIT_REFUSED if damage or damage_unread or any(not one.done for one in done) else EXIT_OK
+
+
+def members_in(view: ClusterView) -> set[str]:
+    """Return the uuids of the servers of all tablets' members."""
+    return {member.uuid for regions in view.regions.values() for one in regions for member in one.members}
 
 
 def read_view(cluster: Cluster) -> ClusterView:

@@ -32,6 +32,7 @@ from cli.diagnose.audit import read_alarms
 from cli.diagnose.reach import Reach
 from cli.tables import summary
 from cli.tablets.display import UNKNOWN, health_word
+from cli.tablets.former import name_former
 from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
@@ -80,6 +81,7 @@ class ServerLine(msgspec.Struct):
     address: str
     state: str
     rack: str = ""
+    #: Open replicas, those of tablets included.
     open: int = 0
     bytes: int = 0
     incoming: int = 0
@@ -90,6 +92,8 @@ class ServerLine(msgspec.Struct):
     #: Tablets with a member on the server, and those that it leads; None: unknown.
     tablets: int | None = None
     leaders: int | None = None
+    #: Replicas of tablets in `open`; None: unknown, and not counted there.
+    tablets_open: int | None = None
 
 
 class Status(msgspec.Struct):
@@ -197,6 +201,8 @@ def _fill(found: Status, cluster: Cluster) -> Names:
         path = cluster.layout.cluster  # a master that has not read it before cannot become active
         cluster.understood({path: cluster.get(path) or b""}, decode_cluster)
         found.problems += [f"ALARM {one.alarm_id}: {one.rule}: {one.text} (rk audit)" for one in read_alarms(cluster)]
+    if found.problems:
+        name_former(cluster, names, (uuid for one in found.problems for uuid in Names.uuids_in(one)))
     _add_dead(found, cluster.local)
     found.heartbeats = reach.reaches(cluster.masters(), servers, names)
     found.problems += [f"{path} cannot be decoded: {why} (rk fsck)" for path, why in cluster.unreadable.items()]
@@ -254,6 +260,7 @@ def _server_line(load: messages.ServerLoad, names: Names) -> ServerLine:
         one.kind or KV,
         load.tablets,
         load.leaders,
+        load.tablets_open,
     )
 
 
@@ -311,12 +318,17 @@ def _servers_table(servers: Sequence[ServerLine]) -> Table:
     """Return the printed servers; with the columns of tablets if one has tablets."""
     with_tablets = any(one.tablets for one in servers)
     rows = [
-        (s.name, s.address, _word(s.state), s.kind, s.rack, s.open, output.size(s.bytes), s.incoming, s.outgoing)
+        (s.name, s.address, _word(s.state), s.kind, s.rack, _open(s), output.size(s.bytes), s.incoming, s.outgoing)
         + ((_known(s.tablets), _known(s.leaders)) if with_tablets else ())
         for s in servers
     ]
     columns = ["server", "address", "state", "kind", "rack", "#open", "#data", "#coming", "#going"]
     return output.table("", columns + (["#tablets", "#leads"] if with_tablets else []), rows)
+
+
+def _open(one: ServerLine) -> str:
+    is_unknown = one.tablets and one.tablets_open is None
+    return f"{one.open} + {UNKNOWN}" if is_unknown else str(one.open)
 
 
 def _known(count: int | None) -> str:

@@ -11,13 +11,14 @@ from typing import Final
 import click
 
 from cli.common import output
-from cli.common.connect import open_cluster
+from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import NotFoundError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.tablets.display import orphan_lines, show_tablet, tablets_table
-from cli.tablets.reading import all_tablets
+from cli.tablets.former import name_former
+from cli.tablets.reading import all_tablets, servers_of
 from regions import messages
 from regions.messages import TabletHealth
 
@@ -52,9 +53,11 @@ def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, 
     """List tablets with their health, leader and members, and say what stands against those that are not HEALTHY."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
-        server = _uuid_of(server_name, names) if server_name else ""
+        server = _uuid_of(cluster, server_name, names) if server_name else ""
         wanted = [TabletHealth(one.upper()) for one in health]
         found = all_tablets(cluster, messages.ListTablets(table_name, server, wanted), limit)
+        if not given.json:
+            name_former(cluster, names, servers_of(found))
     if given.json:
         output.print_json(found)
         return
@@ -83,19 +86,26 @@ def show(given: Globals, name: str) -> None:
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         region_id = region_in_store(cluster, name).region.region_id if ":" in name else name
-        found = cluster.ask_master(messages.ShowTablet(region_id), messages.TabletList).tablets[0]
+        answer = cluster.ask_master(messages.ShowTablet(region_id), messages.TabletList)
+        found = answer.tablets[0]
+        if not given.json:
+            name_former(cluster, names, servers_of(answer))
     if given.json:
         output.print_json(found)
         return
     show_tablet(found, names, output.console())
 
 
-def _uuid_of(text: str, names: Names) -> str:
+def _uuid_of(cluster: Cluster, text: str, names: Names) -> str:
+    """Return the uuid of a server by its name; members of tablets are on servers that are not running, too."""
     try:
         return names.find(text).uuid
     except NotFoundError as error:
         if len(text) >= _UUID_LENGTH:
             return text
+        name_former(cluster, names, servers_of(all_tablets(cluster, messages.ListTablets())))
+        if len(fits := names.uuids(text)) == 1:
+            return fits[0]
         raise NotFoundError(
             error.message, f"{error.hint} Give the whole uuid of a server that is not running."
         ) from None

@@ -10,6 +10,8 @@ from typing import Final
 
 from cli.common.connect import Cluster, ask_server
 from cli.common.lookup import FoundRegion
+from cli.common.names import Names
+from cli.tablets.former import name_former
 from coord.rpc.wire import RpcError
 from regions.diagnose.fsck import ClusterView, FoundTransition
 from regions.messages import (
@@ -83,6 +85,18 @@ def _view(cluster: Cluster, table: TableRecord, regions: list[RegionRecord]) -> 
             view.transitions.append(FoundTransition(path, record, version))
     view.replicas = read_replicas(servers, [one.region_id for one in regions])
     return view
+
+
+def servers_of(found: TabletList) -> set[str]:
+    """Return the uuids of the members' servers, and of those with orphans."""
+    return {member.server for one in found.tablets for member in one.members} | {one.server for one in found.orphans}
+
+
+def tablets_of(cluster: Cluster, names: Names, table_id: str) -> list[TabletStatus]:
+    """Return all tablets of a table, and learn the names of their servers that are gone."""
+    found = all_tablets(cluster, ListTablets(table_id))
+    name_former(cluster, names, servers_of(found))
+    return found.tablets
 
 
 def all_tablets(cluster: Cluster, request: ListTablets, limit: int | None = None) -> TabletList:

@@ -6,6 +6,7 @@ functions never wait or write, and they do not check roles: `master/api/roles.py
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -22,10 +23,10 @@ from regions.diagnose.explain_table import explain_table
 from regions.diagnose.explain_tablets import explain_watched
 from regions.diagnose.tablets import TabletWatch
 from regions.records.members import Member
-from regions.records.model import RegionRecord, TransitionRecord
+from regions.records.model import RegionRecord, TableIntent, TransitionRecord
 from regions.records.replica_key import parse_replica_key
 from regions.replication.tablet import TabletTable
-from regions.transitions.table_states import tablet_state
+from regions.transitions.table_states import VISIBLE, tablet_state
 
 RECENT_MAX: Final = 10_000
 
@@ -69,6 +70,9 @@ class TabletViews(Protocol):
     def transition(self, region_id: str, number: int) -> TransitionRecord | None:
         """Return the transition of a tablet's member, or None if it has none."""
 
+    def takes_part(self, region_id: str, member: Member) -> bool | None:
+        """Return whether a member's replica takes part, as its server reports; None: unknown."""
+
     def in_transition(self, table_id: str = "") -> list[tuple[int, TransitionRecord]]:
         """Return the transitions of members, of one table or of all, each with the time at which it was read."""
 
@@ -83,6 +87,10 @@ class RecordsAlone:
         return None
 
     def transition(self, _region_id: str, _number: int) -> TransitionRecord | None:
+        """Return None."""
+        return None
+
+    def takes_part(self, _region_id: str, _member: Member) -> bool | None:
         """Return None."""
         return None
 
@@ -127,6 +135,8 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
         case ms.ListServers():
             servers, flapping = world.servers, world.flapping
             watch = view.tablets.watch
+            if watch is not None:
+                watch.look(view.now_ms)
             loads = [with_tablets(server_load(servers[uuid], flapping.get(uuid, 0)), watch) for uuid in sorted(servers)]
             return ms.Servers(loads, barred=[bar for uuid, bar in sorted(world.bars.items()) if uuid not in servers])
         case ms.ListRit():
@@ -148,6 +158,36 @@ def _watch_of(view: ReadView) -> TabletWatch:
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------
+
+
+class ReplicaCounts(NamedTuple):
+    """Replicas of shared regions and of tablets together; the fields are those of MasterStatus."""
+
+    replicas: int
+    open: int
+    parked: int
+    unusable: int
+    resting: int
+
+
+NO_REPLICAS: Final = ReplicaCounts(0, 0, 0, 0, 0)
+
+
+def count_replicas(tables: Iterable[Table], tablets: TabletViews) -> ReplicaCounts:
+    """Return the counts of these tables' replicas."""
+    summaries = [summary(table, tablets.counts(table.record.table_id)) for table in tables]
+    of_tablets = [one for one in summaries if one.table.is_tablet]
+    enabled = [one for one in of_tablets if one.table.intent is TableIntent.ENABLED and one.table.state in VISIBLE]
+    disabled = [one for one in summaries if one.table.intent is TableIntent.DISABLED]
+    parked = sum(1 for _, record in tablets.in_transition() if record.parked) if of_tablets else 0
+    return ReplicaCounts(
+        replicas=sum(one.replicas for one in summaries),
+        open=sum(one.open or 0 for one in summaries),
+        parked=parked + sum(one.parked for one in summaries),
+        # The table's own number: a new table's regions are taken in after its record.
+        unusable=sum(max(0, one.table.regions - max(0, one.running)) for one in enabled),
+        resting=sum(one.replicas - (one.open or 0) - one.rit for one in disabled),
+    )
 
 
 def table_summary(table: Table, view: ReadView) -> ms.TableSummary:
@@ -190,7 +230,8 @@ def region_status(region: Region, view: ReadView) -> ms.RegionStatus:
 def _member_status(record: RegionRecord, member: Member, view: ReadView) -> ms.ReplicaStatus:
     server = view.world.servers.get(member.uuid)
     transition = view.tablets.transition(record.region_id, member.number)
-    return ms.ReplicaStatus(member.number, None if server is None else server.incarnation, transition)
+    takes_part = view.tablets.takes_part(record.region_id, member)
+    return ms.ReplicaStatus(member.number, None if server is None else server.incarnation, transition, takes_part)
 
 
 def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:
@@ -213,8 +254,11 @@ def with_tablets(load: ms.ServerLoad, watch: TabletWatch | None) -> ms.ServerLoa
     """Return the load with the server's tablets; `watch` None: nobody has reported any."""
     if watch is None or not load.server.tablets:
         return load
-    leaders = watch.leaders_on(load.server.incarnation)
-    return msgspec.structs.replace(load, tablets=watch.members[load.server.uuid], leaders=leaders)
+    members, leaders = watch.members[load.server.uuid], watch.leaders_on(load.server.incarnation)
+    if leaders is None:  # it has not reported everything to this master yet
+        return msgspec.structs.replace(load, tablets=members)
+    there = watch.open[load.server.uuid]
+    return msgspec.structs.replace(load, tablets=members, leaders=leaders, open=load.open + there, tablets_open=there)
 
 
 def _in_transition(seen_ms: int, record: TransitionRecord) -> ms.TransitionStep:

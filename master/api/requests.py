@@ -14,7 +14,7 @@ import msgspec
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
-from master.api.reads import READS
+from master.api.reads import NO_REPLICAS, READS, count_replicas
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
 from master.assignment import fencing
 from master.catalog import store
@@ -142,6 +142,7 @@ class MasterApi:
         active_master = master.active_master
         is_open = active_master is not None and active_master.is_open
         tables = list(active_master.assigner.world.names.values()) if active_master is not None and is_open else []
+        counts = NO_REPLICAS if active_master is None else count_replicas(tables, active_master.keeper)
         return ms.MasterStatus(
             cluster=master.cluster_id,
             uuid=master.uuid,
@@ -153,12 +154,12 @@ class MasterApi:
             masters=master.masters,
             tables=len(tables),
             regions=sum(len(table.regions) for table in tables),
-            replicas=sum(table.replicas for table in tables),
-            open=sum(table.open_replicas for table in tables),
+            replicas=counts.replicas,
+            open=counts.open,
             rit=0
             if active_master is None
             else len(list(active_master.assigner.world.rit())) + len(active_master.keeper.in_transition()),
-            parked=sum(table.parked for table in tables),
+            parked=counts.parked,
             phases=master.phases.report(),
             plan=active_master.bulk_plans.latest.report()
             if active_master is not None and active_master.bulk_plans.latest is not None
@@ -168,6 +169,8 @@ class MasterApi:
             mirror=None if master.watcher is None else master.watcher.status(),
             warm=active_master is not None and active_master.is_warm,
             tablets=by_health(active_master.keeper.watch.counts) if active_master is not None and is_open else None,
+            unusable=counts.unusable,
+            resting=counts.resting,
         )
 
     # --- changes ------------------------------------------------------------------------------------------------------

@@ -55,9 +55,9 @@ def summary(table: Table, tablets: TabletTable | None = None) -> ms.TableSummary
 
 
 def _summary_of_tablets(table: Table, tablets: TabletTable | None) -> ms.TableSummary:
-    """Return the counts of a table of tablets. A standby counts every member of a RUNNING tablet as open."""
+    """Return the counts of a table of tablets. A standby does not know how many replicas take part."""
     records = [region.record for region in table.regions.values()]
     running = [record for record in records if record.state is TabletState.RUNNING]
     members = sum(len(record.members) for record in records)
-    serving = sum(len(record.members) for record in running) if tablets is None else tablets.serving
+    serving = None if tablets is None else tablets.serving
     return ms.TableSummary(table.record, len(records), members, serving, 0, 0, running=len(running))

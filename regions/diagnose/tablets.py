@@ -59,6 +59,8 @@ class _Seen(NamedTuple):
     members: tuple[Member, ...]
     #: Uuid of the leader's server, "" without a leader.
     leader: str
+    #: Uuids of the servers whose replicas take part.
+    open: tuple[str, ...]
 
 
 class TabletWatch:
@@ -75,9 +77,10 @@ class TabletWatch:
         #: Tablets by health, of all tables and by table id.
         self.counts: Counter[TabletHealth] = Counter()
         self.by_table: dict[str, Counter[TabletHealth]] = {}
-        #: Members and leaders by the uuid of their server.
+        #: Members, leaders, and replicas that take part, by the uuid of their server.
         self.members: Counter[str] = Counter()
         self.leaders: Counter[str] = Counter()
+        self.open: Counter[str] = Counter()
         #: Tablets that `look_on` has yet to look at in this round.
         self._rest: list[str] = []
 
@@ -152,6 +155,7 @@ class TabletWatch:
             tablet.record.table_id,
             tablet.record.members,
             "" if leader is None else leader.server.uuid,
+            tuple(view.server.uuid for view in tablet.view.takes_part),
         )
         if seen is not None:
             self._count(seen, -1)
@@ -167,6 +171,8 @@ class TabletWatch:
             del self.by_table[seen.table_id]
         for member in seen.members:
             self.members[member.uuid] += sign
+        for uuid in seen.open:
+            self.open[uuid] += sign
         if seen.leader:
             self.leaders[seen.leader] += sign
 

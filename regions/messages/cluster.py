@@ -97,6 +97,7 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """A live server with its load."""
 
     server: ServerRecord
+    #: Replicas that are open on the server: those of shared regions, and those of tablets that take part.
     open: int
     bytes: int
     incoming: int  #: replicas in transition to the server
@@ -112,6 +113,13 @@ class ServerLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     #: has reported everything to a new active master.
     tablets: int | None = None
     leaders: int | None = None
+    #: Replicas of tablets in `open`. None: unknown, and then `open` does not count them.
+    tablets_open: int | None = None
+
+    @property
+    def shared_open(self) -> int:
+        """Replicas of shared regions that are open on the server."""
+        return self.open - (self.tablets_open or 0)
 
 
 class Servers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -174,7 +182,11 @@ class MirrorStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Reply to GetMasterStatus. `role` is standby, activating or active. Counts are zero on a standby."""
+    """Reply to GetMasterStatus. `role` is standby, activating or active. Counts are zero on a standby.
+
+    `replicas`, `open` and `parked` count the replicas of shared regions and those of tablets. A tablet's replica is
+    open while it takes part in its group, as its server reports.
+    """
 
     uuid: str
     role: str
@@ -202,6 +214,10 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     cluster: str = ""
     #: Number of tablets by health, on the active master; None on a standby, which gets no reports.
     tablets: dict[str, int] | None = None
+    #: Tablets of enabled tables that clients cannot use yet, because no leader has reported since their creation.
+    unusable: int = 0
+    #: Replicas in `replicas` that are closed because their table is disabled.
+    resting: int = 0
 
 
 class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -259,6 +259,8 @@ class HostedReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     schema_version: int = 0
     #: Token of this open, as the location in the store has it.
     token: int = 0
+    #: Raft role of a tablet's replica; "" of one that does not run, and of a shared region's.
+    role: str = ""
 
 
 class OpenList(msgspec.Struct, frozen=True, tag=True):
@@ -266,9 +268,12 @@ class OpenList(msgspec.Struct, frozen=True, tag=True):
 
     uuid: str
     start_code: int
+    #: Replicas of shared regions.
     replicas: list[HostedReplica]
     #: Id of the server's shared directory; "" if it uses none, or from an earlier build.
     directory: str = ""
+    #: Replicas of tablets, each in a `ReplicaState`; its number is that of the member.
+    tablets: list[HostedReplica] = []
 
 
 class MasterReach(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -310,7 +315,7 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):
-    """Reply to GetServerStatus."""
+    """Reply to GetServerStatus. `open`, `opening`, `closing` and `failed` count the replicas of tablets as well."""
 
     server: ServerRecord
     epoch: int  #: highest seen

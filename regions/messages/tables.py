@@ -73,7 +73,8 @@ class TableSummary(msgspec.Struct, frozen=True):
     table: TableRecord
     regions: int
     replicas: int
-    open: int
+    #: Replicas that are open. None: of tablets, on a standby, which gets no reports.
+    open: int | None
     rit: int
     parked: int
     #: Replicas that have the latest schema, as far as the master knows; -1 on a standby, which gets no reports.
@@ -95,8 +96,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A replica's server, and its transition if it has one."""
 
     replica: int
+    #: Server on which the replica is open; of a tablet's member: its server, if that is registered.
     server: Incarnation | None = None
     transition: TransitionRecord | None = None
+    #: Of a tablet's member: whether its replica takes part, as its server reports. None: unknown, as on a standby.
+    takes_part: bool | None = None
 
 
 class RegionStatus(msgspec.Struct, frozen=True):

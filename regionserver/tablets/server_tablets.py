@@ -13,7 +13,7 @@ import shutil
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 from twisted.internet.defer import Deferred
@@ -31,6 +31,7 @@ from regions.messages import (
     OpenOrder,
     OrderResults,
     OwnReplica,
+    ReplicaState,
     ShowReplicas,
     TabletReport,
 )
@@ -49,6 +50,9 @@ from regionserver.tablets.peer_port import bind_peer_port
 from regionserver.tablets.service import TabletGroups, TabletService
 
 log = Logger()
+
+#: States of replicas that need an operator or a new number.
+_FAILED: Final = (ReplicaState.FAILED, ReplicaState.LOST)
 
 
 class Hosting(ReplicaFiles, TabletGroups, Protocol):
@@ -246,9 +250,26 @@ class ServerTablets:
         """Return recent requests per second."""
         return self._service.rates()
 
-    def failures(self) -> list[HostedReplica]:
-        """Return the failed opens that are remembered."""
-        return self._orders.failures()
+    def hosted(self, limit: int = 0) -> list[HostedReplica]:
+        """Return the replicas by id, the first `limit` of them (0: all), each with its state and role."""
+        if self._host is None:
+            return []
+        found = []
+        for tablet, number in sorted(self._host.keys())[: limit or None]:
+            report = self.describe((tablet, number))
+            if report is not None:
+                found.append(
+                    HostedReplica(
+                        tablet, report.table_id, number, report.state.value, error=report.reason, load=report.load,
+                        schema_version=report.schema_version, role=report.role.value,
+                    )
+                )  # fmt: skip
+        return found
+
+    def failed(self) -> int:
+        """Return the number of replicas that are FAILED or LOST, and of failed opens that are remembered."""
+        states = {} if self._host is None else self._host.figures().replicas
+        return len(self._orders.failures()) + sum(states.get(one.value, 0) for one in _FAILED)
 
     def figures(self) -> TabletFigures | None:
         """Return the figures of the host, and update the gauges; None before it has started."""

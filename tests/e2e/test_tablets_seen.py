@@ -72,7 +72,7 @@ def test_dead_servers_are_told_truly(cluster: Cluster) -> None:
     status, report = fsck(cluster)
     assert (status, report["findings"]) == (0, [])
     assert report["tablets"] == {"counts": {"orders": {"HEALTHY": TABLETS}}, "unhealthy": []}
-    first, second, _ = cluster.servers
+    first, second, third = cluster.servers
     names = {server: cluster.uuid_of(server) for server in cluster.servers}
 
     first.kill()
@@ -86,8 +86,19 @@ def test_dead_servers_are_told_truly(cluster: Cluster) -> None:
     assert all("its server is not registered" in one["reason"] for one in listed)
     dead = [member for one in listed for member in one["members"] if member["server"] == names[first]]
     assert [(one["is_registered"], one["state"], one["term"]) for one in dead] == [(False, None, None)] * TABLETS
-    tablets = json.loads(run(cluster, "status", "--json").stdout)["tablets"]
-    assert tablets == {"UNDER_REPLICATED": TABLETS}
+    found = json.loads(run(cluster, "status", "--json").stdout)
+    assert found["tablets"] == {"UNDER_REPLICATED": TABLETS}
+    assert [(one["open"], one["tablets_open"]) for one in found["servers"]] == [(TABLETS, TABLETS)] * 2
+    assert sum(one["leaders"] for one in found["servers"]) == TABLETS
+    assert [(one["replicas"], one["open"], one["running"]) for one in found["tables"]] == [(12, 8, TABLETS)]
+    status_of_master = cluster.ask_active(ms.GetMasterStatus(), ms.MasterStatus)
+    assert (status_of_master.replicas, status_of_master.open, status_of_master.unusable) == (12, 8, 0)
+    for server in (second, third):
+        open_list = cluster.ask(server, ms.ListOpen(), ms.OpenList)
+        assert [one.state for one in open_list.tablets] == ["RUNNING"] * TABLETS
+        assert cluster.ask(server, ms.GetServerStatus(), ms.ServerStatus).open == TABLETS
+    screen = run(cluster, "tablet", "list").stdout
+    assert names[first][:8] not in screen, "the history has the dead server's address"
 
     second.kill()
     cluster.wait_servers(1)

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from cli.common.connect import refusal
 from cli.common.errors import UnreachableError
+from cli.common.local import Daemon, LocalCluster
 from cli.common.lookup import FoundRegion
 from cli.common.names import Names
 from cli.diagnose import status
@@ -24,10 +25,12 @@ from cli.tablets.why import TabletWhy
 from coord.rpc.wire import RpcError
 from master.api.tablets import list_tablets, show_tablet
 from regions import messages as ms
+from regions.cluster.history import SERVER_DOWN, HistoryEntry, Segment, pack
 from regions.diagnose.fsck_tablets import check_all
 from regions.messages import OwnReplica, ReplicaList
 from regions.messages.heartbeat import ReplicaState, TabletReport
 from regions.records.model import ServerRecord
+from regions.records.znodes import Layout
 from tests.unit.master.api.test_tablets import world_of
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
 
@@ -35,11 +38,22 @@ from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
 class FakeCluster:
     """A cluster whose active master watches a `TabletCluster`."""
 
-    local = None
+    layout = Layout()
 
     def __init__(self, tablets: TabletCluster) -> None:
         self.tablets = tablets
         self.asked: list[Any] = []
+        #: Names of a local cluster's daemons by address.
+        self.local: Any = None
+        #: Segments of the history by name.
+        self.history: dict[str, bytes] = {}
+
+    def children(self, path: str) -> list[str]:
+        assert path == self.layout.history
+        return list(self.history)
+
+    def get_many(self, paths: dict[str, str]) -> dict[str, bytes]:
+        return {name: self.history[name] for name in paths if name in self.history}
 
     def servers(self) -> list[ServerRecord]:
         return [one.record for one in self.tablets.world.machines.values() if one.lives]
@@ -90,6 +104,26 @@ def test_list_says_what_stands_against_each(cluster: FakeCluster) -> None:
     payload = json.loads(run("list", "--json").output)
     assert payload["counts"] == {"UNDER_REPLICATED": 2}
     assert [len(one["members"]) for one in payload["tablets"]] == [3, 3]
+
+
+def test_a_dead_server_keeps_its_name(cluster: FakeCluster) -> None:
+    """The history in the store knows its address; a damaged segment, and one that is gone, cost nothing."""
+    [dead] = [one for one in cluster.tablets.world.machines.values() if not one.lives]
+    record = dead.record
+    daemon = Daemon("server-2", "server", f"{record.host}:{record.port}", "", "", "")
+    cluster.local = LocalCluster("", "", False, 1, [], [], [daemon])
+    assert "server-2" not in run("list").output
+    gone = HistoryEntry(7, "", "server", "", "", SERVER_DOWN, record.uuid, detail=f"{record.host}:{record.port}")
+    step = HistoryEntry(8, "t.0-1", "server", "", "CLOSING", "drain", record.uuid, detail="an error")
+    for number, data in enumerate((pack([gone, step]), b"damaged", *(pack([step]) for _ in range(40)))):
+        cluster.history[Segment(3, number, 1, len(data)).name] = data
+    for words in (["list"], ["show", "t.0"]):
+        found = run(*words)
+        assert found.exception is None
+        assert "server-2" in found.output
+        assert record.uuid not in found.output.split()
+    run("list", "--server", "server-2")
+    assert cluster.asked[-1].server == record.uuid
 
 
 def test_filters_reach_the_master(cluster: FakeCluster) -> None:

@@ -1,13 +1,11 @@
-"""Figures of a cluster with shared regions and tablets."""
+"""What `rk up` and drills wait for."""
 
 from __future__ import annotations
 
 import msgspec
 
-from cli.common.progress import with_tablets
-from regions.messages import MasterStatus, TableSummary
-from regions.records.members import Storage
-from regions.records.model import TableIntent, TableRecord
+from cli.common.progress import as_wanted
+from regions.messages import MasterStatus
 
 STATUS = msgspec.convert(
     {
@@ -17,25 +15,14 @@ STATUS = msgspec.convert(
     },
     MasterStatus,
 )  # fmt: skip
-SHARED = TableSummary(TableRecord("s", "shared", regions=4), 4, 4, 4, 0, 0)
-TABLETS = TableSummary(
-    TableRecord("t", "orders", regions=2, replication=3, storage=Storage.TABLET), 2, 6, 6, 0, 0, running=2
-)
 
 
-def test_tablets_at_rest_count_with_their_replicas() -> None:
-    found = with_tablets(STATUS, [SHARED, TABLETS])
-    assert (found.replicas, found.open, found.rit) == (10, 10, 0)
-    assert with_tablets(STATUS, [SHARED]) == STATUS
-
-
-def test_tablets_that_are_being_created_are_in_transition() -> None:
-    """Also before the master knows any of them: a table that was just created is not at rest."""
-    unknown = msgspec.structs.replace(TABLETS, regions=0, replicas=0, open=0, running=0)
-    assert with_tablets(STATUS, [unknown]).rit == 2
-    assert with_tablets(STATUS, [msgspec.structs.replace(TABLETS, running=1)]).rit == 1
+def test_a_tablet_that_clients_cannot_use_is_in_transition() -> None:
+    """A table that was just created is not at rest, though no member has a transition yet."""
+    assert as_wanted(msgspec.structs.replace(STATUS, rit=1, unusable=2)).rit == 3
+    assert as_wanted(STATUS) == STATUS
 
 
 def test_a_disabled_table_need_not_be_open() -> None:
-    record = msgspec.structs.replace(TABLETS.table, intent=TableIntent.DISABLED)
-    assert with_tablets(STATUS, [msgspec.structs.replace(TABLETS, table=record, open=0)]) == STATUS
+    found = as_wanted(msgspec.structs.replace(STATUS, replicas=10, open=4, resting=6))
+    assert (found.replicas, found.open) == (4, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -101,7 +102,13 @@ class FakeHosting:
         return None if found is None else OwnReplica(found)
 
     def figures(self) -> TabletFigures:
-        return TabletFigures({"RUNNING": len(self.there)}, leaders=2, syncs=10, entries=40, log_bytes=4_000)
+        return TabletFigures(
+            dict(Counter(one.state.value for one in self.there.values())),
+            leaders=2,
+            syncs=10,
+            entries=40,
+            log_bytes=4_000,
+        )
 
     def listed(self, servers: Collection[str]) -> None:
         self.registered = sorted(servers)

@@ -14,7 +14,9 @@ from coord.errors import ConfigError
 from regions.messages import ReplicaState, ShowReplicas
 from regions.records.model import Incarnation
 from regionserver.config import ServerSettings, default_peer_address
+from regionserver.figures import figures
 from regionserver.metrics import Metrics
+from regionserver.replica.states import Phase
 from regionserver.tablets.peer_port import PORT_FILE, bind_peer_port
 from regionserver.tablets.server_tablets import ServerTablets
 from tests.unit.regionserver.tablets.fake_hosting import FakeHosting
@@ -134,6 +136,22 @@ def test_own_replicas_come_in_pages(opened: Opened) -> None:
     assert page(ShowReplicas(limit=2)) == (["r1", "r2"], "r2")
     assert page(ShowReplicas(limit=2, after="r2")) == (["r3"], "")
     assert page(ShowReplicas(tablets=["r2", "gone"])) == (["r2"], "")
+
+
+def test_hosted_replicas_and_failures(opened: Opened) -> None:
+    """What ListOpen and the server's status say of tablets."""
+    opened.hosting.put("r2", 3, ReplicaState.FAILED)
+    opened.hosting.put("r1")
+    opened.tablets.listen()
+    assert (opened.tablets.hosted(), opened.tablets.failed()) == ([], 0)
+    opened.tablets.open("c")
+    found = [(one.region_id, one.replica, one.state, one.role) for one in opened.tablets.hosted()]
+    assert found == [("r1", 1, "RUNNING", "FOLLOWER"), ("r2", 3, "FAILED", "FOLLOWER")]
+    assert len(opened.tablets.hosted(1)) == 1
+    assert opened.tablets.failed() == 1
+    counts = figures(dict.fromkeys(Phase, 0) | {Phase.OPEN: 5}, {}, opened.tablets.figures())
+    assert (counts.open, counts.opening, counts.closing) == (6, 0, 0)
+    assert figures(dict.fromkeys(Phase, 0), {}).open == 0
 
 
 def test_figures_and_metrics(opened: Opened) -> None:
