@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from regions import messages as ms
-from regions.records.model import RegionRecord, TableIntent, TabletState
+from regions.records.model import RegionRecord, TableIntent, TableState, TabletState
+from regionserver.client import Change, connect
 from tests.e2e.masters import Cluster, any_store, cluster_on
+from tests.e2e.test_masters_elections import all_heard_since, change_leader
 from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
@@ -148,4 +150,53 @@ def test_replicas_rest_wake_and_are_deleted_with_their_table(cluster: Cluster) -
     eventually(lambda: len(superblocks(cluster)) == TABLETS, SLOW_S, "the replicas of two servers are deleted")
     cluster.servers[2].start()
     eventually(lambda: superblocks(cluster) == [], SLOW_S, "the third one deletes its own")
+    check_no_alarm(cluster)
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["open", "just made"])
+@pytest.mark.parametrize("way", ["killed", "deposed"])
+def test_tablets_are_scanned_right_after_the_leader_has_changed(cluster: Cluster, way: str, waits: bool) -> None:
+    """TS-01: create a table, change the leader master, scan at once: also one whose tablets have no leaders yet."""
+    create(cluster, wait=waits)
+    rows = {f"k{number:04d}x": b"%d" % number for number in range(TABLETS)} if waits else {}
+    with connect(cluster.hosts, connect_timeout_s=SLOW_S, timeout_s=SLOW_S) as client:
+        if waits:
+            client.write("orders", [Change(key, value) for key, value in rows.items()])
+        leader = change_leader(cluster, way)
+        assert dict(client.scan("orders")) == rows
+        client.put("orders", "k0000y", b"later")
+        assert client.get("orders", "k0000y") == b"later"
+    wait_running(cluster, TABLETS)
+    described = cluster.ask(leader, ms.DescribeTable("orders"), ms.Regions).regions
+    assert [len(one.replicas) for one in described] == [3] * TABLETS
+    eventually(lambda: table(cluster).open == 3 * TABLETS, SLOW_S, "the new leader knows every replica")
+    check_no_alarm(cluster)
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["TS-02", "TS-03"])
+@pytest.mark.parametrize("way", ["killed", "deposed"])
+def test_tablets_are_deleted_and_others_made_after_the_leader_has_changed(
+    cluster: Cluster, way: str, waits: bool
+) -> None:
+    """TS-02: create A, change the leader, wait for a heartbeat of each server, delete A, create B; TS-03: without the
+    wait. No replica of A takes part any more, and every server has its replicas of B."""
+    create(cluster, "a")
+    former = set(wait_running(cluster, TABLETS))
+    leader = change_leader(cluster, way)
+    if waits:
+        eventually(all_heard_since(cluster, leader), SLOW_S, "a heartbeat of each server")
+    deleted = cluster.ask(leader, ms.DeleteTable("a", wait_ms=60_000), ms.Tables).tables[0]
+    assert (deleted.table.state, deleted.open) == (TableState.REMOVED, 0)
+    made = cluster.ask(leader, ms.CreateTable("b", SPLITS, replication=3, wait_ms=60_000), ms.Tables).tables[0]
+    assert (made.running, made.replicas) == (TABLETS, 3 * TABLETS)
+
+    def only_the_second() -> bool:
+        for server in cluster.servers:
+            there = cluster.ask(server, ms.ListOpen(), ms.OpenList).tablets
+            part = {one.region_id for one in there if one.state == "RUNNING"}
+            assert not part & former
+            assert len(part) == TABLETS
+        return True
+
+    eventually(only_the_second, SLOW_S, "every server has its replicas of B, and none of A")
     check_no_alarm(cluster)
