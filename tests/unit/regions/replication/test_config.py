@@ -53,7 +53,7 @@ def test_the_first_configuration_counts_from_one() -> None:
         (THREE[:2], ""),
         ((Member(1, "a", MemberRole.LEARNER),), "no voter"),
         ((), "no voter"),
-        ((Member(1, "a"), Member(1, "a")), "one number"),
+        ((Member(1, "a"), Member(1, "a")), "the same number"),
         ((Member(4, "d"),), "never assigned: the next one is 4"),
         ((Member(0, "d"),), "never assigned"),
         ((Member(2, "d"),), "number 2 was given to b, not to d"),
