@@ -44,7 +44,7 @@ BROKEN: dict[str, tuple[list[Event], list[Event]]] = {
     "replaces entry 1": (LED, [*FOLLOWED, ["append", 1, 0, [[2, 5]]]]),
     "leader completeness": (LED, [["term", 2, 2], ["append", 1, 0, [[2, 5]]], ["role", 2, LEADER, 2]]),
     "its log ends at 1": (LED, [["append", 1, 0, [[1, 77]]], ["commit", 2]]),
-    "behind a log that ends": (LED, [["append", 3, 1, [[1, 79]]]]),
+    "after a log that ends": (LED, [["append", 3, 1, [[1, 79]]]]),
     "which no node has committed": (LED, [["install", 1, 4]]),
     "forgotten its vote": (LED, [*FOLLOWED, _start(2, term=1, runs=[[1, 1]], is_new=False)]),
     "voted in term 1 and starts in term 0": (LED, [*FOLLOWED, _start(2, runs=[[1, 1]], is_new=False)]),

@@ -59,7 +59,7 @@ def test_a_configuration_is_replaced_by_a_later_one_alone(config_id: ConfigId) -
 @pytest.mark.parametrize(
     ("members", "reason"),
     [
-        ((Member(1, "a"), Member(1, "b")), "one number"),
+        ((Member(1, "a"), Member(1, "b")), "the same number"),
         ((Member(0, "a"),), "positive"),
         ((Member(4, "a"),), "never assigned"),
     ],
