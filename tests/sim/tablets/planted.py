@@ -70,6 +70,7 @@ class RowsAheadOfLog(Bug):
     """Rows take what is committed before this server's own log has it."""
 
     known = "allowed by Raft; rows that survive a kill and a log that does not"
+    favours = ("_power_cut", "_power_cut_all", "_quick_restart")
 
     def patches(self) -> list[Patch]:
         def can_begin(self: Group) -> bool:
@@ -271,6 +272,7 @@ class ParkedTabletForgetsClients(Bug):
     """A tablet that is parked leaves its requests without an answer, and its bytes in flight."""
 
     known = "requests that wait for a tablet that failed"
+    favours = ("_damage_rows", "_break_code")
 
     def patches(self) -> list[Patch]:
         def fail(self: Group, why: str) -> None:
