@@ -116,7 +116,8 @@ class TurnReactor(EPollReactor):
 
     def _turn(self, timeout: float | None) -> bool:
         """Poll and serve the events; return True if Twisted had events or a signal interrupted the poll."""
-        if self._turn_end():
+        # The end of a turn may plan calls that are due before `timeout` has passed: the sending of replies, for one.
+        if self._turn_end() or self._newTimedCalls:
             timeout = 0
         try:
             ready = self._poll(-1 if timeout is None else timeout, EVENTS_MAX)

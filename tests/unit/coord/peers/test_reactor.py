@@ -106,6 +106,27 @@ def test_every_turn_has_its_end_and_what_that_leaves_is_not_waited_with() -> Non
     assert ends >= 5
 
 
+def test_a_call_planned_by_the_end_of_a_turn_does_not_wait_for_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies that a host of tablets gave at the end of a turn left with the next tick, up to 50 ms later."""
+    reactor = TurnReactor()
+    waits: list[float] = []
+
+    def poll(timeout: float, events: int) -> list[tuple[int, int]]:
+        waits.append(timeout)
+        return []
+
+    def end() -> bool:
+        if not waits:
+            reactor.callLater(0, reactor.crash)
+        return False
+
+    monkeypatch.setattr(reactor, "_poll", poll)
+    reactor.at_turn_end(end)
+    reactor.callLater(3600, reactor.crash)
+    reactor.run(installSignalHandlers=False)
+    assert waits[0] == 0
+
+
 def test_a_fault_costs_its_descriptor_and_is_told() -> None:
     reactor = TurnReactor()
     told: list[Exception] = []
