@@ -5,6 +5,7 @@ Every table has one tablet with three replicas. The test writes the records that
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -147,7 +148,7 @@ class Cluster:
         self.folder = folder
         self.master = master
         self.machines = [Machine(self, f"s{number}") for number in (1, 2, 3)]
-        self.numbers = iter(range(1, 1000))
+        self.numbers = itertools.count(1)
 
     def lose_store(self, store: OurStore) -> None:
         """Kill every node of the store."""
