@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
@@ -16,12 +17,17 @@ from coord.rpc.wire import (
     RpcError,
     RpcFrameReader,
     StreamError,
+    body_decoder,
     decode_reply,
     encode_body,
     encode_frame,
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+_building: Final = threading.Lock()
+#: The types whose decoder is built.
+_decodable: Final[set[Any]] = set()
 
 
 @overload
@@ -58,7 +64,7 @@ def call_blocking(
     with connection:
         try:
             connection.sendall(PREAMBLE + frame)
-            return decode_reply(_read_payload(connection, deadline), union)
+            return reply_in_thread(_read_payload(connection, deadline), union)
         except TimeoutError as error:
             raise RpcError(Code.TIMEOUT, f"{host}:{port} did not reply within {timeout_s:g} s") from error
         except StreamError as error:
@@ -67,6 +73,19 @@ def call_blocking(
             raise RpcError(
                 Code.CONNECTION_LOST, f"{host}:{port} closed the connection: {error.strerror or error}"
             ) from error
+
+
+def reply_in_thread(payload: Payload, replies: Any) -> Any:
+    """Do what `decode_reply` does, in any thread.
+
+    One thread at a time builds a decoder: msgspec keeps what it knows of a Struct at the class, and a second thread
+    that reads it half made ends the process.
+    """
+    if replies not in _decodable:
+        with _building:
+            body_decoder(replies)
+        _decodable.add(replies)
+    return decode_reply(payload, replies)
 
 
 def _read_payload(connection: socket.socket, deadline: float) -> Payload:

@@ -124,7 +124,10 @@ _payload_decoder: Final = msgspec.msgpack.Decoder(Payload)
 
 @functools.cache
 def body_decoder(union: Any) -> msgspec.msgpack.Decoder[Any]:
-    """Return the decoder of a tagged union of Structs. Cached, because building a decoder is expensive."""
+    """Return the decoder of a tagged union of Structs. Cached, because building a decoder is expensive.
+
+    Not for several threads: see `coord.rpc.blocking.reply_in_thread`.
+    """
     return msgspec.msgpack.Decoder(union)
 
 

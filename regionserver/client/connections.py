@@ -11,6 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from coord.rpc.blocking import reply_in_thread
 from coord.rpc.wire import (
     PREAMBLE,
     Code,
@@ -19,7 +20,6 @@ from coord.rpc.wire import (
     RpcError,
     RpcFrameReader,
     StreamError,
-    decode_reply,
     encode_body,
     encode_frame,
 )
@@ -57,7 +57,7 @@ class _Connection:
         self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
         self._socket.sendall(greeting + frame)
         payload = self._receive(number, deadline_s)
-        reply: T = decode_reply(payload, expect)
+        reply: T = reply_in_thread(payload, expect)
         return reply
 
     def _receive(self, number: int, deadline_s: float) -> Payload:

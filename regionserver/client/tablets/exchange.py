@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from coord.rpc.blocking import reply_in_thread
 from coord.rpc.wire import (
     PREAMBLE,
     Code,
@@ -24,7 +25,6 @@ from coord.rpc.wire import (
     RpcError,
     RpcFrameReader,
     StreamError,
-    decode_reply,
     encode_body,
     encode_frame,
 )
@@ -172,7 +172,7 @@ class Exchange:
         del self._lines[descriptor]
         self._pool.keep(address, line)
         try:
-            return Received(key, decode_reply(payload, replies), None)
+            return Received(key, reply_in_thread(payload, replies), None)
         except RpcError as error:
             return Received(key, None, error)
 

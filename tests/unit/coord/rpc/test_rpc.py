@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -17,6 +18,7 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from coord.rpc import blocking
 from coord.rpc.blocking import call_blocking
 from coord.rpc.server import Reconnect, RpcClient, RpcServer
 from coord.rpc.wire import (
@@ -445,3 +447,23 @@ class TestCallBlocking:
             call_blocking(address, Ask(1), 60.0, expect=Answer)
         assert caught.value.code == Code.UNREACHABLE
         assert not caught.value.is_outcome_unknown
+
+
+def test_one_thread_at_a_time_builds_a_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that built decoders of the same Structs ended `rk fsck` with a segmentation fault."""
+    both = threading.Barrier(2)
+    overlaps: list[object] = []
+
+    def build(union: object) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+            overlaps.append(union)
+
+    monkeypatch.setattr(blocking, "body_decoder", build)
+    monkeypatch.setattr(blocking, "decode_reply", lambda _payload, _replies: None)
+    threads = [threading.Thread(target=blocking.reply_in_thread, args=(None, kind)) for kind in (bytes, bytearray)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not overlaps
