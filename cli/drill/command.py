@@ -21,7 +21,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 #: Random seeds are small enough to be typed.
 _SEEDS: Final = 1_000_000
 REPEAT_MAX: Final = 1000
-RATE_DEFAULT: Final = 400.0
+RATE_DEFAULT: Final = 100.0
 RATE_MAX: Final = 5000.0
 
 _EPILOG: Final = (
