@@ -55,13 +55,13 @@ _R: Final = DataState.READY
 # fmt: off
 DATA_LIFE: Final[tuple[DataRow, ...]] = (
     DataRow(None, DataEvent.CREATE,  _R,   "OPEN with the initial configuration"),
-    DataRow(None, DataEvent.COPY,    _C,   "a PRE_VOTER or learner that was never here"),
-    DataRow(_D,   DataEvent.COPY,    _C,   "it was here before; the memory is kept until the copy is whole"),
+    DataRow(None, DataEvent.COPY,    _C,   "a PRE_VOTER or learner without a former replica here"),
+    DataRow(_D,   DataEvent.COPY,    _C,   "a former replica was here; its term and vote are kept until the end"),
     DataRow(_C,   DataEvent.COPIED,  _R,   "rows and log are durable"),
-    DataRow(_C,   DataEvent.GIVE_UP, _D,   "back to what it was, with the kept memory"),
+    DataRow(_C,   DataEvent.GIVE_UP, _D,   "back to the tombstone, with the kept memory"),
     DataRow(_R,   DataEvent.DELETE,  _D,   "point of no return of a deletion"),
     DataRow(None, DataEvent.BURN,    _D,   "no superblock, or an unreadable one"),
-    DataRow(_R,   DataEvent.BURN,    _D,   "log or consensus metadata have lost something"),
+    DataRow(_R,   DataEvent.BURN,    _D,   "the log or the consensus metadata are damaged or incomplete"),
     DataRow(_C,   DataEvent.BURN,    _D,   "the consensus metadata of the tombstone are lost"),
     DataRow(_D,   DataEvent.BURN,    _D,   "the consensus metadata of the tombstone are lost"),
     DataRow(_D,   DataEvent.FORGET,  None, "no configuration can name the tablet any more"),
