@@ -220,7 +220,7 @@ def tablet_freeze(given: Globals, server_name: str | None, gap_max_s: float, **o
 @_gap_max(1.5)
 @_options
 def tablet_cut(given: Globals, server_name: str | None, direction: str, gap_max_s: float, **options: Any) -> int:
-    """Cut a region server that leads tablets off from the other servers, then restore the links.
+    """Cut off a region server from the other servers while it leads tablets, then restore the links.
 
     Clients, store and masters still reach the server. The verdict is that of tablet-leader-kill, and the isolated
     server answered no read of a tablet that it led.

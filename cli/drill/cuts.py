@@ -10,9 +10,19 @@ from urllib.parse import urlencode
 from cli.common.connect import split_address
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import Daemon
-from coord.admin_token import ADMIN_FILE, token_in
+from coord.admin_token import ADMIN_FILE, read_admin_json, token_in
 
 _TIMEOUT_S: Final = 5.0
+_ACTIONS: Final = {
+    "both": "was cut off from {}",
+    "out": "could not send to {}",
+    "in": "received nothing from {}",
+}
+
+
+def action(direction: str, others: str) -> str:
+    """Return the predicate of a drill's report for a cut in this direction; `others` names the peers."""
+    return _ACTIONS[direction].format(others)
 
 
 def cut(daemon: Daemon, direction: str, seconds: float) -> None:
@@ -27,8 +37,7 @@ def heal(daemon: Daemon) -> None:
 
 def _post(daemon: Daemon, path: str) -> None:
     try:
-        file = Path(daemon.data_dir) / ADMIN_FILE
-        token = token_in(file.read_bytes()) if file.exists() else ""
+        token = token_in(read_admin_json(Path(daemon.data_dir) / ADMIN_FILE))
         connection = http.client.HTTPConnection(*split_address(daemon.admin), timeout=_TIMEOUT_S)
         try:
             connection.request("POST", path, headers={"Authorization": f"Bearer {token}"})

@@ -299,6 +299,10 @@ class Drill:
                 )
             self._changed.wait(_PAUSE_S)
 
+    def wait_until(self, at_ms: int, timeout_s: float = DEADLINE_S) -> None:
+        """Wait until `now_ms` reaches `at_ms`. Raise CliError after the time limit."""
+        self.wait(lambda: self.now_ms() >= at_ms, "the clock stands still", timeout_s)
+
     def membership(self, what: str, since_ms: int, *, address: str = "", not_uuid: str = "") -> int | None:
         """Return when `what` first happened at or after `since_ms`; None if it has not."""
         for one in list(self.follower.memberships):

@@ -81,7 +81,7 @@ class UpTable(NamedTuple):
     name: str
     specs: list[RegionSpec]
     replicas: int
-    #: Why it has one copy although nobody asked for that, "" otherwise.
+    #: The reason for a single copy of the rows if the operator did not ask for one, otherwise "".
     why_one: str = ""
 
 

@@ -1,4 +1,4 @@
-"""What the live servers mean for a table to be created: its kind, where its rows lie, which servers take its tablets.
+"""The effect of the live servers on a table to be created: its kind, its storage, the servers for its tablets.
 
 Servers register the kind of their opener. Those without a shared directory take replicas of tablets alone.
 """
@@ -22,12 +22,17 @@ from regions.records.members import Storage
 from regions.replication.creation import storage_for
 
 
+def _not_fenced(world: ClusterState) -> list[Server]:
+    """Return the registered servers that are not fenced."""
+    return [one for one in world.servers.values() if one.fenced_until_ms is None]
+
+
 def kind_for(request: ddl.CreateTable, world: ClusterState) -> str:
     """Return the kind of a table to be created.
 
     Raise RpcError(BAD_REQUEST) if the kind is ambiguous or unknown, or if it does not support the replication.
     """
-    servers = [one for one in world.servers.values() if one.fenced_until_ms is None]
+    servers = _not_fenced(world)
     of_group = [kind_in_tablets(one.kind) for one in servers if one.group == request.group]
     try:
         kind = resolve(request.kind, of_group or [kind_in_tablets(one.kind) for one in servers])
@@ -39,14 +44,14 @@ def kind_for(request: ddl.CreateTable, world: ClusterState) -> str:
 def storage_of(request: ddl.CreateTable, kind: str, world: ClusterState) -> Storage:
     """Return where the rows of a table to be created lie.
 
-    Raise RpcError(BAD_REQUEST) for what does not fit together, for more replicas than copies would be kept, and for
-    shared rows if the servers have no shared directory. Without any server the table waits for one.
+    Raise RpcError(BAD_REQUEST) for options that exclude each other, for more replicas than copies would be kept, and
+    for shared rows if the servers have no shared directory. If there is no server yet, the table waits for one.
     """
     try:
         storage = storage_for(request.storage, kind, request.replication)
     except ValueError as error:
         raise RpcError(ms.BAD_REQUEST, str(error)) from error
-    kinds = [one.kind for one in world.servers.values() if one.fenced_until_ms is None and one.group == request.group]
+    kinds = [one.kind for one in _not_fenced(world) if one.group == request.group]
     is_without = any(map(takes_tablets_alone, kinds)) and not any(can_open(one, kind) for one in kinds)
     if storage is Storage.SHARED and is_without:
         # Not a tablet of one instead: the death of its server would be an outage, so the caller has to ask for it.
@@ -69,9 +74,7 @@ def tablet_hosts(group: str, kind: str, world: ClusterState) -> tuple[int, list[
     """Return how many live servers could take a region of the table, and those of them that take tablets."""
     servers = [
         one
-        for one in world.servers.values()
-        if one.fenced_until_ms is None
-        and may_host(one.weight, one.group, kind_in_tablets(one.kind), group=group, kind=kind)
-        and not one.draining
+        for one in _not_fenced(world)
+        if may_host(one.weight, one.group, kind_in_tablets(one.kind), group=group, kind=kind) and not one.draining
     ]
     return len(servers), [one for one in servers if one.record.tablets]

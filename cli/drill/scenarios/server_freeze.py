@@ -56,7 +56,7 @@ def run(drill: Drill, server_name: str | None) -> DrillReport:
     if probes.targets:
         drill.say(f"sent {name} {2 * len(probes.targets)} requests that name its old openings; they wait in its socket")
     until_ms = drill.now_ms() + int(1000 * _FROZEN_MORE_S * drill.rng.random())
-    drill.wait(lambda: drill.now_ms() >= until_ms, "time stands still")
+    drill.wait_until(until_ms)
     drill.phase("awake")
     awake_ms = drill.unfreeze(name)
     drill.figures.append(Figure("frozen", round((awake_ms - frozen_ms) / 1000, 3), "s", "from SIGSTOP to SIGCONT"))

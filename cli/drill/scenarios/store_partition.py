@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from cli.common.errors import UsageFaultError
-from cli.drill.cuts import cut, heal
+from cli.drill.cuts import action, cut, heal
 from cli.drill.report import DrillReport, InvariantCheck, check
 from cli.drill.run import DEADLINE_S, Drill
 from cli.drill.store_nodes import is_serving, leader, leader_but
@@ -18,11 +18,6 @@ NAME: Final = "store-partition"
 CUT_S: Final = 6.0
 CUT_MORE_S: Final = 3.0
 _WRITES: Final = 100
-_ACTIONS: Final = {
-    "both": "was cut off from its peers",
-    "out": "could not send to its peers",
-    "in": "received nothing from its peers",
-}
 
 
 def run(drill: Drill, node_name: str | None, direction: str) -> DrillReport:
@@ -30,7 +25,7 @@ def run(drill: Drill, node_name: str | None, direction: str) -> DrillReport:
     before = drill.require_rest(store_nodes=3)
     leading = leader(drill)
     victim = drill.victim = node_name or leading
-    drill.action = _ACTIONS[direction]
+    drill.action = action(direction, "its peers")
     nodes = {one.name: one for one in drill.local.coord}
     if victim not in nodes:
         raise UsageFaultError(f"there is no store node {victim!r}", f"The nodes are {', '.join(nodes)}.")
@@ -63,7 +58,7 @@ def run(drill: Drill, node_name: str | None, direction: str) -> DrillReport:
     writers.until_acked(
         _WRITES, "the majority's writer did not continue", since_ms=cut_ms, names=["majority", "any-node"]
     )
-    drill.wait(lambda: drill.now_ms() - cut_ms >= 1000 * cut_s, "time stands still")
+    drill.wait_until(cut_ms + int(1000 * cut_s))
     heal_ms = drill.now_ms()
     drill.phase("healed")
     heal(node)

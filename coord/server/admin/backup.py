@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from twisted.logger import Logger
 
-from coord.admin_token import ADMIN_FILE, TOKEN_BYTES, admin_json, token_in
+from coord.admin_token import ADMIN_FILE, admin_json, token_or_new
 from coord.env import Clock, Disk, Entropy, read_file, replace_file
 from coord.errors import StorageError
 from coord.server.node import Node
@@ -50,13 +50,11 @@ class Backups:
 
         If the file cannot be written, as on a full disk, the node starts nevertheless: only backups need the token.
         """
-        token = ""
         there = b""
         if ADMIN_FILE in self._disk.names(""):
             with contextlib.suppress(OSError):
                 there = read_file(self._disk, ADMIN_FILE)
-                token = token_in(there)
-        token = token or self._entropy.token(TOKEN_BYTES).hex()
+        token = token_or_new(there, self._entropy)
         self._token = token.encode()
         content = admin_json(address, token)
         if content == there:

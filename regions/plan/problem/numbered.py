@@ -285,7 +285,7 @@ def clean_replicas(replicas: Ints, ignored: dict[str, int]) -> Ints:
 
 
 def _demands(table: Ints, want: Ints, tables: int) -> list[Demand]:
-    """Count the regions of each table by placeable replicas, without regions that can have none."""
+    """Return, for each table, the number of regions by number of placeable replicas. Omit regions without any."""
     demands: list[dict[int, int]] = [{} for _ in range(tables)]
     most = int(want.max(initial=0)) + 1
     keys, counts = np.unique(table * most + want, return_counts=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coord.admin_token import ADMIN_FILE, TOKEN_BYTES, admin_json, token_in
+from coord.admin_token import ADMIN_FILE, admin_json, read_admin_json, token_or_new
 from coord.env_os import OsEntropy
 from coord.errors import ConfigError
 from coord.http import Action
@@ -35,8 +35,7 @@ class LinkCuts:
         A token stays valid over restarts. Raise ConfigError if the file cannot be written.
         """
         try:
-            token = token_in(self._file.read_bytes()) if self._file.exists() else ""
-            token = token or OsEntropy().token(TOKEN_BYTES).hex()
+            token = token_or_new(read_admin_json(self._file), OsEntropy())
             write_durably(self._file, admin_json(address, token))
         except OSError as error:
             raise ConfigError(f"{self._file} cannot be written: {error.strerror}") from error

@@ -11,7 +11,7 @@ import itertools
 import threading
 from typing import Final
 
-from cli.drill.cuts import cut, heal
+from cli.drill.cuts import action, cut, heal
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check
 from cli.drill.run import DEADLINE_S, Drill
 from cli.drill.scenarios.tablets.leader_kill import OPERATIONS, LeaderVictim, await_new_leaders, prepare
@@ -29,17 +29,12 @@ READ_S: Final = 0.5
 READERS: Final = 4
 #: Pause of a thread between two reads: the reads must not be the load.
 PAUSE_S: Final = 0.05
-_ACTIONS: Final = {
-    "both": "was cut off from the other servers",
-    "out": "could not send to the other servers",
-    "in": "received nothing from the other servers",
-}
 
 
 def run(drill: Drill, server_name: str | None, direction: str, gap_max_s: float) -> DrillReport:
     """Cut a server that leads off (a random one unless named), wait for new leaders, heal the links, check."""
     victim, others = prepare(drill, server_name)
-    drill.action = _ACTIONS[direction]
+    drill.action = action(direction, "the other servers")
     daemon = next(one for one in drill.local.servers if one.name == victim.name)
     drill.strike("no leader")
     drill.at_end(lambda: heal(daemon))
@@ -53,7 +48,7 @@ def run(drill: Drill, server_name: str | None, direction: str, gap_max_s: float)
     drill.phase("apart")
     drill.await_answers(OPERATIONS, "clients of tablets did not go on")
     until_ms = drill.now_ms() + int(1000 * CUT_MORE_S * drill.rng.random())
-    drill.wait(lambda: drill.now_ms() >= until_ms, "time stands still")
+    drill.wait_until(until_ms)
     readers.stop()
     drill.phase("healed")
     heal(daemon)

@@ -28,7 +28,7 @@ def run(drill: Drill, server_name: str | None, gap_max_s: float) -> DrillReport:
     drill.phase("without it")
     drill.await_answers(OPERATIONS, "clients of tablets did not go on")
     until_ms = drill.now_ms() + int(1000 * FROZEN_MORE_S * drill.rng.random())
-    drill.wait(lambda: drill.now_ms() >= until_ms, "time stands still")
+    drill.wait_until(until_ms)
     drill.phase("awake")
     awake_ms = drill.unfreeze(victim.name)
     drill.figures.append(Figure("frozen", round((awake_ms - frozen_ms) / 1000, 3), "s", "from SIGSTOP to SIGCONT"))

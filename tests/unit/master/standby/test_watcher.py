@@ -312,7 +312,7 @@ def test_a_waiting_proof_fails_when_the_session_ends(bench: Bench) -> None:
 
 
 def test_a_mirror_of_an_ended_session_is_not_handed_over(bench: Bench) -> None:
-    """The next active master would decide from a state without updates."""
+    """Otherwise the next active master would base its decisions on a stale state."""
     bench.next_session()
     [failure] = result_of(bench.watcher.hand_over())
     assert isinstance(failure, Failure)
