@@ -27,14 +27,14 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) install -c constraints.txt -r $(VENV)/requirements-dev.txt
 	@touch $@
 
-# After a change of a compiled module; until this has run, the store runs interpreted (coord/compiled.py).
+# After a change of a compiled module; until this has run, all of them run interpreted (coord/compiled.py).
 COMPILED := $(shell $(PYTHON) coord/compiled.py)
 $(VENV)/compiled: setup.cfg setup.py pyproject.toml coord/compiled.py $(COMPILED) | $(BIN)/python
-	@echo "== installing RegionKeeper, and compiling the store (a minute or two; RK_PURE=1 leaves it interpreted)"
+	@echo "== installing RegionKeeper, and compiling its hot modules (a minute or two; RK_PURE=1 leaves it interpreted)"
 	$(PIP) install --no-deps -e .
 	@touch $@
 
-# Packages are installed while the store is being compiled: neither needs the other.
+# Packages are installed while the hot modules are being compiled: neither needs the other.
 AT_ONCE := $(MAKE) --no-print-directory -j 2
 installed: $(VENV)/installed $(VENV)/compiled
 	@:
@@ -69,8 +69,8 @@ docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compa
 TOGETHER := -n 2 --dist worksteal
 REPEATED := $(abspath $(VENV)/repeated)
 # Tests of what setup.py compiles, for the round in which nothing is.
-COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets/test_planted_bugs.py tests/datadriven \
-	$(addprefix tests/unit/coord/,raft server tree wire)
+COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets tests/datadriven \
+	$(addprefix tests/unit/coord/,raft server tree wire) tests/unit/regionserver/tablets/host
 PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest -p tests.repeated "$$@" && return; test $$? -eq 1 || return 1; \
 	test -s $(REPEATED).failed || return 1; echo "== once more, by itself: what failed above"; \
 	RK_AGAIN=1 $(BIN)/python -m pytest -p tests.repeated --maxfail 1 @$(REPEATED).failed; }; checked
@@ -116,7 +116,7 @@ test-upgrade: $(VENV)/installed-dev  ## an older checkout and this one work toge
 
 clean:  ## remove .venv and caches (not rk-data)
 	rm -rf $(VENV) coord/compiled.stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
-	find coord -name '*.so' -delete
+	find coord regionserver -name '*.so' -delete
 
 .venv-compat/installed: tests/compat/constraints.txt
 	@echo "== an environment for kazoo's own suite"

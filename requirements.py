@@ -1,6 +1,6 @@
 """Print what setup.cfg requires, one requirement a line: `python requirements.py spark dev`.
 
-The names are extras. The Makefile installs these packages while the store is being compiled.
+The names are extras. The Makefile installs these packages while the hot modules are being compiled.
 """
 
 import sys

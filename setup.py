@@ -1,4 +1,4 @@
-"""Compiles the store's pure modules with mypyc, where that is possible; setup.cfg says everything else.
+"""Compiles the hot modules with mypyc, where that is possible; setup.cfg says everything else.
 
 Without a compiler, without mypy, or with RK_PURE set, the installation is the same but runs those modules interpreted;
 one line says so. `coord/compiled.py` says which modules they are and which form runs.
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent
 COMPILED = runpy.run_path(str(ROOT / "coord" / "compiled.py"))
 
 
-class BuildStore(build_ext):
+class BuildCompiled(build_ext):
     """Compiles when the build gets there, not each time that metadata is asked for; its failure is not the build's."""
 
     def run(self):
@@ -35,7 +35,7 @@ class BuildStore(build_ext):
             stamp.write_text(fingerprint)
         except (Exception, SystemExit) as error:  # the named boundary: whatever it is, the sources run as they are
             self._take([])
-            sys.stderr.write(f"RegionKeeper: the store runs interpreted, it was not compiled: {str(error)[:100]}\n")
+            sys.stderr.write(f"RegionKeeper: everything runs interpreted, it was not compiled: {str(error)[:100]}\n")
 
     def build_extension(self, ext):
         """Compile the C files of one extension side by side, the largest first; distutils takes one after the other."""
@@ -81,4 +81,4 @@ def extensions():
 
 
 # The one extension named here stands for those that mypyc will name.
-setup(ext_modules=[Extension(COMPILED["GROUP"], [])], cmdclass={"build_ext": BuildStore})
+setup(ext_modules=[Extension(COMPILED["GROUP"], [])], cmdclass={"build_ext": BuildCompiled})

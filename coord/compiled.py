@@ -1,9 +1,10 @@
-"""The compiled form of the store's pure modules: the list of modules, and the choice between both forms at import.
+"""The compiled form of the hot modules of the store and of tablets: which they are, and the choice at import.
 
 `pip install` compiles SOURCES with mypyc where possible (setup.py) and writes a stamp: the fingerprint of the compiled
-sources. The package calls `choose_form` before it imports any other module. `choose_form` allows the compiled form only
-if the stamp equals the fingerprint of the present sources. So an edited module takes effect, all modules run in the
-same form (compiled classes know each other's layout), and an interrupted build has no effect.
+sources. The package `coord` calls `choose_form` before it imports any other module; every other package with compiled
+modules imports `coord` first. `choose_form` allows the compiled form only if the stamp equals the fingerprint of the
+present sources. So an edited module takes effect, all modules run in the same form (compiled classes know each other's
+layout), and an interrupted build has no effect.
 
 With RK_PURE set in the environment nothing is compiled and no compiled module is used.
 
@@ -21,23 +22,25 @@ from typing import Final
 
 PURE_VARIABLE: Final = "RK_PURE"
 #: Name of the shared library with the compiled code. Each module has a small extension module that loads it.
-GROUP: Final = "coord.store"
-_LIBRARY: Final = "store__mypyc"
+GROUP: Final = "coord.native"
+_LIBRARY: Final = "native__mypyc"
 _STAMP: Final = "compiled.stamp"
 
+#: Folder -> modules. Their classes are compiled as well: no dataclasses, no msgspec.Struct.
 _MODULES: Final = {
-    "peers": "accepting dialing framing stream",
-    "raft": "bounds core follower leadership log membership messages output progress quorum reads",
-    "server": "node node_settings submission",
-    "server/clients": "connection handshake listener pipeline proposals syncs table",
-    "server/peers": "accepting codec dialing hello_frames link link_context raft_frames snapshot_transfer",
-    "server/recovery": "divergence",
-    "server/snapshots": "policy transfers",
-    "tree": "acl command datatree levels machine node plan quota reads sessions snapshot watches",
-    "wire": "client_conn codec jute opcodes values",
+    "coord/peers": "accepting dialing framing stream",
+    "coord/raft": "bounds core follower leadership log membership messages output progress quorum reads",
+    "coord/server": "node node_settings submission",
+    "coord/server/clients": "connection handshake listener pipeline proposals syncs table",
+    "coord/server/peers": "accepting codec dialing hello_frames link link_context raft_frames snapshot_transfer",
+    "coord/server/recovery": "divergence",
+    "coord/server/snapshots": "policy transfers",
+    "coord/tree": "acl command datatree levels machine node plan quota reads sessions snapshot watches",
+    "coord/wire": "client_conn codec jute opcodes values",
+    "regionserver/tablets/host": "beats envelope group log_memory reads requests turn",
 }
 #: Paths of the compiled modules, relative to the root of the source tree.
-SOURCES: Final = tuple(f"coord/{part}/{name}.py" for part, names in _MODULES.items() for name in names.split())
+SOURCES: Final = tuple(f"{folder}/{name}.py" for folder, names in _MODULES.items() for name in names.split())
 
 #: Why this process runs interpreted; "" if it runs the compiled form. Set by `choose_form`.
 _reason = "not started"
@@ -58,11 +61,11 @@ def fingerprint(root: Path) -> str:
 
 
 def choose_form(folder: Path) -> None:
-    """Choose the form of the package `coord` in `folder`, before any of its modules is imported."""
+    """Choose the form of all compiled modules, before any of them is imported. `folder` is that of `coord`."""
     global _reason  # noqa: PLW0603 (one process, one decision)
     _reason = _why_interpreted(folder)
     if _reason:
-        parts = {str(folder / part) for part in _MODULES}
+        parts = {str(folder.parent / part) for part in _MODULES}
 
         def sources_only(path: str) -> FileFinder:
             if path not in parts:
@@ -87,7 +90,7 @@ def _is_built(folder: Path) -> bool:
 
 
 def is_current(folder: Path) -> bool:
-    """Return True if the package in `folder` is compiled for this Python from the present sources."""
+    """Return True if `coord` in `folder`, and what is beside it, is compiled for this Python from these sources."""
     try:
         return _is_built(folder) and (folder / _STAMP).read_text() == fingerprint(folder.parent)
     except OSError:

@@ -27,3 +27,6 @@ When data become durable:
     row                                     before its write is acknowledged
     lock file of a region                   never synced: a power cut ends every process that the file would fence
 """
+
+# First of all: it chooses the form of the modules that may be compiled (coord/compiled.py).
+import coord  # noqa: F401

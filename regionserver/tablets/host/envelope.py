@@ -16,13 +16,14 @@ accepts exactly what the encoder writes. Anything else raises RemoteProtocolErro
 nothing has changed.
 
 SNAPSHOT messages are not encoded: a replica that needs one is copied by other means.
+
+Compiled builds read and write numbers natively; the interpreted form uses `struct`. Both give the same bytes.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from coord.errors import RemoteProtocolError
@@ -41,7 +42,11 @@ from coord.raft.messages import (
     Entry,
     Message,
 )
+from coord.wire.jute import IS_COMPILED, NATIVE_BYTES_MAX
 from regionserver.tablets.host.words import Word
+
+if IS_COMPILED:
+    from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 
 FRAME_VERSION: Final = 1
 #: Kinds of frames.
@@ -68,75 +73,89 @@ _HEAD: Final = struct.Struct(">BB")
 _U64: Final = struct.Struct(">Q")
 _COUNT: Final = struct.Struct(">I")
 _BEAT: Final = struct.Struct(">QBI")
-_MESSAGE: Final = struct.Struct(">BBQQQQQQQQI")
-_ENTRY: Final = struct.Struct(">QBI")
-_ROW: Final = struct.Struct(">BQQQQQQQ")
+#: Numbers are read signed, as compiled builds read them: valid ones are never negative.
+_MESSAGE: Final = struct.Struct(">BBqqqqqqqqi")
+_MESSAGE_BYTES: Final = 70
+_ENTRY: Final = struct.Struct(">qBi")
+_ENTRY_BYTES: Final = 13
+_ROW: Final = struct.Struct(">Bqqqqqqq")
+_ROW_BYTES: Final = 57
 _REFUSAL: Final = struct.Struct(">BQQQQQQ")
 _GRANTED: Final = 1
 #: Replies carry the voter's memory in place of the commit index, as in the store's frames.
 _ANSWERS: Final = (PRE_VOTE_RESP, VOTE_RESP, APPEND_RESP, HEARTBEAT_RESP)
 
 
-@dataclass(frozen=True, slots=True)
 class Header:
     """Sender and recipient of a frame: servers, not replicas."""
 
-    cluster: str
-    sender: str
-    #: Start code of the sender. Another start code is another process, so the former process is gone.
-    start_code: int
-    recipient: str
+    def __init__(self, cluster: str, sender: str, start_code: int, recipient: str) -> None:
+        self.cluster: str = cluster
+        self.sender: str = sender
+        #: Start code of the sender. Another start code is another process, so the former process is gone.
+        self.start_code: int = start_code
+        self.recipient: str = recipient
 
 
-@dataclass(slots=True)
 class Envelope:
     """A Raft message between two replicas of a tablet. `message.src` and `message.dst` are member numbers.
 
-    Never changed; not frozen, because a frozen object takes twice as long to make, and each heartbeat needs two.
+    Never changed.
     """
 
-    tablet: str
-    message: Message
+    def __init__(self, tablet: str, message: Message) -> None:
+        self.tablet: str = tablet
+        self.message: Message = message
 
 
-@dataclass(frozen=True, slots=True)
 class Refusal:
     """Reply of a server whose replica cannot process a message (docs/tablets.md, What a server answers)."""
 
-    tablet: str
-    word: Word
-    #: Number of the refusing replica, 0 if there is none; and the number of the message's sender.
-    src: int
-    dst: int
-    term: int = 0
-    last_index: int = 0
-    last_term: int = 0
-    #: Bytes received so far by a running copy.
-    progress: int = 0
+    def __init__(
+        self,
+        tablet: str,
+        word: Word,
+        src: int,
+        dst: int,
+        term: int = 0,
+        last_index: int = 0,
+        last_term: int = 0,
+        progress: int = 0,
+    ) -> None:
+        self.tablet: str = tablet
+        self.word: Word = word
+        #: Number of the refusing replica, 0 if there is none; and the number of the message's sender.
+        self.src: int = src
+        self.dst: int = dst
+        self.term: int = term
+        self.last_index: int = last_index
+        self.last_term: int = last_term
+        #: Bytes received so far by a running copy.
+        self.progress: int = progress
 
 
 Item = Envelope | Refusal
 
 
-@dataclass(frozen=True, slots=True)
 class TurnFrame:
     """All items of one turn of the sender for the recipient."""
 
-    header: Header
-    items: list[Item]
+    def __init__(self, header: Header, items: list[Item]) -> None:
+        self.header: Header = header
+        self.items: list[Item] = items
 
 
-@dataclass(frozen=True, slots=True)
 class BeatFrame:
     """Proof that the sender's process lives, with the heartbeats of its awake tablets."""
 
-    header: Header
-    #: Rises with each BEAT of a start, so that a repeated BEAT proves nothing.
-    number: int
-    #: False while a write to the sender's log takes too long.
-    disk_answers: bool
-    #: Of kind HEARTBEAT or HEARTBEAT_RESP.
-    heartbeats: list[Envelope]
+    def __init__(self, header: Header, number: int, disk_answers: bool, heartbeats: list[Envelope]) -> None:
+        self.header: Header = header
+        #: Rises with each BEAT of a start, so that a repeated BEAT proves nothing.
+        self.number: int = number
+        #: False while a write to the sender's log takes too long.
+        self.disk_answers: bool = disk_answers
+        #: Of kind HEARTBEAT or HEARTBEAT_RESP.
+        self.heartbeats: list[Envelope] = heartbeats
 
 
 def encode_turn(header: Header, items: list[Item]) -> list[bytes]:
@@ -226,7 +245,7 @@ def _decode_items(data: bytes, at: int) -> tuple[list[Item], int]:
 
 def _encode_item(item: Item) -> bytes:
     if isinstance(item, Envelope):
-        return b"".join((b"\x01", _text(item.tablet), *_message_parts(item.message)))
+        return _encode_envelope(item)
     return b"".join(
         (
             b"\x02",
@@ -249,10 +268,15 @@ def _decode_refusal(tablet: str, data: bytes, at: int) -> tuple[Refusal, int]:
 # --- Raft messages ----------------------------------------------------------------------------------------------------
 
 
-def _message_parts(m: Message) -> list[bytes]:
+def _encode_envelope(item: Envelope) -> bytes:
+    m = item.message
     assert m.kind != SNAPSHOT, f"a snapshot at {m.snapshot and m.snapshot.index} for {m.dst} in an envelope"
     entries = m.entries or []
+    if IS_COMPILED and sum([_ENTRY_BYTES + len(entry.data) for entry in entries]) <= NATIVE_BYTES_MAX:
+        return _encode_short(item.tablet, m, entries)
     parts = [
+        b"\x01",
+        _text(item.tablet),
         _MESSAGE.pack(
             m.kind,
             _GRANTED if m.granted else 0,
@@ -265,36 +289,80 @@ def _message_parts(m: Message) -> list[bytes]:
             m.match_index,
             m.context,
             len(entries),
-        )
+        ),
     ]
     for entry in entries:
-        parts += (_ENTRY.pack(entry.term, entry.kind, len(entry.data)), entry.data)
-    return parts
+        parts.append(_ENTRY.pack(entry.term, entry.kind, len(entry.data)))
+        parts.append(entry.data)
+    return b"".join(parts)
+
+
+def _encode_short(tablet: str, m: Message, entries: list[Entry]) -> bytes:
+    """Encode an envelope with short entries. Compiled builds only."""
+    out = BytesWriter()
+    out.append(ENVELOPE)
+    out.write(_text(tablet))
+    out.append(m.kind)
+    out.append(_GRANTED if m.granted else 0)
+    write_i64_be(out, m.src)
+    write_i64_be(out, m.dst)
+    write_i64_be(out, m.term)
+    write_i64_be(out, m.prev_index)
+    write_i64_be(out, m.prev_term)
+    write_i64_be(out, m.memory if m.kind in _ANSWERS else m.commit)
+    write_i64_be(out, m.match_index)
+    write_i64_be(out, m.context)
+    write_i32_be(out, len(entries))
+    for entry in entries:
+        write_i64_be(out, entry.term)
+        out.append(entry.kind)
+        write_i32_be(out, len(entry.data))
+        out.write(entry.data)
+    return out.getvalue()
 
 
 def _decode_message(data: bytes, at: int) -> tuple[Message, int]:
-    kind, flags, src, dst, term, prev_index, prev_term, commit, match, context, count = _MESSAGE.unpack_from(data, at)
+    if len(data) - at < _MESSAGE_BYTES:
+        raise RemoteProtocolError(f"a Raft message has {len(data) - at} bytes")
+    if IS_COMPILED:
+        kind, flags = data[at], data[at + 1]
+        src, dst, term = read_i64_be(data, at + 2), read_i64_be(data, at + 10), read_i64_be(data, at + 18)
+        prev_index, prev_term = read_i64_be(data, at + 26), read_i64_be(data, at + 34)
+        commit, match, context = read_i64_be(data, at + 42), read_i64_be(data, at + 50), read_i64_be(data, at + 58)
+        count = read_i32_be(data, at + 66)
+    else:
+        kind, flags, src, dst, term, prev_index, prev_term, commit, match, context, count = _MESSAGE.unpack_from(
+            data, at
+        )
     if not PRE_VOTE <= kind <= READ_INDEX_RESP or kind == SNAPSHOT or flags > _GRANTED:
         raise RemoteProtocolError(f"a Raft message of kind {kind} with flags {flags} in an envelope")
     _members(src, dst)
     # NUMBER_MAX is a power of two, so one comparison of all bits checks every number.
     _number(term | prev_index | prev_term | commit | match | context)
-    if count and kind != APPEND:
+    if count and (kind != APPEND or count < 0):
         raise RemoteProtocolError(f"{count} entries in a Raft message of kind {kind}")
-    at += _MESSAGE.size
+    at += _MESSAGE_BYTES
     entries: list[Entry] = []
-    for offset in range(count):
-        entry, at = _decode_entry(data, at, prev_index + 1 + offset)
+    index: int = prev_index
+    for _ in range(count):
+        index += 1
+        entry, at = _decode_entry(data, at, index)
         entries.append(entry)
-    m = Message(kind, src, dst, term, prev_index, prev_term, 0, match, bool(flags), context, entries or None)
+    m = Message(kind, src, dst, term, prev_index, prev_term, 0, match, flags != 0, context, entries or None)
     _set_commit(m, commit)
     return m, at
 
 
 def _decode_entry(data: bytes, at: int, index: int) -> tuple[Entry, int]:
-    term, kind, length = _ENTRY.unpack_from(data, at)
-    at += _ENTRY.size
-    if kind >= LEVEL or length > PAYLOAD_BYTES_MAX or at + length > len(data):
+    if len(data) - at < _ENTRY_BYTES:
+        raise RemoteProtocolError(f"entry {index} is cut short")
+    length: int
+    if IS_COMPILED:
+        term, kind, length = read_i64_be(data, at), data[at + 8], read_i32_be(data, at + 9)
+    else:
+        term, kind, length = _ENTRY.unpack_from(data, at)
+    at += _ENTRY_BYTES
+    if kind >= LEVEL or not 0 <= length <= PAYLOAD_BYTES_MAX or at + length > len(data):
         raise RemoteProtocolError(f"entry {index} of kind {kind} and {length} bytes does not fit its frame or limit")
     return Entry(_number(term), _number(index), kind, data[at : at + length]), at + length
 
@@ -321,16 +389,27 @@ def _encode_row(m: Message) -> bytes:
 def _decode_rows(data: bytes, at: int, count: int) -> tuple[list[Envelope], int]:
     """Return the rows of a BEAT. Runs for each tablet that is awake, several times a second."""
     rows: list[Envelope] = []
-    unpack, size = _ROW.unpack_from, _ROW.size
+    size = len(data)
     for _ in range(count):
         end = at + 1 + data[at]
-        # A name that is cut short leaves no room for the numbers, which is an error of `unpack`.
+        # A name that is cut short leaves no room for the numbers.
+        if size - end < _ROW_BYTES:
+            raise RemoteProtocolError("a heartbeat is cut short")
         tablet = data[at + 1 : end].decode()
-        kind, src, dst, term, first, second, context, everywhere = unpack(data, end)
-        at = end + size
-        if not src or not dst or src == dst:
-            _members(src, dst)
-        _number(src | dst | term | first | second | context | everywhere)
+        at = end + _ROW_BYTES
+        if IS_COMPILED:
+            kind, src, dst, term = (
+                data[end],
+                read_i64_be(data, end + 1),
+                read_i64_be(data, end + 9),
+                read_i64_be(data, end + 17),
+            )
+            first, second = read_i64_be(data, end + 25), read_i64_be(data, end + 33)
+            context, everywhere = read_i64_be(data, end + 41), read_i64_be(data, end + 49)
+        else:
+            kind, src, dst, term, first, second, context, everywhere = _ROW.unpack_from(data, end)
+        _members(src, dst)
+        _number(term | first | second | context | everywhere)
         if kind == HEARTBEAT:
             m = Message(HEARTBEAT, src, dst, term, 0, second, first, everywhere, False, context)
         elif kind == HEARTBEAT_RESP and not everywhere:
@@ -372,7 +451,7 @@ def _read_text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def _number(number: int) -> int:
-    if number >= NUMBER_MAX:
+    if not 0 <= number < NUMBER_MAX:
         raise RemoteProtocolError(f"the number {number} in a frame is out of range")
     return number
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from coord.errors import NotLeader, ProposalDropped
@@ -75,33 +74,33 @@ def raft_settings() -> RaftConfig:
     return RaftConfig(election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS)
 
 
-@dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
     """Identity of a replica: `slot` in this server's log, `number` in the whole cluster."""
 
-    tablet: str
-    slot: int
-    generation: int
-    number: int
+    def __init__(self, tablet: str, slot: int, generation: int, number: int) -> None:
+        self.tablet: str = tablet
+        self.slot: int = slot
+        self.generation: int = generation
+        self.number: int = number
 
 
-@dataclass(slots=True)
 class GroupOutput:
     """A group's output of one turn. Nothing of it has been sent yet; if the group fails, all of it is dropped."""
 
-    #: Messages that do not depend on durable writes, and messages that depend on `items` and earlier writes.
-    messages: list[Message] = field(default_factory=list)
-    promises: list[Message] = field(default_factory=list)
-    #: Heartbeats and replies to them that can wait for the next BEAT.
-    patient: list[Message] = field(default_factory=list)
-    items: SlotItems | None = None
-    #: Entries for the rows, in the order of the log.
-    round: list[Entry] | None = None
-    answers: list[TabletAnswer] = field(default_factory=list)
-    reads: list[ReadyRead] = field(default_factory=list)
-    events: list[RaftEvent] = field(default_factory=list)
-    #: (member, index): members that need entries from this index on, which are only on the disk.
-    needs_log: list[tuple[int, int]] = field(default_factory=list)
+    def __init__(self) -> None:
+        #: Messages that do not depend on durable writes, and messages that depend on `items` and earlier writes.
+        self.messages: list[Message] = []
+        self.promises: list[Message] = []
+        #: Heartbeats and replies to them that can wait for the next BEAT.
+        self.patient: list[Message] = []
+        self.items: SlotItems | None = None
+        #: Entries for the rows, in the order of the log.
+        self.round: list[Entry] | None = None
+        self.answers: list[TabletAnswer] = []
+        self.reads: list[ReadyRead] = []
+        self.events: list[RaftEvent] = []
+        #: (member, index): members that need entries from this index on, which are only on the disk.
+        self.needs_log: list[tuple[int, int]] = []
 
 
 class GroupTracer(Protocol):
@@ -112,13 +111,13 @@ class GroupTracer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class _Proposal:
     """A request whose entry is in this leader's log."""
 
-    index: int
-    request: int
-    size: int
+    def __init__(self, index: int, request: int, size: int) -> None:
+        self.index: int = index
+        self.request: int = request
+        self.size: int = size
 
 
 class Group:
@@ -135,9 +134,9 @@ class Group:
     ) -> None:
         """`servers`: the server of each member number. `core` starts at the position that the rows have applied."""
         assert core.id == replica.number, f"core {core.id} for member {replica.number} of {replica.tablet}"
-        self.replica = replica
-        self.core = core
-        self.servers = dict(servers)
+        self.replica: ReplicaIdentity = replica
+        self.core: RaftCore = core
+        self.servers: dict[int, str] = dict(servers)
         #: Highest index in the rows.
         self.applied_index = core.log.applying
         #: Why this replica does not run, "" if it runs.
@@ -326,10 +325,10 @@ class Group:
     def fail(self, why: str) -> None:
         """Stop this replica: it takes part in nothing any more, and all waiting requests are answered."""
         self.failure = self.failure or why
-        lost = [read.request for read in self._out.reads]
-        self._out = GroupOutput(answers=self._out.answers)
-        for request in lost:
-            self._answer(request, Fate.FAILED)
+        former, self._out = self._out, GroupOutput()
+        self._out.answers = former.answers
+        for read in former.reads:
+            self._answer(read.request, Fate.FAILED)
         self._give_up(Fate.FAILED)
         for request in self.reads.take_all():
             self._answer(request, Fate.FAILED)

@@ -7,7 +7,6 @@ while the request waits.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Any, Final
 
 #: Limits of bytes that are proposed and not applied: of one tablet, so that a slow tablet leaves room for the others;
@@ -34,29 +33,39 @@ class Fate(enum.Enum):
     DOES_NOT_EXIST = enum.auto()  #: this server has no replica of the tablet
 
 
-@dataclass(frozen=True, slots=True)
 class TabletAnswer:
     """The answer to one request."""
 
-    tablet: str
-    request: int
-    fate: Fate
-    value: Any = None
-    #: Position of the applied entry: a read with this `at_least` sees the write on any replica.
-    term: int = 0
-    index: int = 0
-    #: The leading member and its server; 0 and "" if unknown.
-    leader: int = 0
-    leader_server: str = ""
+    def __init__(
+        self,
+        tablet: str,
+        request: int,
+        fate: Fate,
+        value: Any = None,
+        term: int = 0,
+        index: int = 0,
+        leader: int = 0,
+        leader_server: str = "",
+    ) -> None:
+        self.tablet: str = tablet
+        self.request: int = request
+        self.fate: Fate = fate
+        self.value: Any = value
+        #: Position of the applied entry: a read with this `at_least` sees the write on any replica.
+        self.term: int = term
+        self.index: int = index
+        #: The leading member and its server; 0 and "" if unknown.
+        self.leader: int = leader
+        self.leader_server: str = leader_server
 
 
-@dataclass(frozen=True, slots=True)
 class ReadyRead:
     """A read that the rows can answer now or later: they hold every entry up to `index`."""
 
-    tablet: str
-    request: int
-    index: int
+    def __init__(self, tablet: str, request: int, index: int) -> None:
+        self.tablet: str = tablet
+        self.request: int = request
+        self.index: int = index
 
 
 class InFlight:

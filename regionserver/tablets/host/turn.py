@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from coord.errors import InvalidMessage, RemoteProtocolError
@@ -45,45 +44,45 @@ REFUSAL_TICKS: Final = 20
 REFUSALS_MAX: Final = 10_000
 
 
-@dataclass(slots=True)
 class BeatOutput:
     """A BEAT for one peer server."""
 
-    number: int
-    disk_answers: bool
-    heartbeats: list[Envelope]
+    def __init__(self, number: int, disk_answers: bool, heartbeats: list[Envelope]) -> None:
+        self.number: int = number
+        self.disk_answers: bool = disk_answers
+        self.heartbeats: list[Envelope] = heartbeats
 
 
-@dataclass(slots=True)
 class TurnOutput:
     """Output of a turn; see the module docstring."""
 
-    frames: dict[str, list[Item]] = field(default_factory=dict)
-    beats: dict[str, BeatOutput] = field(default_factory=dict)
-    log: list[SlotItems] = field(default_factory=list)
-    #: Number of the write of `log`, 0 if there is nothing to write.
-    log_number: int = 0
-    rounds: dict[str, list[Entry]] = field(default_factory=dict)
-    reads: list[ReadyRead] = field(default_factory=list)
-    answers: list[TabletAnswer] = field(default_factory=list)
-    #: (tablet, event) of Raft, for the process's own log.
-    events: list[tuple[str, RaftEvent]] = field(default_factory=list)
-    #: Tablets that were parked in this turn, with the reason.
-    failed: list[tuple[str, str]] = field(default_factory=list)
-    #: (tablet, server, reason) of messages that no correct server sends.
-    rejected: list[tuple[str, str, str]] = field(default_factory=list)
-    #: (tablet, member, index): a member needs entries from there on, which its leader has on the disk at best. Read
-    #: them back, then call `loaded`.
-    needs_log: list[tuple[str, int, int]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.frames: dict[str, list[Item]] = {}
+        self.beats: dict[str, BeatOutput] = {}
+        self.log: list[SlotItems] = []
+        #: Number of the write of `log`, 0 if there is nothing to write.
+        self.log_number: int = 0
+        self.rounds: dict[str, list[Entry]] = {}
+        self.reads: list[ReadyRead] = []
+        self.answers: list[TabletAnswer] = []
+        #: (tablet, event) of Raft, for the process's own log.
+        self.events: list[tuple[str, RaftEvent]] = []
+        #: Tablets that were parked in this turn, with the reason.
+        self.failed: list[tuple[str, str]] = []
+        #: (tablet, server, reason) of messages that no correct server sends.
+        self.rejected: list[tuple[str, str, str]] = []
+        #: (tablet, member, index): a member needs entries from there on, which its leader has on the disk at best. Read
+        #: them back, then call `loaded`.
+        self.needs_log: list[tuple[str, int, int]] = []
 
 
-@dataclass(slots=True)
 class _HeldWrite:
     """What waits for one write: the Readies of the groups in it, and messages that promise what it makes durable."""
 
-    number: int
-    readies: list[tuple[Group, int]] = field(default_factory=list)
-    promises: list[tuple[Group, list[Message]]] = field(default_factory=list)
+    def __init__(self, number: int) -> None:
+        self.number: int = number
+        self.readies: list[tuple[Group, int]] = []
+        self.promises: list[tuple[Group, list[Message]]] = []
 
 
 class Turn:
@@ -150,10 +149,11 @@ class Turn:
         self._touch(group)
         try:
             what(*arguments)
-        except InvalidMessage:
-            raise
         except Exception as error:
-            self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
+            self._park_for(group, error)
+
+    def _park_for(self, group: Group, error: Exception) -> None:
+        self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
 
     def park(self, tablet: str, why: str) -> None:
         """Make a tablet FAILED: its rows are damaged, or its code has failed. The others go on."""
@@ -227,7 +227,7 @@ class Turn:
         except InvalidMessage as error:
             self._out.rejected.append((group.replica.tablet, server, str(error)))
         except Exception as error:
-            self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
+            self._park_for(group, error)
 
     def _refuse(self, server: str, tablet: str, m: Message, word: Word, standing: ReplicaStanding) -> None:
         key = (tablet, server, word, m.dst)
@@ -315,7 +315,7 @@ class Turn:
             if group.tick(now):
                 self._touch(group)
         except Exception as error:
-            self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
+            self._park_for(group, error)
 
     def persisted(self, number: int) -> None:
         """The lists of log items up to `number` are durable."""
@@ -414,7 +414,7 @@ class Turn:
         try:
             got = group.collect()
         except Exception as error:
-            self.park(group.replica.tablet, f"{type(error).__name__}: {error}")
+            self._park_for(group, error)
             got = group.collect()
             self._touched.pop(group.replica.tablet, None)
         out = self._out

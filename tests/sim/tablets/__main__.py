@@ -11,7 +11,6 @@ from simulation.engine.timeline import SECOND
 from tests.sim.history import Violation
 from tests.sim.tablets.faults import TROUBLE_S, Story
 from tests.sim.tablets.world import World
-from tests.support.interpreted import run_interpreted
 
 
 def main() -> int:
@@ -51,5 +50,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    run_interpreted("tests.sim.tablets")
     sys.exit(main())

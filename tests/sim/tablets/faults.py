@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from coord.raft.messages import FOLLOWER
+from coord.raft.messages import FOLLOWER, Ready
+from regionserver.tablets.host.group import Group
 from simulation.engine.timeline import SECOND
 from tests.sim.history import Violation
 from tests.sim.tablets.server import SimServer
@@ -21,6 +22,13 @@ FINISH_S: Final = 10
 QUICK_TICKS: Final = 8
 #: Simulated seconds of faults in one history.
 TROUBLE_S: Final = 4
+
+
+class _Exploding:
+    """A tracer, the one part of a group that is of this simulation in the compiled form as well."""
+
+    def ready(self, group: Group, ready: Ready) -> None:
+        raise RuntimeError("injected")
 
 
 class Story:
@@ -309,14 +317,7 @@ class Story:
         if found is None or not self.world.is_awake(found[0]):
             return
         server, tablet = found
-        group = server.turn_now().groups[tablet]
-
-        def explode(*_: object) -> None:
-            raise RuntimeError("injected")
-
-        # Of the group, not of its core: a compiled core takes no other methods.
-        name = self.world.chance.pick(["tick", "_take", "step", "propose"])
-        setattr(group, name, explode)
+        server.turn_now().groups[tablet].tracer = _Exploding()
         server.broken.add(tablet)
         self.world.counts["code_broken"] += 1
 

@@ -16,7 +16,6 @@ from tests.sim.history import Violation
 from tests.sim.raft.rare import missed
 from tests.sim.tablets.faults import TROUBLE_S, run_one
 from tests.sim.tablets.rare import ENOUGH, TABLETS_MET
-from tests.support.interpreted import run_interpreted
 
 SIZES = (3, 5, 3, 4)
 
@@ -72,5 +71,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    run_interpreted("tests.sim.tablets.soak")
     sys.exit(main())

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from coord.compiled import PURE_VARIABLE
 from simulation.engine.timeline import SECOND
 from tests.sim.raft.rare import missed
 from tests.sim.tablets.faults import run_one
@@ -17,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 #: (servers, seeds). A violation names its seed and the command that shows it again.
 RUNS = [(3, range(1, 51)), (4, range(1, 11)), (5, range(1, 56))]
+#: Where RK_PURE asks for the interpreted form, after the compiled one has had them all: each size again.
+if PURE_VARIABLE in os.environ:
+    RUNS = [(3, range(1, 7)), (4, range(1, 3)), (5, range(1, 7))]
 
 
 def run_all() -> Counter[str]:
@@ -63,11 +67,12 @@ def _check_that_no_member_is_left_behind_a_floor(history: Counter[str]) -> None:
 def test_every_invariant_holds_on_every_seed() -> None:
     """Safety after each event and recovery at the end; `run_one` raises otherwise."""
     history = run_all()
-    assert history["seeds"] >= 100
-    assert history["simulated_s"] >= 500
+    assert history["seeds"] == sum(len(seeds) for _, seeds in RUNS)
+    assert history["simulated_s"] >= 5 * history["seeds"]
     _check_that_the_simulated_clients_get_work_done(history)
     _check_that_heartbeats_of_idle_groups_travel_in_beats(history)
-    _check_that_rare_states_are_reached(history)
+    if PURE_VARIABLE not in os.environ:  # the compiled run has had enough seeds
+        _check_that_rare_states_are_reached(history)
     _check_that_no_member_is_left_behind_a_floor(history)
 
 

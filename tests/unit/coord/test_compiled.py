@@ -15,14 +15,15 @@ import pytest
 from coord import compiled
 
 ROOT = Path(__file__).parents[3]
-ASK = "import coord.compiled, coord.wire.jute; print(coord.wire.jute.__file__); print(coord.compiled.form())"
+#: A module of each package.
+MODULES = ["coord.wire.jute", "regionserver.tablets.host.beats"]
 
 
-def ask(tree: Path, **environment: str) -> tuple[str, str]:
-    """(file of a module that may be compiled, form) as a process in `tree` has them."""
+def ask(tree: Path, module: str, **environment: str) -> tuple[str, str]:
+    """(file of a module that may be compiled, form) as a process in `tree` has them that imports nothing before it."""
     variables = {key: value for key, value in os.environ.items() if key != compiled.PURE_VARIABLE}
     done = subprocess.run(
-        [sys.executable, "-c", ASK],
+        [sys.executable, "-c", f"import {module} as m; print(m.__file__); import coord.compiled as c; print(c.form())"],
         cwd=tree,
         env={**variables, **environment},
         capture_output=True,
@@ -35,11 +36,12 @@ def ask(tree: Path, **environment: str) -> tuple[str, str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the package that claims to be compiled; what is compiled is no code at all."""
+    """A copy of the packages that claims to be compiled; what is compiled is no code at all."""
     names = shutil.ignore_patterns("*.so", "__pycache__", "compiled.stamp")
-    shutil.copytree(ROOT / "coord", tmp_path / "coord", ignore=names)
-    (tmp_path / "coord" / ("store__mypyc" + EXTENSION_SUFFIXES[0])).write_bytes(b"")
-    (tmp_path / "coord" / "wire" / ("jute" + EXTENSION_SUFFIXES[0])).write_bytes(b"")
+    for package in ("coord", "regionserver"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=names)
+    for module in (compiled.GROUP + "__mypyc", *MODULES):
+        (tmp_path / (module.replace(".", "/") + EXTENSION_SUFFIXES[0])).write_bytes(b"")
     compiled.stamp_path(tmp_path).write_text(compiled.fingerprint(tmp_path))
     return tmp_path
 
@@ -50,29 +52,35 @@ def test_compiled_modules_exist() -> None:
         assert (ROOT / source).is_file(), source
 
 
-def test_matching_stamp_chooses_the_compiled_form(tree: Path) -> None:
+@pytest.mark.parametrize("module", MODULES)
+def test_matching_stamp_chooses_the_compiled_form(tree: Path, module: str) -> None:
     """It is taken, and as it is no code here, its import fails."""
     with pytest.raises(subprocess.CalledProcessError) as failure:
-        ask(tree)
-    assert "jute" + EXTENSION_SUFFIXES[0] in failure.value.stderr
+        ask(tree, module)
+    assert module.rpartition(".")[2] + EXTENSION_SUFFIXES[0] in failure.value.stderr
 
 
-def test_edited_source_runs_as_edited(tree: Path) -> None:
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("edited", ["coord/tree/node.py", "regionserver/tablets/host/turn.py"])
+def test_edited_source_runs_as_edited(tree: Path, module: str, edited: str) -> None:
     """A change of any of the sources puts all compiled modules aside."""
-    with (tree / "coord" / "tree" / "node.py").open("a") as source:
+    with (tree / edited).open("a") as source:
         source.write("# edited\n")
-    assert ask(tree) == ("jute.py", "interpreted: the sources have changed since they were compiled")
+    file = module.rpartition(".")[2] + ".py"
+    assert ask(tree, module) == (file, "interpreted: the sources have changed since they were compiled")
 
 
-def test_unfinished_build_runs_the_sources(tree: Path) -> None:
+@pytest.mark.parametrize("module", MODULES)
+def test_unfinished_build_runs_the_sources(tree: Path, module: str) -> None:
     """The stamp is written last."""
     compiled.stamp_path(tree).unlink()
-    assert ask(tree) == ("jute.py", "interpreted: not compiled for this Python")
+    assert ask(tree, module) == (module.rpartition(".")[2] + ".py", "interpreted: not compiled for this Python")
 
 
-def test_variable_chooses_the_sources(tree: Path) -> None:
+@pytest.mark.parametrize("module", MODULES)
+def test_variable_chooses_the_sources(tree: Path, module: str) -> None:
     """RK_PURE, for tests and benchmarks of both forms."""
-    assert ask(tree, RK_PURE="1") == ("jute.py", "interpreted: RK_PURE is set")
+    assert ask(tree, module, RK_PURE="1") == (module.rpartition(".")[2] + ".py", "interpreted: RK_PURE is set")
 
 
 @pytest.mark.parametrize("path", compiled.SOURCES)

@@ -22,9 +22,15 @@ from regionserver.tablets.host import group as group_module
 from regionserver.tablets.host import requests
 from regionserver.tablets.host.beats import BEAT_TICKS, SILENCE_TICKS
 from regionserver.tablets.host.delivery import ReplicaStanding, State
-from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, TurnFrame
-from regionserver.tablets.host.group import HEARTBEAT_TICKS, RANK_TICKS, ReplicaIdentity
-from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.host.envelope import PAYLOAD_BYTES_MAX, BeatFrame, Envelope, Header, Item, TurnFrame
+from regionserver.tablets.host.group import (
+    HEARTBEAT_TICKS,
+    KEEP_ENTRIES,
+    RANK_TICKS,
+    ROUND_ENTRIES_MAX,
+    ReplicaIdentity,
+)
+from regionserver.tablets.host.requests import TABLET_BYTES_MAX, TABLET_READS_MAX, Fate
 from tests.support.tablet_hosts import CLUSTER, Hosts, fates, kinds
 
 # --- writes
@@ -168,34 +174,32 @@ def test_rows_do_not_run_ahead_of_the_log(hosts: Hosts) -> None:
     assert hosts.servers[leader].rows["t"] == [b"x"]
 
 
-def test_a_tablet_applies_one_round_at_a_time(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "ROUND_ENTRIES_MAX", 3)
+def test_a_tablet_applies_one_round_at_a_time(hosts: Hosts) -> None:
     leader = hosts.elect()
     hosts.slow_rows.add(leader)
-    for request in range(7):
+    for request in range(2 * ROUND_ENTRIES_MAX + 1):
         hosts.servers[leader].turn.propose("t", request, b"x")
     rounds = []
     for _ in range(4):
         hosts.settle()
         rounds.append(len(hosts.servers[leader].rounds.get("t", [])))
         hosts.apply(leader, even_if_slow=True)
-    assert rounds == [3, 3, 1, 0]
+    assert rounds == [ROUND_ENTRIES_MAX, ROUND_ENTRIES_MAX, 1, 0]
 
 
 # --- bounds
 
 
-def test_bytes_in_flight_of_a_tablet_are_bounded(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "TABLET_BYTES_MAX", 100)
+def test_bytes_in_flight_of_a_tablet_are_bounded(hosts: Hosts) -> None:
     leader = hosts.elect()
     turn = hosts.servers[leader].turn
-    turn.propose("t", 1, bytes(60))
-    turn.propose("t", 2, bytes(40))
+    turn.propose("t", 1, bytes(PAYLOAD_BYTES_MAX))
+    turn.propose("t", 2, bytes(TABLET_BYTES_MAX - PAYLOAD_BYTES_MAX))
     turn.propose("t", 3, b"x")
     turn.propose("t", 4, b"")
     hosts.settle()
     assert fates(hosts, leader) == {1: Fate.DONE, 2: Fate.DONE, 3: Fate.BUSY, 4: Fate.DONE}
-    turn.propose("t", 5, bytes(100))
+    turn.propose("t", 5, bytes(PAYLOAD_BYTES_MAX))
     hosts.settle()
     assert fates(hosts, leader)[5] is Fate.DONE
 
@@ -217,23 +221,21 @@ def test_bytes_in_flight_of_a_server_are_bounded() -> None:
     assert turn.in_flight.bytes == 0
 
 
-def test_a_payload_has_a_limit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "PAYLOAD_BYTES_MAX", 10)
+def test_a_payload_has_a_limit(hosts: Hosts) -> None:
     leader = hosts.elect()
-    hosts.servers[leader].turn.propose("t", 1, bytes(10))
-    hosts.servers[leader].turn.propose("t", 2, bytes(11))
+    hosts.servers[leader].turn.propose("t", 1, bytes(PAYLOAD_BYTES_MAX))
+    hosts.servers[leader].turn.propose("t", 2, bytes(PAYLOAD_BYTES_MAX + 1))
     hosts.settle()
     assert fates(hosts, leader) == {1: Fate.DONE, 2: Fate.TOO_LARGE}
 
 
-def test_waiting_reads_are_bounded(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "TABLET_READS_MAX", 2)
+def test_waiting_reads_are_bounded(hosts: Hosts) -> None:
     leader = hosts.elect()
-    for request in (1, 2, 3):
+    for request in range(TABLET_READS_MAX + 1):
         hosts.servers[leader].turn.read("t", request)
     hosts.settle()
-    assert fates(hosts, leader) == {3: Fate.BUSY}
-    assert [read.request for read in hosts.servers[leader].reads] == [1, 2]
+    assert fates(hosts, leader) == {TABLET_READS_MAX: Fate.BUSY}
+    assert [read.request for read in hosts.servers[leader].reads] == list(range(TABLET_READS_MAX))
 
 
 # --- reads
@@ -405,28 +407,27 @@ def test_the_writes_of_several_readies_become_one_item() -> None:
     assert (merged.slot, merged.generation, merged.hard_state) == (4, 2, HardState(2, 3))
 
 
-def test_a_steady_point_moves_the_floor(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "KEEP_ENTRIES", 2)
+def test_a_steady_point_moves_the_floor(hosts: Hosts) -> None:
     leader = hosts.elect()
-    for request in range(10):
+    for request in range(KEEP_ENTRIES + 8):
         hosts.servers[leader].turn.propose("t", request, b"x")
     hosts.settle()
     core = hosts.core(leader)
-    assert hosts.servers[leader].turn.steady("t", 8) == Floor(1, 1, 8, core.term)
+    steady = KEEP_ENTRIES + 6
+    assert hosts.servers[leader].turn.steady("t", steady) == Floor(1, 1, steady, core.term)
     assert core.log.offset == 6
-    assert hosts.servers[leader].turn.steady("t", 8) is None
+    assert hosts.servers[leader].turn.steady("t", steady) is None
     core.validate()
 
 
-def test_a_member_behind_the_log_needs_a_copy(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "KEEP_ENTRIES", 0)
+def test_a_member_behind_the_log_needs_a_copy(hosts: Hosts) -> None:
     leader = hosts.elect()
     late = next(name for name in hosts.servers if name != leader)
     hosts.mute.add(late)
-    for request in range(10):
+    for request in range(KEEP_ENTRIES + 10):
         hosts.servers[leader].turn.propose("t", request, b"x")
     hosts.ticks(1)
-    hosts.servers[leader].turn.steady("t", 10)
+    hosts.servers[leader].turn.steady("t", KEEP_ENTRIES + 10)
     hosts.mute.clear()
     hosts.ticks(20)
     assert hosts.servers[leader].needs_log == {("t", int(late[1:]))}

@@ -11,6 +11,7 @@ import pytest
 from coord.errors import ConfigError
 from regions.messages import ClosePurpose
 from regionserver.tablets.host.requests import Fate
+from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process.interfaces import HostSettings
 from regionserver.tablets.rows.errors import RowsFailed, RowsFull
 from tests.support.hosts_in_process import Cluster, Machine, TroubledDisk
@@ -67,6 +68,20 @@ def test_a_tablet_whose_rows_fail_is_parked_and_harms_no_other(tmp_path: Path) -
     in_reactor(main)
 
 
+class BrokenTurn:
+    """A turn of which one method fails."""
+
+    def __init__(self, turn: Turn, method: str) -> None:
+        self._turn = turn
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        return self._fail if name == self._method else getattr(self._turn, name)
+
+    def _fail(self, *_: Any) -> Any:
+        raise AssertionError("an invariant is broken")
+
+
 def test_a_bug_of_the_host_ends_the_process_with_one_sentence(tmp_path: Path) -> None:
     async def main(reactor: Any) -> None:
         for method in ("take", "tick", "persisted"):
@@ -76,10 +91,7 @@ def test_a_bug_of_the_host_ends_the_process_with_one_sentence(tmp_path: Path) ->
             await cluster.put("t", "a", b"1")
             victim = await cluster.leader("t")
 
-            def broken(*_: Any) -> Any:
-                raise AssertionError("an invariant is broken")
-
-            setattr(victim.running().turn, method, broken)
+            victim.running().turn = BrokenTurn(victim.running().turn, method)  # type: ignore[assignment]
             victim.running().propose("t", cluster.command_for("b", b"2"))
             await until(reactor, lambda deaths=victim.deaths: deaths, "the end of the process")
             assert victim.deaths == ["the tablet host has failed: an invariant is broken"]
