@@ -89,7 +89,7 @@ class TabletKeeping:
         self._dispatcher = Dispatcher(
             reactor, fence.epoch, self._orders_event, active_master.check_epoch, fence.cluster_id
         )
-        self._reports = ReportQueue(self.keeper, now_ms)
+        self._reports = ReportQueue(self.keeper)
         #: Health of the tablets, for operators; `tick` keeps it up to date.
         self.watch = TabletWatch(self.keeper, self._has_reported, now_ms())
         #: Regions of new tables that the keeper has not taken in.
@@ -111,7 +111,7 @@ class TabletKeeping:
         for table in self._active_master.world.tables.values():
             self.keeper.table_seen(table.record, table.version)
             for region in table.regions.values() if table.record.is_tablet else ():
-                self.keeper.region_seen(region.record, region.version, now)
+                self.keeper.region_seen(region.record, region.version)
         for record, version in transitions:
             self.keeper.transition_seen(record.region_id, record.replica, record, version, now)
 
@@ -143,7 +143,7 @@ class TabletKeeping:
 
     def observe(self, event: ev.Event, origin: WorkOrigin | None = None) -> bool:
         """Feed the keeper with an event of the request `origin`. Return True if the assigner does not need it."""
-        keeper, now = self.keeper, self._now_ms()
+        keeper = self.keeper
         match event:
             case ev.TransitionRead():
                 return self._take_transition(event)
@@ -152,11 +152,11 @@ class TabletKeeping:
                 self._regions.extend(event.regions)
             case ev.RegionSeen() if event.record.table_id in keeper.tables:
                 is_new = event.record.region_id not in keeper.tablets
-                keeper.region_seen(event.record, event.version, now, origin)
+                keeper.region_seen(event.record, event.version, origin)
                 for member in event.record.members if is_new else ():
                     self._reader.put(event.record.region_id, member.number)
             case ev.RegionReplaced() if event.region_id in keeper.tablets:
-                keeper.replaced(event.region_id, event.fresh, event.version, now)
+                keeper.replaced(event.region_id, event.fresh, event.version)
             case ev.ReplaceFailed():
                 keeper.region_refused(event.region_id)
         return False
@@ -203,13 +203,12 @@ class TabletKeeping:
         self, servers: Iterable[ServerRecord], draining: Iterable[str], bars: Iterable[BarRecord]
     ) -> None:
         """Feed the keeper with the registered servers. Those that drain or are barred get no new members."""
-        now = self._now_ms()
         self.keeper.draining = frozenset(draining) | {bar.uuid for bar in bars}
         alive = {one.uuid: one for one in servers}
         for uuid in [uuid for uuid in self.keeper.servers if uuid not in alive]:
-            self.keeper.server_down(uuid, now)
+            self.keeper.server_down(uuid)
         for record in alive.values():
-            self.keeper.server_up(record, now)
+            self.keeper.server_up(record)
 
     # --- what servers say -------------------------------------------------------------------------------------------
 
@@ -240,7 +239,7 @@ class TabletKeeping:
         """Work on a part of the queue, carry out the effects, and send the queued writes and reads."""
         now = self._now_ms()
         for _ in range(min(REGIONS_PER_TURN, len(self._regions))):
-            self.keeper.region_seen(*self._regions.popleft(), now)
+            self.keeper.region_seen(*self._regions.popleft())
         self._reports.take_some()
         self.keeper.tick(now)
         if self._regions or self._reports or self.keeper.is_looking:
@@ -279,7 +278,7 @@ class TabletKeeping:
                 return
             self._active_master.world.put_region(effect.record, event.version)
             if isinstance(effect, WriteRegion):
-                keeper.region_written(effect, now)
+                keeper.region_written(effect)
                 return
             for record in effect.transitions:
                 made = fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN, origin=effect.origin)
@@ -354,7 +353,7 @@ class TabletKeeping:
             self.keeper.table_seen(table, version)
         path = self._layout.region(table_id, region_id)
         for region, version in store.decoded(await store.read_all(client, [path]), decode_region):
-            self.keeper.region_seen(region, version, self._now_ms())
+            self.keeper.region_seen(region, version)
         self._active_master.schedule()
 
     # --- tables -----------------------------------------------------------------------------------------------------

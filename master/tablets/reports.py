@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from regions.messages.heartbeat import Report, TabletReport
@@ -30,9 +29,8 @@ class ReportQueue:
     A full report names every replica of its server. Those that the keeper knew and that it does not name are gone.
     """
 
-    def __init__(self, keeper: Keeper, now_ms: Callable[[], int]) -> None:
+    def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        self._now_ms = now_ms
         self._parts: deque[ReportPart] = deque()
         #: Regions named so far by a full report that has begun, by the server's uuid.
         self._named: dict[str, tuple[Incarnation, set[str]]] = {}
@@ -72,16 +70,16 @@ class ReportQueue:
         self._parts.clear()
 
     def _take(self, part: ReportPart) -> None:
-        server, now = part.server, self._now_ms()
+        server = part.server
         if part.begins:
             self._named[server.uuid] = (server, set())
         begun, named = self._named.get(server.uuid, (None, set()))
         if begun == server:
             named.update(one.region_id for one in part.tablets)
-        self._keeper.reported(server, part.tablets, part.gone, now)
+        self._keeper.reported(server, part.tablets, part.gone)
         if part.ends and begun == server:
             del self._named[server.uuid]
-            self._keeper.reported(server, [], self._unnamed(server, named), now)
+            self._keeper.reported(server, [], self._unnamed(server, named))
 
     def _unnamed(self, server: Incarnation, named: set[str]) -> list[str]:
         """Return the keys of the replicas that the keeper has of this start of the server beside the named ones."""

@@ -21,6 +21,16 @@ from regions.records.model import ServerRecord, TransitionRecord, WorkOrigin
 from regions.records.replica_key import replica_key
 
 
+class ActingEvent:
+    """An event that is being handled, and the origin of what follows from it: None until it is first used."""
+
+    __slots__ = ("origin", "what")
+
+    def __init__(self, origin: WorkOrigin | None, what: ev.Event | str) -> None:
+        self.origin = origin
+        self.what = what
+
+
 class Causes:
     """The origins of one active master, and the assigner's current origin.
 
@@ -30,8 +40,8 @@ class Causes:
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
         self._last = 0
-        self._acting: WorkOrigin | None = None
-        self._what: ev.Event | str = f"takeover: epoch {epoch} begins"
+        #: The event that is being handled.
+        self.acting = ActingEvent(None, f"takeover: epoch {epoch} begins")
         self._begun: list[WorkOrigin] = []
 
     def begin(self, text: str) -> WorkOrigin:
@@ -44,14 +54,14 @@ class Causes:
 
     def act_for(self, origin: WorkOrigin | None, what: ev.Event | str) -> None:
         """Set the current origin. None: the current origin is a new one, described by `what`."""
-        self._acting = origin
-        self._what = what
+        self.acting = ActingEvent(origin, what)
 
     def current(self) -> WorkOrigin:
         """Return the current origin. Begin a new one if there is none, or if it has an id without a text."""
-        if self._acting is None or not self._acting.text:
-            self._acting = self.begin(self._what if isinstance(self._what, str) else describe(self._what))
-        return self._acting
+        acting = self.acting
+        if acting.origin is None or not acting.origin.text:
+            acting.origin = self.begin(acting.what if isinstance(acting.what, str) else describe(acting.what))
+        return acting.origin
 
     def with_text(self, known: WorkOrigin | None) -> WorkOrigin:
         """Return `known` if it has a text for the history, else the current origin."""

@@ -225,15 +225,15 @@ def keeper_of(view: ClusterView) -> Keeper:
         keeper.table_seen(table, 0)
     for regions in view.regions.values():
         for region in regions:
-            keeper.region_seen(region, 0, now)
+            keeper.region_seen(region, 0)
     for found in view.transitions:
         record = found.record
         if record is not None:
             keeper.transition_seen(record.region_id, record.replica, record, found.version, now)
     for server in view.servers:
-        keeper.server_up(server, now)
+        keeper.server_up(server)
         own: list[OwnReplica] = view.replicas.get(server.uuid) or []
-        keeper.reported(server.incarnation, [one.report for one in own], [], now)
+        keeper.reported(server.incarnation, [one.report for one in own], [])
     return keeper
 
 

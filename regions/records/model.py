@@ -336,7 +336,10 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def member(self, number: int) -> Member | None:
         """Return the member with that number, or None."""
-        return next((one for one in self.members if one.number == number), None)
+        for one in self.members:
+            if one.number == number:
+                return one
+        return None
 
     def with_configuration(self, config_id: ConfigId, members: tuple[Member, ...]) -> RegionRecord:
         """Return this record with a committed configuration, or this record itself if its configuration is not older.

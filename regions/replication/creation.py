@@ -1,5 +1,7 @@
 """Creating a table of tablets: where its rows lie, what stands against it, and the first members of each region. Pure.
 
+`FirstMembers` has the members made, and replaces a tablet that gets no leader in time (DD-03).
+
 The members are chosen with the table, so a table for which there are too few servers is refused at once. Until an order
 goes out nothing is lost with them: a region that is PREPARING has no transition, and its members may be chosen anew.
 """
@@ -7,16 +9,23 @@ goes out nothing is lost with them: a region that is PREPARING has no transition
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from regions.cluster import effects as fx
+from regions.cluster.limits import AssignerConfig
 from regions.records.formats import TABLETS
 from regions.records.kinds import KV, kind_name
 from regions.records.members import Storage
-from regions.records.model import RegionRecord
+from regions.records.model import Intent, RegionRecord, RegionState, ServerRecord, TableRecord
 from regions.replication.config import first_members, objection_to_count, objection_to_servers
-from regions.replication.siting import Site, choose_members, objection_to_racks
+from regions.replication.effects import BeginTablet, KeeperCauses, begin_tablet, replace_tablet
+from regions.replication.member_orders import MemberWrites
+from regions.replication.recovery import ServerFate, work_fate
+from regions.replication.siting import Site, TabletSite, choose_members, objection_to_racks
+from regions.replication.tablet import GivenUp, MemberWork, Tablet
+from regions.transitions.states import Cause
 
 
 def storage_for(wanted: str, kind: str, replicas: int) -> Storage:
@@ -83,3 +92,74 @@ def with_members(regions: Sequence[RegionRecord], sites: Sequence[Site], replica
         members = first_members(chosen)
         made.append(msgspec.structs.replace(region, members=members, next_number=len(members) + 1))
     return made
+
+
+class FirstMembers:
+    """Decides about tablets that are PREPARING or CREATING."""
+
+    def __init__(
+        self,
+        epoch: int,
+        config: AssignerConfig,
+        tablets: Mapping[str, Tablet],
+        servers: Mapping[str, ServerRecord],
+        sites: Callable[[TableRecord], list[TabletSite]],
+        writes: MemberWrites,
+        emit: Callable[[BeginTablet | fx.ReplaceRegion], None],
+        causes: KeeperCauses,
+    ) -> None:
+        """`sites` returns the servers that may get members of a table's tablets."""
+        self._epoch = epoch
+        self._config = config
+        self._servers = servers
+        self._sites = sites
+        self._writes = writes
+        self._emit = emit
+        self._causes = causes
+        self._given_up = GivenUp(tablets)
+
+    def settle_preparing(self, tablet: Tablet, now_ms: int) -> None:
+        """Begin to make the first members, once all their servers are there."""
+        if tablet.is_writing or not tablet.wants_open:
+            return
+        sites, deadline_ms = self._sites(tablet.table.record), now_ms + self._config.start_timeout_ms
+        effect = begin_tablet(tablet, sites, self._servers, self._epoch, deadline_ms, now_ms)
+        if effect is not None:  # else looked at again when a server comes
+            tablet.is_writing = True
+            self._emit(self._causes.attached(effect, tablet))
+
+    def settle_creating(self, tablet: Tablet, now_ms: int) -> bool:
+        """DD-03: replace a tablet of which no leader reports in time. Return True while it is given up."""
+        if not tablet.wants_open or tablet.is_writing:
+            tablet.creating_since_ms = 0 if not tablet.wants_open else tablet.creating_since_ms
+            return tablet.is_given_up
+        if not tablet.creating_since_ms:
+            tablet.creating_since_ms = max(1, now_ms)
+        late = now_ms - tablet.creating_since_ms >= self._config.create_timeout_ms
+        if late and tablet.record.generation < self._config.replacements_max and not tablet.is_given_up:
+            self._given_up.add(tablet)
+            self._causes.given_up(tablet, self._config.create_timeout_ms)
+        if not tablet.is_given_up:
+            return False
+        for work in list(tablet.work.values()):
+            self._put_down(tablet, work, now_ms)
+        if all(work.is_put_down for work in tablet.work.values()):
+            tablet.is_writing = True
+            self._emit(replace_tablet(tablet, self._sites(tablet.table.record)))
+        return True
+
+    def _put_down(self, tablet: Tablet, work: MemberWork, now_ms: int) -> None:
+        """Take a member's transition away from its server, unless the server is at work on it."""
+        transition = work.transition
+        if transition is None or work.is_writing or work.is_unread:
+            return
+        fate = work_fate(tablet, work, self._servers)
+        if transition.state is RegionState.OPENED:
+            self._writes.delete(tablet, work, Cause.DONE)
+        elif transition.state is RegionState.OFFLINE and transition.destination is not None:
+            self._writes.offline(tablet, work, None, Cause.REPLAN, now_ms, intent=Intent.CLOSE)
+        elif transition.state is RegionState.OPENING:
+            is_late = now_ms - work.seen_ms >= self._config.open_timeout_ms
+            if fate is not ServerFate.ALIVE or is_late:
+                cause = Cause.DEADLINE if fate is ServerFate.ALIVE else Cause.SERVER_DEATH
+                self._writes.offline(tablet, work, None, cause, now_ms, intent=Intent.CLOSE)

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from regions.cluster import effects as fx
-from regions.cluster.causes import Causes
+from regions.cluster.causes import ActingEvent, Causes
 from regions.cluster.limits import AssignerConfig
 from regions.records.members import Member
 from regions.records.model import (
@@ -204,6 +204,15 @@ class KeeperCauses:
     def event(self, what: str, origin: WorkOrigin | None = None) -> None:
         """Note the event that is being handled. `origin`: the request that it comes from."""
         self._causes.act_for(origin, what)
+
+    @property
+    def acting(self) -> ActingEvent:
+        """The event that is being handled."""
+        return self._causes.acting
+
+    def resume(self, acting: ActingEvent) -> None:
+        """Go on with an event that was handled before."""
+        self._causes.acting = acting
 
     def of_tablet(self, tablet: Tablet) -> WorkOrigin:
         """Return the cause of new work on a tablet."""

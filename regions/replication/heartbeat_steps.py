@@ -44,20 +44,27 @@ class ReportAction(enum.Enum):
     APPLIED = "count the tablet as altered"
 
 
-class Facts(NamedTuple):
+class Facts:
     """A report, and what the store says of its tablet; None: no such record."""
 
-    uuid: str
-    report: TabletReport
-    region: RegionRecord | None
-    table: TableRecord | None
-    #: The replica has a transition, which has its own table (`recovery.py`).
-    in_transition: bool = False
+    __slots__ = ("in_transition", "member", "region", "report", "table", "uuid")
 
-    @property
-    def member(self) -> Member | None:
-        """The member of the record's configuration that the report is about."""
-        return None if self.region is None else self.region.member(self.report.number)
+    def __init__(
+        self,
+        uuid: str,
+        report: TabletReport,
+        region: RegionRecord | None,
+        table: TableRecord | None,
+        in_transition: bool = False,
+    ) -> None:
+        """`in_transition`: the replica has a transition, which has its own table (`recovery.py`)."""
+        self.uuid = uuid
+        self.report = report
+        self.region = region
+        self.table = table
+        self.in_transition = in_transition
+        #: The member of the record's configuration that the report is about.
+        self.member: Member | None = None if region is None else region.member(report.number)
 
     @property
     def wants_open(self) -> bool:
@@ -77,6 +84,23 @@ class HeartbeatStep(NamedTuple):
     applies: Callable[[Facts], bool]
     action: ReportAction
     ends: bool
+
+
+class Judged(NamedTuple):
+    """What follows from a report, as long as these facts hold."""
+
+    facts: Facts
+    actions: list[ReportAction]
+
+    def rests_on(self, report: TabletReport, region: RegionRecord, table: TableRecord, *, in_transition: bool) -> bool:
+        """Return True if nothing has changed since. Records and reports never change: others take their places."""
+        facts = self.facts
+        return (
+            facts.report is report
+            and facts.region is region
+            and facts.table is table
+            and facts.in_transition is in_transition
+        )
 
 
 def _is_unknown(facts: Facts) -> bool:
@@ -184,6 +208,11 @@ def steps_for(facts: Facts) -> list[HeartbeatStep]:
             if step.ends:
                 break
     return found
+
+
+def judged(facts: Facts) -> Judged:
+    """Return what follows from a report."""
+    return Judged(facts, [step.action for step in steps_for(facts)])
 
 
 _PURPOSES: Final = {

@@ -1,9 +1,10 @@
 """The keeper: decides about all tablets for one tenure of an active master. No I/O, no clock.
 
 Feed it with what the store, the servers and their reports say, call `tick` a few times a second, and carry out what
-`take` returns. Decisions are level-triggered: they depend on what is, so the next master takes the same ones, and
-taking one twice does no harm. The tables that decide are `recovery.py` (a transition), `heartbeat_steps.py` (a
-report) and `regions/transitions/states.py` (what may be written at all).
+`take` returns: it decides once about each tablet that was touched since the last call. Decisions are level-triggered:
+they depend on what is, so the next master takes the same ones, and taking one twice does no harm. The tables that
+decide are `recovery.py` (a transition), `heartbeat_steps.py` (a report) and `regions/transitions/states.py` (what may
+be written at all).
 
 **Creation.** A region is PREPARING until all servers of its first configuration are there. One multi then makes it
 CREATING and creates the OFFLINE of every member. Each member goes its way to OPENED, which is deleted. The region is
@@ -23,13 +24,12 @@ from typing import Final
 import msgspec
 
 from regions.cluster import effects as fx
-from regions.cluster.causes import Causes
+from regions.cluster.causes import ActingEvent, Causes
 from regions.cluster.limits import AssignerConfig
 from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import TabletReport
 from regions.records.model import (
     Incarnation,
-    Intent,
     RegionRecord,
     RegionState,
     ServerRecord,
@@ -39,23 +39,20 @@ from regions.records.model import (
     WorkOrigin,
 )
 from regions.records.replica_key import parse_replica_key, replica_key
+from regions.replication.creation import FirstMembers
 from regions.replication.effects import (
     BeginTablet,
     KeeperCauses,
     KeeperEffect,
     WriteRegion,
-    begin_tablet,
-    delete_transition,
     marked_replaced,
-    replace_tablet,
-    write_offline,
 )
-from regions.replication.heartbeat_steps import Facts, ReportAction, closing_order, steps_for, updated
-from regions.replication.member_orders import MemberOrders
+from regions.replication.heartbeat_steps import Facts, Judged, ReportAction, closing_order, judged, updated
+from regions.replication.member_orders import MemberOrders, MemberWrites
 from regions.replication.recovery import Goal, ServerFate, goal_of, next_step, work_fate
 from regions.replication.reports import ReplicaView, taken
 from regions.replication.siting import TabletSite, tablet_sites
-from regions.replication.tablet import GivenUp, MemberWork, Tablet, TabletTable
+from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.next_action import Action, NextStep
 from regions.transitions.states import Cause
 
@@ -71,7 +68,6 @@ class Keeper:
     """Decides about tablets. See the module docstring."""
 
     def __init__(self, epoch: int, config: AssignerConfig, causes: Causes | None = None) -> None:
-        self._epoch = epoch
         self._config = config
         self.tables: dict[str, TabletTable] = {}
         self.tablets: dict[str, Tablet] = {}
@@ -89,7 +85,12 @@ class Keeper:
         self._look_at_ms = 0
         #: Tablets that the look under way has not reached.
         self._unseen: deque[Tablet] = deque()
-        self._given_up = GivenUp(self.tablets)
+        self._writes = MemberWrites(epoch, config, self._emit, self._causes)
+        self._first_members = FirstMembers(
+            epoch, config, self.tablets, self.servers, self._sites, self._writes, self._emit, self._causes
+        )
+        #: Tablets that events have touched since the last call of `take`, and the first of these events.
+        self._touched: dict[Tablet, ActingEvent] = {}
         self._is_deciding = False
 
     # --- what the store says ----------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class Keeper:
         self._look_at_ms = 0  # what is wanted may have changed
         self._open.update((one.region_id, one) for one in self.tablets.values() if one.table is known)
 
-    def region_seen(self, record: RegionRecord, version: int, now_ms: int, origin: WorkOrigin | None = None) -> None:
+    def region_seen(self, record: RegionRecord, version: int, origin: WorkOrigin | None = None) -> None:
         """A region's record was read, or was written for `origin`. An answer that was overtaken changes nothing."""
         table = self.tables.get(record.table_id)
         if table is None:
@@ -126,7 +127,7 @@ class Keeper:
         elif version > tablet.version:
             self._put(tablet, record, version)
             tablet.origin = origin or tablet.origin
-        self._touch(tablet, now_ms)
+        self._touch(tablet)
 
     def forget_table(self, table_id: str) -> None:
         """Forget a deleted table whose rows are removed. Whoever reports a replica of it later is asked about again."""
@@ -150,7 +151,7 @@ class Keeper:
         work.is_unread = False
         if (record, version) != (work.transition, work.version):
             self._become(work, record, version, now_ms)
-        self._touch(tablet, now_ms)
+        self._touch(tablet)
 
     def write_done(self, key: str, version: int, now_ms: int) -> None:
         """A write of a transition has committed."""
@@ -159,7 +160,7 @@ class Keeper:
             return
         record, work.write, work.cause = work.write, None, None
         self._become(work, record, -1 if record is None else version, now_ms)
-        self._touch(tablet, now_ms)
+        self._touch(tablet)
 
     def write_failed(self, key: str, table_version: int | None = None) -> None:
         """A write of a transition was refused: something else is there, or the table's record has changed."""
@@ -180,7 +181,7 @@ class Keeper:
         server = self.servers.get(tablet.home_of(work))
         if server is not None:
             self._causes.event(f"request: retry {key}", origin)
-            self._offline(tablet, work, server.incarnation, Cause.REPLAN, now_ms, attempt=0)
+            self._writes.offline(tablet, work, server.incarnation, Cause.REPLAN, now_ms, attempt=0)
         return server is not None
 
     def begun(self, effect: BeginTablet, now_ms: int) -> None:
@@ -192,15 +193,15 @@ class Keeper:
         self._put(tablet, effect.record, effect.version + 1)
         for transition in effect.transitions:
             self._become(tablet.member(transition.replica), transition, 0, now_ms)
-        self._touch(tablet, now_ms)
+        self._touch(tablet)
 
-    def region_written(self, effect: WriteRegion, now_ms: int) -> None:
+    def region_written(self, effect: WriteRegion) -> None:
         """WriteRegion has committed."""
         tablet = self.tablets.get(effect.record.region_id)
         if tablet is not None:
             tablet.is_writing = False
             self._put(tablet, effect.record, effect.version + 1)
-            self._touch(tablet, now_ms)
+            self._touch(tablet)
 
     def region_refused(self, region_id: str) -> None:
         """BeginTablet, WriteRegion or ReplaceRegion was refused, or nobody knows: everything is read again."""
@@ -216,32 +217,32 @@ class Keeper:
             work.is_unread = not work.is_writing
             self._emit(fx.ReadTransition(region_id, member.number))
 
-    def replaced(self, region_id: str, fresh: RegionRecord, version: int, now_ms: int) -> None:
+    def replaced(self, region_id: str, fresh: RegionRecord, version: int) -> None:
         """ReplaceRegion has committed. What servers have of the former region is deleted as they report it."""
         former = self.tablets.get(region_id)
         if former is not None:
             former.is_writing = False
             former.work.clear()
             self._put(former, marked_replaced(former.record), former.version + 1)
-        self.region_seen(fresh, version, now_ms, None if former is None else former.origin)
+        self.region_seen(fresh, version, None if former is None else former.origin)
 
     # --- what servers say -------------------------------------------------------------------------------------------
 
-    def server_up(self, record: ServerRecord, now_ms: int) -> None:
+    def server_up(self, record: ServerRecord) -> None:
         """A server has registered, or its record has changed."""
         known = self.servers.get(record.uuid)
         self.servers[record.uuid] = record
         if known is None or known.incarnation != record.incarnation:
             self._causes.event(f"znode: server {record.host}:{record.port} has registered")
-            self._server_changed(record.uuid, now_ms)
+            self._server_changed(record.uuid)
 
-    def server_down(self, uuid: str, now_ms: int) -> None:
+    def server_down(self, uuid: str) -> None:
         """A server's registration is gone. Nothing moves."""
         if self.servers.pop(uuid, None) is not None:
             self._causes.event(f"znode: the registration of server {uuid} is gone")
-            self._server_changed(uuid, now_ms)
+            self._server_changed(uuid)
 
-    def reported(self, server: Incarnation, reports: Iterable[TabletReport], gone: Iterable[str], now_ms: int) -> None:
+    def reported(self, server: Incarnation, reports: Iterable[TabletReport], gone: Iterable[str]) -> None:
         """A heartbeat's report, which is not out of date (`regions/liveness/roster.py`)."""
         self._causes.event(f"heartbeat: report of server {server}")
         for report in reports:
@@ -251,7 +252,7 @@ class Keeper:
                 continue
             tablet.view.fold(server, report)
             tablet.recount()
-            self._touch(tablet, now_ms)
+            self._touch(tablet)
         for key in gone:
             self.orphans.pop((server.uuid, key), None)
             tablet, work = self._find(key)
@@ -260,7 +261,7 @@ class Keeper:
                 tablet.server_gone(server.uuid)
                 if work is not None and work.transition is None:
                     work.order = None
-                self._touch(tablet, now_ms)
+                self._touch(tablet)
 
     def orders_answered(self, batch: int, results: Iterable[OrderResult], now_ms: int) -> None:
         """A server's answers: they say where to look, and why it cannot."""
@@ -295,7 +296,7 @@ class Keeper:
             self._unseen.extend(self._open.values())
         self._causes.event("timer: tablets at which something is to be looked at")
         for _ in range(min(LOOKS_MAX, len(self._unseen))):
-            self._settle(self._unseen.popleft(), now_ms)
+            self._touch(self._unseen.popleft())
 
     @property
     def is_looking(self) -> bool:
@@ -303,7 +304,11 @@ class Keeper:
         return bool(self._unseen)
 
     def take(self, now_ms: int) -> list[KeeperEffect]:
-        """Return the effects since the last call, orders that are due included."""
+        """Decide about what was touched since the last call. Return the effects, orders that are due included."""
+        touched, self._touched = self._touched, {}
+        for tablet, acting in touched.items():
+            self._causes.resume(acting)
+            self._settle(tablet, now_ms)
         if self._is_deciding:
             self._orders.dispatch(self._open.values(), now_ms)
         taken, self._effects = self._effects, []
@@ -319,10 +324,11 @@ class Keeper:
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
-    def _touch(self, tablet: Tablet, now_ms: int) -> None:
+    def _touch(self, tablet: Tablet) -> None:
+        """Decide about a tablet at the next call of `take`: many events of one turn are about the same tablet."""
         self._open[tablet.region_id] = tablet
         if self._is_deciding:
-            self._settle(tablet, now_ms)
+            self._touched.setdefault(tablet, self._causes.acting)
 
     def _settle(self, tablet: Tablet, now_ms: int) -> None:
         """Do what the tablet needs now."""
@@ -330,65 +336,16 @@ class Keeper:
             self._open.pop(tablet.region_id, None)
             return
         if tablet.record.state is TabletState.PREPARING:
-            self._settle_preparing(tablet, now_ms)
+            self._first_members.settle_preparing(tablet, now_ms)
             return
         needs_look = self._settle_reports(tablet, now_ms)
-        if tablet.is_creating and self._settle_creating(tablet, now_ms):
+        if tablet.is_creating and self._first_members.settle_creating(tablet, now_ms):
             return
         for work in list(tablet.work.values()):
             self._settle_member(tablet, work, now_ms)
         tablet.drop_idle()
         if not tablet.work and not tablet.is_writing and not tablet.is_creating and not needs_look:
             self._open.pop(tablet.region_id, None)
-
-    def _settle_preparing(self, tablet: Tablet, now_ms: int) -> None:
-        """Begin to make the first members, once all their servers are there."""
-        if tablet.is_writing or not tablet.wants_open:
-            return
-        sites, deadline_ms = self._sites(tablet.table.record), now_ms + self._config.start_timeout_ms
-        effect = begin_tablet(tablet, sites, self.servers, self._epoch, deadline_ms, now_ms)
-        if effect is not None:  # else looked at again when a server comes
-            tablet.is_writing = True
-            self._emit(self._causes.attached(effect, tablet))
-
-    def _settle_creating(self, tablet: Tablet, now_ms: int) -> bool:
-        """DD-03: replace a tablet of which no leader reports in time. Return True while it is given up."""
-        if not tablet.wants_open or tablet.is_writing:
-            tablet.creating_since_ms = 0 if not tablet.wants_open else tablet.creating_since_ms
-            return tablet.is_given_up
-        if not tablet.creating_since_ms:
-            tablet.creating_since_ms = max(1, now_ms)
-        late = now_ms - tablet.creating_since_ms >= self._config.create_timeout_ms
-        if late and tablet.record.generation < self._config.replacements_max and not tablet.is_given_up:
-            self._given_up.add(tablet)
-            self._causes.given_up(tablet, self._config.create_timeout_ms)
-        if not tablet.is_given_up:
-            return False
-        for work in list(tablet.work.values()):
-            self._put_down(tablet, work, now_ms)
-        if all(work.is_put_down for work in tablet.work.values()):
-            self._replace(tablet)
-        return True
-
-    def _put_down(self, tablet: Tablet, work: MemberWork, now_ms: int) -> None:
-        """Take a member's transition away from its server, unless the server is at work on it."""
-        transition = work.transition
-        if transition is None or work.is_writing or work.is_unread:
-            return
-        fate = work_fate(tablet, work, self.servers)
-        if transition.state is RegionState.OPENED:
-            self._delete(tablet, work, Cause.DONE)
-        elif transition.state is RegionState.OFFLINE and transition.destination is not None:
-            self._offline(tablet, work, None, Cause.REPLAN, now_ms, intent=Intent.CLOSE)
-        elif transition.state is RegionState.OPENING:
-            is_late = now_ms - work.seen_ms >= self._config.open_timeout_ms
-            if fate is not ServerFate.ALIVE or is_late:
-                cause = Cause.DEADLINE if fate is ServerFate.ALIVE else Cause.SERVER_DEATH
-                self._offline(tablet, work, None, cause, now_ms, intent=Intent.CLOSE)
-
-    def _replace(self, tablet: Tablet) -> None:
-        tablet.is_writing = True
-        self._emit(replace_tablet(tablet, self._sites(tablet.table.record)))
 
     def _settle_member(self, tablet: Tablet, work: MemberWork, now_ms: int) -> None:
         """Do what a member's transition needs (`recovery.py`)."""
@@ -406,9 +363,9 @@ class Keeper:
             self._wait_for(work, transition, fate, now_ms)
         elif step.action is Action.KEEP_PLAN:
             server = self.servers[tablet.home_of(work)]
-            self._offline(tablet, work, server.incarnation, step.cause, now_ms)
+            self._writes.offline(tablet, work, server.incarnation, step.cause, now_ms)
         elif step.action is Action.PUT_DOWN:
-            self._offline(tablet, work, None, step.cause, now_ms)
+            self._writes.offline(tablet, work, None, step.cause, now_ms)
         else:
             self._end(tablet, work, step, goal)
 
@@ -425,7 +382,7 @@ class Keeper:
     def _end(self, tablet: Tablet, work: MemberWork, step: NextStep, goal: Goal) -> None:
         if goal is Goal.REST and tablet.wants_open:
             return  # the table's record has just changed; the write would be refused
-        self._delete(tablet, work, step.cause)
+        self._writes.delete(tablet, work, step.cause)
 
     # --- reports ----------------------------------------------------------------------------------------------------
 
@@ -437,8 +394,7 @@ class Keeper:
             number = view.report.number
             work = tablet.work.get(number)
             in_transition = work is not None and (work.transition is not None or work.is_writing or work.is_unread)
-            facts = Facts(uuid, view.report, tablet.record, tablet.table.record, in_transition)
-            actions = [step.action for step in steps_for(facts)]
+            facts, actions = self._judged(tablet, uuid, view, in_transition=in_transition)
             order = closing_order(actions, tablet.record)
             if order is not None:
                 self._orders.close(tablet, number, view.server, order, now_ms)
@@ -450,7 +406,7 @@ class Keeper:
                 self._ask_for(tablet, now_ms)
             if ReportAction.OPEN in actions:
                 pending = True
-                self._offline(tablet, tablet.member(number), view.server, Cause.ASSIGN, now_ms, begun=True)
+                self._writes.offline(tablet, tablet.member(number), view.server, Cause.ASSIGN, now_ms, begun=True)
             written = updated(record, facts, actions)
             record = written if written is not record else record
             pending = self._leader_due(tablet, actions, now_ms) or pending
@@ -459,6 +415,13 @@ class Keeper:
         elif pending and tablet.leader_due_ms and now_ms >= tablet.leader_due_ms:
             self._write_leader(tablet)
         return pending or tablet.is_writing
+
+    def _judged(self, tablet: Tablet, uuid: str, view: ReplicaView, *, in_transition: bool) -> Judged:
+        region, table = tablet.record, tablet.table.record
+        found = tablet.judged.get(uuid)
+        if found is None or not found.rests_on(view.report, region, table, in_transition=in_transition):
+            found = tablet.judged[uuid] = judged(Facts(uuid, view.report, region, table, in_transition))
+        return found
 
     def _leader_due(self, tablet: Tablet, actions: list[ReportAction], now_ms: int) -> bool:
         if ReportAction.LEADER not in actions:
@@ -490,13 +453,13 @@ class Keeper:
         is_open = work.order is not None and work.order.closing is None
         if result.outcome in (OrderOutcome.DONE, OrderOutcome.STARTED) or not is_open:
             if result.outcome is not OrderOutcome.STARTED:
-                self._read(tablet, work)
+                self._writes.read(tablet, work)
             if result.outcome is OrderOutcome.REFUSED:
                 self._emit(fx.ReadRegion(tablet.record.table_id, tablet.region_id))
             return
         transition = work.transition
         if result.version > work.version or transition is None or work.is_writing:
-            self._read(tablet, work)  # the server had taken a step before it failed; its order comes again
+            self._writes.read(tablet, work)  # the server had taken a step before it failed; its order comes again
             return
         attempt = transition.attempt + 1
         pause_ms = min(self._config.retry_base_ms << min(attempt - 1, 10), self._config.retry_max_ms)
@@ -504,47 +467,10 @@ class Keeper:
         may_replace = tablet.is_creating and tablet.record.generation < self._config.replacements_max
         used_up = attempt >= self._config.attempts_max and not may_replace
         if transition.state in (RegionState.OFFLINE, RegionState.OPENING):
-            self._offline(
+            self._writes.offline(
                 tablet, work, None if used_up else transition.destination, Cause.OPEN_FAILED, now_ms,
                 attempt=attempt, error=result.error, parked=used_up,
             )  # fmt: skip
-
-    # --- writes -----------------------------------------------------------------------------------------------------
-
-    def _offline(
-        self,
-        tablet: Tablet,
-        work: MemberWork,
-        destination: Incarnation | None,
-        cause: Cause,
-        now_ms: int,
-        *,
-        intent: Intent = Intent.OPEN,
-        begun: bool = False,
-        attempt: int | None = None,
-        error: str | None = None,
-        parked: bool = False,
-    ) -> None:
-        """Create or force OFFLINE. It remembers whether a server has ever begun to make the member."""
-        if work.is_writing or work.is_unread:
-            return
-        wanted = write_offline(
-            tablet, work, destination, cause, self._epoch, self._config, now_ms,
-            intent=intent, begun=begun, attempt=attempt, error=error, parked=parked,
-        )  # fmt: skip
-        effect = self._causes.attached(wanted, tablet)
-        work.write, work.cause, work.order = effect.record, cause, None
-        self._emit(effect)
-
-    def _delete(self, tablet: Tablet, work: MemberWork, cause: Cause) -> None:
-        effect = self._causes.attached(delete_transition(tablet, work, cause), tablet)
-        work.write, work.cause, work.order = None, cause, None
-        self._emit(effect)
-
-    def _read(self, tablet: Tablet, work: MemberWork) -> None:
-        if not work.is_writing:
-            work.is_unread = True
-            self._emit(fx.ReadTransition(tablet.region_id, work.number))
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
@@ -563,7 +489,7 @@ class Keeper:
         if record.state is not TabletState.CREATING:
             tablet.creating_since_ms, tablet.is_given_up = 0, False
 
-    def _server_changed(self, uuid: str, now_ms: int) -> None:
+    def _server_changed(self, uuid: str) -> None:
         """A server has come, gone or started again: what concerns it is decided again; nothing moves."""
         server = self.servers.get(uuid)
         for name, orphan in list(self.orphans.items()):
@@ -580,7 +506,7 @@ class Keeper:
                 for work in tablet.work.values():
                     if work.order is not None and work.order.server.uuid == uuid:
                         work.order = None
-                self._touch(tablet, now_ms)
+                self._touch(tablet)
 
     def _sites(self, table: TableRecord) -> list[TabletSite]:
         return tablet_sites(self.servers.values(), table, self._loads, self.draining)

@@ -1,6 +1,7 @@
-"""Orders for members of tablets: which are due, in which batches, and when they are sent again. Pure.
+"""Orders for members of tablets, and writes of their transitions. Pure.
 
 An order is sent again and again until the store, or a report, shows the outcome. An answer only says where to look.
+A write is emitted once, and is on its way until its answer comes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from regions.messages.server import MemberEndpoint, TabletClosing, TabletOpening
 from regions.records.kinds import KV
 from regions.records.members import Member
 from regions.records.model import Incarnation, Intent, ServerRecord
-from regions.replication.effects import KeeperCauses
+from regions.replication.effects import KeeperCauses, delete_transition, write_offline
 from regions.replication.tablet import MemberOrder, MemberWork, Tablet
+from regions.transitions.states import Cause
 
 #: Orders in one batch.
 BATCH_MAX: Final = 200
@@ -125,3 +127,55 @@ def _close_order(tablet: Tablet, work: MemberWork) -> CloseOrder:
         record.region_id, record.table_id, work.number, intent=Intent.CLOSE, reason=purpose.value,
         origin=work.order.origin, tablet=work.order.closing,
     )  # fmt: skip
+
+
+MemberWrite = fx.WriteOffline | fx.DeleteTransition | fx.ReadTransition
+
+
+class MemberWrites:
+    """Emits the writes and reads of members' transitions, and notes them in the members' work."""
+
+    def __init__(
+        self, epoch: int, config: AssignerConfig, emit: Callable[[MemberWrite], None], causes: KeeperCauses
+    ) -> None:
+        self._epoch = epoch
+        self._config = config
+        self._emit = emit
+        self._causes = causes
+
+    def offline(
+        self,
+        tablet: Tablet,
+        work: MemberWork,
+        destination: Incarnation | None,
+        cause: Cause,
+        now_ms: int,
+        *,
+        intent: Intent = Intent.OPEN,
+        begun: bool = False,
+        attempt: int | None = None,
+        error: str | None = None,
+        parked: bool = False,
+    ) -> None:
+        """Create or force OFFLINE. It remembers whether a server has ever begun to make the member."""
+        if work.is_writing or work.is_unread:
+            return
+        wanted = write_offline(
+            tablet, work, destination, cause, self._epoch, self._config, now_ms,
+            intent=intent, begun=begun, attempt=attempt, error=error, parked=parked,
+        )  # fmt: skip
+        effect = self._causes.attached(wanted, tablet)
+        work.write, work.cause, work.order = effect.record, cause, None
+        self._emit(effect)
+
+    def delete(self, tablet: Tablet, work: MemberWork, cause: Cause) -> None:
+        """End the transition."""
+        effect = self._causes.attached(delete_transition(tablet, work, cause), tablet)
+        work.write, work.cause, work.order = None, cause, None
+        self._emit(effect)
+
+    def read(self, tablet: Tablet, work: MemberWork) -> None:
+        """Have the transition read, unless a write of it is on its way."""
+        if not work.is_writing:
+            work.is_unread = True
+            self._emit(fx.ReadTransition(tablet.region_id, work.number))

@@ -21,6 +21,7 @@ from regions.records.model import (
     WorkOrigin,
 )
 from regions.records.replica_key import replica_key
+from regions.replication.heartbeat_steps import Judged
 from regions.replication.reports import TabletView
 from regions.transitions.states import Cause
 
@@ -144,6 +145,7 @@ class Tablet:
         "is_given_up",
         "is_led",
         "is_writing",
+        "judged",
         "leader_due_ms",
         "origin",
         "record",
@@ -162,6 +164,8 @@ class Tablet:
         self.origin: WorkOrigin | None = None
         self.work: dict[int, MemberWork] = {}
         self.view = TabletView()
+        #: What followed from each server's latest report when it was looked at last, by the server's uuid.
+        self.judged: dict[str, Judged] = {}
         #: Since when it has been CREATING, as far as this master saw; 0: it is not (DD-03).
         self.creating_since_ms = 0
         #: No leader has reported in time: another region is to take its place.
@@ -194,6 +198,7 @@ class Tablet:
     def server_gone(self, uuid: str) -> None:
         """Forget what a server has reported: it has no replica any more, or is dead."""
         self.view.gone(uuid)
+        self.judged.pop(uuid, None)
         self.recount()
 
     @property

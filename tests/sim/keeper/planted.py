@@ -49,8 +49,8 @@ class StartupPlansAnew(Keeper):
 class DeadServersAreReplaced(Keeper):
     """While members are made, a dead server's number goes to another server."""
 
-    def server_down(self, uuid: str, now_ms: int) -> None:
-        super().server_down(uuid, now_ms)
+    def server_down(self, uuid: str) -> None:
+        super().server_down(uuid)
         for tablet in self.tablets.values():
             gone = [one for one in tablet.record.members if one.uuid == uuid]
             free = [one for one in self.servers if all(one != member.uuid for member in tablet.record.members)]

@@ -182,13 +182,13 @@ class World:
         keeper = self.master = self.keeper_type(self.epoch, CONFIG)
         keeper.table_seen(*self.table)
         for record, version in self.regions.values():
-            keeper.region_seen(record, version, self.now)
+            keeper.region_seen(record, version)
         for record, version in self.transitions.values():
             keeper.transition_seen(record.region_id, record.replica, record, version, self.now)
         for machine in self.machines.values():
             machine.told = {}
             if machine.lives:
-                keeper.server_up(machine.record, self.now)
+                keeper.server_up(machine.record)
         keeper.begin(self.now)
         self.carry_out()
 
@@ -236,7 +236,7 @@ class World:
                 done = not fenced and self.regions[effect.record.region_id][1] == effect.version
                 if done:
                     self.put_region(effect.record, effect.version + 1)
-                    answer(lambda keeper: keeper.region_written(effect, self.now))
+                    answer(lambda keeper: keeper.region_written(effect))
                 else:
                     answer(lambda keeper: keeper.region_refused(effect.record.region_id))
             case fx.WriteOffline() | fx.DeleteTransition():
@@ -250,12 +250,12 @@ class World:
                     answer(lambda keeper: keeper.region_refused(effect.record.region_id))
                 else:
                     region_id = effect.record.region_id
-                    answer(lambda keeper: keeper.replaced(region_id, effect.fresh, 0, self.now))
+                    answer(lambda keeper: keeper.replaced(region_id, effect.fresh, 0))
             case fx.ReadTransition():
                 self._read(effect.region_id, effect.replica, answer)
             case fx.ReadRegion():
                 found = self.regions[effect.region_id]
-                answer(lambda keeper: keeper.region_seen(*found, self.now))
+                answer(lambda keeper: keeper.region_seen(*found))
             case fx.ReadTable():
                 table = self.table
                 answer(lambda keeper: keeper.table_seen(*table))
@@ -337,9 +337,9 @@ class World:
             if self.master is None:
                 return
             if machine.lives:
-                self.master.server_up(machine.record, self.now)
+                self.master.server_up(machine.record)
             else:
-                self.master.server_down(machine.uuid, self.now)
+                self.master.server_down(machine.uuid)
             self.carry_out()
 
         self.after(self.chance.randint(1, 400), seen)
@@ -548,7 +548,7 @@ class World:
 
         def arrive() -> None:
             if self.master is not None and self.reign == reign:
-                self.master.reported(server, changed, gone, self.now)
+                self.master.reported(server, changed, gone)
                 self.carry_out()
 
         self.after(self.chance.choice((1, 10, 20)), arrive)

@@ -183,7 +183,7 @@ def test_orphans_are_named(cluster: FakeCluster) -> None:
     """A replica that no table knows."""
     keeper = cluster.tablets.watch.keeper
     leader = cluster.tablets.machine(cluster.tablets.leader("t.0"))
-    keeper.reported(leader.incarnation, [TabletReport("x.7", "x", 2, ReplicaState.RUNNING)], [], 1)
+    keeper.reported(leader.incarnation, [TabletReport("x.7", "x", 2, ReplicaState.RUNNING)], [])
     assert "has replica x.7-2 (RUNNING), which the store does not know" in run("list").output.replace("\n", " ")
 
 

@@ -95,7 +95,7 @@ def test_orphans_are_listed_once_with_their_server() -> None:
     """On the first page, unless a table is named: an orphan has none."""
     cluster = TabletCluster()
     report = TabletReport("x.7", "x", 2, ReplicaState.RUNNING)
-    cluster.watch.keeper.reported(cluster.machine("s1").incarnation, [report], [], cluster.world.now)
+    cluster.watch.keeper.reported(cluster.machine("s1").incarnation, [report], [])
     assert [(one.server, one.report.key) for one in listed(cluster).orphans] == [("s1", "x.7-2")]
     assert listed(cluster, server="s0").orphans == listed(cluster, table="orders").orphans == []
     assert listed(cluster, after="t.0").orphans == []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from regions.cluster.effects import ReplaceRegion, WriteOffline
+from regions.cluster.effects import DeleteTransition, ReplaceRegion, WriteOffline
 from regions.cluster.limits import AssignerConfig
 from regions.messages.heartbeat import LeaderReport, ReplicaState, TabletReport, TabletRole
 from regions.records.members import NO_CONFIG, Storage
@@ -16,6 +17,7 @@ from regions.records.model import (
     TableRecord,
     TabletState,
 )
+from regions.replication import heartbeat_steps
 from regions.replication.config import first_members
 from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
 from regions.replication.keeper import LOOK_EVERY_MS, LOOKS_MAX, Keeper
@@ -36,9 +38,9 @@ def keeper() -> Keeper:
     """Three servers and one region that is PREPARING."""
     made = Keeper(4, AssignerConfig())
     made.table_seen(TABLE, 7)
-    made.region_seen(RegionRecord("t", "r", state=TabletState.PREPARING, next_number=1), 0, NOW)
+    made.region_seen(RegionRecord("t", "r", state=TabletState.PREPARING, next_number=1), 0)
     for uuid in "abc":
-        made.server_up(server(uuid), NOW)
+        made.server_up(server(uuid))
     made.begin(NOW)
     return made
 
@@ -74,11 +76,11 @@ def test_a_region_is_running_when_a_leader_has_reported(keeper: Keeper) -> None:
     for transition in effect.transitions:
         keeper.transition_seen("r", transition.replica, None, -1, NOW)
     follower = TabletReport("r", "t", 2, ReplicaState.RUNNING, 1, TabletRole.FOLLOWER)
-    keeper.reported(Incarnation("b", 1), [follower], [], NOW)
+    keeper.reported(Incarnation("b", 1), [follower], [])
     assert not [one for one in taken(keeper) if isinstance(one, WriteRegion)]
     leader = LeaderReport(first_members("abc"))
     report = TabletReport("r", "t", 1, ReplicaState.RUNNING, 1, TabletRole.LEADER, NO_CONFIG, leader=leader)
-    keeper.reported(Incarnation("a", 1), [report], [], NOW)
+    keeper.reported(Incarnation("a", 1), [report], [])
     (written,) = [one for one in taken(keeper) if isinstance(one, WriteRegion)]
     assert (written.record.state, written.record.leader, written.version) == (TabletState.RUNNING, 1, 1)
 
@@ -87,9 +89,9 @@ def test_a_restarted_server_opens_its_member_again(keeper: Keeper) -> None:
     """OFFLINE towards the new start; nothing while the server is away."""
     begun(keeper)
     taken(keeper)
-    keeper.server_down("b", NOW)
+    keeper.server_down("b")
     assert taken(keeper) == []
-    keeper.server_up(server("b", 2), NOW)
+    keeper.server_up(server("b", 2))
     (write,) = [one for one in taken(keeper) if getattr(one, "cause", None) is Cause.SERVER_DEATH]
     assert (write.key, write.record.destination) == ("r-2", Incarnation("b", 2))  # type: ignore[union-attr]
 
@@ -99,10 +101,10 @@ def many_tablets(count: int) -> Keeper:
     made = Keeper(4, AssignerConfig())
     made.table_seen(TABLE, 7)
     for uuid in "abc":
-        made.server_up(server(uuid), NOW)
+        made.server_up(server(uuid))
     made.begin(NOW)
     for number in range(count):
-        made.region_seen(RegionRecord("t", f"r{number}", state=TabletState.PREPARING, next_number=1), 0, NOW)
+        made.region_seen(RegionRecord("t", f"r{number}", state=TabletState.PREPARING, next_number=1), 0)
     for effect in taken(made):
         assert isinstance(effect, BeginTablet)
         made.begun(effect, NOW)
@@ -126,7 +128,7 @@ def test_so_many_tablets_are_given_up_at_once() -> None:
     assert len(first) == GIVEN_UP_MAX
     assert look(late + LOOK_EVERY_MS) == []
     for effect in first[:3]:
-        keeper.replaced(effect.record.region_id, effect.fresh, 0, late)
+        keeper.replaced(effect.record.region_id, effect.fresh, 0)
     keeper.region_refused(first[3].record.region_id)
     assert len(look(late + 2 * LOOK_EVERY_MS)) == 4
 
@@ -144,19 +146,44 @@ def test_too_few_servers_are_waited_for() -> None:
     """A region that is PREPARING has promised nothing."""
     made = Keeper(4, AssignerConfig())
     made.table_seen(TABLE, 7)
-    made.region_seen(RegionRecord("t", "r", state=TabletState.PREPARING, next_number=1), 0, NOW)
+    made.region_seen(RegionRecord("t", "r", state=TabletState.PREPARING, next_number=1), 0)
     made.begin(NOW)
     for uuid in "ab":
-        made.server_up(server(uuid), NOW)
+        made.server_up(server(uuid))
         assert taken(made) == []
-    made.server_up(server("c"), NOW)
+    made.server_up(server("c"))
     assert isinstance(taken(made)[0], BeginTablet)
 
 
 def test_rubbish_in_a_report_changes_nothing(keeper: Keeper) -> None:
     """Names that are no keys, and replicas of which nobody knows: the latter are orphans (FN-04)."""
-    keeper.reported(Incarnation("a", 1), [], ["", "r", "r-", "r-x", "x-1", "r-9"], NOW)
-    keeper.reported(Incarnation("a", 1), [TabletReport("q", "t", 1, ReplicaState.RUNNING)], [], NOW)
+    keeper.reported(Incarnation("a", 1), [], ["", "r", "r-", "r-x", "x-1", "r-9"])
+    keeper.reported(Incarnation("a", 1), [TabletReport("q", "t", 1, ReplicaState.RUNNING)], [])
     assert list(keeper.orphans) == [("a", "q-1")]
-    keeper.reported(Incarnation("a", 1), [], ["q-1"], NOW)
+    keeper.reported(Incarnation("a", 1), [], ["q-1"])
     assert not keeper.orphans
+
+
+def test_many_events_of_one_turn_are_decided_once(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the cause of the first of them, and a report that has not changed is judged once."""
+    effect = begun(keeper)
+    taken(keeper)
+    settled, judged = [], []
+    settle, steps = Keeper._settle, heartbeat_steps.steps_for
+    monkeypatch.setattr(Keeper, "_settle", lambda one, tablet, now: settled.append(tablet) or settle(one, tablet, now))
+    monkeypatch.setattr(heartbeat_steps, "steps_for", lambda facts: judged.append(facts) or steps(facts))
+    for transition in effect.transitions:
+        opened = msgspec.structs.replace(transition, state=RegionState.OPENED)
+        keeper.transition_seen("r", transition.replica, opened, 2, NOW)
+    for number, uuid in enumerate("abc", 1):
+        report = TabletReport("r", "t", number, ReplicaState.RUNNING, 1, TabletRole.FOLLOWER)
+        keeper.reported(Incarnation(uuid, 1), [report], [])
+    deletes = [one for one in taken(keeper) if isinstance(one, DeleteTransition)]
+    assert (len(deletes), len(settled), len(judged)) == (3, 1, 3)
+    for one in deletes:
+        keeper.write_done(one.key, 3, NOW)
+    taken(keeper)
+    assert (len(settled), len(judged)) == (2, 6), "the members are in transition no more"
+    keeper.tick(NOW + LOOK_EVERY_MS)
+    taken(keeper, NOW + LOOK_EVERY_MS)
+    assert (len(settled), len(judged)) == (3, 6)
