@@ -25,7 +25,7 @@ from regions.replication.reports import ReplicaView
 from regions.replication.tablet import Tablet
 
 #: Judged anew at each look: what they depend on is not part of a tablet's own state.
-_UNSETTLED: Final = frozenset({TabletHealth.UNKNOWN, TabletHealth.UNAVAILABLE, TabletHealth.CREATING})
+_UNSETTLED: Final = frozenset({TabletHealth.UNKNOWN, TabletHealth.UNAVAILABLE})
 #: Healths that `rk status` names as problems, the most urgent first.
 PROBLEMS: Final = (TabletHealth.UNAVAILABLE, TabletHealth.CONSENSUS_MISMATCH, TabletHealth.UNDER_REPLICATED)
 #: Tablets that are looked at in one tick of the active master: a millisecond; some tens if all of them have changed.
@@ -128,14 +128,19 @@ class TabletWatch:
 
     def standing(self, region_id: str) -> HealthSince:
         """Return what the last look has found. Raise KeyError for a tablet that was not there."""
-        return self._seen[region_id].standing
+        standing, tablet = self._seen[region_id].standing, self.keeper.tablets.get(region_id)
+        if standing.judgment.health is TabletHealth.CREATING and tablet is not None:
+            reason = _creating(tablet, self.keeper)
+            return standing._replace(judgment=standing.judgment._replace(reason=reason))
+        return standing
 
     def leaders_on(self, server: Incarnation) -> int | None:
         """Return how many tablets a server leads; None: it has not reported everything to this master yet."""
         return self.leaders[server.uuid] if self.has_reported(server) else None
 
     def _judge(self, tablet: Tablet, seen: _Seen | None, now_ms: int) -> None:
-        judgment = diagnose(tablet, self.keeper, self.has_reported)
+        # Why a tablet is CREATING changes all the time, so `standing` says it when it is asked.
+        judgment = _CREATING if _is_creating(tablet) else diagnose(tablet, self.keeper, self.has_reported)
         if seen is None:
             standing = HealthSince(judgment, now_ms, now_ms <= self._began_ms or _is_old(tablet))
         elif seen.standing.judgment.health is judgment.health:
@@ -200,10 +205,9 @@ def diagnose(tablet: Tablet, keeper: Keeper, has_reported: HasReported) -> Judgm
     closed = _closed(tablet)
     if closed:
         return Judgment(TabletHealth.CLOSED, closed)
-    has_leader = tablet.view.leader_now() is not None
-    if not has_leader and tablet.record.state in (TabletState.PREPARING, TabletState.CREATING):
-        return Judgment(TabletHealth.CREATING, _creating(tablet, keeper))
-    if not has_leader:
+    if _is_creating(tablet):
+        return _CREATING._replace(reason=_creating(tablet, keeper))
+    if tablet.view.leader_now() is None:
         return _without_leader(tablet, keeper, has_reported)
     found = judge(tablet.view, tablet.table.record.replication)
     if found.health in (TabletHealth.UNAVAILABLE, TabletHealth.UNDER_REPLICATED):
@@ -223,6 +227,17 @@ def _closed(tablet: Tablet) -> str:
     if record.unassigned:
         return "an operator has unassigned it"
     return ""
+
+
+#: Without a reason: `_creating` returns it.
+_CREATING: Final = Judgment(TabletHealth.CREATING, "")
+
+
+def _is_creating(tablet: Tablet) -> bool:
+    """Return True if the first leader of a tablet that is to be open is awaited."""
+    if tablet.record.state not in (TabletState.PREPARING, TabletState.CREATING) or _closed(tablet):
+        return False
+    return tablet.view.leader_now() is None
 
 
 def _creating(tablet: Tablet, keeper: Keeper) -> str:
