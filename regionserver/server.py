@@ -530,7 +530,7 @@ class RegionServer:
             self._instance.cluster_id,
             self._record,
             self._epoch,
-            figures(phases, rates, None if tablets is None else tablets.figures()),
+            figures(phases, rates, None if tablets is None else tablets.recent_figures()),
             describe,
             keys,
         )

@@ -187,10 +187,14 @@ class TabletFiles:
             self.carry_out(unclaimed_slot(slot))
         return decisions
 
-    def next_generation(self, tablet: str) -> int:
-        """Return a generation that no file of the tablet has, for a first replica."""
-        former = [found for found in map(parse_quarantine_name, self._names(QUARANTINE)) if found is not None]
-        return 1 + max((generation for name, generation in former if name == tablet), default=0)
+    def former_generations(self) -> dict[str, int]:
+        """Return the highest generation of each tablet in the quarantine."""
+        found: dict[str, int] = {}
+        for former in map(parse_quarantine_name, self._names(QUARANTINE)):
+            if former is not None:
+                tablet, generation = former
+                found[tablet] = max(found.get(tablet, 0), generation)
+        return found
 
     def read_block(self, tablet: str) -> Superblock | Unreadable:
         """Return the superblock of a tablet that has one. Raise NewerFormat, ConfigError."""
@@ -328,9 +332,11 @@ class TabletFiles:
 
     def _new_temporary(self, folder: str, name: str) -> DiskFile:
         path = f"{folder}/{TEMPORARY}{name}"
-        if self._exists(path):
+        try:
+            return self._disk.open(path, create=True)
+        except FileExistsError:
             self._disk.remove(path)
-        return self._disk.open(path, create=True)
+            return self._disk.open(path, create=True)
 
     def _copy(self, source: str, target: str) -> None:
         if not self._exists(source):

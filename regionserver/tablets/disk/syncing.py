@@ -32,7 +32,20 @@ def sync_together(files: Sequence[DiskFile]) -> None:
     if len(files) <= 1:
         sync_in_turn(files)
         return
-    with ThreadPoolExecutor(min(SYNC_THREADS, len(files)), "sync") as pool:
-        syncs = [pool.submit(file.sync) for file in files]
-    for sync in syncs:
-        sync.result()
+    threads = min(SYNC_THREADS, len(files))
+    parts = [files[at::threads] for at in range(threads)]
+    with ThreadPoolExecutor(threads, "sync") as pool:
+        errors = [error for found in pool.map(_sync_all, parts) for error in found]
+    if errors:
+        raise errors[0]
+
+
+def _sync_all(files: Sequence[DiskFile]) -> list[OSError]:
+    """Sync the files, and return the errors."""
+    errors: list[OSError] = []
+    for file in files:
+        try:
+            file.sync()
+        except OSError as error:
+            errors.append(error)
+    return errors

@@ -44,9 +44,12 @@ class FilesWork:
         Consensus metadata of all of them become durable, then all slots by one record of the log, then all superblocks.
         """
         made: list[MadeReplica] = []
+        former = self._files.former_generations()
         for opening, slot in openings:
             try:
-                made.append(MadeReplica(*self._plan(opening, slot, at_ms)))
+                # A first replica gets a generation that no file of the tablet has.
+                generation = 1 + former.get(opening.tablet, 0)
+                made.append(MadeReplica(*self._plan(opening, slot, generation, at_ms)))
             except (CoordError, OSError, ValueError, AssertionError) as error:
                 made.append(MadeReplica(None, None, _why(error)))
         plans = [steps.creation(one.block, one.meta) for one in made if one.block is not None and one.meta is not None]
@@ -57,7 +60,9 @@ class FilesWork:
             return [one if one.reason else MadeReplica(None, None, _why(error)) for one in made]
         return made
 
-    def _plan(self, opening: ReplicaOpening, slot: int, at_ms: int) -> tuple[Superblock, ConsensusMeta]:
+    def _plan(
+        self, opening: ReplicaOpening, slot: int, generation: int, at_ms: int
+    ) -> tuple[Superblock, ConsensusMeta]:
         tablet = opening.tablet
         if not is_tablet(tablet):
             raise ValueError(f"{tablet!r} is not the name of a tablet")
@@ -71,7 +76,7 @@ class FilesWork:
             DataState.READY,
             opening.number,
             opening.number,
-            self._files.next_generation(tablet),
+            generation,
             slot,
             opening.table,
             opening.start_key,

@@ -128,7 +128,7 @@ class ReplicaLife:
             replica.recovered = None
             replica.rows = result.rows
             replica.floor = result.floor
-            for endpoint in replica.endpoints():
+            for endpoint in result.endpoints:
                 self._learn(endpoint)
             self._set_run(replica, RunEvent.WAKE)
             self._first_elections.opened(result.group)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from coord.env import Rng
 from coord.errors import StorageError
 from coord.storage.shared.items import Position, RecoveredSlot
+from regions.messages.server import MemberEndpoint
 from regionserver.tablets.disk.layout import rows_path
 from regionserver.tablets.host.group import Group, ReplicaIdentity
 from regionserver.tablets.host.recovery import reopen
@@ -28,6 +29,7 @@ class OpenedReplica(NamedTuple):
     rows: TabletRows
     group: Group
     floor: int
+    endpoints: tuple[MemberEndpoint, ...]
 
 
 class ReplicaOpener:
@@ -55,7 +57,7 @@ class ReplicaOpener:
             raise StorageError(f"the shared log has no slot {block.slot} for tablet {block.tablet}")
         configuration = meta.members()
         try:
-            servers = {one.number: one.uuid for one in endpoints_of(configuration)}
+            endpoints = endpoints_of(configuration)
         except ValueError as error:
             raise StorageError(f"tablet {block.tablet}: {error}") from error
         path = os.fspath(self._directory / rows_path(block.tablet, block.generation))
@@ -67,14 +69,14 @@ class ReplicaOpener:
                 slot,
                 Position(*rows.applied),
                 configuration,
-                servers,
+                {one.number: one.uuid for one in endpoints},
                 self._rng,
                 in_flight=self._in_flight,
             )
         except BaseException:
             rows.abandon()
             raise
-        return OpenedReplica(rows, group, floor.index)
+        return OpenedReplica(rows, group, floor.index, endpoints)
 
 
 def close_rows(rows: TabletRows) -> str:

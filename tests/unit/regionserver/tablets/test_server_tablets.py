@@ -18,7 +18,7 @@ from regionserver.figures import figures
 from regionserver.metrics import Metrics
 from regionserver.replica.states import Phase
 from regionserver.tablets.peer_port import PORT_FILE, bind_peer_port
-from regionserver.tablets.server_tablets import ServerTablets
+from regionserver.tablets.server_tablets import FIGURES_S, ServerTablets
 from tests.unit.regionserver.tablets.fake_hosting import FakeHosting
 
 
@@ -39,8 +39,9 @@ class Opened:
             peer_address=("127.0.0.1", 0),
         )
         self.metrics = Metrics()
+        self.clock = Clock()
         self.tablets = ServerTablets(
-            Clock(), settings, OsClock(), self.metrics, self._open, self.faults.append, self._report_soon
+            self.clock, settings, OsClock(), self.metrics, self._open, self.faults.append, self._report_soon
         )
 
     def _open(self, cluster: str, listening: socket.socket, changed: Any) -> FakeHosting:
@@ -229,3 +230,17 @@ def test_only_addresses_of_this_machine_have_a_peer_port_by_default() -> None:
 
 def test_links_can_be_cut_with_the_option_alone(opened: Opened) -> None:
     assert opened.tablets.admin_actions(("127.0.0.1", 4711)) == {}
+
+
+def test_heartbeats_count_replicas_twice_a_second_at_most(opened: Opened) -> None:
+    """Many heartbeats are sent while replicas are made; status always counts."""
+    opened.tablets.listen()
+    assert opened.tablets.recent_figures() is None
+    opened.tablets.open("c")
+    first = opened.tablets.recent_figures()
+    assert first is not None
+    opened.hosting.put("r1")
+    assert opened.tablets.recent_figures() is first
+    assert opened.tablets.figures().replicas == {"RUNNING": 1}
+    opened.clock.advance(FIGURES_S)
+    assert opened.tablets.recent_figures().replicas == {"RUNNING": 1}
