@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coord.errors import ConfigError
-from regions.records.kinds import NOTHING, TABLETS_ALONE, check_kind
+from regions.records.kinds import NOTHING, TABLETS_ALONE, check_kind, takes_tablets_alone
 from regions.records.model import Incarnation, RegionRecord
 from regionserver.errors import OwnerHeld as OwnerHeld
 from regionserver.errors import RegionError as RegionError
@@ -143,7 +143,7 @@ def kind_of(opener: RegionOpener) -> str:
     service, and must not get the regions of its base class.
 
     Raises:
-        ConfigError: the opener declares no kind, or an invalid one.
+        ConfigError: the opener declares no kind, an invalid one, or that of servers without a shared directory.
     """
     kin = type(opener).__mro__
     owner = {name: next(at for at, one in enumerate(kin) if name in vars(one)) for name in ("kind", "open", "requests")}
@@ -157,6 +157,12 @@ def kind_of(opener: RegionOpener) -> str:
         check_kind(opener.kind)
     except ValueError as error:
         raise ConfigError(f"the region opener {type(opener).__name__}: {error}") from error
+    if takes_tablets_alone(opener.kind) and type(opener) is not TabletsAloneOpener:
+        # Masters would place key-value tablets on a server of this kind.
+        raise ConfigError(
+            f"the region opener {type(opener).__name__} declares kind {opener.kind!r}, which is reserved for key-value"
+            " servers without a shared directory: give the service another name"
+        )
     return opener.kind
 
 
