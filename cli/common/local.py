@@ -96,6 +96,8 @@ class LocalCluster(msgspec.Struct):
     #: masters' defaults.
     create_timeout_s: float = 0.0
     replacements_max: int | None = None
+    #: Milliseconds for which the rows of deleted tables are kept (`rk master run --purge-after`); None: the default.
+    purge_after_ms: int | None = None
     #: Whether a start has completed all phases, including the table.
     has_been_up: bool = False
     format_version: int = FORMAT_VERSION
@@ -129,6 +131,7 @@ class Shape(msgspec.Struct, frozen=True):
     plan_deadline_s: float = 0.0
     create_timeout_s: float = 0.0
     replacements_max: int | None = None
+    purge_after_ms: int | None = None
 
 
 def design(shape: Shape, data_dir: Path) -> LocalCluster:
@@ -165,6 +168,7 @@ def design(shape: Shape, data_dir: Path) -> LocalCluster:
         plan_deadline_s=shape.plan_deadline_s,
         create_timeout_s=shape.create_timeout_s,
         replacements_max=shape.replacements_max,
+        purge_after_ms=shape.purge_after_ms,
         masters=[daemon(MASTER, n, 30, 40) for n in range(1, shape.masters + 1)],
         servers=[
             daemon(SERVER, n, 50, 70, rack=f"rack-{(n - 1) % shape.racks + 1}") for n in range(1, shape.servers + 1)
@@ -209,6 +213,7 @@ def command_line(daemon: Daemon, cluster: LocalCluster, shape: Shape) -> list[st
         plan += [word for setting in shape.spark_conf for word in ("--spark-conf", setting)]
         limits = ["--create-timeout-s", f"{shape.create_timeout_s:g}"] if shape.create_timeout_s else []
         limits += [] if shape.replacements_max is None else ["--replacements-max", str(shape.replacements_max)]
+        limits += [] if shape.purge_after_ms is None else ["--purge-after", f"{shape.purge_after_ms}ms"]
         return [*start, "master", "run", *place, *common, *plan, *limits]
     shared = str(Path(daemon.data_dir).parent / "shared")
     return [

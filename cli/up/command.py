@@ -39,6 +39,7 @@ from cli.common.local import (
     write_cluster,
 )
 from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options
+from cli.common.staleness import duration_ms
 from cli.tables import specs_of_csv, usage_faults
 from cli.up.bringup import Assigned, BringUp, UpTable
 from cli.up.cluster_file import ClusterFile
@@ -104,6 +105,7 @@ class StopRequested(BaseException):
     type=click.IntRange(0),
     help="Replacements of one range; the last region is parked.  [default: 3]",
 )
+@click.option("--purge-after", metavar="TIME", help="Keep the rows of deleted tables so long: 90s, 10m.  [default: 1h]")
 @click.option(
     "--opener",
     type=click.Choice(["kv", "directories", "none"]),
@@ -132,6 +134,7 @@ def up(
     plan_deadline_s: float | None,
     create_timeout_s: float | None,
     replacements_max: int | None,
+    purge_after: str | None,
     opener: str,
     restart: bool,
 ) -> int:
@@ -144,8 +147,9 @@ def up(
     data_dir = given.data_path
     before = read_cluster(data_dir)
     spark = (spark_master, spark_conf, plan_deadline_s)
-    making = (create_timeout_s, replacements_max)
-    shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, making)
+    purge_after_ms = None if purge_after is None else duration_ms(purge_after, "--purge-after")
+    limits = (create_timeout_s, replacements_max, purge_after_ms)
+    shape = _shape(given, before, store_nodes, masters, servers, racks, base_port, plan_engine, opener, spark, limits)
     local = design(shape, data_dir)
     local.has_been_up = before is not None and before.has_been_up
     if not no_table:
@@ -171,7 +175,7 @@ def _shape(
     plan_engine: str | None,
     opener: str = "kv",
     spark: tuple[str | None, tuple[str, ...], float | None] = (None, (), None),
-    making: tuple[float | None, int | None] = (None, None),
+    limits: tuple[float | None, int | None, int | None] = (None, None, None),
 ) -> Shape:
     """Return the requested shape. Options that are not given keep the directory's values, or the defaults."""
     outside = parse_hosts(given.store) if given.store else None
@@ -199,8 +203,9 @@ def _shape(
         spark_master=spark[0] or (before.spark_master if before else ""),
         spark_conf=spark[1] or (tuple(before.spark_conf) if before else ()),
         plan_deadline_s=spark[2] or (before.plan_deadline_s if before else 0.0),
-        create_timeout_s=making[0] or (before.create_timeout_s if before else 0.0),
-        replacements_max=making[1] if making[1] is not None or before is None else before.replacements_max,
+        create_timeout_s=limits[0] or (before.create_timeout_s if before else 0.0),
+        replacements_max=limits[1] if limits[1] is not None or before is None else before.replacements_max,
+        purge_after_ms=limits[2] if limits[2] is not None or before is None else before.purge_after_ms,
     )
 
 

@@ -101,8 +101,8 @@ def asked(given: Globals, before: object = None, **options: object) -> Shape:
     """The shape of an `rk up` with these options."""
     names = ("store_nodes", "masters", "servers", "racks", "base_port", "plan_engine")
     spark = options.get("spark", (None, (), None))
-    making = options.get("making", (None, None))
-    return _shape(given, before, *(options.get(name) for name in names), spark=spark, making=making)  # type: ignore[arg-type]
+    limits = options.get("limits", (None, None, None))
+    return _shape(given, before, *(options.get(name) for name in names), spark=spark, limits=limits)  # type: ignore[arg-type]
 
 
 def test_first_start_takes_the_defaults_and_plans_by_spark() -> None:
@@ -155,13 +155,31 @@ def test_masters_are_told_the_bounds_of_making_regions_and_the_next_start_rememb
     """DD-03: 0 replacements is a wish like any other; without one the masters take their own defaults."""
     here = design(asked(Globals()), tmp_path)
     assert "--replacements-max" not in command_line(here.masters[0], here, asked(Globals()))
-    shape = asked(Globals(), making=(7.5, 0))
+    shape = asked(Globals(), limits=(7.5, 0, None))
     before = design(shape, tmp_path)
     words = " ".join(command_line(before.masters[0], before, shape))
     assert words.endswith("--create-timeout-s 7.5 --replacements-max 0")
     again = asked(Globals(), before)
     assert (again.create_timeout_s, again.replacements_max) == (7.5, 0)
-    assert asked(Globals(), before, making=(None, 2)).replacements_max == 2
+    assert asked(Globals(), before, limits=(None, 2, None)).replacements_max == 2
+
+
+def test_masters_get_the_time_for_which_rows_of_deleted_tables_are_kept(tmp_path: Path) -> None:
+    """The next start remembers the time; 0 removes the rows at once."""
+    before = design(asked(Globals(), limits=(None, None, 0)), tmp_path)
+    words = command_line(before.masters[0], before, asked(Globals(), before))
+    assert words[-2:] == ["--purge-after", "0ms"]
+    assert asked(Globals(), before, limits=(None, None, 90_000)).purge_after_ms == 90_000
+    here = design(asked(Globals()), tmp_path)
+    assert "--purge-after" not in command_line(here.masters[0], here, asked(Globals(), here))
+
+
+def test_a_time_that_cannot_be_read_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["up", "--purge-after", "soon", "--data-dir", str(tmp_path / "new")]) == EXIT_USAGE
+    assert "--purge-after 'soon' is not a duration" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_store_of_a_directory_cannot_change_its_size(tmp_path: Path) -> None:
