@@ -71,6 +71,8 @@ class _Client:
             self._calls.close()
 
     def _attempted(self, attempt: Attempt) -> None:
+        if self._owner.is_abandoned:
+            raise DataError("the cluster has gone", may_have_been_done=True)
         self._codes.append(attempt.code)
 
     def _operate(self, key: HistoryKey, value: bytes) -> None:
@@ -141,7 +143,8 @@ class HistoryClients:
         ]
         self._contended = rng.sample(self._keys, min(CONTENDED, len(self._keys)))
         self._interval_s = CLIENTS / rate
-        self._calls = RegionClient(locator, timeout_s=OPERATION_TIMEOUT_S)
+        self._calls = RegionClient(locator, timeout_s=OPERATION_TIMEOUT_S, on_attempt=self._attempted)
+        self.is_abandoned = False
         self._first: dict[HistoryKey, bytes | None] = {}
         #: Operations that failed or have an unknown outcome; set by `stop`.
         self.failures: list[str] = []
@@ -161,7 +164,17 @@ class HistoryClients:
         """Return the key of the next operation."""
         return rng.choice(self._contended if rng.random() < 0.5 else self._keys)
 
+    def _attempted(self, _attempt: Attempt) -> None:
+        """End a call of the last readings if the cluster has gone."""
+        if self.is_abandoned:
+            raise DataError("the cluster has gone", may_have_been_done=True)
+
     # --- for the drill ---
+
+    def abandon(self) -> None:
+        """Let all calls end at their next attempt, and let `stop` read nothing: the cluster has gone. Thread-safe."""
+        self.is_abandoned = True
+        self._stopping.set()
 
     @property
     def tablets(self) -> int:
@@ -211,6 +224,8 @@ class HistoryClients:
 
     def _finish(self, key: HistoryKey, history: list[KeyOperation]) -> str:
         """Read a key a last time and delete it; return what is wrong with its history, "" if nothing is."""
+        if self.is_abandoned:
+            return f"{key.tablet} {key.key!r}: could not be read after the drill: the cluster has gone"
         began_ns = time.monotonic_ns()
         try:
             value = self._calls.get(key.table, key.key)

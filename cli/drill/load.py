@@ -185,6 +185,7 @@ class Load:
         self._violations: list[str] = []
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._is_abandoned = False
         self._pool = ThreadPoolExecutor(min(THREADS_MAX, len(records)), thread_name_prefix="load")
         self._driver = threading.Thread(target=self._drive, name="load-driver", daemon=True)
         self._began_s = 0.0
@@ -212,12 +213,17 @@ class Load:
         self._stopped.set()
         if self._driver.ident is not None:  # else `start` was interrupted while it wrote the keys
             self._driver.join()
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown(wait=True, cancel_futures=self._is_abandoned)
         seconds = self.now_s()
         with ThreadPoolExecutor(PREPARED_AT_ONCE, thread_name_prefix="load-check") as pool:
             checked = sum(pool.map(self._check, self._regions))
         self._client.close()
         return self._report(seconds, checked)
+
+    def abandon(self) -> None:
+        """Let requests in flight end at their next attempt, and let `stop` check nothing: the cluster has gone."""
+        self._is_abandoned = True
+        self._stopped.set()
 
     # --- running ---
 
@@ -284,7 +290,9 @@ class Load:
         return outcome == "ok"
 
     def _attempted(self, attempt: Attempt) -> None:
-        """Record one attempt; called by the client in the thread of the call."""
+        """Record one attempt; called by the client in the thread of the call. Raise DataError to end the call."""
+        if self._is_abandoned:
+            raise DataError("the cluster has gone", may_have_been_done=True)
         self._attempts.count += 1
         if attempt.code:
             self._attempts.codes += (attempt.code,)
@@ -313,6 +321,8 @@ class Load:
 
     def _check(self, region: _LoadedRegion) -> int:
         """Read every key a last time and delete it; return how many were read."""
+        if self._is_abandoned:
+            return 0
         try:
             for key in region.keys:
                 self._check_value(region, key, self._client.get(self._table, key.name))

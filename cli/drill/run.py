@@ -27,6 +27,7 @@ from cli.common.names import Names
 from cli.common.options import Globals
 from cli.common.progress import cluster_status
 from cli.diagnose.follow import Follower, ReactorThread
+from cli.drill.cleanup import ClusterWatch, deferred_signals
 from cli.drill.histories import CLIENTS, HistoryClients
 from cli.drill.invariants import check_at_rest, check_history, observe
 from cli.drill.load import LoadOperation
@@ -182,7 +183,23 @@ class Drill:
         self._endings.append(work)
 
     def restore(self) -> None:
-        """Undo what an unfinished drill has left behind: frozen, dead, cut off, running."""
+        """Undo what an unfinished drill has left behind: frozen, dead, cut off, running.
+
+        When `rk up` has ended, end the clients without reading and deleting their rows.
+        """
+        with ClusterWatch(self._data_dir, self._abandon) as watch:
+            self._restore(watch)
+        if watch.is_gone:
+            self.say(f"no `rk up` runs in {self._data_dir} any more: the drill's rows and znodes were not deleted")
+
+    def _abandon(self) -> None:
+        """End the clients at once: the cluster has gone. Called in another thread."""
+        if self.histories is not None:
+            self.histories.abandon()
+        if self.traffic is not None:
+            self.traffic.abandon()
+
+    def _restore(self, watch: ClusterWatch) -> None:
         for name in sorted(self._frozen):
             with contextlib.suppress(CliError):
                 self.unfreeze(name)
@@ -190,14 +207,17 @@ class Drill:
             with contextlib.suppress(CliError):
                 self.restart(name)
         for work in reversed(self._endings):
+            if watch.is_gone:
+                break
             with contextlib.suppress(CliError, CoordError, TimeoutError, KazooException, KazooTimeoutError):
                 work()
         if self.histories is not None:
-            self.say("stopping the clients of tablets and deleting their rows")
+            if not watch.is_gone:
+                self.say("stopping the clients of tablets and deleting their rows")
             with contextlib.suppress(CliError):
                 self._stop_histories()
         if self.traffic is not None:
-            if self.traffic.is_running:
+            if self.traffic.is_running and not watch.is_gone:
                 self.say("stopping the load and deleting its rows")
             with contextlib.suppress(CliError, KazooException, KazooTimeoutError):
                 self.traffic.close()
@@ -243,8 +263,9 @@ class Drill:
         """End the clients of tablets and check their histories."""
         if self.histories is None:
             return []
-        clients, self.histories = self.histories, None
+        clients = self.histories
         found = clients.stop()
+        self.histories = None
         self._timings = clients.timings()
         self._failed = clients.failures
         return [found]
@@ -528,7 +549,7 @@ def open_drill(target: ClusterUnderTest, seed: int, rate: float, *, is_startup: 
         drill.say("interrupted: restoring everything")
         raise
     finally:
-        with _uninterrupted():
+        with deferred_signals(drill.say):
             drill.restore()
             with contextlib.suppress(CoordError, TimeoutError):
                 reactor.run(follower.stop, timeout_s=5.0)
@@ -536,17 +557,6 @@ def open_drill(target: ClusterUnderTest, seed: int, rate: float, *, is_startup: 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM: an incomplete cleanup would leave a broken cluster."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def spans(changes: list[Change]) -> Iterator[tuple[str, int, int]]:

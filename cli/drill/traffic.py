@@ -106,8 +106,9 @@ class Running:
         """Stop, check every acknowledged row, delete the load's rows. `struck`: time of the fault."""
         if not self._loads:
             return None, []
-        loads, self._loads = self._loads, {}
+        loads = self._loads
         reports = {name: load.stop() for name, load in loads.items()}
+        self._loads = {}
         counts: Counter[str] = Counter()
         outages: list[Outage] = []
         violations: list[str] = []
@@ -131,6 +132,11 @@ class Running:
         )
         detail = f"{acknowledged} acknowledged, {checked} keys of {regions} regions read again"
         return traffic, [check("no row lost, none written twice", violations, detail)]
+
+    def abandon(self) -> None:
+        """End all requests soon: the cluster has gone. Thread-safe."""
+        for load in list(self._loads.values()):
+            load.abandon()
 
     def close(self) -> None:
         """Stop the loads that still run, and close the session."""
