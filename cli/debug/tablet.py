@@ -423,22 +423,27 @@ def _print_rows(fields: dict[str, Any], listed: list[tuple[str, bytes]]) -> None
 @global_options
 @click.pass_obj
 def verify(given: Globals, tablet: str) -> int:
-    """Check superblock, consensus metadata, log and steady point of one tablet or of all; say what a start would do.
+    """Check the server's identity, and superblock, consensus metadata, log and steady point of one tablet or of all.
+
+    Say what a start would do.
 
     \b
     Nothing is written. Exit status: 0 sound, 1 damage.
     """
     with opened(given.data_path) as server:
         shared = server.log()
-        found = [one for one in server.survey(shared) if tablet in ("", one.tablet)]
+        survey = server.survey(shared)
+        found = [one for one in survey if tablet in ("", one.tablet)]
         if not found and tablet:
             raise NotFoundError(f"{server.path} has nothing of tablet {tablet!r}")
         decisions = [server.decide(one) for one in found]
-    is_sound = not shared.damage and not any(one.row.outcome in _DAMAGE for one in decisions)
+        refusal = server.refusal(survey)
+    is_sound = not shared.damage and not refusal and not any(one.row.outcome in _DAMAGE for one in decisions)
     if given.json:
         print_json(
             {
                 "sound": is_sound,
+                "refusal": refusal,
                 "log": {"slots": len(shared.slots), "cut": shared.cut, "damage": shared.damage},
                 "tablets": [
                     {
@@ -454,6 +459,8 @@ def verify(given: Globals, tablet: str) -> int:
             }
         )
         return 0 if is_sound else EXIT_REFUSED
+    if refusal:
+        click.echo(f"DAMAGE  a server does not start here: {refusal}")
     for line in shared.damage:
         click.echo(f"DAMAGE  {line}")
     if shared.cut:

@@ -34,6 +34,8 @@ _LOCK: Final = "lock"
 #: An operator creates this file to accept a directory that was moved.
 MOVED: Final = "moved-here"
 _RECORD: Final = "instance.json"
+#: Folder of the superblocks of tablets (`regionserver/tablets/disk/layout.py`).
+_SUPERBLOCKS: Final = "tablet-meta"
 
 
 class InstanceRecord(msgspec.Struct, omit_defaults=True):
@@ -71,7 +73,12 @@ class Instance:
             raise ConfigError(f"data directory {directory} cannot be used: {error.strerror}") from error
         try:
             _lock(lock_fd, directory)
-            record = _read(directory)
+            record = read_record(directory)
+            if record is None and has_tablets(directory):
+                raise ConfigError(
+                    f"{directory} holds tablets, and its {_RECORD} is gone; nothing was changed: restore the file, or"
+                    " move the directory away and start this server with an empty one"
+                )
             instance = cls(directory, lock_fd, record or InstanceRecord(FORMAT, str(uuid.uuid4()), 0))
             if record is None:
                 instance._write()
@@ -197,7 +204,18 @@ def _checksum(record: InstanceRecord) -> int:
     return int(crc32c(msgspec.json.encode(msgspec.structs.replace(record, crc=0))))
 
 
-def _read(directory: Path) -> InstanceRecord | None:
+def has_tablets(directory: Path) -> bool:
+    """Return True if there is a tablet's superblock in the directory."""
+    try:
+        return any(not name.startswith(".") for name in os.listdir(directory / _SUPERBLOCKS))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ConfigError(f"{directory / _SUPERBLOCKS} cannot be read: {error.strerror}") from error
+
+
+def read_record(directory: Path) -> InstanceRecord | None:
+    """Return the content of instance.json, None without the file. Raise ConfigError."""
     path = directory / _RECORD
     try:
         record = msgspec.json.decode(path.read_bytes(), type=InstanceRecord)
@@ -218,7 +236,7 @@ def _read(directory: Path) -> InstanceRecord | None:
 
 def _advice(directory: Path) -> str:
     """Return what to do about an unreadable identity."""
-    if (directory / "tablet-meta").is_dir():
+    if (directory / _SUPERBLOCKS).is_dir():
         return (
             f"nothing was changed. The tablets in {directory} belong to that identity: restore the file, or move the"
             " directory away and start this server with an empty one"

@@ -106,17 +106,15 @@ class TabletFiles:
 
     def admit(self, instance: Instance) -> None:
         """Raise ConfigError unless the directory matches its identity. Call this before `prepare`."""
+        inode, noted = instance.inode(), instance.noted_inode
+        self.check(str(instance.directory), inode, noted, is_accepted=instance.is_accepted_here())
+
+    def check(self, path: str, inode: int, noted_inode: int | None, *, is_accepted: bool) -> None:
+        """Raise ConfigError unless the directory matches an identity with this inode of the lock file."""
         missing = [folder for folder in (BLOCKS, METAS, LOG, ROWS) if self._is_missing(folder)]
-        seen = DirectorySeen(
-            str(instance.directory),
-            instance.inode(),
-            instance.noted_inode,
-            instance.is_accepted_here(),
-            missing,
-            len(self._tablets_in(BLOCKS)),
-            len([name for name in self._names(LOG) if name.endswith(".log")]),
-        )
-        check_directory(seen, MOVED)
+        segments = len([name for name in self._names(LOG) if name.endswith(".log")])
+        blocks = len(self._tablets_in(BLOCKS))
+        check_directory(DirectorySeen(path, inode, noted_inode, is_accepted, missing, blocks, segments), MOVED)
 
     def survey(self, slots: dict[int, RecoveredSlot], judge: RowsJudge) -> Survey:
         """Return the files found of each tablet. Change nothing.

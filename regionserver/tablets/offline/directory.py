@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
-
-import msgspec
 
 from coord.errors import ConfigError
 from coord.offline.directory import LockedDirectory, ReadOnlyDisk
 from coord.storage.shared.items import Change, RecoveredLog, RecoveredSlot
 from coord.storage.shared.recovery import recover
-from regionserver.session.instance import InstanceRecord
+from regionserver.session.instance import read_record
 from regionserver.tablets.disk.files import RowsJudge, TabletFiles
+from regionserver.tablets.disk.instance import check_tablets
 from regionserver.tablets.disk.layout import BLOCKS, LOG, METAS
 from regionserver.tablets.disk.startup import Decision, Found, decide
 from regionserver.tablets.offline.steady_points import StartingRows
-
-_INSTANCE: Final = "instance.json"
 
 
 class NoSlots:
@@ -56,9 +52,25 @@ class StoppedServer(LockedDirectory):
     def server(self) -> str:
         """Return the server's uuid, or "" if the directory lacks it."""
         try:
-            return msgspec.json.decode((self.path / _INSTANCE).read_bytes(), type=InstanceRecord).uuid
-        except (OSError, ValueError):
+            record = read_record(self.path)
+        except ConfigError:
             return ""
+        return "" if record is None else record.uuid
+
+    def refusal(self, found: Sequence[Found]) -> str:
+        """Return why a server does not start on this directory at all, "" if it does.
+
+        A copy of a directory is judged as its original: it may be looked at here.
+        """
+        try:
+            record = read_record(self.path)
+            if record is None:
+                return f"{self.path}/instance.json is missing" if found else ""
+            self.files.check(str(self.path), record.lock_inode or 0, record.lock_inode, is_accepted=True)
+            check_tablets(str(self.path), record.uuid, found)
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     def log(self) -> RecoveredLog:
         """Return the contents of the shared log. Raise CorruptRecord, StorageError or OSError."""

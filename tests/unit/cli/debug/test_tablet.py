@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,6 +161,40 @@ def test_damage_is_named(box: Box, capsys: pytest.CaptureFixture[str], folder: s
     out = capsys.readouterr().out
     assert f"{folder}/{TABLET}: its checksum is" in out
     assert "LOST" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "what"), [(None, "is missing"), (b"{", "is not the identity"), (b"{}", "is not the identity")]
+)
+def test_an_identity_that_no_server_starts_with_is_damage(
+    box: Box, capsys: pytest.CaptureFixture[str], content: bytes | None, what: str
+) -> None:
+    path = box.path / "instance.json"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    assert box.rk("verify") == 1
+    out = capsys.readouterr().out
+    assert f"a server does not start here: {path} {what}" in out
+    assert box.rk("verify", TABLET, "--json") == 1
+    assert what in printed(capsys)["refusal"]
+
+
+def test_superblocks_of_another_server_are_damage(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    (box.path / "instance.json").unlink()
+    (box.path / "tablet-meta").rename(box.path / "away")
+    with contextlib.closing(Instance.open(box.path)) as other:
+        (box.path / "away").rename(box.path / "tablet-meta")
+        other.hold_tablets()
+    assert box.rk("verify") == 1
+    assert "has superblocks of server" in capsys.readouterr().out
+
+
+def test_a_copy_of_a_directory_may_be_looked_at(box: Box, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(box.path, copy)
+    assert run(["debug", "tablet", "verify", "--data-dir", str(copy)]) == 0, capsys.readouterr().out
 
 
 def test_a_damaged_log_is_named(box: Box, capsys: pytest.CaptureFixture[str]) -> None:

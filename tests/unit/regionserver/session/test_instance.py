@@ -74,6 +74,18 @@ def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path, content: 
     assert (tmp_path / "instance.json").read_bytes() == content
 
 
+def test_tablets_without_their_identity_get_no_new_one(tmp_path: Path) -> None:
+    """A new identity would be left behind, although the server does not start with it."""
+    (tmp_path / "tablet-meta").mkdir()
+    (tmp_path / "tablet-meta" / ".tmp-7").write_bytes(b"the rest of a creation that was cut short")
+    Instance.open(tmp_path).close()
+    (tmp_path / "instance.json").unlink()
+    (tmp_path / "tablet-meta" / "t1.r1").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"holds tablets, and its instance.json is gone; nothing was changed"):
+        Instance.open(tmp_path)
+    assert not (tmp_path / "instance.json").exists()
+
+
 def test_an_unusable_directory_is_one_clear_line(tmp_path: Path) -> None:
     """A file where the directory should be."""
     (tmp_path / "data").write_text("")

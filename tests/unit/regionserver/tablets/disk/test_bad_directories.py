@@ -138,11 +138,17 @@ def test_another_servers_files_are_refused(box: Box, tmp_path: Path) -> None:
 
 def test_tablets_without_their_identity_are_refused(box: Box) -> None:
     """A server that took a new uuid would vote with the memory of another."""
-    (box.path / "instance.json").unlink()
-    before = {name: content for name, content in box.bytes().items() if name != "instance.json"}
+    path = box.path / "instance.json"
+    path.unlink()
+    before = box.bytes()
+    with pytest.raises(ConfigError, match=r"holds tablets, and its instance.json is gone"):
+        box.start()
+    assert box.bytes() == before
+    foreign = b'{"format":1,"uuid":"another","start_code":7,"cluster_id":"c1"}'
+    path.write_bytes(foreign)
     with pytest.raises(ConfigError, match=r"holds 2 tablets, and its instance.json is not theirs"):
         box.start()
-    assert {name: content for name, content in box.bytes().items() if name != "instance.json"} == before
+    assert box.bytes() == {**before, "instance.json": foreign}
 
 
 def test_every_flipped_bit_of_the_identity_is_refused(box: Box) -> None:
