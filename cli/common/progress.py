@@ -22,9 +22,11 @@ def cluster_status(cluster: Cluster, timeout_s: float = STATUS_TIMEOUT_S) -> mes
 def as_wanted(found: messages.MasterStatus) -> messages.MasterStatus:
     """Return the figures of what should be open.
 
-    A tablet that clients cannot use yet counts as in transition, and a disabled table's closed replicas do not count.
+    While clients cannot use a tablet yet, the cluster is in transition, although the tablet's members may have no
+    transition. A tablet that has transitions counts with these alone. A disabled table's closed replicas do not count.
     """
-    return msgspec.structs.replace(found, rit=found.rit + found.unusable, replicas=found.replicas - found.resting)
+    rit = max(found.rit, found.unusable)
+    return msgspec.structs.replace(found, rit=rit, replicas=found.replicas - found.resting)
 
 
 def open_words(found: messages.MasterStatus) -> str:

@@ -299,7 +299,8 @@ def show(found: Status, names: Names, console: Console) -> None:
     if found.tables:
         console.print(summary(messages.Tables(found.tables)))
     if found.rit:
-        console.print(f"[yellow]{output.count(found.rit, 'region')} in transition[/yellow], oldest first:")
+        what = "replica" if any(one.table.is_tablet for one in found.tables) else "region"
+        console.print(f"[yellow]{output.count(found.rit, what)} in transition[/yellow], oldest first:")
         console.print(
             output.table("", ["region", "state", "why", "server", "#attempt", "last error"], _rit(found, names))
         )

@@ -19,8 +19,13 @@ STATUS = msgspec.convert(
 
 def test_a_tablet_that_clients_cannot_use_is_in_transition() -> None:
     """A table that was just created is not at rest, though no member has a transition yet."""
-    assert as_wanted(msgspec.structs.replace(STATUS, rit=1, unusable=2)).rit == 3
+    assert as_wanted(msgspec.structs.replace(STATUS, rit=0, unusable=2)).rit == 2
     assert as_wanted(STATUS) == STATUS
+
+
+def test_no_more_is_in_transition_than_there_is() -> None:
+    """Four tablets in creation, each with three members that have transitions."""
+    assert as_wanted(msgspec.structs.replace(STATUS, replicas=12, open=0, rit=12, unusable=4)).rit == 12
 
 
 def test_a_disabled_table_need_not_be_open() -> None:
