@@ -1,7 +1,8 @@
 """`rk tablet`: list the tablets, and show one with its members.
 
 A tablet is a region of a table made with `--replicas 3` or so: a Raft group whose members keep copies on their own
-disks. The active master answers, from what servers report to it. What it does not know is shown as `?`.
+disks. The active master answers, from what servers report to it; `show` asks the members' servers as well. What nobody
+answers is shown as `?`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.tablets.display import orphan_lines, show_tablet, tablets_table
 from cli.tablets.former import name_former
-from cli.tablets.reading import all_tablets, servers_of
+from cli.tablets.reading import all_tablets, read_replicas, servers_of, with_present_figures
 from regions import messages
 from regions.messages import TabletHealth
 
@@ -81,13 +82,15 @@ def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, 
 def show(given: Globals, name: str) -> None:
     """Show one tablet: its health and since when, and each member with role, term, config id, applied entry and lag.
 
+    The active master judges; the members' servers are asked for their figures.
+
     TABLET is an id, a prefix of one, or TABLE:KEY for the tablet that holds a key. `*` marks the leader.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         region_id = region_in_store(cluster, name).region.region_id if ":" in name else name
         answer = cluster.ask_master(messages.ShowTablet(region_id), messages.TabletList)
-        found = answer.tablets[0]
+        found = with_present_figures(answer.tablets[0], read_replicas(cluster.servers(), [answer.tablets[0].region_id]))
         if not given.json:
             name_former(cluster, names, servers_of(answer))
     if given.json:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from cli.common.connect import Cluster, ask_server
 from cli.common.lookup import FoundRegion
@@ -21,8 +23,10 @@ from regions.messages import (
     ReplicaList,
     ShowReplicas,
     TabletList,
+    TabletMember,
     TabletStatus,
 )
+from regions.messages.heartbeat import ReplicaState, TabletReport
 from regions.records.model import RegionRecord, ServerRecord, TableRecord
 from regions.records.znodes import decode_region, decode_transition
 
@@ -85,6 +89,40 @@ def _view(cluster: Cluster, table: TableRecord, regions: list[RegionRecord]) -> 
             view.transitions.append(FoundTransition(path, record, version))
     view.replicas = read_replicas(servers, [one.region_id for one in regions])
     return view
+
+
+def with_present_figures(found: TabletStatus, own: Mapping[str, Sequence[OwnReplica] | None]) -> TabletStatus:
+    """Return the tablet with term, applied entry, size and lag of each member as its server has them now.
+
+    Servers report to masters when a state or a role changes, so the master's figures may be hours old. What no server
+    has answered becomes unknown. `own` is the result of `read_replicas` for this tablet.
+    """
+    answers = {
+        (uuid, one.report.number): one.report
+        for uuid, replicas in own.items()
+        for one in replicas or ()
+        if one.report.region_id == found.region_id
+    }
+    leader = next((one.server for one in found.members if one.number == found.leader), "")
+    led = answers.get((leader, found.leader or 0))
+    behind = {one.number: one.behind for one in led.leader.health} if led is not None and led.leader is not None else {}
+    members = [_present(one, answers.get((one.server, one.number)), behind.get(one.number)) for one in found.members]
+    return msgspec.structs.replace(found, members=members)
+
+
+def _present(member: TabletMember, report: TabletReport | None, behind: int | None) -> TabletMember:
+    if report is None:
+        return msgspec.structs.replace(member, applied_index=None, size_bytes=None, behind=behind)
+    # Rows that are not open have no figures.
+    runs = report.state is ReplicaState.RUNNING
+    return msgspec.structs.replace(
+        member,
+        state=report.state,
+        term=report.term,
+        applied_index=report.applied_index if runs else None,
+        size_bytes=report.size_bytes if runs else None,
+        behind=behind,
+    )
 
 
 def servers_of(found: TabletList) -> set[str]:

@@ -16,7 +16,7 @@ from cli.common.lookup import FoundRegion
 from cli.common.names import Names
 from cli.tablets.display import show_tablet
 from cli.tablets.matrix import matrix_table
-from cli.tablets.reading import view_of_tablet
+from cli.tablets.reading import view_of_tablet, with_present_figures
 from regions.diagnose.fsck_tablets import MatrixRow, TabletCheck
 from regions.diagnose.tablets import HealthSince, describe, ways_out
 from regions.messages import ShowTablet, TabletList, TabletStatus
@@ -46,6 +46,7 @@ def tablet_answer(cluster: Cluster, found: FoundRegion) -> TabletWhy:
         judgment = check.judged.get(region_id) or check.judge(tablet)
         status = describe(tablet, check.keeper, HealthSince(judgment, view.now_ms, True), view.now_ms)
         note = error.message
+    status = with_present_figures(status, view.replicas)
     return TabletWhy(status, not note, note, check.matrix(region_id).rows, ways_out(status))
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -84,6 +85,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
         yield made
 
     monkeypatch.setattr(command, "open_cluster", opened)
+    monkeypatch.setattr(command, "read_replicas", lambda _servers, _tablets: made.tablets.view().replicas)
     return made
 
 
@@ -160,6 +162,36 @@ def test_show_has_unknown_where_nobody_has_reported(cluster: FakeCluster) -> Non
     shown = json.loads(run("show", "t.0", "--json").output)
     member = next(one for one in shown["members"] if not one["is_registered"])
     assert (member["state"], member["term"], member["applied_index"], member["health"]) == (None, None, None, "UNKNOWN")
+
+
+def test_show_has_the_present_figures_of_the_servers(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of the last report to the master: a follower reports when its state or its role changes."""
+    view, leader = cluster.tablets.view().replicas, cluster.tablets.leader("t.0")
+    follower = next(one for one in view if view[one] and one != leader)
+    number = next(one.report.number for one in view[follower] or [] if one.report.region_id == "t.0")
+
+    def answer(_servers: object, tablets: list[str]) -> dict[str, list[OwnReplica] | None]:
+        assert tablets == ["t.0"]
+        own = {uuid: list(found or []) for uuid, found in view.items()}
+        for uuid in (leader, follower):
+            at = next(at for at, one in enumerate(own[uuid]) if one.report.region_id == "t.0")
+            report = msgspec.structs.replace(own[uuid][at].report, applied_index=4711, size_bytes=812)
+            if report.leader is not None:
+                health = tuple(
+                    msgspec.structs.replace(one, behind=17 if one.number == number else 0)
+                    for one in report.leader.health
+                )
+                report = msgspec.structs.replace(report, leader=msgspec.structs.replace(report.leader, health=health))
+            own[uuid][at] = OwnReplica(report)
+        return {**own, follower: own[follower] if is_answering else None}
+
+    is_answering = True
+    monkeypatch.setattr(command, "read_replicas", answer)
+    members = {one["number"]: one for one in json.loads(run("show", "t.0", "--json").output)["members"]}
+    assert [members[number][name] for name in ("applied_index", "size_bytes", "behind")] == [4711, 812, 17]
+    is_answering = False
+    members = {one["number"]: one for one in json.loads(run("show", "t.0", "--json").output)["members"]}
+    assert [members[number][name] for name in ("applied_index", "size_bytes", "behind")] == [None, None, 17]
 
 
 def test_mistakes_of_newcomers(cluster: FakeCluster) -> None:
