@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Final
 
 from cli.common.errors import UsageFaultError
-from cli.drill.cuts import action, cut, heal
 from cli.drill.report import DrillReport, InvariantCheck, check
 from cli.drill.run import DEADLINE_S, Drill
+from cli.drill.scenarios.cuts import action, cut, heal
 from cli.drill.store_nodes import is_serving, leader, leader_but
 from cli.drill.writers import Writers
 

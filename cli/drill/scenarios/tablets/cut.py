@@ -11,9 +11,9 @@ import itertools
 import threading
 from typing import Final
 
-from cli.drill.cuts import action, cut, heal
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check
 from cli.drill.run import DEADLINE_S, Drill
+from cli.drill.scenarios.cuts import action, cut, heal
 from cli.drill.scenarios.tablets.leader_kill import OPERATIONS, LeaderVictim, await_new_leaders, prepare
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
