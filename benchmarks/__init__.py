@@ -1,1 +1,1 @@
-"""Benchmarks: they print, they never assert times."""
+"""Benchmarks. They print measured figures and never assert times."""

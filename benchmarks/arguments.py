@@ -1,4 +1,4 @@
-"""Arguments that several benchmarks have."""
+"""Command-line arguments that several benchmarks share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 
 def parts_of(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return the type of an option that chooses among `known` parts, separated by commas; their order is kept."""
+    """Return the type of an option whose value is a comma-separated list of `known` parts. The order of `known` is
+    kept."""
 
     def parts(text: str) -> list[str]:
         named = [one.strip() for one in text.split(",") if one.strip()]
@@ -20,7 +21,7 @@ def parts_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def positive(text: str) -> int:
-    """Return a number from 1 on."""
+    """Return the text as a number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
     return int(text)

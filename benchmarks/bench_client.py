@@ -2,8 +2,8 @@
 
     python -m benchmarks.bench_client 127.0.0.1:2181 [--seconds 3]
 
-Prints one line per load: operations per second, and user + system time of this process per operation. `window` is how
-many requests are in flight. The figures say nothing of the server unless it is the slower side.
+The program prints one line per load: operations per second, and user + system time of this process per operation.
+`window` is the number of requests in flight. The figures describe the client, unless the server is slower.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ Ask = Callable[[], "Deferred[Any]"]
 
 
 def cpu_s() -> float:
-    """User and system time of this process."""
+    """Return the user and system time of this process, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def run_window(ask: Ask, window: int, seconds: float) -> Deferred[tuple[float, float]]:
-    """Keep `window` requests in flight for `seconds`; fires with (per second, CPU us each)."""
+    """Keep `window` requests in flight for `seconds`. Return operations per second and CPU microseconds per
+    operation."""
     finished: Deferred[tuple[float, float]] = Deferred()
     started, cpu = time.perf_counter(), cpu_s()
     counts = [0, window]
@@ -51,7 +52,7 @@ def run_window(ask: Ask, window: int, seconds: float) -> Deferred[tuple[float, f
 
 
 async def measure(reactor: Any, hosts: str, seconds: float) -> None:
-    """All loads, one after the other."""
+    """Run all loads, one after the other."""
     client = ZkClient(reactor, hosts, 10_000, name="bench")
     await client.connect()
     path = await client.create("/bench-", b"x" * 100, sequence=True)
@@ -73,7 +74,7 @@ async def measure(reactor: Any, hosts: str, seconds: float) -> None:
 
 
 def main() -> None:
-    """Parse, run, print."""
+    """Parse the arguments, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("hosts")
     parser.add_argument("--seconds", type=float, default=3.0)

@@ -1,4 +1,4 @@
-"""What the state machine costs per operation: prints, asserts nothing.
+"""The cost of the state machine per operation. The program prints figures and asserts nothing.
 
     python -m benchmarks.bench_tree [operations]
 
@@ -23,7 +23,8 @@ DATA = bytes(100)
 
 
 def timed(label: str, count: int, action: Callable[[], object], undo: Callable[[], object] | None = None) -> None:
-    """Run `action`, which does `count` operations, five times, and `undo` after each; print the best without `undo`."""
+    """Run `action`, which does `count` operations, five times, with `undo` after each run. Print the best time, without
+    `undo`."""
     best = float("inf")
     for _ in range(5):
         gc.collect()
@@ -36,13 +37,13 @@ def timed(label: str, count: int, action: Callable[[], object], undo: Callable[[
 
 
 def groups(owner: int, opcode: int, bodies: list[bytes]) -> list[bytes]:
-    """`bodies` as commands of the one session, in groups."""
+    """Return `bodies` as commands of the one session, in groups."""
     commands = [encode_command(SESSION, owner, 1, opcode, body) for body in bodies]
     return [encode_batch(1_700_000_000_000, commands[at : at + GROUP]) for at in range(0, len(commands), GROUP)]
 
 
 def machine_with(nodes: int) -> StateMachine:
-    """A machine with one session and `nodes` znodes of 100 bytes below /load."""
+    """Return a state machine with one session and `nodes` znodes of 100 bytes below /load."""
     machine = StateMachine()
     machine.apply_batch(
         encode_batch(
@@ -96,7 +97,7 @@ def main() -> None:
     ops = [r.MultiOp(r.OP_SET_DATA, path, DATA, -1) for path in paths]
     multis = groups(1, r.OP_MULTI, [r.encode_multi(ops[at : at + 100]) for at in range(0, count, 100)])
     timed("setData as part of a multi of 100", count, run(multis))
-    # What a node does that has no clients of its own.
+    # As on a node without clients.
     machine.serve_clients(frozenset(), watches)
     timed("  unanswered: setData", count, run(sets))
     timed("  unanswered: create", count, run(create), run(remove))

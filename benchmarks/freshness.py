@@ -4,10 +4,11 @@
 
 Three nodes of each store run side by side. In a trial one session sets a znode at one node, waits for the answer, and
 another session, connected before, reads the znode at another node at once. The trial is a miss if the read returns an
-older value. No guarantee is broken by a miss: reads are local, and `sync` confirms. A round takes every pair of nodes,
-`--writes` trials each, and for each pair the two stores one after the other, so that both see the same machine.
+older value. No guarantee is broken by a miss: reads are local, and `sync` confirms. A round makes `--writes` trials for
+every pair of nodes. For each pair the two stores follow one another, so that both run under the same conditions.
 
-Prints the share of misses for each direction: leader to follower, follower to leader, follower to another follower.
+The program prints the share of misses for each direction: leader to follower, follower to leader, follower to another
+follower.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Address = tuple[str, int]
 
 
 class Session:
-    """A client that asks one thing at a time."""
+    """A client with one request at a time."""
 
     def __init__(self, address: Address) -> None:
         self._sock = socket.create_connection(address, _ANSWER_S)
@@ -62,13 +63,13 @@ class Session:
         return frame[r.REPLY_HEADER_BYTES :]
 
     def value(self) -> int:
-        """Read the number in the znode."""
+        """Return the number in the znode."""
         body = self.ask(r.OP_GET_DATA, r.encode_path_watch(PATH, False))
         (length,) = struct.unpack_from("!i", body)
         return int(body[4 : 4 + length])
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._sock.close()
 
     def _send(self, record: bytes) -> None:
@@ -105,7 +106,7 @@ class Target:
         self.misses: Counter[str] = Counter()
 
     def direction(self, writer: int, reader: int) -> str:
-        """Return in which direction a write has to travel."""
+        """Return the direction in which a write has to travel."""
         roles = ["leader" if node == self.leader else "follower" for node in (writer, reader)]
         return " to ".join(roles)
 
@@ -121,13 +122,13 @@ class Target:
             time.sleep(pause_s)
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all sessions."""
         for session in [*self.writers, *self.readers]:
             session.close()
 
 
 def _leader(addresses: list[Address]) -> int:
-    """Return which node leads. Raise ConnectionError."""
+    """Return the index of the leader. Raise ConnectionError."""
     for number, address in enumerate(addresses):
         with socket.create_connection(address, _ANSWER_S) as sock:
             sock.sendall(b"srvr")
@@ -138,7 +139,7 @@ def _leader(addresses: list[Address]) -> int:
 
 
 def _pairs(target: Target) -> list[tuple[int, int]]:
-    """Return all pairs of nodes, alike for every target: the leader counts as the first node."""
+    """Return all pairs of nodes in the same order for every target: the leader counts as the first node."""
     order = [target.leader, *(node for node in range(NODES) if node != target.leader)]
     return [(order[one], order[other]) for one in range(NODES) for other in range(NODES) if one != other]
 

@@ -1,1 +1,1 @@
-"""What assigning regions costs."""
+"""Benchmarks of assignment: the cost of starts, failovers, table operations and heartbeats."""

@@ -1,4 +1,4 @@
-"""What the layer of regions costs, beside what is published for HBase: one table.
+"""The cost of the region layer beside published figures of HBase, as one table.
 
     python -m benchmarks.assign [--only PARTS] [--full] [--rounds N] [--json]
 
@@ -6,11 +6,11 @@ Real processes on this machine: a store of three nodes with fsync, two masters, 
 growth is measured at its two smaller sizes. Progress goes to stderr.
 
     start      `rk up` on a cluster that exists: every region goes OFFLINE, OPENING, OPENED
-    death      kill -9 of a server with 1,000 regions; its detection (the end of its session) apart
+    death      kill -9 of a server with 1,000 regions; detection (until its session ends) listed separately
     failover   kill -9 of the active master of 10,000 regions, 1,000 of them in transition
     growth     1,000, 10,000 and 100,000 regions: assignment, cost per transition, failover, memory
     takeover   kill -9 of the active master of 1,000, 10,000 and 100,000 regions at rest: warm and cold, memory
-    ddl        create, alter and delete small tables: so many a second, by 1 and by 8 clients
+    ddl        create, alter and delete small tables: operations per second, by 1 and by 8 clients
     heartbeats 1,000 servers, one heartbeat a second each, and 100,000 regions: the masters' CPU
 
 Regions hold key-value data in `start` and `death`, nothing elsewhere (`--opener` of `rk server run`).
@@ -45,7 +45,7 @@ PARTS: Final = ("start", "death", "failover", "growth", "takeover", "ddl", "hear
 SERVERS: Final = 4
 BASE_PORT: Final = 24_800
 EXIT_TERMINATED: Final = 143
-#: Goals of this project, and seconds that HBase's developers published for the same.
+#: Goals of this project, and the seconds that HBase's developers published for the same work.
 GOAL_START_S: Final = 10.0
 GOAL_DEATH_S: Final = 1.0
 GOAL_FAILOVER_S: Final = 2.0
@@ -53,7 +53,7 @@ HBASE_DEATH_S: Final = 85.0
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """Everything measured, a list of rounds for each part."""
+    """All measurements: a list of rounds for each part."""
 
     store: str
     cores: int
@@ -68,7 +68,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 
 
 def measure(options: argparse.Namespace, work: Path) -> Report:
-    """All parts, one after the other, each on a new cluster."""
+    """Measure all parts, one after the other, each on a new cluster."""
     report = Report(form(), os.cpu_count() or 1)
     for number in range(options.rounds):
         for part in options.only:
@@ -104,7 +104,7 @@ def _measure_part(report: Report, part: str, folder: Path, size: int) -> None:
 
 
 def goals_table(report: Report) -> list[str]:
-    """The parts that have goals, median over the rounds."""
+    """Return the table of the parts that have goals: medians over the rounds."""
     rows: list[tuple[str, Sequence[float], float, float]] = []
     if report.start:
         what = f"cluster start, {cluster_start.HBASE_REGIONS:,} regions on {SERVERS} servers"
@@ -149,7 +149,7 @@ COLUMNS: Final = (
 
 
 def growth_table(rounds: list[Growth]) -> list[str]:
-    """One line for each size: CPU, writes, requests and memory per region."""
+    """Return the table of growth, one line per size: CPU, writes, requests and memory per region."""
     if not rounds:
         return []
     heads = ["regions", *(head for head, _, _ in COLUMNS)]
@@ -157,7 +157,7 @@ def growth_table(rounds: list[Growth]) -> list[str]:
     for size in sorted({one.regions for one in rounds}):
         same = [one for one in rounds if one.regions == size]
         medians = [(statistics.median(map(value, same)), digits) for _, digits, value in COLUMNS]
-        cells = [f"{one:,.{digits}f}" if one else "" for one, digits in medians]  # 0: not known
+        cells = [f"{one:,.{digits}f}" if one else "" for one, digits in medians]  # 0: unknown
         lines.append(f"| {size:,} | {' | '.join(cells)} |")
     return lines
 
@@ -179,7 +179,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.sizes = options.sizes or (SIZES if options.full else SIZES[:-1])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # what was started has to be ended
+    # A SIGTERM must also end the started processes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     work = Path(tempfile.mkdtemp(prefix="rk-bench-", dir=options.work or Path.cwd()))
     try:
         report = measure(options, work)

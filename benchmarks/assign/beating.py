@@ -1,15 +1,15 @@
-"""A process full of region servers that do nothing but live: for `benchmarks.assign.heartbeats`, which starts it.
+"""A process with many idle region servers that only send heartbeats. `benchmarks.assign.heartbeats` starts it.
 
     python -m benchmarks.assign.beating --store HOST:PORT,... --servers 1000 --regions 100000 --cluster-id ID
 
-Each has an ephemeral of its own below /servers (all in one session) and the heartbeats of a real server
-(`regionserver.session.heartbeats`), with connections of their own to every master; the regions are shared out among
-them, as
-`heartbeats.fill` has written them into the store. The first heartbeats are spread over a period, as those of servers
-that were started one by one would be.
+Each server has its own ephemeral below /servers (all in one session) and sends the heartbeats of a real server
+(`regionserver.session.heartbeats`) over its own connections to every master. The regions are divided among the servers
+as `heartbeats.fill` has written them into the store. The first heartbeats are spread over one period, as if the servers
+had been started one by one.
 
-Prints `registered`, then `told` once the leader has everything from everyone. A line on standard input stops the
-heartbeats, and is answered by `stopped`; the servers stay registered until standard input ends.
+The process prints `registered`, then `told` when the active master has received the full reports of all servers. A line
+on standard input stops the heartbeats, and the process prints `stopped`. The servers stay registered until standard
+input ends.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ LOOK_S: Final = 0.05
 
 
 def uuid_of(number: int) -> str:
-    """Name of the server with that number."""
+    """Return the uuid of the server with that number."""
     return f"beating-{number:05}"
 
 
 def region_of(number: int) -> str:
-    """Id of the region with that number; server `number % servers` has it."""
+    """Return the id of the region with that number. Server `number % servers` has the region open."""
     return f"{TABLE}.{number:06}"
 
 
 class Quiet:
-    """A server on which nothing ever happens (`regionserver.session.heartbeats.Host`)."""
+    """A server without any activity (`regionserver.session.heartbeats.Host`)."""
 
     def __init__(self, cluster_id: str, record: ServerRecord, keys: list[Key]) -> None:
         self.record = record
@@ -60,7 +60,7 @@ class Quiet:
         self._epoch = -1
 
     def heartbeat_state(self) -> HeartbeatState:
-        """Itself."""
+        """Return this server: its state never changes."""
         figures = ServerFigures(len(self._keys))
         return HeartbeatState(self._cluster_id, self.record, self._epoch, figures, self._describe, lambda: self._keys)
 
@@ -69,24 +69,24 @@ class Quiet:
         return ReplicaReport(key[0], TABLE, key[1], OPEN)
 
     def take_changed(self) -> list[Key]:
-        """Nothing."""
+        """Return no changed replicas."""
         return []
 
     def rates(self) -> Mapping[Key, float]:
-        """Nobody asks anything."""
+        """Return no rates: no client sends requests."""
         return {}
 
     def learn_epoch(self, epoch: int) -> int:
-        """Remember the highest."""
+        """Keep and return the highest epoch."""
         self._epoch = max(self._epoch, epoch)
         return self._epoch
 
     def heartbeat_ended(self, *, is_answered: bool) -> None:
-        """Nobody counts."""
+        """Ignore the end of a heartbeat."""
 
 
 class Load(Protocol):
-    """All servers; reads from standard input when to stop."""
+    """All servers of this process. Standard input says when to stop."""
 
     def __init__(self, reactor: Any, options: argparse.Namespace) -> None:
         self._reactor = reactor
@@ -104,7 +104,7 @@ class Load(Protocol):
         self._look = LoopingCall(self._are_told)
 
     async def run(self) -> None:
-        """Register all and let their hearts beat."""
+        """Register all servers and start their heartbeats."""
         await self._client.connect()
         await DeferredList(
             [
@@ -126,13 +126,13 @@ class Load(Protocol):
             _say("told")
 
     def dataReceived(self, data: bytes) -> None:  # noqa: ARG002 - any line means the same
-        """Stop."""
+        """Stop the heartbeats."""
         for one in self._beating:
             one.stop()
         _say("stopped")
 
     def connectionLost(self, reason: Any = None) -> None:  # noqa: ARG002
-        """Whoever started us has gone."""
+        """End: the process that started this one has closed standard input."""
         self._reactor.stop()
 
 
@@ -142,7 +142,7 @@ def _say(word: str) -> None:
 
 
 def main() -> None:
-    """Beat until standard input ends."""
+    """Send heartbeats until standard input ends."""
     from twisted.internet import reactor
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.assign.beating")

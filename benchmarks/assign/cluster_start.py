@@ -2,11 +2,11 @@
 
     python -m benchmarks.assign.cluster_start [--regions 10339] [--servers 4] [--rounds 3] [--engine greedy]
 
-Each round starts a cluster of real processes with `rk up` on an empty directory (3 store nodes with fsync, 2 masters),
-which makes a table of that many shared regions and assigns all of it; stops it; and starts it again: the *cluster
-start* of an existing cluster: every region goes back OFFLINE, OPENING, OPENED. Beside it stands the time that HBase's
-own developers published for starting 10,339 regions: 250 s.
-Splits are real package names, so the table cannot have more regions than the list has names.
+Each round starts a cluster of real processes with `rk up` on an empty directory (3 store nodes with fsync, 2 masters).
+The cluster creates a table of that many shared regions and assigns them. The round then stops the cluster and starts it
+again: this is the *cluster start*, in which every region passes OFFLINE, OPENING, OPENED. The output also shows the
+time that HBase's developers published for starting 10,339 regions: 250 s. Split keys are real package names, so the
+table cannot have more regions than the list has names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEADLINE_S: Final = 300
 
 
 def start_once(data_dir: Path, regions: int, servers: int, engine: str, base_port: int, opener: str) -> dict[str, Any]:
-    """Run `rk up` until it says that everything is open, then stop it; its own report of the start."""
+    """Run `rk up` until it reports that all regions are open, then stop it. Return its report of the start."""
     command = [sys.executable, "-m", "cli", "up", "--data-dir", str(data_dir), "--json"]
     command += ["--regions", str(regions), "--servers", str(servers), "--base-port", str(base_port)]
     command += ["--plan-engine", engine, "--opener", opener, "--replicas", "1"]
@@ -49,20 +49,20 @@ def start_once(data_dir: Path, regions: int, servers: int, engine: str, base_por
 
 
 def phases_of(report: dict[str, Any]) -> dict[str, float]:
-    """Seconds of each phase by name; the master's own phases below `master:`."""
+    """Return the seconds of each phase by name. The master's own phases are named `master:…`."""
     found = {phase["name"]: float(phase["seconds"]) for phase in report["phases"]}
     found |= {f"master: {phase['name']}": float(phase["seconds"]) for phase in report["master_phases"]}
     return found
 
 
 def assignment_seconds(report: dict[str, Any]) -> float:
-    """From the order (table made, or servers there) until the last region is OPENED."""
+    """Return the seconds from the table's creation, or the servers' registration, until the last region is OPENED."""
     phases = {phase["name"]: float(phase["seconds"]) for phase in report["phases"]}
     return sum(phases.get(name, 0.0) for name in ("table", "plan", "open"))
 
 
 def table(title: str, reports: list[dict[str, Any]]) -> list[str]:
-    """Lines of one table: median and range of each phase."""
+    """Return the lines of one table: median and range of each phase."""
     lines = [f"{title}", f"  {'phase':24} {'median s':>9} {'min':>8} {'max':>8}"]
     for name in phases_of(reports[0]):
         values = [phases_of(report).get(name, 0.0) for report in reports]

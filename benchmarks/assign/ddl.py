@@ -1,7 +1,7 @@
 """Operations on tables per second: create, alter, delete, of small tables, by one client and by several.
 
-Each request carries an id, so its result is written with it. Without waiting an operation is over when it is durable;
-with waiting when it is carried out: all regions open, all replicas told of the schema, all regions closed.
+Each request carries an id, so its result is stored with it. Without waiting, an operation ends when it is durable. With
+waiting, it ends when all regions are open, all replicas have the schema, or all regions are closed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CALL_S: Final = 60.0
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Operations of one kind: how many a second, and how long each took its client."""
+    """Operations of one kind: operations per second, and the time of each for its client."""
 
     kind: str
     per_s: float
@@ -40,7 +40,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Ddl(msgspec.Struct, frozen=True):
-    """One pass: every table created, then altered, then deleted, by so many clients at once."""
+    """One pass with a number of concurrent clients: every table is created, then altered, then deleted."""
 
     clients: int
     waits: bool
@@ -49,7 +49,7 @@ class Ddl(msgspec.Struct, frozen=True):
 
 
 def ddl(folder: Path, clients: Sequence[int] = CLIENTS, tables: int = TABLES) -> list[Ddl]:
-    """Measure all passes on one cluster; it comes to rest after each kind of operation."""
+    """Measure all passes on one cluster. Wait until the cluster is at rest after each kind of operation."""
     with lab(folder) as cluster:
         return [_one_pass(cluster, count, waits, tables) for waits in (False, True) for count in clients]
 
@@ -94,7 +94,7 @@ def _measure(cluster: Lab, clients: int, kind: str, requests: list[DdlRequest]) 
 
 
 def table(rounds: list[Ddl]) -> list[str]:
-    """A line for each number of clients, with and without waiting; medians over the rounds."""
+    """Return a line per number of clients, with and without waiting; medians over the rounds."""
     if not rounds:
         return []
     heads = [f"{kind}/s | median ms | p99 ms" for kind in KINDS]

@@ -1,8 +1,8 @@
-"""What heartbeats cost a master: a thousand servers, one heartbeat a second each, a hundred thousand regions.
+"""The cost of heartbeats for a master: a thousand servers, one heartbeat a second each, a hundred thousand regions.
 
 The servers are `benchmarks.assign.beating`, one process with a connection per server and master; masters and store are
-real processes. The catalogue is written before a master starts, so it takes everything over at rest. Measured are the
-masters' CPU while all beat, and then while none does, which is what they use anyway.
+real processes. The catalog is written before a master starts, so the master takes over a cluster at rest. The benchmark
+measures the masters' CPU with heartbeats, and then without them for comparison.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.support.helpers import eventually
 
 SERVERS: Final = 1_000
 REGIONS: Final = 100_000
-#: A goal of this project: part of a core that the active master may use for it.
+#: A goal of this project: the fraction of a core that the active master may use for heartbeats.
 GOAL_SHARE: Final = 0.5
-#: How long everything is watched, with heartbeats and without.
+#: Duration of each measurement, with heartbeats and without.
 WATCH_S: Final = 20.0
-#: A master that uses less than this part of a core for so long has nothing to do but to listen.
+#: A master that uses less than this fraction of a core for CALM_S is idle.
 CALM_S: Final = 3.0
 CALM_SHARE: Final = 0.12
 TOLD_WITHIN_S: Final = 120.0
@@ -41,34 +41,34 @@ CLUSTER_ID: Final = "beating"
 
 
 class Beating(msgspec.Struct, frozen=True):
-    """So many servers beat. Shares are parts of a core."""
+    """A measurement with so many servers. Shares are fractions of a core."""
 
     servers: int
     regions: int
-    #: Heartbeats per second that the active master took, and parts of a core that it and the standby used meanwhile.
+    #: Heartbeats per second that the active master received, and the share that it and the standby used meanwhile.
     per_s: float
     active: float
     standby: float
-    #: The same without any heartbeat.
+    #: The same without heartbeats.
     active_idle: float
     standby_idle: float
-    #: From the start of the active master until every server had told it everything; its CPU seconds until then.
+    #: From the start of the active master until it had every server's full report, and its CPU seconds until then.
     told_s: float
     told_cpu_s: float
 
     @property
     def active_us(self) -> float:
-        """CPU of one heartbeat in the active master."""
+        """Return the CPU time of one heartbeat in the active master, in microseconds."""
         return (self.active - self.active_idle) / self.per_s * 1e6
 
     @property
     def standby_us(self) -> float:
-        """CPU of one heartbeat in a standby."""
+        """Return the CPU time of one heartbeat in a standby, in microseconds."""
         return (self.standby - self.standby_idle) / self.per_s * 1e6
 
 
 def fill(cluster: Lab, servers: int, regions: int) -> None:
-    """Write a catalogue by hand: one table whose regions are open on the servers that `beating` plays."""
+    """Write a catalog directly to the store: one table whose regions are open on the servers of `beating`."""
     paths = cluster.layout
     steps: list[tuple[str, tuple[object, ...]]] = [("create", (path,)) for path in paths.parents()]
     steps.append(("create", (paths.epoch, znodes.encode(EpochRecord("", 0, 0)))))
@@ -89,7 +89,7 @@ def fill(cluster: Lab, servers: int, regions: int) -> None:
 
 
 def heard(master: Daemon) -> int:
-    """Heartbeats that a master has taken so far; 0 from one that does not answer yet."""
+    """Return how many heartbeats a master has received so far; 0 if the master does not answer yet."""
     try:
         found = call_blocking(master.address, ms.ListContacts(), 60.0, expect=ms.Contacts)
     except RpcError:
@@ -98,20 +98,21 @@ def heard(master: Daemon) -> int:
 
 
 def run_s(pid: int) -> float:
-    """Seconds that the threads of a process have run: to the nanosecond, where the usual account may go by ticks."""
+    """Return the seconds of CPU that the threads of a process have used, to the nanosecond. The usual account may count
+    ticks."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((one / "schedstat").read_text().split()[0]) for one in threads) / 1e9
 
 
 def is_calm(master: Daemon) -> bool:
-    """Whether a master has nothing to do but to listen: it takes some seconds to see."""
+    """Return True if a master is idle. The check takes some seconds."""
     before = run_s(master.pid)
     threading.Event().wait(CALM_S)
     return run_s(master.pid) - before < CALM_S * CALM_SHARE
 
 
 def watch(masters: Iterable[Daemon]) -> list[float]:
-    """Parts of a core that each of them uses."""
+    """Return the share of a core that each master uses."""
     before = [run_s(one.pid) for one in masters]
     began = time.monotonic()
     threading.Event().wait(WATCH_S)
@@ -120,7 +121,7 @@ def watch(masters: Iterable[Daemon]) -> list[float]:
 
 
 def heartbeats(folder: Path, servers: int, regions: int) -> Beating:
-    """Measure them."""
+    """Measure heartbeats with that many servers and regions."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = Lab(folder, masters=2, servers=0, opener="none", session_ms=10_000)
     load: subprocess.Popen[str] | None = None
@@ -158,7 +159,7 @@ def heartbeats(folder: Path, servers: int, regions: int) -> Beating:
 
 
 def _expect(load: subprocess.Popen[str], wanted: str) -> None:
-    """Wait for a word of the load process; it ends if something is wrong."""
+    """Wait for a line of the load process. Raise if it prints another line or ends."""
     assert load.stdout is not None
     timer = threading.Timer(TOLD_WITHIN_S, load.kill)
     timer.start()
@@ -171,7 +172,7 @@ def _expect(load: subprocess.Popen[str], wanted: str) -> None:
 
 
 def table(rounds: list[Beating]) -> list[str]:
-    """A line per round."""
+    """Return the table: a line per round."""
     if not rounds:
         return []
     lines = [

@@ -1,7 +1,7 @@
-"""A cluster of real processes to be measured: a store of three nodes with fsync, masters, region servers.
+"""A cluster of real processes for measurements: a store of three nodes with fsync, masters, region servers.
 
-Everything runs on this machine and ends with the block that started it. What is measured comes from outside: the
-kernel's account of CPU and memory, the store's own counters, the masters' status.
+All processes run on this machine and end with the block that started them. The figures come from outside of the
+processes: the kernel's account of CPU and memory, the store's counters, the masters' status.
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from regions.records.znodes import Layout, decode_active, decode_run, decode_ser
 from tests.support.helpers import daemon, eventually, free_ports, rk
 
 STORE_NODES: Final = 3
-#: How long anything may take before the run is given up.
+#: Time limit of any single wait.
 DEADLINE_S: Final = 600.0
-#: Between two looks at a master's status.
+#: Pause between two reads of a master's status.
 LOOK_S: Final = 0.02
-#: A line of progress this often.
+#: Interval of the progress lines.
 SAY_S: Final = 2.0
-#: Of the store's operations, those that change a znode; the others check, or keep sessions.
+#: The store's operations that change a znode. The others check, or keep sessions alive.
 _WRITES: Final = ("create", "create2", "setData", "delete")
 
 
 class Cost(NamedTuple):
-    """What the processes have used so far, and what the store has been asked."""
+    """Resources that the processes have used so far, and requests that the store has received."""
 
     #: CPU seconds, user and system.
     active: float
     standby: float
     servers: float
     store: float
-    #: Writes that the store has put in order (a multi is one), and requests of any kind.
+    #: Writes that the store has ordered (a multi is one), and requests of any kind.
     writes: int
     requests: int
 
     def since(self, before: Cost) -> Cost:
-        """What was used in between."""
+        """Return the resources used since `before`."""
         return Cost(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 def say(text: str) -> None:
-    """Progress, for whoever watches."""
+    """Print a line of progress on standard error."""
     sys.stderr.write(f"  {text}\n")
     sys.stderr.flush()
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process so far; 0 if it has ended."""
+    """Return the user and system time of a process so far, in seconds; 0 if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -76,7 +76,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_bytes(pid: int) -> int:
-    """Memory of its own that a process has resident: what it shares with files is not counted."""
+    """Return the resident memory of a process without file mappings, in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -84,7 +84,7 @@ def memory_bytes(pid: int) -> int:
 
 
 def word(address: str, name: str) -> dict[str, str]:
-    """A store node's answer to a four-letter word, by the first word of each line."""
+    """Return a store node's answer to a four-letter word, by the first word of each line."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 10) as asked:
         asked.sendall(name.encode())
@@ -108,27 +108,27 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """Its process id. Only while it runs."""
+        """Return the process id. The process must be running."""
         assert self._process is not None, self.name
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """It was started and not killed."""
+        """Return True if the process was started and not killed."""
         return self._process is not None
 
     def start(self, *more: str) -> None:
-        """Start it on the data that it has, with more options."""
+        """Start the process on its existing data, with further options."""
         self.started = time.monotonic()
         self._process = self._running.enter_context(daemon([*self._command, *more], log=self._log))
 
     def kill(self) -> None:
-        """SIGKILL; returns when it has ended."""
+        """Send SIGKILL, and wait until the process has ended."""
         self._process = None
         self._running.close()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         os.kill(self.pid, number)
 
 
@@ -167,19 +167,19 @@ class Lab:
 
     @property
     def daemons(self) -> list[Daemon]:
-        """All processes, the store first."""
+        """Return all processes, the store first."""
         return [*self.store, *self.masters, *self.servers]
 
     def start(self) -> None:
-        """Start everything and wait until a master reigns over all servers."""
+        """Start all processes and wait until a master is active and all servers are registered."""
         for one in self.daemons:
             one.start()
         self._connect()
-        eventually(lambda: self.reigning() is not None, 60, "an active master")
+        eventually(lambda: self.active_status() is not None, 60, "an active master")
         self.follow("servers register", lambda status: status.servers == len(self.servers))
 
     def start_store(self) -> None:
-        """Start the store alone; whoever measures starts the others when it is time."""
+        """Start the store only. The caller starts the other processes later."""
         for node in self.store:
             node.start()
         self._connect()
@@ -189,7 +189,7 @@ class Lab:
         self.zk.start(timeout=60)
 
     def stop(self) -> None:
-        """Kill what runs."""
+        """Kill all running processes."""
         for one in reversed(self.daemons):
             one.kill()
         self.zk.stop()
@@ -198,14 +198,14 @@ class Lab:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def status_of(self, master: Daemon) -> ms.MasterStatus | None:
-        """What a master says of itself; None if it does not answer."""
+        """Return a master's status; None if the master does not answer."""
         try:
             return call_blocking(master.address, ms.GetMasterStatus(), 60.0, expect=ms.MasterStatus)
         except (RpcError, OSError):
             return None
 
-    def reigning(self) -> tuple[Daemon, ms.MasterStatus] | None:
-        """The master that says that it is active, and what else it says."""
+    def active_status(self) -> tuple[Daemon, ms.MasterStatus] | None:
+        """Return the active master and its status; None without one."""
         for master in self.masters:
             status = self.status_of(master) if master.is_running else None
             if status is not None and status.role == "active":
@@ -213,19 +213,20 @@ class Lab:
         return None
 
     def active(self) -> Daemon:
-        """The active master, where there has to be one."""
-        found = self.reigning()
+        """Return the active master. Raise if there is none."""
+        found = self.active_status()
         assert found is not None, "no master is active"
         return found[0]
 
     def follow(
         self, what: str, done: Callable[[ms.MasterStatus], bool], look_s: float = LOOK_S
     ) -> tuple[float, ms.MasterStatus]:
-        """Look at the active master until `done`; when that was (monotonic seconds), and its status then."""
+        """Read the active master's status until `done` accepts it. Return the time (monotonic seconds) and that
+        status."""
         pause = threading.Event()
         began = said = time.monotonic()
         while time.monotonic() - began < DEADLINE_S:
-            found = self.reigning()
+            found = self.active_status()
             now = time.monotonic()
             if found is not None and done(found[1]):
                 return now, found[1]
@@ -239,7 +240,7 @@ class Lab:
         raise SystemExit(f"{what}: given up after {DEADLINE_S:.0f} s; logs in {self.folder}")
 
     def wait_warm(self) -> None:
-        """Wait until every standby has read all that it has word of."""
+        """Wait until every standby has read all changes that were announced to it."""
 
         def is_warm(master: Daemon) -> bool:
             status = self.status_of(master)
@@ -252,38 +253,39 @@ class Lab:
                 eventually(lambda master=master: is_warm(master), 120, f"{master.name} is warm")
 
     def create_table(self, name: str, regions: int) -> None:
-        """Make a table of that many regions; returns when it exists, not when it is open."""
+        """Create a table of that many regions. Return when the table exists; its regions may not be open yet."""
         ranges = ["", *(f"{number:08}" for number in range(1, regions)), ""]
         specs = [RegionSpec(start, end) for start, end in itertools.pairwise(ranges)]
         call_blocking(self.active().address, ms.CreateTable(name, regions=specs), DEADLINE_S, expect=ms.Tables)
 
     def records(self) -> dict[str, ServerRecord]:
-        """The registered servers by uuid."""
+        """Return the registered servers by uuid."""
         uuids = self.zk.get_children(self.layout.servers)
         return {uuid: decode_server(self.zk.get(self.layout.server(uuid))[0], uuid) for uuid in uuids}
 
     def in_transition(self) -> int:
-        """Transitions in the store."""
+        """Return the number of transitions in the store."""
         waiting = [self.zk.exists_async(shard) for shard in self.layout.shard_paths()]
         return sum(one.get().numChildren for one in waiting)
 
     def active_uuid(self) -> str:
-        """Who has the place of the active master, "" if nobody."""
+        """Return the uuid of the master whose znode is `/active`, "" without one."""
         try:
             return decode_active(self.zk.get(self.layout.active)[0], self.layout.active).uuid
         except NoNodeError:
             return ""
 
     def found_by(self, epoch: int) -> int:
-        """Replicas in transition that the master of that reign found when it began; it writes that down."""
+        """Return how many replicas in transition the master of that epoch found when it became active; the master
+        records the number."""
         path = self.layout.run(epoch)
-        eventually(lambda: self.zk.exists(path), 10, f"the account of reign {epoch}")
+        eventually(lambda: self.zk.exists(path), 10, f"the record of epoch {epoch}")
         return decode_run(self.zk.get(path)[0], path).found
 
     def writes_of_transitions(self) -> int:
-        """Creates, sets and deletes so far for transitions: their znodes, the locations written with OPENED, and the
-        history. The store is killed, for they are counted in the log of its first node; 0 if that log does not reach
-        back to its beginning any more."""
+        """Return how many creates, sets and deletes transitions have caused so far: for their znodes, for the locations
+        written with OPENED, and for the history. The store is killed, because the operations are counted in the log of
+        its first node. Return 0 if that log does not reach back to its beginning any more."""
         for node in self.store:
             node.kill()
         layout = self.layout
@@ -307,7 +309,7 @@ class Lab:
         return written if first == 1 else 0
 
     def cost(self) -> Cost:
-        """What has been used so far by the processes that run now."""
+        """Return the resources that the running processes have used so far."""
         active = self.active()
         standby = [one for one in self.masters if one is not active]
         kinds = ([active], standby, self.servers, self.store)
@@ -322,7 +324,7 @@ def _master_options(servers: int) -> list[str]:
 
 
 def all_open(regions: int) -> Callable[[ms.MasterStatus], bool]:
-    """Whether so many regions are open and none is in transition."""
+    """Return a condition: that many regions are open and none is in transition."""
     return lambda status: status.open == status.replicas == regions and status.rit == 0
 
 
@@ -330,9 +332,9 @@ def all_open(regions: int) -> Callable[[ms.MasterStatus], bool]:
 def lab(
     folder: Path, *, masters: int = 2, servers: int = 4, opener: str = "none", session_ms: int = 3000
 ) -> Iterator[Lab]:
-    """A running cluster on an empty folder; nothing of it runs afterwards."""
+    """Yield a running cluster on an empty folder. All its processes end with the block."""
     folder.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it tells each time that it does not reach the store yet
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # kazoo logs every failed attempt to reach the store
     cluster = Lab(folder, masters=masters, servers=servers, opener=opener, session_ms=session_ms)
     try:
         cluster.start()

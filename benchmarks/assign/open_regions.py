@@ -1,10 +1,11 @@
-"""What opening and closing many regions costs the region servers.
+"""The cost of opening and closing many regions for the region servers.
 
     python -m benchmarks.assign.open_regions --store 127.0.0.1:2181 --regions 10339 --servers 4
 
-Starts region servers on a store that is there already (ours or Apache ZooKeeper), plays their master, and measures
-from the OPEN orders (all OFFLINE znodes written) to the last OPENED: the first time (directories made) and again
-(directories there), and closing. CPU is that of the server processes, user and system. It works below /bench-assign.
+The program starts region servers on an existing store (ours or Apache ZooKeeper) and acts as their master. It measures
+from the OPEN orders (all OFFLINE znodes are written) to the last OPENED: the first time (directories are created), a
+second time (directories exist), and closing. CPU is the user and system time of the server processes. All znodes are
+below /bench-assign.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PER_TRANSACTION = 250
 
 
 def commit(client: KazooClient, steps: list[tuple[str, tuple[Any, ...]]]) -> None:
-    """Carry out creates and deletes, many per transaction, all transactions under way at once."""
+    """Carry out creates and deletes, many per transaction, with all transactions under way at once."""
     waiting = []
     for at in range(0, len(steps), PER_TRANSACTION):
         transaction = client.transaction()
@@ -46,7 +47,7 @@ def commit(client: KazooClient, steps: list[tuple[str, tuple[Any, ...]]]) -> Non
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process so far."""
+    """Return the user and system time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -120,7 +121,7 @@ def main() -> None:
 
 
 def run(client: KazooClient, servers: list[ServerRecord], pids: list[int], count: int) -> None:
-    """First open, close, open again."""
+    """Open all regions for the first time, close them, and open them again."""
     regions = [RegionRecord("t", f"r{number:06}", start_key=f"{number:06}") for number in range(count)]
     home = {region.region_id: servers[number % len(servers)] for number, region in enumerate(regions)}
     commit(client, [("create", (PATHS.region("t", one.region_id), znodes.encode(one))) for one in regions])

@@ -1,4 +1,4 @@
-"""What is measured: a dead server, a dead master, and how all of it grows with the number of regions."""
+"""The measurements: death of a server, death of a master, and the growth of both with the number of regions."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ import msgspec
 from benchmarks.assign.lab import Lab, all_open, lab, memory_bytes, say
 from tests.support.helpers import eventually
 
-#: Regions that the dead server had, and those of the master's failover with the part that is in transition then.
+#: Regions of the dead server; regions of the master's failover, and the part of them that is in transition.
 DEAD_REGIONS: Final = 1_000
 FAILOVER_REGIONS: Final = 10_000
 FAILOVER_MOVING: Final = 1_000
 #: Sizes of the growth.
 SIZES: Final = (1_000, 10_000, 100_000)
-#: Sessions of the growth: with a hundred thousand regions on one small machine three seconds can pass unheard.
+#: Session timeout for the growth: with 100,000 regions a small machine may pause for more than three seconds.
 GROWTH_SESSION_MS: Final = 10_000
 
 
 class Death(msgspec.Struct, frozen=True):
-    """A server was killed. Seconds."""
+    """A server was killed. Times in seconds."""
 
     regions: int
-    #: From the kill until its session was over, and from there until all its regions were open elsewhere.
+    #: From the kill until the end of its session, and from there until all its regions were open elsewhere.
     detection_s: float
     reopening_s: float
 
 
 class Failover(msgspec.Struct, frozen=True):
-    """The active master was killed. Seconds from the kill, but for the phases."""
+    """The active master was killed. Times in seconds from the kill, except the phases."""
 
     regions: int
     #: Replicas in transition that the successor found.
     found: int
-    #: The place was taken; the successor served; everything was open and nothing in transition.
+    #: When `/active` was taken, when the successor served, and when all regions were open without transitions.
     taken_s: float
     serving_s: float
     settled_s: float
-    #: Two phases of the successor.
+    #: Two phases of the successor's takeover.
     load_s: float
     recover_s: float
-    #: Bytes of memory that it took on, per region.
+    #: Bytes of memory that the successor gained, per region.
     memory_per_region: float
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """A table of so many regions was made and assigned, then the master killed. CPU in microseconds per region."""
+    """A table was created and assigned, then the active master was killed. CPU in microseconds per region."""
 
     regions: int
     assign_s: float
@@ -57,16 +57,16 @@ class Growth(msgspec.Struct, frozen=True):
     cpu_standby_us: float
     cpu_servers_us: float
     cpu_store_us: float
-    #: Commits of the store (a multi is one), and requests that it got, per region.
+    #: Commits of the store (a multi is one) and requests to it, per region.
     writes: float
     requests: float
-    #: Znodes created, set and deleted for it in those writes, per region.
+    #: Znodes created, set and deleted in those writes, per region.
     znode_writes: float
     failover: Failover
 
 
 def death(folder: Path, opener: str) -> Death:
-    """Kill one of four servers with so many regions each."""
+    """Kill one of four servers with that many regions each."""
     with lab(folder, servers=4, opener=opener) as cluster:
         total = DEAD_REGIONS * len(cluster.servers)
         cluster.create_table("packages", total)
@@ -87,11 +87,9 @@ def death(folder: Path, opener: str) -> Death:
 
 
 def failover(folder: Path, opener: str) -> Failover:
-    """Kill the active master while a tenth of the regions is in transition.
-
-    The servers are stopped while the last table is made, so that its orders stay where they are; they go on as soon as
-    the place is taken, and then work on the former master's orders, too.
-    """
+    """Kill the active master while a tenth of the regions is in transition. The servers are stopped while the last
+    table is created, so its orders stay pending. They continue as soon as `/active` is taken, and then also work on the
+    former master's orders."""
     with lab(folder, opener=opener) as cluster:
         resting = FAILOVER_REGIONS - FAILOVER_MOVING
         cluster.create_table("packages", resting)
@@ -105,7 +103,7 @@ def failover(folder: Path, opener: str) -> Failover:
 
 
 def kill_master(cluster: Lab, regions: int) -> Failover:
-    """Kill the active master and follow its successor until everything is open."""
+    """Kill the active master and follow its successor until all regions are open."""
     active = cluster.active()
     [standby] = [one for one in cluster.masters if one is not active and one.is_running]
     former = cluster.active_uuid()
@@ -132,13 +130,13 @@ def kill_master(cluster: Lab, regions: int) -> Failover:
 
 
 def growth(folder: Path, regions: int) -> Growth:
-    """Make and assign a table of that many regions that are nothing, then kill the master."""
+    """Create and assign a table of that many regions without data, then kill the active master."""
     with lab(folder, opener="none", session_ms=GROWTH_SESSION_MS) as cluster:
         cluster.create_table("packages", regions)
         before = cluster.cost()
         began = time.monotonic()
         settled, _ = cluster.follow(f"{regions} regions open", all_open(regions), 0.1)
-        cluster.wait_warm()  # what a standby has put off belongs to what it costs
+        cluster.wait_warm()  # The deferred work of a standby is part of its cost.
         cost = cluster.cost().since(before)
         say(f"the master of {regions} regions is killed")
         over = kill_master(cluster, regions)

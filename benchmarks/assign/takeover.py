@@ -1,8 +1,8 @@
-"""What a change of masters costs at rest: taking over warm and cold, and what a standby has to keep for it.
+"""The cost of a change of masters at rest: a warm and a cold takeover, and the memory of a warm standby.
 
-The catalogue is written by hand, every region open on servers that are registered and nothing else, so only the masters
-work: one is killed, and its standby, which has a mirror, takes over; then that one is killed, and a standby without a
-mirror (`--no-mirror`) loads the store.
+The catalog is written directly to the store: every region is open on a server that is only registered, so only the
+masters work. First the active master is killed, and its standby with a mirror takes over. Then this master is killed,
+and a standby without a mirror (`--no-mirror`) loads the store.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tests.support.helpers import eventually
 
 SIZES: Final = (1_000, 10_000, 100_000)
 SERVERS: Final = 4
-#: A standby that knows the active master connects with it, to notice its end at once; nobody tells when it has.
+#: A standby connects to the active master to notice its death at once, but does not report when it is connected.
 EYE_S: Final = 0.5
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """Two takeovers of so many regions at rest."""
+    """Two takeovers with that many regions at rest."""
 
     regions: int
     warm: Failover
     cold: Failover
-    #: Bytes that a warm standby keeps beyond one without a mirror, per region.
+    #: Bytes of a warm standby beyond those of a standby without a mirror, per region.
     mirror_bytes: float
     #: Seconds from the standby's start until it was warm.
     warmed_s: float
 
 
 def takeover(folder: Path, regions: int) -> Takeover:
-    """Measure them."""
+    """Measure a warm and a cold takeover."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = Lab(folder, masters=3, servers=0, opener="none", session_ms=10_000)
     try:
@@ -79,7 +79,7 @@ def _knows_the_active(cluster: Lab, standby: Daemon) -> bool:
 
 
 def table(rounds: list[Takeover]) -> list[str]:
-    """A line for each size, medians."""
+    """Return the table: a line for each size, medians."""
     if not rounds:
         return []
     lines = [

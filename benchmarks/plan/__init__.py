@@ -1,1 +1,1 @@
-"""`make bench-plan`: bulk plans of every engine beside plain ways to place, on seeded inputs."""
+"""`make bench-plan`: bulk plans of every engine beside plain placement methods, on seeded inputs."""

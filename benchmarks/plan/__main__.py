@@ -5,14 +5,13 @@
     python -m benchmarks.plan --render FILE… [--json]           the tables of what earlier runs wrote with --raw
 
 NAME of --only is a scenario (`regions/plan/problem/scenarios.py`), `hbase` (HBase's own planner problem: a million
-regions on
-a thousand servers) or `dead-server` (what the master does when one of a thousand servers with a million regions
-dies). Engines: flow, greedy, spark, and the plain ways sorted and hbase (`benchmarks/plan/references.py`).
+regions on a thousand servers) or `dead-server` (the master's work when one of a thousand servers with a million regions
+dies). Engines: flow, greedy, spark, and the plain methods sorted and hbase (`benchmarks/plan/references.py`).
 
-Every plan is made from Parquet files to a manifest by a process of its own, as `python -m regions.plan` does it, and
-judged here from the input and the plan's rows. J* is the value of the exact flow before anything is rounded or
-repaired, which no plan can exceed; L* is what is local in the exact plan. Seconds run from the start of the process to
-its end; those in which Spark starts and warms up stand apart. Memory is the sum over all processes of the plan.
+A separate process makes every plan, from Parquet files to a manifest, as `python -m regions.plan` does. This program
+judges the plan from the input and the plan's rows. J* is the value of the exact flow before rounding and repair; no
+plan can exceed it. L* is the number of local bytes in the exact plan. Seconds run from the start of the process to its
+end; the start and the warm-up of Spark are listed separately. Memory is the sum over all processes of the plan.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from regions.plan.problem.numbered import NumberedProblem, encode
 from regions.plan.problem.scenarios import SCENARIOS, scenario
 
 SIZES: Final = {"10k": (10_000, 100), "100k": (100_000, 1000), "1m": (1_000_000, 1000)}
-#: The exact flow first: it tells J*.
+#: The exact flow comes first, because its value is J*.
 ENGINES: Final = ("flow", "greedy", "spark", "sorted", "hbase")
 SPECIAL: Final = ("hbase", "dead-server")
 #: A seed that was not used while the engines were written.
@@ -47,7 +46,7 @@ SEED: Final = 9001
 
 
 class Bench:
-    """One run of this program: what is measured, and where results go."""
+    """One run of this program: the choice of measurements, and the destination of results."""
 
     def __init__(self, options: argparse.Namespace, raw: TextIO | None) -> None:
         self.options = options
@@ -56,7 +55,7 @@ class Bench:
         self._start = time.monotonic()
 
     def note(self, row: Row) -> None:
-        """Keep a result, and tell it."""
+        """Keep a result and print it."""
         self.rows.append(row)
         self.say(row.one_line())
         if self._raw is not None:
@@ -64,12 +63,12 @@ class Bench:
             self._raw.flush()
 
     def say(self, text: str) -> None:
-        """A line of progress on standard error."""
+        """Print a line of progress on standard error."""
         sys.stderr.write(f"[{time.monotonic() - self._start:7.1f} s] {text}\n")
         sys.stderr.flush()
 
     def case(self, size: str, name: str) -> None:
-        """All engines on one input."""
+        """Run all engines on one input."""
         regions, servers = SIZES[size]
         params = Params()
         with tempfile.TemporaryDirectory(prefix="bench-plan-", dir=self.options.work) as work:
@@ -84,7 +83,7 @@ class Bench:
                     self.note(self._measure(size, name, engine, Path(work), problem))
 
     def _measure(self, size: str, name: str, engine: str, work: Path, problem: NumberedProblem) -> Row:
-        """One engine on an input that is written already."""
+        """Run one engine on an input that has been written."""
         before, out = machine(), work / engine
         files = ("--input", str(work / "in"), "--output", str(out))
         if engine == "spark":
@@ -117,7 +116,7 @@ class Bench:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="make bench-plan", description=(__doc__ or "").split("\n")[0])
     names = (*SCENARIOS, *SPECIAL)
     parser.add_argument("--size", default=",".join(SIZES), help=f"of {', '.join(SIZES)}; all by default")
@@ -137,7 +136,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _chosen(parser: argparse.ArgumentParser, option: str, given: str, known: tuple[str, ...]) -> list[str]:
-    """The names in a list with commas, in the order of `known`."""
+    """Return the names in a comma-separated list, in the order of `known`."""
     wanted = {name.strip() for name in given.split(",")}
     if strange := sorted(wanted - set(known)):
         parser.error(f"{option}: {', '.join(strange)} is none of {', '.join(known)}")
@@ -145,7 +144,7 @@ def _chosen(parser: argparse.ArgumentParser, option: str, given: str, known: tup
 
 
 def main(arguments: list[str]) -> int:
-    """Measure or render; exit status 1 if a plan failed or broke a rule that our engines keep."""
+    """Measure or render. Return exit status 1 if a plan failed or broke a rule that our engines keep."""
     options = parse(arguments)
     if options.render:
         lines = [line for path in options.render for line in path.read_text().splitlines()]
@@ -157,7 +156,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _measured(options: argparse.Namespace) -> list[Row]:
-    """Run what was chosen, the small sizes first."""
+    """Run the chosen measurements, the small sizes first."""
     raw = options.raw.open("a") if options.raw else None
     try:
         bench = Bench(options, raw)
@@ -176,7 +175,7 @@ def _measured(options: argparse.Namespace) -> list[Row]:
 
 
 if __name__ == "__main__":
-    # So that its planning process and its files go with it.
+    # A SIGTERM must also end the planning process and remove its files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main(sys.argv[1:]))

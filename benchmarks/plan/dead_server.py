@@ -1,13 +1,13 @@
-"""One of a thousand servers with a million regions dies: what the master's own code needs until it has the answer.
+"""One of a thousand servers with a million regions dies: the time that the master's own code takes to decide.
 
-No process, store or network: the assigner gets the events that a master would feed it, and what it wants written or
-sent is answered at once. So the seconds are the master's thinking, all of it, and nothing else:
+There is no process, store or network. The assigner receives the events that a master would pass to it, and its writes
+and messages are answered at once. So the seconds are those of the master's decisions only:
 
     answer       from the event until every region of the dead server has its new place, to be written in the store
     orders       the writes are done; the orders to open are ready to be sent
     the rest     answers of servers, steps OPENING and OPENED as they show in the store, the end of each transition
 
-Spark has no part in it, nor has any bulk plan.
+Neither Spark nor a bulk plan takes part.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TABLES: Final = 10
 
 
 def loaded(regions: int, servers: int) -> Assigner:
-    """An assigner whose regions are all open, dealt in turn."""
+    """Return an assigner whose regions are all open, dealt to the servers in turn."""
     assigner = Assigner(epoch=1)
     names = [f"server-{i:05d}" for i in range(servers)]
     assigner.load(
@@ -53,7 +53,7 @@ def loaded(regions: int, servers: int) -> Assigner:
 
 
 class Death:
-    """Seconds of each part, and what came of it."""
+    """Seconds of each part, and the resulting placement."""
 
     def __init__(self, assigner: Assigner, uuid: str) -> None:
         self.assigner = assigner
@@ -66,7 +66,7 @@ class Death:
         self._timed("the rest", lambda: self._carry_out([one for one in orders if isinstance(one, fx.SendOpen)]))
 
     def _timed(self, name: str, action: Callable[[], None]) -> list[fx.Effect]:
-        """Do it, take what the assigner then wants, and note how long both took."""
+        """Run the action and take the assigner's effects. Note the seconds of both together."""
         start = time.perf_counter()
         action()
         effects = self.assigner.take(1)
@@ -78,7 +78,8 @@ class Death:
             self.assigner.handle(event, 1)
 
     def _carry_out(self, batches: list[fx.SendOpen]) -> None:
-        """Servers take the orders and open; the store shows each step; ended transitions are deleted."""
+        """Simulate the servers: accept the orders and open. Simulate the store: report each step, delete ended
+        transitions."""
         for batch in batches:
             results = [
                 OrderResult(one.transition.region_id, one.transition.replica, OrderOutcome.STARTED)
@@ -95,18 +96,18 @@ class Death:
 
     @property
     def spread(self) -> int:
-        """Replicas of the fullest server minus those of the emptiest."""
+        """Return the replicas of the fullest server minus those of the emptiest."""
         loads = [server.load for server in self.assigner.world.servers.values()]
         return max(loads) - min(loads)
 
     @property
     def closed(self) -> int:
-        """Replicas of the dead server that are not open elsewhere now."""
+        """Return how many replicas of the dead server are not open elsewhere now."""
         return sum(1 for one in self.victims if one.open_on is None or one.transition is not None)
 
 
 def measure(note: Callable[[Row], None], say: Callable[[str], None]) -> None:
-    """One death."""
+    """Measure one death."""
     say(f"dead-server: {REGIONS:,} regions on {SERVERS:,} servers come into the master's memory")
     start = time.perf_counter()
     assigner = loaded(REGIONS, SERVERS)

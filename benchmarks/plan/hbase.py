@@ -1,14 +1,14 @@
 """HBase's own planner problem: a million regions on a thousand servers, in memory.
 
-HBase has a program for it (its tests' load-balancer performance evaluation, a million regions and a thousand servers
-by default) that times three calls; nobody publishes the times. The same three questions to our engines, from rows in
-memory to a finished, hashed plan:
+HBase's tests have a program for this problem (the load-balancer performance evaluation, a million regions and a
+thousand servers by default). It times three calls; the times are not published. Our engines solve the same three
+problems, from rows in memory to a finished, hashed plan:
 
-    round robin   no region was anywhere
-    retain        every region was somewhere, evenly, and all servers are back
+    round robin   no region had a server
+    retain        every region had a server, evenly, and all servers are back
     balance       the same, and a tenth of the servers are new and empty
 
-There are no blocks. Regions are of one size, in ten tables. The plan is judged afterwards, outside the seconds.
+There are no blocks. Regions are of one size, in ten tables. The seconds do not include the judgment of the plan.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEW: Final = SERVERS // 10
 
 
 def inputs(regions: int, servers: int, new: int) -> dict[str, Snapshot]:
-    """The three snapshots by name; in the last one `new` of the servers have nothing yet."""
+    """Return the three snapshots by name. In the last one, `new` servers have no regions yet."""
     return {
         "round robin": _snapshot(regions, servers, 0),
         "retain": _snapshot(regions, servers, servers),
@@ -42,7 +42,8 @@ def inputs(regions: int, servers: int, new: int) -> dict[str, Snapshot]:
 
 
 def _snapshot(regions: int, servers: int, had: int) -> Snapshot:
-    """Regions that were on the first `had` servers, dealt in turn; none had a place where `had` is 0."""
+    """Return a snapshot of regions that were on the first `had` servers, dealt in turn; with `had` 0 none had a
+    place."""
     number = np.arange(regions)
     region_id = texts(f"{i * 2654435761 % 2**32:08x}{i:08x}" for i in range(regions))
     server_id = texts(f"server{i:04d}" for i in range(servers))
@@ -74,7 +75,7 @@ def _snapshot(regions: int, servers: int, had: int) -> Snapshot:
 
 
 def measure(note: Callable[[Row], None], say: Callable[[str], None], engines: Sequence[str]) -> None:
-    """All three questions to each engine."""
+    """Run all three problems with each engine."""
     say(f"hbase: making {REGIONS:,} regions on {SERVERS:,} servers")
     for question, snapshot in inputs(REGIONS, SERVERS, NEW).items():
         for engine in engines:

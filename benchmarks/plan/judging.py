@@ -1,4 +1,4 @@
-"""What a plan is worth: rules, value against the best possible, balance, moves. From the input and the rows alone."""
+"""The quality of a plan, computed from the input and the rows: rules, value against the optimum, balance, moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Worth(msgspec.Struct, kw_only=True):
     """Figures of one plan."""
 
     violations: int
-    #: By rule, those that are broken.
+    #: Number of violations by rule.
     broken: dict[str, int]
     #: Bytes local + lambda x bytes not moved, and bytes local.
     value: float
@@ -22,7 +22,7 @@ class Worth(msgspec.Struct, kw_only=True):
     #: Largest difference of replicas per weight within a group, and between a (table, server) cell and its share.
     spread: float
     table_skew: float
-    #: Replicas that leave a server which could keep them; at least so many must, whatever the plan.
+    #: Replicas that leave a server on which they could stay, and the least number that must leave in any plan.
     moves: int
     moves_min: int
 
@@ -41,7 +41,7 @@ RULES = (
 
 
 def worth(problem: NumberedProblem, rows: PlanRows) -> Worth:
-    """Count everything on the plan's rows; rows that name what is not there count for nothing but the rules."""
+    """Compute all figures of a plan's rows. Rows with unknown regions or servers count only as violations."""
     verdict = judge(problem, rows)
     region, server = _numbers(problem, rows)
     at = _candidates_of(problem, region, server)
@@ -58,7 +58,7 @@ def worth(problem: NumberedProblem, rows: PlanRows) -> Worth:
 
 
 def _numbers(problem: NumberedProblem, rows: PlanRows) -> tuple[Ints, Ints]:
-    """(region, server) of the rows."""
+    """Return (region, server) of the rows, as numbers."""
     number = {rid: i for i, rid in enumerate(problem.region_ids.tolist())}
     region = np.array([number.get(rid, -1) for rid in rows.region_id.tolist()], dtype=np.int64)
     server = np.array([problem.fleet.number.get(sid, -1) for sid in rows.server_id.tolist()], dtype=np.int64)
@@ -67,21 +67,22 @@ def _numbers(problem: NumberedProblem, rows: PlanRows) -> tuple[Ints, Ints]:
 
 
 def _candidates_of(problem: NumberedProblem, region: Ints, server: Ints) -> Ints:
-    """Numbers of the candidates among the pairs."""
+    """Return the numbers of the candidates among the pairs."""
     keys = problem.cand_region * len(problem.fleet) + problem.cand_server
     wanted = np.unique(region * len(problem.fleet) + server)
     return np.flatnonzero(np.isin(keys, wanted, assume_unique=True))
 
 
 def _spread(problem: NumberedProblem, server: Ints) -> float:
-    """Largest minus smallest number of replicas per weight, in the worst group."""
+    """Return the largest minus the smallest number of replicas per weight, in the worst group."""
     per_weight = np.bincount(server, minlength=len(problem.fleet)) / problem.fleet.weight
     members = [problem.fleet.members(g) for g in range(len(problem.fleet.groups))]
     return max(float(per_weight[m].max() - per_weight[m].min()) for m in members)
 
 
 def moves_min(problem: NumberedProblem) -> int:
-    """Replicas that no balanced plan can leave where they are: those above what tables, servers and groups may keep."""
+    """Return how many replicas have to leave their servers in any balanced plan: those above the bounds of tables,
+    servers and groups."""
     quotas, servers = problem.quotas, len(problem.fleet)
     held = problem.cand_held >= 0
     region, server = problem.cand_region[held], problem.cand_server[held]

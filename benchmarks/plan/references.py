@@ -1,14 +1,14 @@
-"""Plain ways to place regions, to compare ours with: from files to files, as the engines work.
+"""Plain placement methods for comparison. Like the engines, they work from files to files.
 
     python -m benchmarks.plan.references --input DIR --output DIR --method sorted|hbase
 
-    sorted   pairs (region, server) by falling value, each taken while the server is below its ceiling; what is left
-             goes to the least loaded server
-    hbase    as HBase starts a cluster: a replica goes back to its former host if that is there, without a look at any
-             bound; the rest in turn over all servers (retainAssignment, roundRobinAssignment)
+    sorted   pairs (region, server) by falling value, each taken while the server is below its ceiling; the other
+             replicas go to the least loaded server
+    hbase    as HBase starts a cluster: a replica goes back to its former host if that host lives, without
+             any bound; the rest go to all servers in turn (retainAssignment, roundRobinAssignment)
 
-Both know weights and groups, so that their plans are complete; neither looks at racks or tables. They are written as
-plainly as possible, and read, check and write by the same code as the engines.
+Both methods respect weights and groups, so their plans are complete. They ignore racks and tables. Their own code is as
+plain as possible; they read, check and write with the code of the engines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Pairs = list[tuple[int, int]]
 
 
 def sort_by_value(problem: NumberedProblem) -> Pairs:
-    """(region, server) of all replicas, the dearest pairs first."""
+    """Return (region, server) of all replicas, the pairs of highest value first."""
     room = problem.quotas.ceil.tolist()
     need = problem.want.tolist()
     placed: Pairs = []
@@ -46,7 +46,7 @@ def sort_by_value(problem: NumberedProblem) -> Pairs:
 
 
 def _to_least_loaded(problem: NumberedProblem, need: list[int], placed: Pairs, room: list[int]) -> Pairs:
-    """Places for what is left, on the server with most room that has no replica of the region yet."""
+    """Place the remaining replicas, each on the server with most room that has no replica of the region yet."""
     here: dict[int, set[int]] = {}
     for r, s in placed:
         if problem.want[r] > 1:
@@ -70,7 +70,7 @@ def _to_least_loaded(problem: NumberedProblem, need: list[int], placed: Pairs, r
 
 
 def retain_then_deal(problem: NumberedProblem, snapshot: Snapshot) -> Pairs:
-    """(region, server) of all replicas: back to the former host, then in turn."""
+    """Return (region, server) of all replicas: on the former host if possible, the others in turn."""
     number = {rid: i for i, rid in enumerate(problem.region_ids.tolist())}
     fleet, group = problem.fleet, problem.tables.group[problem.table].tolist()
     need = problem.want.tolist()
@@ -98,7 +98,7 @@ def retain_then_deal(problem: NumberedProblem, snapshot: Snapshot) -> Pairs:
 
 
 def main(arguments: list[str]) -> int:
-    """Read, place, write, with progress lines as the planner has them."""
+    """Read, place and write, with progress lines like the planner's."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plan.references")
     parser.add_argument("--input", required=True, type=Path)
     parser.add_argument("--output", required=True, type=Path)

@@ -9,28 +9,28 @@ import msgspec
 
 from benchmarks.plan.judging import Worth
 
-#: Ours, which must not break a rule; the plain ways to place may.
+#: Our engines, which must not break a rule. The plain methods may.
 OURS: Final = ("flow", "greedy", "spark")
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One measurement. Of the problems that are not scenarios, `figures` has what was measured, by name."""
+    """One measurement. For problems that are not scenarios, `figures` has the measured values by name."""
 
     size: str
     scenario: str
     engine: str
     seed: int = 0
     date: str = ""
-    #: One-minute load of the machine before it began, and its cores.
+    #: One-minute load of the machine before the measurement, and its cores.
     load: float = 0.0
     cores: int = 0
     error: str = ""
-    #: From the start of the process to its end, without the start of Spark, which is `start_s`.
+    #: From the start of the process to its end, without the start of Spark (`start_s`).
     seconds: float = 0.0
     start_s: float = 0.0
     peak_mb: int = 0
     stages: dict[str, float] = {}
-    #: What no plan of this input can exceed, where the engine has proven it.
+    #: Upper bound of the value of any plan for this input, if the engine has proven one.
     value_max: float = 0.0
     engine_note: str = ""
     digest: str = ""
@@ -39,11 +39,11 @@ class Row(msgspec.Struct, kw_only=True):
 
     @property
     def breaks(self) -> bool:
-        """Whether one of our engines broke a rule."""
+        """Return True if one of our engines broke a rule."""
         return self.engine in OURS and self.worth is not None and self.worth.violations > 0
 
     def one_line(self) -> str:
-        """For progress."""
+        """Return a line of progress."""
         name = f"{self.size} {self.scenario}: {self.engine}"
         if self.error:
             return f"{name} FAILED: {self.error}"
@@ -59,7 +59,7 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 def as_json(rows: list[Row]) -> str:
-    """All rows, with the ratios that the tables show."""
+    """Return all rows as JSON, with the ratios of the tables."""
     best = _best(rows)
     shown = [
         {**msgspec.to_builtins(row), **dict(zip(("value_ratio", "local_ratio"), _ratios(row, best), strict=True))}
@@ -69,7 +69,7 @@ def as_json(rows: list[Row]) -> str:
 
 
 def tables(rows: list[Row]) -> str:
-    """Markdown: one table per size, then one for each special problem."""
+    """Return Markdown: one table per size, then one for each special problem."""
     best = _best(rows)
     text = []
     for size in dict.fromkeys(row.size for row in rows if not row.figures):
@@ -95,7 +95,7 @@ Best = dict[tuple[str, str, int], tuple[float, float]]
 
 
 def _best(rows: list[Row]) -> Best:
-    """J* and L* by size, scenario and seed, from the rows of the exact engine."""
+    """Return J* and L* by size, scenario and seed, from the rows of the exact engine."""
     return {
         (row.size, row.scenario, row.seed): (row.value_max, row.worth.local)
         for row in rows
@@ -104,7 +104,7 @@ def _best(rows: list[Row]) -> Best:
 
 
 def _ratios(row: Row, best: Best) -> tuple[float | None, float | None]:
-    """J/J* and L/L*, None where the best is not known."""
+    """Return J/J* and L/L*, None if the optimum is not known."""
     most = best.get((row.size, row.scenario, row.seed))
     if most is None or row.worth is None:
         return None, None

@@ -1,4 +1,4 @@
-"""Run a planning process and watch it: its progress lines, its seconds, the memory of it and all its children."""
+"""Run a planning process and watch it: progress lines, seconds, and the memory of the process and its children."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-#: How often memory is looked at.
+#: Interval between two reads of the memory.
 LOOK_S: Final = 0.1
-#: A process is given up after so long.
+#: Time limit of a process.
 PATIENCE_S: Final = 3600
 
 
 class Run:
-    """What became of one process. `stages` are seconds since its start, by stage."""
+    """Result of one process. `stages` has the seconds since its start, by stage."""
 
     def __init__(self, stages: dict[str, float], peak_bytes: int, error: str) -> None:
         self.stages = stages
@@ -59,7 +59,7 @@ def run(module: str, *arguments: str) -> Run:
 
 
 class _Peak:
-    """The most memory of a process and its descendants together; pages that they share count once."""
+    """The highest memory of a process and its descendants together. Shared pages count once."""
 
     def __init__(self, pid: int) -> None:
         self.bytes = 0
@@ -69,7 +69,7 @@ class _Peak:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more looks."""
+        """Stop measuring."""
         self._end.set()
         self._thread.join()
 
@@ -77,7 +77,8 @@ class _Peak:
         dear_until = 0.0
         while True:
             family = list(_family(self._pid))
-            # What one process ever had is cheap to ask; the sum is dear: at most a fiftieth of the time goes into it.
+            # The peak of a single process is cheap to read, the sum is expensive: it may take at most a fiftieth of the
+            # time.
             self.bytes = max([self.bytes, *(_most_ever(pid) for pid in family)])
             began = time.monotonic()
             if len(family) > 1 and began > dear_until:
@@ -88,7 +89,7 @@ class _Peak:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """The process and its descendants."""
+    """Yield the process and its descendants."""
     yield pid
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -97,17 +98,17 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def _memory(pid: int) -> int:
-    """Bytes in memory that are the process's part (PSS); 0 when it is gone."""
+    """Return the memory of a process with its part of shared pages (PSS), in bytes; 0 if the process has ended."""
     return _from_proc(f"/proc/{pid}/smaps_rollup", "Pss:")
 
 
 def _most_ever(pid: int) -> int:
-    """The most memory that the process alone ever had."""
+    """Return the peak memory of the process itself, in bytes."""
     return _from_proc(f"/proc/{pid}/status", "VmHWM:")
 
 
 def _from_proc(path: str, name: str) -> int:
-    """A number of kilobytes, in bytes; 0 when the process is gone."""
+    """Return a value in kilobytes as bytes; 0 if the process has ended."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(path).read_text().splitlines():
             if line.startswith(name):
@@ -116,5 +117,5 @@ def _from_proc(path: str, name: str) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """What else the machine does: cores and load, for the record."""
+    """Return cores and load of the machine, for the record."""
     return {"cores": os.cpu_count() or 1, "load": round(os.getloadavg()[0], 1)}

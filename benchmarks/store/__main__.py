@@ -6,12 +6,13 @@
 
 The load comes from the generator in --bench (`zkbench`, and `servers.py`, which starts the clusters with fsync on); it
 is copied and built in the work folder. ZooKeeper's jars are those that pyspark ships. For the rows of load, all
-clusters of one size run side by side and idle while another one is measured; each round goes through the rows, and in
-each row from target to target. The other cases have the machine to themselves, one target after the other.
+clusters of one size run side by side; while one is measured, the others are idle. Each round takes one row after the
+other, and in each row one target after the other. Each of the other cases runs alone on the machine, one target after
+the other.
 
-Prints a Markdown table for each size: medians over the rounds, the ratio to ZooKeeper (more than 1 is always better
-than ZooKeeper; ✗ where it is less than meant), CPU of all server processes per operation, and how much of the machine
-other processes took. A long measurement can be taken in pieces: --only and --what choose, --raw collects, --render
+The program prints a Markdown table for each size: medians over the rounds, the ratio to ZooKeeper (above 1 is always
+better than ZooKeeper; ✗ marks a missed goal), CPU of all server processes per operation, and the share of the machine
+that other processes used. A long measurement can be taken in pieces: --only and --what choose, --raw collects, --render
 makes one table of all.
 """
 
@@ -39,7 +40,7 @@ LOAD: Final = "load"
 
 
 class Bench:
-    """One run of this program: where results go."""
+    """One run of this program, and the destination of its results."""
 
     def __init__(self, given: argparse.Namespace, raw: TextIO | None, lock: TextIO | None) -> None:
         self.given = given
@@ -48,7 +49,7 @@ class Bench:
         self._lock = lock
 
     def load(self, fleet: Fleet, names: list[str], rows: list[Row]) -> None:
-        """The rows of steady load, interleaved over the targets."""
+        """Measure the rows of steady load, interleaved over the targets."""
         with fleet.running(names) as clusters:
             for round_number in range(self.given.rounds):
                 for row in rows:
@@ -58,7 +59,7 @@ class Bench:
                         self._note(fleet.nodes, row[0], name, result)
 
     def case(self, fleet: Fleet, names: list[str], case: str) -> None:
-        """A case against every target."""
+        """Measure a case on every target."""
         for round_number in range(self.given.rounds):
             for name in names if round_number % 2 == 0 else names[::-1]:
                 with self._alone():
@@ -90,14 +91,14 @@ class Bench:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def render(self) -> str:
-        """Everything that is known, for people or for programs."""
+        """Return all results, for people or for programs."""
         if self.given.json:
             return as_json(self.results) + "\n"
         return "".join(table(self.results, nodes) + "\n\n" for nodes in self.results.sizes())
 
 
 def _measure(fleet: Fleet, cluster: Any, row: Row, seconds: float) -> Result:
-    """One run of the generator against one target."""
+    """Run the generator once against one target."""
     process = fleet.spawn(fleet.generator(cluster, ["-d", str(seconds), "-W", "1", *row[1]]))
     try:
         said, _ = process.communicate(timeout=seconds * 3 + 120)
@@ -109,7 +110,7 @@ def _measure(fleet: Fleet, cluster: Any, row: Row, seconds: float) -> Result:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="bench-store", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--bench", type=Path, default=ROOT.parent / "shared" / "bench", metavar="DIR")
     parser.add_argument("--work", type=Path, default=ROOT / "bench-work", metavar="DIR", help="on a real disk")

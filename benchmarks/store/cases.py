@@ -1,4 +1,4 @@
-"""What is no steady load: starting, sessions all at once, a leader that fails, memory, a million znodes."""
+"""Cases other than steady load: starts, simultaneous sessions, a failing leader, memory, a million znodes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from typing import Any, Final
 from benchmarks.store.clusters import Fleet
 from benchmarks.store.report import Result
 
-#: Tells of one result as soon as it is there: row, result.
+#: Reports one result as soon as it is known: row, result.
 Tell = Callable[[str, Result], None]
 
 #: Seconds after its start at which a node counts as idle.
 IDLE_S: Final = 5.0
 SESSIONS: Final = 1000
-#: Watched for so long around the failure of a leader.
+#: Seconds of observation around the failure of a leader.
 OUTAGE_S: Final = {"killed": 5, "frozen": 20}
-#: The grain in which outages are known: a prober reconnects after so much silence.
+#: Resolution of measured outages: a prober reconnects after this much silence.
 PROBE_MS: Final = 100
-#: While pauses by snapshots are looked for, one is due after so many entries, in a stream of so many seconds.
+#: While pauses by snapshots are measured: entries between two snapshots, and seconds of the load.
 PAUSE_ENTRIES: Final = 30_000
 PAUSE_S: Final = 12
-#: Patience with a start; the generator gives a node up and tries again by itself.
+#: Time limit of a start. The generator gives up on a node and retries by itself.
 START_S: Final = 120
 
 
 def start(fleet: Fleet, name: str, tell: Tell) -> None:
-    """A new cluster: from the start of its processes to the first acknowledged write, and what it weighs idle."""
+    """Start a new cluster. Measure from the start of its processes to the first acknowledged write, and its idle
+    memory."""
     with _cluster(fleet, name) as cluster:
         began = time.time()
         cluster.start(wait=False)
@@ -45,7 +46,7 @@ def start(fleet: Fleet, name: str, tell: Tell) -> None:
 
 
 def sessions(fleet: Fleet, name: str, tell: Tell) -> None:
-    """A thousand clients that come at once."""
+    """Open a thousand sessions at once."""
     with _started(fleet, name) as cluster:
         _run(fleet, fleet.generator(cluster, ["-m", "hold", "-c", "10", "-d", "0.2"]))
         told = _run(fleet, fleet.generator(cluster, ["-m", "hold", "-c", str(SESSIONS), "-d", "0.5"]))
@@ -53,7 +54,7 @@ def sessions(fleet: Fleet, name: str, tell: Tell) -> None:
 
 
 def outage(fleet: Fleet, name: str, tell: Tell) -> None:
-    """The leader dies, or stands still: how long nobody could write."""
+    """Kill or freeze the leader. Measure the time without an acknowledged write."""
     if fleet.nodes == 1:
         return
     for how, sent in (("killed", signal.SIGKILL), ("frozen", signal.SIGSTOP)):
@@ -65,13 +66,13 @@ def outage(fleet: Fleet, name: str, tell: Tell) -> None:
             time.sleep(2)
             os.kill(cluster.procs[leader].pid, sent)
             told = _result(prober, seconds)
-            # Were there no write at the end either, the outage would go on.
+            # Without a write at the end, the outage continues to the end.
             longest = max(told["max_gap_ms"], told["tail_ms"])
             tell(f"write outage, leader {how}", {"value": longest, "unit": "ms"})
 
 
 def million(fleet: Fleet, name: str, tell: Tell, znodes: int = 1_000_000) -> None:
-    """A million znodes: to make them, their weight, a restart with them, the pauses while they are snapshotted."""
+    """Create a million znodes. Measure the time, the memory, a restart, and the pauses during snapshots."""
     with _started(fleet, name) as cluster:
         said = f"{znodes:,} znodes"
         load = fleet.generator(cluster, ["-m", "load", "-n", str(znodes), "-c", "10"])
@@ -99,7 +100,7 @@ CASES: Final = {"start": start, "sessions": sessions, "outage": outage, "million
 
 @contextlib.contextmanager
 def _cluster(fleet: Fleet, name: str) -> Iterator[Any]:
-    """A cluster that is not started yet; stopped and removed afterwards."""
+    """Yield a cluster that is not started yet. Stop and remove it afterwards."""
     fleet.choose(name)
     cluster = fleet.make(name)
     cluster.wipe()
@@ -120,12 +121,12 @@ def _started(fleet: Fleet, name: str) -> Iterator[Any]:
 
 
 def _wait(fleet: Fleet, cluster: Any) -> Result:
-    """Until a write is acknowledged."""
+    """Wait until a write is acknowledged."""
     return _run(fleet, fleet.generator(cluster, ["-m", "wait", "-d", str(START_S), "-x", "1000"]), timeout=2 * START_S)
 
 
 def _restart(fleet: Fleet, cluster: Any) -> float:
-    """Kill all nodes and start them; the seconds until a write is acknowledged."""
+    """Kill all nodes and start them. Return the seconds until a write is acknowledged."""
     for node in range(fleet.nodes):
         cluster.kill_node(node)
     began = time.time()
@@ -135,7 +136,7 @@ def _restart(fleet: Fleet, cluster: Any) -> float:
 
 
 def _settle(cluster: Any) -> None:
-    """Let a snapshot that is being written come to its end."""
+    """Wait until a snapshot in progress has finished."""
     known: set[tuple[str, int]] = set()
     while known != (known := {(str(path), path.stat().st_size) for path in _files(cluster)}):
         time.sleep(2)
@@ -151,7 +152,7 @@ def _snapshots(cluster: Any) -> set[str]:
 
 
 def _memory_mb(cluster: Any) -> float:
-    """Resident memory of all nodes together."""
+    """Return the resident memory of all nodes together, in MB."""
     found = 0
     for pid in cluster.pids:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -164,7 +165,7 @@ def _run(fleet: Fleet, command: list[str], timeout: float = 120) -> Result:
 
 
 def _result(process: subprocess.Popen[str], seconds: float) -> Result:
-    """What a generator said at its end; it is given twice its time and some more."""
+    """Return the result that a generator prints at its end. Its time limit is a little more than twice its duration."""
     said, _ = process.communicate(timeout=2 * seconds + 60)
     result: Result = json.loads(said.strip().splitlines()[-1])
     return result

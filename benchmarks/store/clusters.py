@@ -1,4 +1,4 @@
-"""ZooKeeper and our store as processes: the harness of the load generator starts them, with fsync on."""
+"""ZooKeeper and our store as processes. The harness of the load generator starts them, with fsync on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any, Final
 from benchmarks.store.matrix import ZOOKEEPER
 from coord.compiled import PURE_VARIABLE
 
-#: Each target of a size has ports of its own, so many apart.
+#: Distance between the port numbers of two targets of one size.
 _PORTS: Final = 10
 
 
 def build_tools(bench: Path, work: Path) -> Path:
-    """A copy of the generator, built. Raise SystemExit with one clear line."""
+    """Copy the generator and build it. Raise SystemExit with one clear line."""
     if not (bench / "servers.py").exists():
         sys.exit(f"bench-store: no load generator in {bench} (--bench DIR)")
     tools = work / "tools"
@@ -33,7 +33,7 @@ def build_tools(bench: Path, work: Path) -> Path:
 
 
 def jars() -> Path:
-    """Where pyspark keeps ZooKeeper's jars."""
+    """Return the folder in which pyspark keeps ZooKeeper's jars."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         sys.exit("bench-store: ZooKeeper's jars are missing: install the extra `spark`, or set ZK_JARS")
@@ -51,20 +51,20 @@ class Fleet:
         self._work = work
 
     def make(self, name: str, position: int = 0, **settings: Any) -> Any:
-        """A cluster of the target `name`, not started; clusters that run side by side differ in `position`."""
+        """Return a cluster of the target `name`, not started. Clusters that run side by side differ in `position`."""
         kind = "zk" if name == ZOOKEEPER else "rk"
         cluster = self._servers.Cluster(f"{kind}{self.nodes}", str(self._work), name=f"{name}{self.nodes}", **settings)
         cluster.base += _PORTS * position
         return cluster
 
     def choose(self, name: str) -> None:
-        """Nodes of ours that are started from now on run in this form."""
+        """Choose the form (compiled or interpreted) of our nodes that are started from now on."""
         rk = f"{sys.executable} -m cli"
         os.environ["RK"] = f"env {PURE_VARIABLE}=1 {rk}" if name == "interpreted" else rk
 
     @contextlib.contextmanager
     def running(self, names: list[str]) -> Iterator[dict[str, Any]]:
-        """One started cluster of each target, side by side; stopped and removed afterwards."""
+        """Yield one started cluster of each target, side by side. Stop and remove them afterwards."""
         started: dict[str, Any] = {}
         try:
             for position, name in enumerate(names):
@@ -77,13 +77,13 @@ class Fleet:
                 cluster.stop()
 
     def generator(self, cluster: Any, arguments: list[str], *, node: int | None = None) -> list[str]:
-        """The command of the load generator against a cluster, or one node of it."""
+        """Return the command of the load generator against a cluster, or one node of it."""
         where = cluster.target()
         hosts = where["hosts"] if node is None else where["hosts"].split(",")[node]
         return [str(self.tools / "zkbench"), "-s", hosts, "-P", ",".join(map(str, where["pids"])), *arguments]
 
     def spawn(self, command: list[str]) -> subprocess.Popen[str]:
-        """Run a generator beside this process, with the servers' share of a busy machine (ZKBENCH_BOOST)."""
+        """Start a generator beside this process, with the same priority as the servers (ZKBENCH_BOOST)."""
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

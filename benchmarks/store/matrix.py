@@ -1,4 +1,4 @@
-"""What is measured, and how far ahead of ZooKeeper the store means to be on it."""
+"""The rows of the benchmark, and the goals of the store relative to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ FULL: Final[list[Row]] = [
     ("connect 1", ["-m", "connect", "-c", "1"]),
 ]
 
-#: Rows where being level is not enough: (nodes, 0 for any; words the row begins with; how many times ZooKeeper).
+#: Rows for which equality is not enough: (nodes, 0 for any; first words of the row; the factor by which to beat
+#: ZooKeeper).
 _GOALS: Final[list[tuple[int, tuple[str, ...], float]]] = [
     (0, ("get 10x16", "get 50x64", "exists 10x16", "exists 50x64", "get_children 10x16", "get_children 50x64"), 6),
     (0, ("get 50x1",), 1.5),
@@ -70,19 +71,19 @@ _GOALS: Final[list[tuple[int, tuple[str, ...], float]]] = [
     (0, ("idle memory", "memory of ", "restart with "), 2),
 ]
 
-#: Rows with a bound of their own, in their unit.
+#: Rows with an absolute bound, in their unit.
 _BOUNDS: Final = {
     "1,000 sessions at once": 1000.0,
     "write outage, leader killed": 300.0,
     "write outage, leader frozen": 1500.0,
 }
 
-#: Units of results where less is more; the ratio is turned round.
+#: Units of results where less is better; the ratio is inverted.
 LESS_IS_MORE: Final = ("ms", "s", "MB")
 
 
 def goal(nodes: int, row: str) -> float:
-    """How many times ZooKeeper's result is meant; 1 where nothing else is said: at least level."""
+    """Return the intended ratio to ZooKeeper's result; 1 (equality) by default."""
     for size, beginnings, times in _GOALS:
         if size in (0, nodes) and row.startswith(beginnings):
             return times
@@ -90,5 +91,5 @@ def goal(nodes: int, row: str) -> float:
 
 
 def bound(row: str) -> float | None:
-    """The result that is not to be exceeded, whatever ZooKeeper's is."""
+    """Return the result that must not be exceeded, whatever ZooKeeper's result; None without one."""
     return _BOUNDS.get(row)

@@ -15,67 +15,67 @@ Result = dict[str, Any]
 
 
 class Results:
-    """What was measured, by size of the cluster, row and target, in the order in which it was first measured."""
+    """All results, by size of the cluster, row and target, in the order in which they were first measured."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, str], dict[str, list[Result]]] = {}
 
     def add(self, nodes: int, row: str, target: str, result: Result) -> None:
-        """One run."""
+        """Add one run."""
         self._found.setdefault((nodes, row), {}).setdefault(target, []).append(result)
 
     def read(self, path: Path) -> None:
-        """The runs that an earlier process wrote with --raw."""
+        """Read the runs that an earlier process wrote with --raw."""
         for line in path.read_text().splitlines():
             result = json.loads(line)
             self.add(result.pop("nodes"), result.pop("row"), result.pop("target"), result)
 
     def sizes(self) -> list[int]:
-        """The sizes of clusters that were measured."""
+        """Return the measured sizes of clusters."""
         return sorted({nodes for nodes, _ in self._found})
 
     def rows(self, nodes: int) -> list[str]:
-        """The rows of one size."""
+        """Return the rows of one size."""
         return [row for size, row in self._found if size == nodes]
 
     def targets(self) -> list[str]:
-        """All targets."""
+        """Return all targets."""
         return list(dict.fromkeys(target for runs in self._found.values() for target in runs))
 
     def runs(self, nodes: int, row: str, target: str) -> list[Result]:
-        """The runs of one row against one target."""
+        """Return the runs of one row against one target."""
         return self._found.get((nodes, row), {}).get(target, [])
 
     def median(self, nodes: int, row: str, target: str, field: str) -> float:
-        """Over the runs that worked; nan without any."""
+        """Return the median over the successful runs; nan without any."""
         found = [result[field] for result in self.runs(nodes, row, target) if field in result]
         return statistics.median(found) if found else math.nan
 
     def value(self, nodes: int, row: str, target: str) -> float:
-        """The row's figure: operations per second, or what its unit says."""
+        """Return the row's figure: operations per second, or the value in its unit."""
         return self.median(nodes, row, target, "value" if self.unit(nodes, row) != "/s" else "ops_s")
 
     def unit(self, nodes: int, row: str) -> str:
-        """/s, or that of a case."""
+        """Return the row's unit: /s, or the unit of a case."""
         runs = [result for each in self._found.get((nodes, row), {}).values() for result in each]
         return next((result["unit"] for result in runs if "unit" in result), "/s")
 
     def ratio(self, nodes: int, row: str, target: str, reference: str) -> float:
-        """How many times better than the reference."""
+        """Return how many times better than the reference the target is."""
         ours, theirs = self.value(nodes, row, target), self.value(nodes, row, reference)
         if self.unit(nodes, row) in LESS_IS_MORE:
             ours, theirs = theirs, ours
         return ours / theirs if theirs else math.nan
 
     def falls_short(self, nodes: int, row: str, target: str, reference: str) -> bool:
-        """Whether the row misses what is meant for it."""
+        """Return True if the row misses its goal."""
         most = bound(row)
         if most is not None and not self.value(nodes, row, target) <= most:
             return True
         return not self.ratio(nodes, row, target, reference) >= goal(nodes, row)
 
     def faults(self, nodes: int, row: str, target: str) -> int:
-        """Wrong or missing answers, and runs that failed as a whole."""
+        """Return the number of wrong or missing answers and of failed runs."""
         counted = ("errors", "xid_errors", "bad_replies", "disconnects")
         runs = self.runs(nodes, row, target)
         if self.unit(nodes, row) != "/s":
@@ -84,7 +84,7 @@ class Results:
 
 
 def table(results: Results, nodes: int) -> str:
-    """One size of cluster as Markdown; the first target is what the others are compared with."""
+    """Return one size of cluster as Markdown. The first target is the reference."""
     reference, *others = results.targets()
     head = f"| {nodes} node{'s' if nodes > 1 else ''} | {reference} | CPU µs |"
     head += "".join(f" {name} | CPU µs | ratio | p50 / p99 ms |" for name in others)
@@ -109,7 +109,7 @@ def table(results: Results, nodes: int) -> str:
 
 
 def as_json(results: Results) -> str:
-    """All tables for programs."""
+    """Return all tables as JSON."""
     reference, *others = results.targets()
     rows = []
     for nodes in results.sizes():
@@ -136,7 +136,7 @@ def _cpu(results: Results, nodes: int, row: str, target: str) -> str:
 
 
 def _noise(results: Results, nodes: int, row: str) -> str:
-    """How much of the machine other processes took."""
+    """Return the share of the machine that other processes used."""
     runs = [run for target in results.targets() for run in results.runs(nodes, row, target)]
     busy = [run["other_cpu_s"] / run["dur"] for run in runs if "other_cpu_s" in run]
     return f"{100 * statistics.median(busy) / (os.cpu_count() or 1):.0f} %" if busy else "-"

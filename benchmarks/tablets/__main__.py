@@ -14,7 +14,7 @@ stderr. A long measurement can be taken in pieces: --only chooses, --raw collect
     killed     kill -9 of a server under 8 writers: the longest gap of each of 200 regions
     frozen     SIGSTOP of a server, likewise
 
-`python -m benchmarks.tablets.path` measures the way of a write inside the servers, layer by layer.
+`python -m benchmarks.tablets.path` measures the path of a write inside the servers, layer by layer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EXIT_TERMINATED: Final = 143
 
 
 def measure(options: argparse.Namespace, work: Path, report: Report) -> None:
-    """All parts, one after the other, those of different kinds on new clusters."""
+    """Measure all parts, one after the other, and each kind of part on a new cluster."""
     for number in range(options.rounds):
         speeds = [part for part in options.only if part in SPEEDS]
         steps = ["+".join(speeds)] if speeds else []
@@ -110,7 +110,8 @@ def main() -> int:
                 report.store, report.cores = one.store, one.cores
                 report.add(one)
     else:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # ends what was started
+        # A SIGTERM must also end the started processes.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
         work = Path(tempfile.mkdtemp(prefix="rk-bench-", dir=options.work or Path.cwd()))
         try:
             measure(options, work, report)

@@ -21,7 +21,7 @@ def quantile(values: list[float], part: float) -> float:
 
 
 def keys_of(region: int, writer: int) -> Iterator[str]:
-    """Yield keys of a region that no other writer uses."""
+    """Yield keys of a region that only this writer uses."""
     number = 0
     while True:
         number += 1
@@ -29,10 +29,8 @@ def keys_of(region: int, writer: int) -> Iterator[str]:
 
 
 def repeat(threads: int, seconds: float, work: Callable[[int], Callable[[], object]]) -> list[float]:
-    """Run `work(n)()` again and again on each of so many threads; return the seconds of each call.
-
-    An exception of a call ends the measurement.
-    """
+    """Call `work(n)()` again and again on each of that many threads. Return the seconds of each call. An exception of a
+    call ends the measurement."""
     stop = threading.Event()
     found: list[list[float]] = [[] for _ in range(threads)]
     errors: list[Exception] = []
@@ -45,7 +43,7 @@ def repeat(threads: int, seconds: float, work: Callable[[int], Callable[[], obje
                 began = time.perf_counter()
                 once()
                 mine.append(time.perf_counter() - began)
-        except Exception as error:  # reported by the caller
+        except Exception as error:  # the caller reports it
             errors.append(error)
             stop.set()
 
@@ -118,7 +116,7 @@ class Writers:
 
     def __init__(self, client: RegionClient, table: str, regions: int, threads: int) -> None:
         self._stop = threading.Event()
-        #: Of each region, when its puts were acknowledged.
+        #: For each region, the times at which its puts were acknowledged.
         self.acknowledged: list[list[float]] = [[] for _ in range(regions)]
         self.errors: list[Exception] = []
 
@@ -137,7 +135,7 @@ class Writers:
             thread.start()
 
     def stop(self) -> None:
-        """End the writers. Raise what one of them has met."""
+        """Stop the writers. Raise the error of a writer that failed."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -149,7 +147,7 @@ class Writers:
         return all(times and times[-1] > moment for times in self.acknowledged)
 
     def longest_gaps(self, begin: float) -> list[float]:
-        """Return of each region the longest time between two acknowledgments, of those that ended after `begin`."""
+        """Return, for each region, the longest time between two acknowledgments that ended after `begin`."""
         return [
             max(
                 (later - earlier for earlier, later in itertools.pairwise(times) if later >= begin),

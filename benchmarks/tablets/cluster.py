@@ -28,7 +28,7 @@ CALL_S: Final = 60.0
 
 
 class Use(NamedTuple):
-    """What the processes have used so far: CPU seconds, and what the servers' shared logs have written."""
+    """Resources used so far: CPU seconds of the processes, and bytes written by the servers' shared logs."""
 
     servers: float
     masters: float
@@ -38,7 +38,7 @@ class Use(NamedTuple):
     log_bytes: int = 0
 
     def since(self, before: Use) -> Use:
-        """Return what was used in between."""
+        """Return the resources used since `before`."""
         return Use(*(now - then for now, then in zip(self, before, strict=True)))
 
 
@@ -65,14 +65,14 @@ class TabletLab(Lab):
         call_blocking(self.active().address, ms.DeleteTable(name), DEADLINE_S, expect=ms.Tables)
 
     def figures(self, server: Daemon) -> TabletFigures | None:
-        """Return a server's figures of its tablets; None if it does not answer or hosts none."""
+        """Return a server's figures of its tablets; None if the server does not answer or hosts no tablets."""
         try:
             return call_blocking(server.address, GetServerStatus(), CALL_S, expect=ServerStatus).tablets
         except (RpcError, OSError):
             return None
 
     def replicas(self, server: Daemon) -> dict[str, OwnReplica]:
-        """Return a server's replicas by tablet; empty if it does not answer."""
+        """Return a server's replicas by tablet; empty if the server does not answer."""
         found: dict[str, OwnReplica] = {}
         after = ""
         try:
@@ -91,7 +91,7 @@ class TabletLab(Lab):
         return {server: one.leaders for server, one in found.items() if one is not None}
 
     def use(self) -> Use:
-        """Return what has been used so far."""
+        """Return the resources used so far."""
         kinds = (self.servers, self.masters, self.store)
         cpu = [sum(cpu_s(one.pid) for one in kind if one.is_running) for kind in kinds]
         figures = [one for server in self.servers if (one := self.figures(server)) is not None]
@@ -99,18 +99,18 @@ class TabletLab(Lab):
         return Use(*cpu, *map(sum, zip(*counts, strict=True)))
 
     def wait_led(self, tablets: int) -> None:
-        """Wait until so many tablets have a leader."""
+        """Wait until that many tablets have a leader."""
         eventually(lambda: sum(self.led().values()) >= tablets, DEADLINE_S, f"{tablets} tablets have leaders")
 
 
 def region_prefix(number: int) -> str:
-    """Return what the keys of region `number` begin with."""
+    """Return the prefix of the keys of region `number`."""
     return f"{number:08}"
 
 
 @contextlib.contextmanager
 def tablet_lab(folder: Path) -> Iterator[TabletLab]:
-    """Yield a running cluster on an empty folder; nothing of it runs afterwards."""
+    """Yield a running cluster on an empty folder. All its processes end with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     cluster = TabletLab(folder, masters=2, servers=SERVERS, opener="kv", session_ms=3000)

@@ -1,4 +1,4 @@
-"""CPU time of the parts of a program, each without the parts that it calls, on all threads."""
+"""CPU time of the layers of a program, on all threads. The time of a layer excludes the layers that it calls."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Layers:
             setattr(owner, name, self.timed(layer, getattr(owner, name)))
 
     def timed(self, layer: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, timed."""
+        """Return a wrapper of the function that measures its time."""
 
         @functools.wraps(function)
         def run(*arguments: Any, **named: Any) -> Any:
-            # Time of the callees of each call that is under way on this thread.
+            # Time of the callees of each call in progress on this thread.
             try:
                 callees, totals = self._here.callees, self._here.totals
             except AttributeError:
@@ -53,7 +53,7 @@ class Layers:
         return self._here.callees, self._here.totals
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset all times."""
         for totals in self._all:
             totals.clear()
 

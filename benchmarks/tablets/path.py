@@ -1,10 +1,10 @@
-"""The way of a write through three tablet hosts in one process: CPU per request, by layer.
+"""The path of a write through three tablet hosts in one process: CPU per request, by layer.
 
     python -m benchmarks.tablets.path [--tablets N] [--clients N] [--rows N] [--seconds S] [--profile] [--json]
 
-Each client has one request under way. A request passes as bytes, as it would come from a socket; so do the frames
-between the hosts. The disks are real, and each host syncs its log. The three hosts share one interpreter, so the rate
-is less than that of three servers; the CPU time per request is what this program is for. `--profile` prints where the
+Each client has one request in progress. Requests, and the frames between the hosts, are passed as bytes, as from a
+socket. The disks are real, and each host syncs its log. The three hosts share one interpreter, so the rate is lower
+than that of three servers. The purpose of this program is the CPU time per request. `--profile` prints where the
 reactor's thread spends its time, function by function.
 """
 
@@ -56,7 +56,7 @@ _REQUESTS: Final = body_decoder(TabletRequest)
 
 @dataclass(frozen=True)
 class _Whole:
-    """The range of a tablet that is a whole table."""
+    """The key range of a tablet that is a whole table."""
 
     start_key: str = ""
     end_key: str = ""
@@ -67,12 +67,12 @@ _WHOLE: Final = _Whole()
 
 
 class SharedReactor:
-    """One reactor for several hosts: each of them may have its function for the end of a turn."""
+    """One reactor for several hosts. Each host may set a function for the end of a turn."""
 
     def __init__(self) -> None:
         self.reactor = TurnReactor()
         self._ends: list[Callable[[], bool]] = []
-        #: Queues of what the next turn has to do.
+        #: Queues of work for the next turn.
         self.queues: list[deque[Any]] = []
         self.reactor.at_turn_end(self._end)
 
@@ -89,7 +89,7 @@ class SharedReactor:
 
 
 class Wires:
-    """Frames between the hosts, as bytes: those of a turn arrive in the next one."""
+    """Links between the hosts. Frames are passed as bytes and arrive in the next turn."""
 
     def __init__(self, reactor: SharedReactor) -> None:
         self.reactor = reactor
@@ -114,7 +114,7 @@ class Wires:
 
 
 class Client:
-    """One request after the other, as bytes."""
+    """A client that sends one request after the other, as bytes."""
 
     def __init__(self, path: WritePath, number: int, tablet: str, host: TabletHost) -> None:
         self._path = path
@@ -144,7 +144,7 @@ class Client:
         self._path.answer(self._number, answer)
         self._path.answered(time.perf_counter() - self._sent_s)
         if not self._path.is_over:
-            # As a client beyond a socket: its next request comes in a later turn.
+            # Like a client behind a socket: its next request arrives in a later turn.
             self._path.later.append(self.send)
 
 
@@ -187,7 +187,7 @@ class WritePath:
         layers.watch("host", TabletHost, "end_turn")
 
     async def run(self, reactor: SharedReactor) -> dict[str, Any]:
-        """Make the tablets, write, and return the figures."""
+        """Create the tablets, write, and return the figures."""
         options = self._options
         cluster = Cluster(reactor, self._folder, settings=HostSettings(threads=options.threads))
         wires = Wires(reactor)
@@ -226,7 +226,7 @@ class WritePath:
         layers = self._layers.spent()
         after = [host.status() for host in hosts]
         self.is_over = True
-        # Whatever is under way is lost with the process; nothing of it is asked for again.
+        # Requests in progress are lost with the process and are not used any more.
         requests = len(latencies)
         syncs = sum(one.syncs - was.syncs for one, was in zip(after, before, strict=True))
         return {

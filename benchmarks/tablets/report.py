@@ -11,14 +11,14 @@ import msgspec
 from benchmarks.tablets.cluster import SHARED, TABLET
 from benchmarks.tablets.scenes import Made, Outage, Restarted, Speed
 
-#: Goals. A rate's ratio is tablets to shared regions, at least; a time's ratio as well, at most.
+#: Goals. For a rate the ratio of tablets to shared regions is a minimum, for a time a maximum.
 GOAL_LOAD_PER_S: Final = 50_000.0
 GOAL_LOAD_RATIO: Final = 0.3
 GOAL_PUT_RATIO: Final = 1.5
 GOAL_GET_RATIO: Final = 2.0
 GOAL_CREATE_S: Final = 6.0
 GOAL_RESTART_S: Final = 3.0
-#: The regions for which the two goals above hold; others have none.
+#: The number of regions for which the two goals above hold.
 GOAL_REGIONS: Final = 1_000
 GOAL_OUTAGE_S: Final = {"killed": 0.4, "frozen": 1.5}
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Report(msgspec.Struct):
-    """Everything measured; each list has one item per round, and storage where both are measured."""
+    """All measurements. Each list has one item per round, and per storage if both are measured."""
 
     store: str
     cores: int
@@ -44,8 +44,8 @@ class Report(msgspec.Struct):
 
 
 class Row(NamedTuple):
-    """One line of the table of goals. `shared` None: not measured there. A figure below `least` or above `most` misses
-    its goal; `ratio_least` and `ratio_most` are goals of tablets / shared."""
+    """One line of the table of goals. `shared` is None if it was not measured. A figure below `least` or above `most`
+    misses its goal; `ratio_least` and `ratio_most` are goals for the ratio tablets / shared."""
 
     what: str
     unit: str
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Tablets / shared regions."""
+        """Return the ratio tablets / shared regions."""
         return self.tablet / self.shared if self.shared else None
 
     def misses(self) -> bool:
@@ -83,7 +83,7 @@ class Row(NamedTuple):
 
 
 def rows(report: Report) -> list[Row]:
-    """Return a row for everything that was measured."""
+    """Return a row for every measured figure."""
     found: list[Row] = []
     if report.load:
         found.append(
@@ -148,7 +148,7 @@ def goals_table(report: Report) -> list[str]:
 
 
 def costs_table(report: Report) -> list[str]:
-    """Return where the time goes: CPU per request by process, entries and bytes per sync of the shared logs."""
+    """Return the costs: CPU per request by process, entries and bytes per sync of the shared logs."""
     kinds = (("load, 1,000 rows", report.load), ("put", report.put), ("get", report.get))
     lines = [
         "| CPU us per request | clients | servers | masters | store | entries per sync | bytes per sync |",

@@ -30,16 +30,16 @@ PUTTERS: Final = 16
 OUTAGE_TABLETS: Final = 200
 OUTAGE_WRITERS: Final = 8
 WARM_S: Final = 1.0
-#: Writers write so long before an outage, and after every region has been written again.
+#: Writers write for this long before an outage, and again after every region has been written again.
 BEFORE_S: Final = 3.0
 AFTER_S: Final = 1.0
-#: A frozen server stands still for so long.
+#: Duration of a freeze.
 FROZEN_S: Final = 6.0
 BOTH: Final = (SHARED, TABLET)
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """One way of using a table, of each storage. Seconds and microseconds."""
+    """One way of using a table, for each storage. Times in seconds and microseconds."""
 
     storage: str
     per_s: float
@@ -50,7 +50,7 @@ class Speed(msgspec.Struct, frozen=True):
     servers_us: float
     masters_us: float
     store_us: float
-    #: Of the servers' shared logs; 0: none was written.
+    #: Averages of the servers' shared logs; 0 if nothing was written.
     entries_per_sync: float
     bytes_per_sync: float
 
@@ -67,7 +67,7 @@ class Restarted(msgspec.Struct, frozen=True):
     """A server was killed and started again. Seconds from its start."""
 
     tablets: int
-    #: Its replicas run; they have everything that the leaders have committed.
+    #: Until all its replicas run, and until they have everything that the leaders have committed.
     running_s: float
     caught_up_s: float
 
@@ -78,7 +78,7 @@ class Outage(msgspec.Struct, frozen=True):
     storage: str
     how: str
     regions: int
-    #: Regions that the server led, or had open.
+    #: Regions that the server led or had open.
     hit: int
     p50_s: float
     p99_s: float
@@ -128,7 +128,7 @@ class Speeds(msgspec.Struct, frozen=True):
 
 
 def speeds(folder: Path, parts: list[str], seconds: float) -> Speeds:
-    """Measure load, puts and gets, one storage after the other in each."""
+    """Measure load, puts and gets of both storages, one storage after the other in each part."""
     found = Speeds([], [], [])
     with tablet_lab(folder) as cluster, _client(cluster) as client:
         for storage in BOTH:
@@ -161,7 +161,7 @@ def create(folder: Path, regions: int) -> list[Made]:
 
 
 def restart(folder: Path, tablets: int) -> Restarted:
-    """Kill a server of so many tablets, write to all of them meanwhile, and start it again."""
+    """Kill a server with that many tablets, write to all of them meanwhile, and start the server again."""
     with tablet_lab(folder) as cluster, _client(cluster) as client:
         cluster.create(TABLET, tablets, TABLET)
         victim = cluster.servers[0]
@@ -191,7 +191,7 @@ def _running(cluster: TabletLab, server: Daemon) -> int:
 
 
 def _ends(cluster: TabletLab, servers: list[Daemon]) -> dict[str, int]:
-    """Return the highest committed index of each tablet that these servers know."""
+    """Return the highest committed index of each tablet that these servers report."""
     found: dict[str, int] = {}
     for server in servers:
         for tablet, one in cluster.replicas(server).items():
@@ -205,7 +205,8 @@ def _has_all(cluster: TabletLab, server: Daemon, wanted: dict[str, int]) -> bool
 
 
 def outage(folder: Path, storage: str, how: str, regions: int) -> Outage:
-    """Kill, freeze the server that leads most, or has most regions open, while writers write to all regions."""
+    """Kill or freeze the server that leads most tablets, or has most regions open, while writers write to all
+    regions."""
     with tablet_lab(folder) as cluster, _client(cluster) as client:
         cluster.create(storage, regions, storage)
         writers = Writers(client, storage, regions, OUTAGE_WRITERS)

@@ -108,7 +108,7 @@ class Follower:
         self.epochs: list[tuple[int, int]] = []
         self.memberships: list[MembershipChange] = []
         self.active: ActiveRecord | None = None
-        #: False until the state at the start has been read, which is not reported.
+        #: False until the state at the start, which is not reported, has been read.
         self._following = False
         self.servers: dict[str, ServerRecord] = {}
         self.on_change: Callable[[Change], None] = _ignore
@@ -345,7 +345,7 @@ class Follower:
 
 
 async def _shared(result_of: Deferred[T]) -> T:
-    """Return the result of a Deferred with several waiters that does not fail."""
+    """Return the result of a Deferred with several waiters. The Deferred does not fail."""
     waiting: Deferred[T] = Deferred()
 
     def pass_on(result: T) -> T:

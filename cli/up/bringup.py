@@ -115,7 +115,7 @@ class BringUp:
             daemon.pid = self._supervisor.start(daemon.name)
 
     def wait_store(self) -> str:
-        """Wait until the store can commit; returns the leader's name ("" for an outside store)."""
+        """Wait until the store can commit. Return the leader's name ("" for an outside store)."""
         self._display.begin(
             "store", "store has a leader" if self._local.coord else f"store {self._local.store} answers"
         )
@@ -153,7 +153,7 @@ class BringUp:
         return found[-1]
 
     def remember_places(self, cluster: Cluster) -> bool:
-        """Read the regions' servers; return whether the store has the data of an earlier cluster."""
+        """Read the regions' servers. Return whether the store has the data of an earlier cluster."""
         if not cluster.exists():
             return False
         for table in (one for one in cluster.tables() if one.state is not TableState.REMOVED):
@@ -165,7 +165,7 @@ class BringUp:
         return True
 
     def wait_master(self, client: KazooClient, cluster: Cluster) -> str:
-        """Wait until a master is active and has loaded; return its address."""
+        """Wait until a master is active and has loaded. Return its address."""
         self._display.begin("master", "a master is active")
         address = ""
 
@@ -310,7 +310,7 @@ class BringUp:
             wake.wait(_PAUSE_S)
 
     def _come_to(self, count: int) -> None:
-        """Set the progress of the phase. Any progress restarts PATIENCE_S."""
+        """Set the progress of the phase, and restart PATIENCE_S."""
         if count > self._count:
             self._moved_at = self._now_s()
         self._count = count

@@ -24,7 +24,7 @@ class ClusterFile:
         self._local = local
         self._data_dir = data_dir
         self._say = say
-        #: Why the last write failed, "" if it did not.
+        #: The reason why the last write failed; "" if it succeeded.
         self.trouble = ""
 
     def write(self) -> None:

@@ -1,7 +1,7 @@
 """How many copies the table of the first start has.
 
-Three where that is possible: a newcomer's cluster then survives a dead server at once. Else one copy, which lies in the
-directory that all servers share.
+There are three copies if there are enough servers, so a first cluster survives the death of a server. Otherwise there
+is one copy, in the directory that all servers share.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from cli.common.local import Shape
 from regions.records.kinds import KV, kind_name
 from regions.replication.config import objection_to_count
 
-#: Copies of each row unless --replicas says otherwise, with at least so many servers.
+#: Copies of each row if there are at least this many servers and --replicas does not say otherwise.
 REPLICAS_USUAL: Final = 3
 _KV_OPENER: Final = kind_name(KV)
 
 
 def copies(wanted: int | None, shape: Shape) -> tuple[int, str]:
-    """Return how many copies the table has, and why it has one copy although nobody asked for that ("": it has not).
-
-    `wanted`: the value of --replicas, or None.
-    """
+    """Return the number of copies, and the reason for a single copy that the operator did not ask for (else "").
+    `wanted` is the value of --replicas, or None."""
     if wanted is not None:
         return wanted, ""
     if shape.opener != _KV_OPENER:

@@ -69,11 +69,11 @@ class Recovered:
             )
 
     def last_index(self) -> int:
-        """Index of the last entry, or of the base."""
+        """Return the index of the last entry, or of the base."""
         return self.base_index + len(self.entries)
 
     def last_term(self) -> int:
-        """Term of the last entry, or of the base."""
+        """Return the term of the last entry, or of the base."""
         return self.entries[-1].term if self.entries else self.base_term
 
     def add(self, item: LogItem) -> None:

@@ -26,7 +26,7 @@ _NAMED_MAX: Final = 3
 
 
 class _Wait(NamedTuple):
-    """What a replica waits for, and from which server. Replicas with equal waits are grouped."""
+    """The step and the server that a replica waits for. Replicas with equal waits are grouped."""
 
     actor: NextActor
     server: str

@@ -1,4 +1,4 @@
-"""Explains why a table of tablets is not at rest: its tablets by health, each with an example and a way out. Pure."""
+"""Explains why a table of tablets is not at rest: its tablets by health, each with an example and a remedy. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares what each server says of its replicas of tablets with the other servers and with the store. Pure.
+"""Compares each server's replicas of tablets with those of the other servers and with the store. Pure.
 
 `rk fsck` asks every server (ShowReplicas), so this works without masters. The replicas' own views fill a keeper that
 decides nothing, and `regions/diagnose/tablets.py` judges as it does for the active master. A *matrix* shows one tablet:
@@ -80,14 +80,14 @@ class TabletCheck:
         }  # fmt: skip
 
     def judge(self, tablet: Tablet) -> Judgment:
-        """Return a tablet's health by the views of all servers that have answered."""
+        """Return a tablet's health, judged from the views of all servers that have answered."""
         found = diagnose(tablet, self.keeper, lambda server: self._view.replicas.get(server.uuid, []) is not None)
         contradiction = "" if found.health is TabletHealth.CLOSED else self._contradiction(tablet)
         return Judgment(TabletHealth.CONSENSUS_MISMATCH, contradiction) if contradiction else found
 
     def _contradiction(self, tablet: Tablet) -> str:
-        """Return what only the replicas' own views can show: one config id with two configurations, and a record that
-        is ahead of all replicas."""
+        """Return a fault that only the replicas' own views can show: one config id with two configurations, or a record
+        that is ahead of all replicas."""
         own = {uuid: self._own[uuid, tablet.region_id] for uuid in tablet.view.replicas}
         by_id: dict[ConfigId, tuple[str, tuple[Member, ...]]] = {}
         for uuid, one in sorted(own.items()):
@@ -218,7 +218,7 @@ def _number(member: Member) -> int:
 
 
 def keeper_of(view: ClusterView) -> Keeper:
-    """Return a keeper that knows what the view says, and decides nothing."""
+    """Return a keeper with the state of the view, which makes no decisions."""
     keeper = Keeper(0, AssignerConfig())
     now = view.now_ms
     for table in view.tables:

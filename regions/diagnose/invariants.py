@@ -176,7 +176,7 @@ class Audit:
 
     @property
     def in_transition(self) -> list[str]:
-        """Keys of the known transitions."""
+        """Return the keys of the known transitions."""
         return list(self._known)
 
     def forget_servers(self) -> None:

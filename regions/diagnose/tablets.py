@@ -1,10 +1,10 @@
-"""What operators see of tablets: health and since when, members, and what stands against a tablet. Pure.
+"""The operators' view of tablets: health and since when, members, and faults. Pure.
 
 `TabletWatch` follows the keeper for one tenure of an active master. `rk why` and `rk fsck` fill a keeper from the store
 and from the servers' own answers when no master is active, and use the same functions.
 
-`regions/replication/health.py` judges a tablet from the reports. Three more words come before its five: CLOSED (nobody
-wants the tablet open), CREATING (its first leader is awaited), and UNKNOWN: a new master waits for reports, and does
+`regions/replication/health.py` judges a tablet from the reports. This module adds three words to its five: CLOSED (the
+tablet is not to be open), CREATING (its first leader is awaited), and UNKNOWN: a new master waits for reports, and does
 not call a tablet UNAVAILABLE while a live server may still report that it leads.
 """
 
@@ -24,11 +24,11 @@ from regions.replication.keeper import Keeper
 from regions.replication.reports import ReplicaView
 from regions.replication.tablet import Tablet
 
-#: Judged anew at each look: what they depend on is not part of a tablet's own state.
+#: Healths that are judged again at every check, because they depend on more than the tablet's own state.
 _UNSETTLED: Final = frozenset({TabletHealth.UNKNOWN, TabletHealth.UNAVAILABLE})
 #: Healths that `rk status` names as problems, the most urgent first.
 PROBLEMS: Final = (TabletHealth.UNAVAILABLE, TabletHealth.CONSENSUS_MISMATCH, TabletHealth.UNDER_REPLICATED)
-#: Tablets that are looked at in one tick of the active master: a millisecond; some tens if all of them have changed.
+#: Tablets that are judged in one tick of the active master: a millisecond, or some tens if all of them have changed.
 LOOKS_MAX: Final = 500
 #: Tablets that are named as examples of a problem.
 _NAMED_MAX: Final = 3
@@ -42,14 +42,14 @@ class HealthSince(NamedTuple):
 
     judgment: Judgment
     since_ms: int
-    #: It was so when the watcher first looked.
+    #: True if the tablet already had this health at the watcher's first check.
     at_least: bool
 
 
 class _Seen(NamedTuple):
-    """What a judgment rests on, and what it says."""
+    """A judgment and the versions of its inputs."""
 
-    #: Versions of what servers have reported, of the tablet's record, and of its table's.
+    #: Versions of the servers' reports, of the tablet's record, and of its table's record.
     revision: int
     version: int
     table_version: int
@@ -66,7 +66,7 @@ class _Seen(NamedTuple):
 class TabletWatch:
     """The health of every tablet, with counts. Tablets that have not changed are skipped.
 
-    `has_reported`: whether a server has reported everything to this master.
+    `has_reported` tells whether a server has sent its full report to this master.
     """
 
     def __init__(self, keeper: Keeper, has_reported: HasReported, now_ms: int) -> None:
@@ -81,7 +81,7 @@ class TabletWatch:
         self.members: Counter[str] = Counter()
         self.leaders: Counter[str] = Counter()
         self.open: Counter[str] = Counter()
-        #: Tablets that `look_on` has yet to look at in this round.
+        #: Tablets that `look_on` has yet to judge in this round.
         self._rest: list[str] = []
 
     def look_on(self, now_ms: int) -> None:
@@ -123,11 +123,11 @@ class TabletWatch:
 
     @property
     def listed(self) -> Collection[str]:
-        """The ids of the tablets that the last look has judged."""
+        """Return the ids of the tablets of the last check."""
         return self._seen.keys()
 
     def standing(self, region_id: str) -> HealthSince:
-        """Return what the last look has found. Raise KeyError for a tablet that was not there."""
+        """Return the result of the last check. Raise KeyError for a tablet that was not part of it."""
         standing, tablet = self._seen[region_id].standing, self.keeper.tablets.get(region_id)
         if standing.judgment.health is TabletHealth.CREATING and tablet is not None:
             reason = _creating(tablet, self.keeper)
@@ -135,7 +135,7 @@ class TabletWatch:
         return standing
 
     def leaders_on(self, server: Incarnation) -> int | None:
-        """Return how many tablets a server leads; None: it has not reported everything to this master yet."""
+        """Return how many tablets a server leads; None if it has not sent its full report to this master yet."""
         return self.leaders[server.uuid] if self.has_reported(server) else None
 
     def _judge(self, tablet: Tablet, seen: _Seen | None, now_ms: int) -> None:
@@ -146,7 +146,7 @@ class TabletWatch:
         elif seen.standing.judgment.health is judgment.health:
             standing = seen.standing._replace(judgment=judgment)
         else:
-            # What a young master finds out from the first reports was so before.
+            # A fault in the first reports to a new master existed before.
             was_unknown = seen.standing.judgment.health is TabletHealth.UNKNOWN
             since_ms = seen.standing.since_ms if was_unknown else now_ms
             standing = HealthSince(judgment, since_ms, was_unknown and seen.standing.at_least)
@@ -201,7 +201,7 @@ def by_health(counts: Counter[TabletHealth]) -> dict[str, int]:
 
 
 def diagnose(tablet: Tablet, keeper: Keeper, has_reported: HasReported) -> Judgment:
-    """Return the health of a tablet, and one sentence about what stands against it."""
+    """Return the health of a tablet, and its fault in one sentence."""
     closed = _closed(tablet)
     if closed:
         return Judgment(TabletHealth.CLOSED, closed)
@@ -216,7 +216,7 @@ def diagnose(tablet: Tablet, keeper: Keeper, has_reported: HasReported) -> Judgm
 
 
 def _closed(tablet: Tablet) -> str:
-    """Return why nobody wants the tablet open, "" if it is to be open."""
+    """Return why the tablet is not to be open, "" if it is."""
     record, table = tablet.record, tablet.table.record
     if table.state is TableState.REMOVED:
         return f"table {table.name} is deleted"
@@ -282,7 +282,7 @@ def _without_leader(tablet: Tablet, keeper: Keeper, has_reported: HasReported) -
 
 
 def _missing(tablet: Tablet, keeper: Keeper) -> list[str]:
-    """Return a phrase for each voter that its leader does not call healthy, and for voters that do not exist."""
+    """Return a phrase for each voter that its leader does not report as healthy, and for missing voters."""
     leader = tablet.view.leader_now()
     assert leader is not None, tablet.region_id
     judged = {one.number: one for one in leader.report.health}
@@ -309,7 +309,7 @@ def _registration(member: Member, keeper: Keeper) -> str:
 
 
 def _lacks(tablet: Tablet, keeper: Keeper, member: Member) -> bool:
-    """Return True if a member's server is there and does not report the replica."""
+    """Return True if a member's server is alive and does not report the replica."""
     view = tablet.view.replicas.get(member.uuid)
     return member.uuid in keeper.servers and (view is None or view.report.number != member.number)
 
@@ -332,7 +332,7 @@ def _has(uuids: list[str]) -> str:
 def known_members(tablet: Tablet) -> tuple[tuple[Member, ...], ConfigId | None]:
     """Return the members of the latest configuration that is known, and its id if a leader has reported it.
 
-    A leader that is gone by now has reported a committed configuration all the same.
+    The report of a leader that is gone by now still shows a committed configuration.
     """
     leader = tablet.view.leader
     if leader is not None and leader.config_id >= tablet.record.config_id:
@@ -341,7 +341,7 @@ def known_members(tablet: Tablet) -> tuple[tuple[Member, ...], ConfigId | None]:
 
 
 def describe(tablet: Tablet, keeper: Keeper, standing: HealthSince, now_ms: int) -> TabletStatus:
-    """Return all that operators see of a tablet."""
+    """Return the status of a tablet for operators."""
     record = tablet.record
     leader = tablet.view.leader_now()
     return TabletStatus(
@@ -368,7 +368,7 @@ def describe(tablet: Tablet, keeper: Keeper, standing: HealthSince, now_ms: int)
 
 
 def _members(tablet: Tablet, keeper: Keeper) -> list[TabletMember]:
-    """Return the members of the latest known configuration, then replicas that are none, by number."""
+    """Return the members of the latest known configuration, then the replicas that are not members, by number."""
     members, _ = known_members(tablet)
     leader = tablet.view.leader_now()
     judged = {} if leader is None else {one.number: one for one in leader.report.health}
@@ -445,7 +445,7 @@ def _problem(watch: TabletWatch, health: TabletHealth, now_ms: int) -> str:
 
 
 def fits(tablet: Tablet, health: TabletHealth, *, table_id: str, server: str, wanted: Iterable[TabletHealth]) -> bool:
-    """Return True if a tablet passes the filters of ListTablets; "" and nothing wanted let everything pass."""
+    """Return True if a tablet passes the filters of ListTablets. Empty filters accept every tablet."""
     if (table_id and tablet.record.table_id != table_id) or (wanted and health not in wanted):
         return False
     if not server:
@@ -454,7 +454,7 @@ def fits(tablet: Tablet, health: TabletHealth, *, table_id: str, server: str, wa
 
 
 def ways_out(status: TabletStatus) -> list[str]:
-    """Return what an operator can do for a tablet, commands first."""
+    """Return the remedies for a tablet, commands first."""
     found: list[str] = []
     if status.health is TabletHealth.CLOSED:
         found.append(f"rk table enable {status.table}: if it is to be open again")

@@ -15,7 +15,7 @@ from regions.plan.problem.numbered import EligibleServers
 def rebased(snapshot: Snapshot, params: Params, rows: PlanRows) -> tuple[Plan, int]:
     """Return a plan for `snapshot` that is as near to `rows` as the rules allow, and how many placements it keeps.
 
-    Raises: NoServers, ConflictingRegion, BadInput.
+    Raise NoServers, ConflictingRegion, BadInput.
     """
     regions = set(snapshot.regions.region_id.tolist())
     fleet = EligibleServers(snapshot.servers, {}).number

@@ -217,7 +217,7 @@ def _blocks_of(
 
 @contextlib.contextmanager
 def hadoop(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
-    """A Java machine with Hadoop's classes for this alone, and their configuration. Raises: NoSpark."""
+    """A Java machine with Hadoop's classes for this alone, and their configuration. Raise NoSpark."""
     if lack := missing(parse_target(DEFAULT)) or _unfit_java():
         raise NoSpark(f"locating blocks needs Java {JAVA_MIN} or later on this machine: {lack}")
     from pyspark import SparkConf
@@ -245,7 +245,7 @@ def hadoop(options: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
 
 
 def find_blocks(jvm: Any, configuration: Any, paths: list[tuple[str, str]], progress: ProgressWriter) -> Blocks:
-    """Return the hosts of the blocks of these tables. Raises: BadInput with the path."""
+    """Return the hosts of the blocks of these tables. Raise BadInput with the path."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     found = LocalBytes()
@@ -259,7 +259,7 @@ def find_blocks(jvm: Any, configuration: Any, paths: list[tuple[str, str]], prog
 
 
 def _await_input(options: argparse.Namespace) -> None:
-    """Wait for `params.json`, the last file of an input. Raises: BadInput after --wait-input seconds."""
+    """Wait for `params.json`, the last file of an input. Raise BadInput after --wait-input seconds."""
     end = time.monotonic() + options.wait_input
     while not (options.input / PARAMS).exists():
         if time.monotonic() > end:
@@ -278,7 +278,7 @@ def _set(spark: Any, options: argparse.Namespace, size: int) -> None:
 def _await_executor(spark: Any, target: SparkTarget, progress: ProgressWriter) -> None:
     """Wait until the cluster has started an executor, and report the wait, which Spark does not.
 
-    Raises: SparkFailed when the cluster has refused the job.
+    Raise SparkFailed when the cluster has refused the job.
     """
     context = spark.sparkContext._jsc.sc()
     since = said = time.monotonic()
@@ -341,7 +341,7 @@ def finished(given: Input, solved: Solved) -> Plan:
 
 
 def check_target(options: argparse.Namespace) -> SparkTarget:
-    """Return the job's target after the checks that need no Spark. Raises: BadTarget, NoSpark."""
+    """Return the job's target after the checks that need no Spark. Raise BadTarget, NoSpark."""
     parse_conf(options.conf)
     target = target_of(options)
     lack = missing(target)
@@ -365,7 +365,7 @@ def _connect(host: str, port: int) -> None:
 
 
 def target_of(options: argparse.Namespace) -> SparkTarget:
-    """Return the target of the options, by default that of `spark-submit`. Raises: BadTarget."""
+    """Return the target of the options, by default that of `spark-submit`. Raise BadTarget."""
     if options.master or SUBMITTED not in os.environ:
         return parse_target(options.master or DEFAULT)
     from pyspark import SparkConf
@@ -408,7 +408,7 @@ class Input:
 
 
 def read_input(directory: Path) -> Input:
-    """Return the part of the input that the driver reads. Raises: BadInput, NoServers."""
+    """Return the part of the input that the driver reads. Raise BadInput, NoServers."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is no directory")
     params = read_params(directory)
@@ -437,7 +437,7 @@ appender.stderr.layout.pattern = %p %c{1}: %m%n
 
 @contextlib.contextmanager
 def session(options: argparse.Namespace, given: Input | None) -> Iterator[Any]:
-    """Yield a Spark session with the settings for planning, and stop it afterwards. Raises: SparkFailed, BadInput."""
+    """Yield a Spark session with the settings for planning, and stop it afterwards. Raise SparkFailed, BadInput."""
     from py4j.protocol import Py4JError
     from pyarrow import ArrowException
     from pyspark.errors import PySparkException

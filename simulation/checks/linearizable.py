@@ -61,7 +61,7 @@ class TooHard(Exception):  # noqa: N818 - it is no error of the history
 def objection(operations: Iterable[KeyOperation], first: bytes | None = None) -> str:
     """Return why the history of one key is not linearizable, "" if it is. `first`: the value before all operations.
 
-    Raises: TooHard.
+    Raise TooHard.
     """
     operations = list(operations)
     known = sorted((each for each in operations if each.answered is not None), key=lambda each: each.invoked)

@@ -167,7 +167,7 @@ class Occupancy:
 def explain_region(standing: Occupancy, region_id: str, *, limit: int = 0) -> RegionReason:
     """Return the reasons for a region's placement, with at most `limit` alternatives each (0: all).
 
-    Raises: BadInput for a region that the input does not have.
+    Raise BadInput for a region that the input does not have.
     """
     problem = standing.problem
     region = standing.number.get(region_id)

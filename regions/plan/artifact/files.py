@@ -197,7 +197,7 @@ class ProgressWriter:
 def find_table(directory: Path, name: str) -> tuple[str, list[Path]]:
     """Return format ("parquet" or "csv") and files of an input table; no files for an absent optional table.
 
-    Raises: BadInput.
+    Raise BadInput.
     """
     found: list[tuple[str, list[Path]]] = []
     for kind in ("parquet", "csv"):
@@ -219,7 +219,7 @@ def find_table(directory: Path, name: str) -> tuple[str, list[Path]]:
 
 
 def read_params(directory: Path) -> Params:
-    """Return the content of `params.json`, or the defaults. Raises: BadInput."""
+    """Return the content of `params.json`, or the defaults. Raise BadInput."""
     path = directory / PARAMS
     try:
         return params_from_json(path.read_bytes()) if path.exists() else Params()
@@ -228,7 +228,7 @@ def read_params(directory: Path) -> Params:
 
 
 def read_snapshot(directory: Path) -> Snapshot:
-    """Return the four input tables. Raises: BadInput."""
+    """Return the four input tables. Raise BadInput."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is no directory")
     tables = {name: _read_table(directory, name) for name in COLUMNS}
@@ -250,7 +250,7 @@ def _read_table(directory: Path, name: str) -> list[Any]:
 
 
 def read_file(path: Path, kind: str, columns: dict[str, str]) -> list[Any]:
-    """Return the named columns of one Parquet or CSV file. Raises: BadInput with file and column or line."""
+    """Return the named columns of one Parquet or CSV file. Raise BadInput with file and column or line."""
     try:
         return _read_parquet(path, columns) if kind == "parquet" else _read_csv(path, columns)
     except OSError as error:
@@ -294,7 +294,7 @@ def check_types(path: Path, schema: Any, columns: dict[str, str]) -> None:
 
 
 def _csv_column(path: Path, rows: list[list[str]], name: str, kind: str, header: list[str]) -> Any:
-    """Return one column of a CSV file. Raises: BadInput."""
+    """Return one column of a CSV file. Raise BadInput."""
     if name not in header:
         return MAKERS[kind]([DEFAULTS[name]] * len(rows))
     at = header.index(name)
@@ -368,7 +368,7 @@ def _texts_of(column: Any) -> Any:
 
 
 def _arrow() -> tuple[Any, Any]:
-    """Return pyarrow and its Parquet module. Raises: BadInput if it is not installed."""
+    """Return pyarrow and its Parquet module. Raise BadInput if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -426,7 +426,7 @@ def _text(value: object) -> object:
 
 
 def prepare_output(directory: Path) -> None:
-    """Create an output directory. Raises: BadInput if it holds a plan already."""
+    """Create an output directory. Raise BadInput if it holds a plan already."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -445,7 +445,7 @@ def write_plan(
     rows_per_part: int = 500_000,
     origin: Origin | None = None,
 ) -> PlanManifest:
-    """Write the parts, then the manifest, and sync them to disk. Raises: BadInput."""
+    """Write the parts, then the manifest, and sync them to disk. Raise BadInput."""
     prepare_output(directory)
     origin = origin or Origin()
     parts = []
@@ -492,7 +492,7 @@ def _sync(path: Path) -> None:
 
 
 def read_manifest(directory: Path) -> PlanManifest:
-    """Return the manifest of a plan directory. Raises: BadPlan."""
+    """Return the manifest of a plan directory. Raise BadPlan."""
     try:
         return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=PlanManifest)
     except OSError as error:
@@ -502,7 +502,7 @@ def read_manifest(directory: Path) -> PlanManifest:
 
 
 def read_plan(directory: Path) -> tuple[Plan, PlanManifest]:
-    """Return a plan whose parts and digest match its manifest. Raises: BadPlan, or BadInput without pyarrow."""
+    """Return a plan whose parts and digest match its manifest. Raise BadPlan, or BadInput without pyarrow."""
     manifest = read_manifest(directory)
     columns: list[list[Any]] = []
     for part in manifest.parts:
@@ -525,7 +525,7 @@ def read_plan(directory: Path) -> tuple[Plan, PlanManifest]:
 
 
 def keep_input(directory: Path, snapshot: Snapshot, params: Params) -> list[Part]:
-    """Write a copy of the input into a plan directory, before the plan. Return its files. Raises: BadInput."""
+    """Write a copy of the input into a plan directory, before the plan. Return its files. Raise BadInput."""
     prepare_output(directory)
     try:
         write_snapshot(directory / INPUT, snapshot, params, kind="parquet")
@@ -540,7 +540,7 @@ def keep_input(directory: Path, snapshot: Snapshot, params: Params) -> list[Part
 
 
 def read_input(directory: Path, manifest: PlanManifest) -> tuple[Snapshot, Params]:
-    """Return the input of a plan. Raises: BadPlan if its copy is missing or has changed."""
+    """Return the input of a plan. Raise BadPlan if its copy is missing or has changed."""
     if not manifest.inputs:
         raise BadPlan(f"{directory} has no copy of its input: plans of `rk plan create` have one")
     for part in manifest.inputs:

@@ -49,7 +49,7 @@ class LeftoverClass:
 
     @property
     def key(self) -> tuple[int, int, tuple[int, ...]]:
-        """Identity and order of classes."""
+        """Return the identity of the class, which also orders classes."""
         return (self.table, self.need, self.used_racks)
 
 
@@ -166,7 +166,7 @@ class _Network:
         for i in self._unsent():
             self._join(i, self.more_hubs[i])
         self.net.augment(0, 1)
-        # Other classes may fill the racks of these although they could go elsewhere: give every class a few more racks.
+        # Classes without alternatives may need the racks that other classes fill: give every class a few more racks.
         while self._unsent() and any(self.more_hubs):
             for i, hubs in enumerate(self.more_hubs):
                 self._join(i, _some_of(hubs, i, min(RACKS_FIRST, len(hubs))) if hubs else [])

@@ -1,4 +1,4 @@
-"""Make the hard rules hold where counts alone could not: chains of moves among placed replicas.
+"""Repair violations of hard rules that counts alone cannot prevent, by chains of moves among placed replicas.
 
 A replica without a place, or a server below its floor, is repaired by the shortest chain of moves: a replica goes to a
 server, a replica there goes on to another server, and so on until a server has room. The search is breadth-first, so as
@@ -55,7 +55,7 @@ class Repair:
         np.add.at(self.crowd, (region[several], self.rack[server[several]]), 1)
         self.held = np.zeros_like(self.cell)
         np.add.at(self.held, (problem.table[region], server), 1)
-        #: (region, server) of the candidates as one ascending number; made when first wanted.
+        #: (region, server) of the candidates as one ascending number; computed when first needed.
         self.keys: Ints | None = None
         self.placed = 0
         self.moves = 0
@@ -224,7 +224,7 @@ class Repair:
         return False
 
     def _raise(self, server: int, *, strict: bool) -> bool:
-        """Give a server one more replica by a chain from a server above its floor. Return True if there is such a
+        """Give a server one more replica by a chain from a server above its floor. Return False if there is no such
         chain."""
         donors = [(s, ANY) for s in self._above_floor(int(self.group[server]))]
         path = self._chain(donors, {server}, strict=strict)

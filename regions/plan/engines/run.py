@@ -41,7 +41,7 @@ def plan(
     `deadline` returns the seconds left. When they run out the plan is still complete, but may break rules that a
     chain of moves would have kept (`verify` lists them). `shards` overrides how many shards the `sharded` engine makes.
 
-    Raises: NoServers, ConflictingRegion, BadInput.
+    Raise NoServers, ConflictingRegion, BadInput.
     """
     return plan_encoded(snapshot, params, deadline, engine=engine, shards=shards)[0]
 

@@ -242,7 +242,7 @@ def make_quotas(params: Params, fleet: EligibleServers, tables: TableGroups) -> 
 def encode(snapshot: Snapshot, params: Params, ignored: dict[str, int]) -> NumberedProblem:
     """Check a snapshot and number it; count the ignored rows in `ignored`.
 
-    Raises: NoServers, ConflictingRegion, BadInput (parameters).
+    Raise NoServers, ConflictingRegion, or BadInput for the parameters.
     """
     params.checked()
     fleet = EligibleServers(snapshot.servers, ignored)

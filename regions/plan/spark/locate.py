@@ -47,7 +47,7 @@ class LocalBytes:
 
 
 def read_paths(directory: Path) -> list[tuple[str, str]]:
-    """Return the table `paths` of an input directory, sorted; empty if it is absent. Raises: BadInput."""
+    """Return the table `paths` of an input directory, sorted; empty if it is absent. Raise BadInput."""
     kind, files = find_table(directory, PATHS)
     parts = [read_file(path, kind, COLUMNS) for path in files]
     rows = {(table, path) for part in parts for table, path in zip(*(column.tolist() for column in part), strict=True)}
@@ -58,7 +58,7 @@ def read_paths(directory: Path) -> list[tuple[str, str]]:
 
 
 def locate(jvm: Any, configuration: Any, path: str, found: LocalBytes, heard: Callable[[int], None]) -> None:
-    """Add the files below `path`. `heard` is called with the number of files so far. Raises: BadInput, Java errors."""
+    """Add the files below `path`. `heard` is called with the number of files so far. Raise BadInput, Java errors."""
     root = jvm.org.apache.hadoop.fs.Path(path)
     system = root.getFileSystem(configuration)
     if not system.exists(root):

@@ -61,9 +61,9 @@ def solve_on_spark(
     shards: int = 0,
     rounds: int = ROUNDS,
 ) -> Solved:
-    """Plan as far as shards can; adds to `ignored` what was set aside.
+    """Plan as far as shards can. Count the ignored rows in `ignored`.
 
-    `shards` 0: by the size. Raises: BadInput, ConflictingRegion, HashClash; whatever Spark raises.
+    `shards` 0: by the size. Raise BadInput, ConflictingRegion, HashClash, or any error of Spark.
     """
     gathered, counts = _gather(spark, sources, params, fleet)
     tables, replicas, asked, block_rows = _count(counts, fleet, ignored)
@@ -140,7 +140,7 @@ def _frame(spark: Any, sources: Sources, name: str) -> Any:
 
 
 def _alike(paths: list[Path], kind: str, columns: dict[str, str]) -> list[tuple[tuple[str, ...], list[Path]]]:
-    """Return the files by their columns: parts of one table may have different columns. Raises: BadInput."""
+    """Return the files by their columns: parts of one table may have different columns. Raise BadInput."""
     groups: dict[tuple[str, ...], list[Path]] = {}
     for path in paths:
         found = tuple(_columns_of(path, kind, columns))
@@ -190,7 +190,7 @@ def _literal(value: object) -> str:
 
 
 def _columns_of(path: Path, kind: str, columns: dict[str, str]) -> list[str]:
-    """Return the column names of a file, from its header or footer. Raises: BadInput."""
+    """Return the column names of a file, from its header or footer. Raise BadInput."""
     try:
         if kind == "csv":
             with path.open(newline="", encoding="utf-8-sig") as file:
@@ -216,7 +216,7 @@ def _count(
 ) -> tuple[TableGroups, int, dict[str, int], int]:
     """Return tables with their demands, the number of placeable replicas, demands per group, and block rows.
 
-    Raises: ConflictingRegion.
+    Raise ConflictingRegion.
     """
     from regions.plan.spark.kernel import DIFFERING_MAX, TALLY
 

@@ -69,7 +69,7 @@ class SparkTarget(NamedTuple):
 
 
 def parse_target(url: str) -> SparkTarget:
-    """Parse a master URL. Raises: BadTarget."""
+    """Parse a master URL. Raise BadTarget."""
     if _LOCAL.fullmatch(url):
         return SparkTarget(url, TargetKind.LOCAL)
     if url == "yarn":
@@ -90,7 +90,7 @@ def parse_target(url: str) -> SparkTarget:
 
 
 def _address(url: str, text: str, default_port: int = 0) -> tuple[str, int]:
-    """Return host and port. Raises: BadTarget."""
+    """Return host and port. Raise BadTarget."""
     try:
         found = urlsplit(f"//{text}")
         host, port = found.hostname, found.port or default_port
@@ -106,7 +106,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def parse_conf(settings: Iterable[str]) -> dict[str, str]:
-    """Parse settings of Spark given as `spark.NAME=VALUE`. Raises: BadTarget."""
+    """Parse settings of Spark given as `spark.NAME=VALUE`. Raise BadTarget."""
     found = {}
     for setting in settings:
         name, separator, value = setting.partition("=")

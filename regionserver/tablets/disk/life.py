@@ -1,4 +1,4 @@
-"""The life of a replica on one server: two tables that decide. Pure.
+"""The life of a replica on one server: two tables of states. Pure.
 
 `DATA_LIFE` has the states of the files, which the superblock stores (S2, TC-06). `RUN_LIFE` has the states of the
 replica in this process, which reports show. Each run state implies a data state (`DATA_OF`), so a move in `RUN_LIFE`

@@ -24,7 +24,7 @@ FILE_BYTES_MAX: Final = 1024 * 1024
 
 
 class DamagedFile(StorageError):  # noqa: N818 - a finding, not a fault
-    """Raised when a file is not what was written. `path` and `why` say where and what was found."""
+    """Raised for a damaged file. `path` and `why` say where and what was found."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path} is damaged: {why}")
@@ -56,13 +56,13 @@ def unseal(content: bytes, magic: bytes, known: int, path: str) -> bytes:
 
     Args:
         content: The whole file.
-        magic: What the file must begin with.
+        magic: The expected first bytes.
         known: The highest format that the caller reads.
         path: The file, for messages.
 
     Raises:
-        DamagedFile: The content is not what was written.
-        NewerFormat: The content is whole and has a higher format than `known`.
+        DamagedFile: The content is damaged.
+        NewerFormat: The content is intact and has a higher format than `known`.
     """
     if len(content) < _HEAD.size:
         raise DamagedFile(path, f"it has {len(content)} bytes, its head alone has {_HEAD.size}")
@@ -109,7 +109,7 @@ class SealedFile(Generic[T]):
         """Return the record of `tablet`.
 
         Raises:
-            DamagedFile: The content is not what was written, or belongs to another tablet.
+            DamagedFile: The content is damaged, or belongs to another tablet.
             NewerFormat: A newer build has written it.
         """
         body = unseal(content, self._magic, self._format, path)

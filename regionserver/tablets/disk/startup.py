@@ -1,12 +1,12 @@
-"""What a start finds of a tablet, and what it does: one table that decides (S2, TC-15). Pure.
+"""The files that a start finds of a tablet, and the resulting decision: one table (S2, TC-15). Pure.
 
 The shared log has been read, and each tablet's superblock, consensus metadata and names of files (files.py). A file of
-a newer format has ended the start before anything is decided. `classify` says what was found in the words of the four
-columns of `TABLE`; exactly one row has them. Its outcome becomes effects (steps.py) and a run state (life.py).
+a newer format ends the start before any decision. `classify` describes the findings by the four columns of `TABLE`;
+exactly one row fits. Its outcome becomes effects (steps.py) and a run state (life.py).
 
-Two rules are behind all rows. **Nothing is deleted** but the files of an unfinished copy, which another replica has.
-**A promise that cannot be proved is never made again**: if a superblock, a slot or the consensus metadata with the
-votes of a number are damaged or missing, the number is burned.
+All rows follow two rules. **Nothing is deleted** except the files of an unfinished copy, which another replica has. **A
+promise that cannot be proved is never made again**: if a superblock, a slot or the consensus metadata with the votes of
+a number are damaged or missing, the number is burned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unreadable(NamedTuple):
 
 
 class SlotFound(NamedTuple):
-    """A slot of the shared log. `damage` says what it has lost, None if it is whole."""
+    """A slot of the shared log. `damage` describes its lost records; None if it is whole."""
 
     slot: int
     tablet: str
@@ -48,7 +48,7 @@ class SlotFound(NamedTuple):
 
     @property
     def has_promised(self) -> bool:
-        """Return True unless the slot is as it was begun for a first replica: no term, no vote, no entry."""
+        """Return False for a slot in the initial state of a first replica: no term, no vote, no entry."""
         return self.damage is not None or (self.term, self.vote, self.floor_index, self.last_index) != (0, 0, 0, 0)
 
     @property
@@ -60,9 +60,9 @@ class SlotFound(NamedTuple):
 class RowsFound(NamedTuple):
     """The rows of one generation.
 
-    `damage` says why they cannot be used; "" when they were closed in order, when this is the boot of the machine in
-    which they were written, or when there is a steady point to restore. `applied_index` is the last entry that they
-    hold, None while nobody has looked.
+    `damage` says why they cannot be used; "" if they were closed cleanly, if they were written in the present boot of
+    the machine, or if there is a steady point to restore. `applied_index` is the last entry that they hold, None before
+    the file was read.
     """
 
     generation: int
@@ -72,19 +72,19 @@ class RowsFound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Everything that a server has of one tablet."""
+    """All files and slots of one tablet on this server."""
 
     tablet: str
     block: Superblock | Unreadable | None
     meta: ConsensusMeta | Unreadable | None
-    #: The tablet's slots. One whose tablet is lost belongs to the tablet whose superblock names the slot.
+    #: The tablet's slots. A slot with an unknown tablet belongs to the tablet whose superblock names the slot.
     slots: Sequence[SlotFound] = ()
     rows: Sequence[RowsFound] = ()
-    #: Generations that the tablet's folders in the quarantine have.
+    #: Generations for which the quarantine has a folder of the tablet.
     quarantined: Sequence[int] = ()
 
     def highest_generation(self) -> int:
-        """Return the highest generation that anything of the tablet has, 0 without any."""
+        """Return the highest generation in any file or slot of the tablet, 0 without any."""
         return max(
             self.block.generation if isinstance(self.block, Superblock) else 0,
             *(slot.generation for slot in self.slots),
@@ -94,7 +94,7 @@ class Found:
         )
 
     def highest_number(self) -> int:
-        """Return the highest member number that any file names, 0 without any."""
+        """Return the highest member number in any file, 0 without any."""
         return max(
             self.block.highest_number if isinstance(self.block, Superblock) else 0,
             self.meta.number if isinstance(self.meta, ConsensusMeta) else 0,
@@ -103,7 +103,7 @@ class Found:
         )
 
     def own_slot(self) -> SlotFound | None:
-        """Return the slot that the superblock names, if it lives."""
+        """Return the slot that the superblock names, None if the log does not have it."""
         if isinstance(self.block, Superblock):
             for slot in self.slots:
                 if slot.slot == self.block.slot:
@@ -136,22 +136,22 @@ class BlockSeen(enum.StrEnum):
 
 
 class LogSeen(enum.StrEnum):
-    """The tablet's slots, as the superblock judges them."""
+    """The tablet's slots, compared with the superblock."""
 
     NONE = "no slot"
     UNUSED = "unused slot"  #: without a superblock: no term, no vote, no entry
     LIVE = "live slot"  #: without a superblock: it has promised something
     LEFT = "older slot"  #: not READY: of the superblock's generation or a lower one
     NEWER = "newer slot"  #: of a higher generation than the superblock
-    WHOLE = "whole"  #: READY: the slot that the superblock names is all there
-    BROKEN = "broken"  #: READY: the slot is missing, has lost something, or is another's
+    WHOLE = "whole"  #: READY: the slot that the superblock names is complete
+    BROKEN = "broken"  #: READY: the slot is missing, has lost records, or belongs to another tablet
 
 
 class MetaSeen(enum.StrEnum):
     """The consensus metadata."""
 
     SOUND = "sound"
-    BAD = "missing or damaged"  #: or those of another member
+    BAD = "missing or damaged"  #: or of another member
 
 
 class RowsSeen(enum.StrEnum):
@@ -159,13 +159,13 @@ class RowsSeen(enum.StrEnum):
 
     NONE = "none"
     LEFT = "there"  #: not READY
-    SOUND = "sound"  #: READY: they can be opened, or there are none yet and the log has everything
-    DAMAGED = "damaged"  #: READY: they cannot be opened, or are missing
-    AHEAD = "ahead of the log"  #: READY: they hold entries that the log has lost
+    SOUND = "sound"  #: READY: the rows can be opened, or do not exist yet and the log has all entries
+    DAMAGED = "damaged"  #: READY: the rows cannot be opened, or are missing
+    AHEAD = "ahead of the log"  #: READY: the rows hold entries that the log has lost
 
 
 class Outcome(enum.StrEnum):
-    """What the start makes of it."""
+    """The result of a start for one tablet."""
 
     ABSENT = "does not exist here; stray files to quarantine"
     BURN = "number burned, all files to quarantine: LOST"
@@ -237,7 +237,7 @@ TABLE: Final[tuple[StartRow, ...]] = (
 )
 # fmt: on
 
-#: What a start can find at all: a superblock decides which other columns exist.
+#: The cases that can occur: the superblock determines which values the other columns can have.
 _WITHOUT_BLOCK: Final = ((_L.NONE, _L.UNUSED, _L.LIVE), (_R.NONE, _R.LEFT))
 _NOT_READY: Final = ((_L.NONE, _L.LEFT, _L.NEWER), (_R.NONE, _R.LEFT))
 _IS_READY: Final = ((_L.WHOLE, _L.BROKEN, _L.NEWER), (_R.SOUND, _R.DAMAGED, _R.AHEAD))
@@ -262,7 +262,7 @@ def possible() -> Iterable[Seen]:
 
 
 def _index(table: Iterable[StartRow]) -> dict[Seen, StartRow]:
-    """Return the rows by what was found: one for each possible case."""
+    """Return the row for each possible case."""
     cases = set(possible())
     found: dict[Seen, StartRow] = {}
     for row in table:
@@ -282,20 +282,20 @@ _DECIDED_BY: Final = _index(TABLE)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a tablet at a start."""
+    """The decision about a tablet at a start."""
 
     tablet: str
     row: StartRow
-    #: None: the tablet does not exist on this server.
+    #: Run state of the replica; None if the tablet does not exist on this server.
     run: RunState | None
-    #: What to do with the files before anything else.
+    #: Effects on the files, carried out first.
     effects: list[Effect] = field(default_factory=list)
-    #: For the operator: what is wrong, "" if nothing is.
+    #: The fault, for the operator; "" without one.
     story: str = ""
 
 
 def classify(found: Found) -> Seen:
-    """Return the columns of the table that fit what was found."""
+    """Return the columns of the table that describe the findings."""
     block, log = _block_seen(found.block), _log_seen(found)
     meta = MetaSeen.SOUND if isinstance(found.meta, ConsensusMeta) else MetaSeen.BAD
     if _other_member(found):
@@ -304,10 +304,10 @@ def classify(found: Found) -> Seen:
 
 
 def decide(found: Found, server: str, at_ms: int) -> Decision:
-    """Return what the start does with a tablet.
+    """Return the decision of the start about a tablet.
 
     Args:
-        found: What the server has of it.
+        found: The tablet's files and slots.
         server: This server's uuid.
         at_ms: Now, for the superblocks that are written.
     """
@@ -322,7 +322,7 @@ def decide(found: Found, server: str, at_ms: int) -> Decision:
         story = _story(found, row)
         number, generation = found.highest_number(), found.highest_generation()
         if block is None:
-            # A folder of its own: nobody knows which generation the files are.
+            # A separate folder: the generation of these files is unknown.
             after = burned_unknown(server, found.tablet, number, generation + 1, story, at_ms)
         else:
             after = burned(block, number, generation, story, at_ms)
@@ -348,7 +348,7 @@ def decide(found: Found, server: str, at_ms: int) -> Decision:
 
 
 def _other_member(found: Found) -> str:
-    """Return what is wrong if superblock and metadata name two members, else "". A copy writes its superblock first."""
+    """Return the fault if superblock and metadata name two members, else "". A copy writes its superblock first."""
     if not isinstance(found.meta, ConsensusMeta) or not isinstance(found.block, Superblock):
         return ""
     if found.meta.number == found.block.number:
@@ -386,7 +386,7 @@ def _log_seen(found: Found) -> LogSeen:
 
 
 def _slot_objection(found: Found, block: Superblock) -> str:
-    """Return why the slot that a READY superblock names cannot be used, "" if it can."""
+    """Return why the slot of a READY superblock cannot be used, "" if it can."""
     own = found.own_slot()
     if own is None:
         return f"slot {block.slot} of the log is not this tablet's"
@@ -406,7 +406,7 @@ def _rows_seen(found: Found) -> RowsSeen:
         return RowsSeen.LEFT if found.rows else RowsSeen.NONE
     own_rows, own_slot = found.own_rows(), found.own_slot()
     if own_slot is None:
-        return RowsSeen.SOUND  # the log decides
+        return RowsSeen.SOUND  # the log has all entries, so it decides
     if own_rows is None:
         # Without a floor the log has every entry from the first one on.
         return RowsSeen.DAMAGED if own_slot.floor_index else RowsSeen.SOUND
@@ -425,7 +425,7 @@ def _rows_objection(rows: RowsFound, slot: SlotFound) -> str:
 
 
 def _story(found: Found, row: StartRow) -> str:
-    """Return what was found wrong, for people."""
+    """Return the fault in words for the operator."""
     causes = []
     if isinstance(found.block, Unreadable):
         causes.append(f"{block_path(found.tablet)}: {found.block.why}")

@@ -1,7 +1,7 @@
 """Steps on a tablet's files, as lists of effects. Pure; files.py carries them out.
 
-A crash between two effects, or in the middle of one, leaves a state from which a start goes on (startup.py). Each
-effect is durable before the next one begins, and does nothing if it was done before.
+A crash between two effects, or in the middle of one, leaves a state from which a start continues (startup.py). Each
+effect is durable before the next one begins. Repeating an effect does nothing.
 
     creation    consensus metadata -> slot -> superblock READY
     deletion    folder in the quarantine -> copy of the superblock -> superblock DELETED (the point of no return)
@@ -46,14 +46,14 @@ class MakeFolder(NamedTuple):
 
 
 class CopyFile(NamedTuple):
-    """Copy a small file, replacing an earlier copy. Without the source nothing happens."""
+    """Copy a small file, replacing an earlier copy. A missing source is ignored."""
 
     source: str
     target: str
 
 
 class MoveFile(NamedTuple):
-    """Move a file. Without the source nothing happens. A file at the target is kept under another name."""
+    """Move a file. A missing source is ignored. A file at the target is kept under another name."""
 
     source: str
     target: str
@@ -87,14 +87,14 @@ class BeginSlot(NamedTuple):
 
 
 class ExportSlot(NamedTuple):
-    """Write what the slot holds to a file of its own, replacing an earlier export."""
+    """Write the contents of the slot to a separate file, replacing an earlier export."""
 
     slot: int
     target: str
 
 
 class DropSlot(NamedTuple):
-    """End the slot."""
+    """Drop the slot."""
 
     slot: int
     generation: int
@@ -104,7 +104,7 @@ Effect = MakeFolder | CopyFile | MoveFile | RemoveFile | WriteBlock | WriteMeta 
 
 
 class SlotName(NamedTuple):
-    """A slot that lives in the shared log, and its generation."""
+    """A slot of the shared log and its generation."""
 
     slot: int
     generation: int
@@ -123,14 +123,15 @@ def creation(block: Superblock, meta: ConsensusMeta) -> list[Effect]:
 
 
 def deletion(block: Superblock, memory: Memory, reason: str, at_ms: int) -> list[Effect]:
-    """Return the steps that remove a replica which has stopped. `memory` is what its slot holds durably."""
+    """Return the steps that remove a stopped replica. `memory` is the durable memory in its slot."""
     assert block.slot is not None, f"tablet {block.tablet} has no slot"
     after = deleted(block, memory, reason, at_ms)
     return [*_replacing(after), *clearing(after, [SlotName(block.slot, block.generation)], [block.generation])]
 
 
 def burning(after: Superblock, slots: Sequence[SlotName], rows: Sequence[int]) -> list[Effect]:
-    """Return the steps to the superblock `after`, whose memory is lost, and to the quarantine with all other files."""
+    """Return the steps that write the superblock `after`, whose memory is lost, and move all other files to
+    quarantine."""
     assert after.is_lost, f"tablet {after.tablet} has a memory"
     return [*_replacing(after), *clearing(after, slots, rows)]
 
@@ -184,7 +185,7 @@ def giving_up(
         if name.generation == block.generation:
             effects.append(DropSlot(*name))
     if block.generation in rows:
-        # The database last: its name shows that there is something to remove.
+        # Remove the database last: its name shows that files are left to remove.
         for suffix in (DATABASE_LOCK, DATABASE_USED, STEADY, DATABASE):
             effects.append(RemoveFile(rows_path(block.tablet, block.generation, suffix)))
     effects += set_aside(
@@ -196,7 +197,7 @@ def giving_up(
 
 
 def forgetting(block: Superblock) -> list[Effect]:
-    """Return the steps that remove a tombstone. The store has the whole tablet as DELETED or REPLACED."""
+    """Return the steps that remove a tombstone, after the store has the whole tablet as DELETED or REPLACED."""
     assert data_after(block.tablet, block.data_state, DataEvent.FORGET) is None
     return [RemoveFile(block_path(block.tablet)), RemoveFile(meta_path(block.tablet))]
 
@@ -221,7 +222,7 @@ def unclaimed(
 
 
 def unclaimed_slot(name: SlotName) -> list[Effect]:
-    """Return the steps that end a slot of which no tablet is known."""
+    """Return the steps that end a slot without a known tablet."""
     folder = slot_quarantine_path(name.slot)
     return [MakeFolder(folder), ExportSlot(name.slot, f"{folder}/{SAVED_LOG}"), DropSlot(*name)]
 

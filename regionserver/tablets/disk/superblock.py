@@ -1,9 +1,9 @@
-"""The superblock: what a server's disk holds of one tablet. Pure.
+"""The superblock: the state of one tablet's files on a server. Pure.
 
     content := envelope "RKSB" format 1 (sealed.py) around a JSON object with the fields of Superblock
 
-A superblock is replaced as a whole for each move of `life.DATA_LIFE`. The functions below make the next superblock of
-each move, and are the only ones that do.
+A superblock is replaced as a whole for each move of `life.DATA_LIFE`. Only the functions below make the next superblock
+of a move.
 
 **Numbers never go back.** `highest_number` is the highest member number that this server ever had of the tablet. The
 generation rises with DELETE, BURN and GIVE_UP, so files of a former replica, or of an unfinished copy, have a lower
@@ -35,14 +35,14 @@ REASON_MAX: Final = 500
 
 
 class RunIntent(enum.StrEnum):
-    """What is wanted of a READY replica."""
+    """The intended run state of a READY replica."""
 
     RUN = "RUN"
     RESTING = "RESTING"  #: its table is disabled: the replica stays closed, with its files
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a voter has promised: the term, its vote in it (0: none), and the end of its log."""
+    """The promises of a voter: the term, its vote in that term (0: none), and the end of its log."""
 
     term: int
     vote: int
@@ -60,7 +60,7 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Superblock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Content of `tablet-meta/<tablet>`."""
 
-    #: The server that has written it: its uuid.
+    #: Uuid of the server that has written the superblock.
     server: str
     tablet: str
     data_state: DataState
@@ -82,9 +82,9 @@ class Superblock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     quarantine: str = ""
     #: Server from which the files were copied; "": they were made here.
     copied_from: str = ""
-    #: Why the state is what it is, for people.
+    #: The reason for the state, for operators.
     reason: str = ""
-    #: Times of this server's wall clock, for people: first and latest superblock of the tablet here.
+    #: Times of this server's wall clock, for operators: first and latest superblock of the tablet here.
     created_ms: int = 0
     changed_ms: int = 0
 
@@ -96,7 +96,7 @@ class Superblock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 def _objection(block: Superblock) -> str:
-    """Return why a superblock cannot be, "" if it can."""
+    """Return why the fields of a superblock contradict each other, "" if they do not."""
     if not is_tablet(block.tablet):
         return f"{block.tablet!r} is not the name of a tablet"
     if not 0 <= block.number <= block.highest_number:
@@ -130,7 +130,7 @@ def decode_block(content: bytes, tablet: str, path: str) -> Superblock:
     """Return the superblock of `tablet`.
 
     Raises:
-        DamagedFile: The content is not what was written, or belongs to another tablet.
+        DamagedFile: The content is damaged, or belongs to another tablet.
         NewerFormat: A newer build has written it.
     """
     return _FILE.decode(content, tablet, path)
@@ -230,7 +230,7 @@ def burned_unknown(server: str, tablet: str, number: int, generation: int, reaso
 def copying(block: Superblock, number: int, source: str, at_ms: int) -> Superblock:
     """Return the superblock of a tombstone that is copied over. The memory is kept while the number stays.
 
-    Raises: ValueError if this server has had a higher number, or if the number is burned.
+    Raise ValueError if this server has had a higher number, or if the number is burned.
     """
     if number < block.highest_number:
         raise ValueError(f"tablet {block.tablet}: number {number} is below {block.highest_number}, which was here")
@@ -252,14 +252,14 @@ def copying(block: Superblock, number: int, source: str, at_ms: int) -> Superblo
 
 
 def given_up(block: Superblock, reason: str, at_ms: int) -> Superblock:
-    """Return the tombstone that a copy falls back to."""
+    """Return the tombstone after a failed copy."""
     return _next(
         block, DataEvent.GIVE_UP, at_ms, generation=block.generation + 1, slot=None, reason=reason[:REASON_MAX]
     )
 
 
 def copied(block: Superblock, slot: int, at_ms: int) -> Superblock:
-    """Return the superblock of a copy that is whole and durable; its term and vote lie in `slot`."""
+    """Return the superblock of a complete and durable copy; its term and vote are in `slot`."""
     return _next(block, DataEvent.COPIED, at_ms, slot=slot, memory=None, reason="")
 
 

@@ -14,7 +14,7 @@ from coord.env import DiskFile
 
 #: Syncs that are under way together. More of them gain little: they wait for the same journal.
 SYNC_THREADS: Final = 8
-#: Files that are written, open and not synced yet, at most: each has a descriptor.
+#: Limit of files that are written, open and not synced yet: each needs a descriptor.
 UNSYNCED_MAX: Final = 128
 
 #: Makes all files durable before it returns. Raises OSError if one of them could not be synced.

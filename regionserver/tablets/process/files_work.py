@@ -1,4 +1,4 @@
-"""Work on the files of replicas: making first replicas, resting, deleting. On one thread of its own.
+"""Work on the files of replicas, on its own thread: making first replicas, resting, deleting.
 
 Steps and their order are those of `disk/steps.py`. Changes of slots go through the running log.
 """
@@ -23,7 +23,7 @@ from regionserver.tablets.process.replica import first_configuration
 
 
 class MadeReplica(NamedTuple):
-    """What became of one opening: the files, or the reason why there are none."""
+    """Result of one opening: the files, or the reason for the failure."""
 
     block: Superblock | None
     meta: ConsensusMeta | None
@@ -31,7 +31,7 @@ class MadeReplica(NamedTuple):
 
 
 class FilesWork:
-    """The steps, as functions for the files' thread. They raise nothing: the reason is what they return."""
+    """The steps, as functions for the files' thread. They do not raise: they return the reason of a failure."""
 
     def __init__(self, files: TabletFiles, slots: RunningSlots, server: str) -> None:
         self._files = files
@@ -39,7 +39,7 @@ class FilesWork:
         self._server = server
 
     def make(self, openings: Sequence[tuple[ReplicaOpening, int]], at_ms: int) -> list[MadeReplica]:
-        """Make first replicas together; each comes with the slot that it is to have.
+        """Make first replicas together; each opening names the slot of its replica.
 
         Consensus metadata of all of them become durable, then all slots by one record of the log, then all superblocks.
         """
@@ -56,7 +56,7 @@ class FilesWork:
         try:
             self._files.carry_out_together(plans)
         except (CoordError, OSError) as error:
-            # What is half made has promised nothing: the next attempt, or the next start, sets it aside.
+            # A half-made replica has promised nothing. The next attempt, or the next start, sets its files aside.
             return [one if one.reason else MadeReplica(None, None, _why(error)) for one in made]
         return made
 
@@ -88,7 +88,7 @@ class FilesWork:
         return block, ConsensusMeta(tablet, opening.number, 0, 0, configuration.encode())
 
     def read(self, tablet: str) -> tuple[Superblock | Unreadable, ConsensusMeta | Unreadable | None]:
-        """Return superblock and consensus metadata of a tablet that a start has found sound."""
+        """Return superblock and consensus metadata of a tablet whose files were intact at the start."""
         block = self._files.read_block(tablet)
         try:
             return block, self._files.read_meta(tablet)
@@ -101,10 +101,8 @@ class FilesWork:
         return after if not (why := self._carry_out([steps.WriteBlock(after)])) else why
 
     def close(self, block: Superblock, purpose: ClosePurpose, reason: str, at_ms: int) -> Superblock | str | None:
-        """Carry out what an order to close wants of a replica that has stopped.
-
-        Return the resulting superblock, None if the tablet does not exist here any more, or why that failed.
-        """
+        """Carry out an order to close on a replica that has stopped. Return the resulting superblock, None if the
+        tablet does not exist here any more, or the reason of a failure."""
         if purpose is ClosePurpose.REST:
             after = superblock.resting(block, at_ms)
             return self._carry_out([steps.WriteBlock(after)]) or after

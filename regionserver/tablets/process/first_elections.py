@@ -14,33 +14,33 @@ from zlib import crc32
 from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.turn import Turn
 
-#: The chosen member asks again so often: the others may not have opened their replicas when it asks first.
+#: Interval at which the chosen member asks for votes again: the others may not have opened their replicas yet.
 ASK_AGAIN_S: Final = 0.2
-#: So often at most. Meanwhile the timeouts of the others have passed.
+#: Maximum number of attempts. Meanwhile the timeouts of the others have passed.
 ASKS_MAX: Final = 20
 #: The member stands with the next tick.
 _NEXT_TICK: Final = 1
 
 
 def stands_first(tablet: str, number: int, voters: Iterable[int]) -> bool:
-    """Return True if the member is the one of its tablet that stands for the first election at once."""
+    """Return True if the member is the one that starts the first election of its tablet at once."""
     ordered = sorted(voters)
     return bool(ordered) and ordered[crc32(tablet.encode()) % len(ordered)] == number
 
 
 def is_new(group: Group) -> bool:
-    """Return True if the replica has heard of no term and of no leader."""
+    """Return True if the replica knows no term and no leader."""
     core = group.core
     return core.term == 0 and core.log.last == 0 and core.leader == 0
 
 
 class FirstElections:
-    """The new tablets for whose leadership this server stands. Every method is called on the reactor's thread."""
+    """The new tablets for whose leadership this server stands. Call every method on the reactor's thread."""
 
     def __init__(self, turn: Turn, reactor: Any) -> None:
         self._turn = turn
         self._reactor = reactor
-        #: Groups without a leader so far, and how often each has asked.
+        #: Groups without a leader so far, with the number of attempts of each.
         self._asking: dict[str, tuple[Group, int]] = {}
 
     def opened(self, group: Group) -> None:

@@ -1,11 +1,11 @@
 """How far the log's floor of a replica may move, and when rows are made durable. Pure.
 
-The floor never passes the rows' steady point: behind that point the log is all there is. No replica can be copied yet,
-so the floor does not pass what every member is known to have either. A member that is away for long would keep the log
-for ever; from FORCED_SEGMENTS on the floor moves without that member, which needs a copy then.
+The floor never passes the rows' steady point: later entries are durable only in the log. No replica can be copied yet,
+so the floor does not pass the last entry that every member has either. A member that is away for long would keep the
+log forever; from FORCED_SEGMENTS on the floor moves without that member, which needs a copy then.
 
 A steady point syncs files of its own, and the log waits for the same disk. Tablets that were first written at the same
-time would all be due in the same second. So each second begins a few of the points that are due, in turn.
+time would all be due in the same second. So only a few of the points that are due begin in each second.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from coord.storage.shared.log import SEGMENTS_CHECKPOINT, SEGMENTS_MAX
 from regionserver.tablets.rows.steady import STEADY_AFTER_S
 
-#: From so many segments on, floors move although a member lacks entries: the log must not exceed SEGMENTS_MAX, and a
-#: steady point takes a while, during which two more segments may be written.
+#: From this many segments on, floors move although a member lacks entries: the log must not exceed SEGMENTS_MAX, and
+#: two more segments may be written while a steady point is made.
 FORCED_SEGMENTS: Final = SEGMENTS_MAX - 2
 
 
@@ -43,10 +43,8 @@ class PointCandidate(NamedTuple):
 
 
 def points_wanted(candidates: Sequence[PointCandidate], segments: int) -> list[bool]:
-    """Return for each replica whether a steady point begins in this second.
-
-    Points that shorten a long log begin at once. The others that are due share the seconds of STEADY_AFTER_S.
-    """
+    """Return, for each replica, whether to begin a steady point in this second. Points that shorten a long log begin at
+    once. The others that are due are spread over STEADY_AFTER_S."""
     left = 1 + int(len(candidates) // STEADY_AFTER_S)
     wanted = []
     for one in candidates:

@@ -4,7 +4,7 @@ One turn of the reactor is one `take()`: one frame per peer, one record of the l
 
     sockets, timers, threads  ->  turn.frame(), propose(), read(), tick(), persisted(), applied()
     end of the reactor's turn ->  frames to peers, changes to the log's thread, rounds and reads to the rows'
-                                  threads, answers to whoever waits
+                                  threads, answers to waiting requests
 
 Every method is called on the reactor's thread. Nothing here decides: what to write, send, answer or give up is decided
 by `host/`, `disk/`, `floors` and `reports`.
@@ -62,11 +62,11 @@ from regionserver.workers import Workers
 
 log = Logger()
 
-#: Ticks between two looks at what is due once a second: steady points, floors, the members' health.
+#: Ticks between two checks of the work that is due once a second: steady points, floors, the members' health.
 SWEEP_TICKS: Final = 1000 // TICK_MS
 #: Threads that open files and make steady points.
 SLOW_THREADS: Final = 2
-#: A stopping host waits so long for its threads.
+#: Time limit for the threads of a stopping host.
 STOP_S: Final = 5.0
 #: Events of Raft after which a replica's report differs.
 _REPORTED_EVENTS: Final = frozenset(("role", "leader", "config", "config_reverted", "promote", "demote"))
@@ -114,12 +114,12 @@ class TabletHost:
         self._requests = 0
         self._is_due = False
         self._is_planned = False
-        #: From `start` until everything is closed, or the process must end.
+        #: True from `start` until everything is closed, or until the process must end.
         self._is_running = False
         self._is_stopping = False
         self._is_log_full = False
         self._entries = 0
-        #: Leaders that have not committed an entry of their term yet; their first reports are due then.
+        #: Leaders that have not committed an entry of their term yet. Each is reported after its first commit.
         self._young: set[str] = set()
         self._healths: dict[str, object] = {}
         self._has_turns = hasattr(reactor, "at_turn_end")
@@ -129,7 +129,7 @@ class TabletHost:
     # --- start --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Read what the directory holds, and begin to host it. Needs neither store nor master.
+        """Read the directory, and begin to host its tablets. Needs neither store nor master.
 
         Rows are opened in the background; a replica is ASLEEP until its rows are open.
 
@@ -219,15 +219,17 @@ class TabletHost:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def make(self, openings: Sequence[ReplicaOpening]) -> Deferred[list[str]]:
-        """Make first replicas, durable together. Return "" or the reason for each. They are not hosted yet."""
+        """Make first replicas, durable together. Return "" or the reason of the failure for each. They are not hosted
+        yet."""
         return self._life.make(openings)
 
     def begin(self, tablet: str) -> Deferred[str]:
-        """Host the group of a replica that was made, or rests. Return "" once it is hosted, or why not."""
+        """Host the group of a replica that was made or rests. Return "" once the group is hosted, or the reason of a
+        failure."""
         return self._life.begin(tablet)
 
     def close(self, tablet: str, purpose: ClosePurpose, reason: str = "") -> Deferred[str]:
-        """Stop a replica, and do with its files what `purpose` says. Return "" or why that failed."""
+        """Stop a replica and process its files as `purpose` says. Return "" or the reason of a failure."""
         return self._life.close(tablet, purpose, reason)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -288,7 +290,7 @@ class TabletHost:
         return next((one for one in found if one.uuid == server), None)
 
     def rows_of(self, tablet: str) -> TabletRows | None:
-        """Return the rows of a replica that runs: for figures and tests."""
+        """Return the rows of a running replica, for figures and tests."""
         replica = self._replicas.get(tablet)
         return replica.rows if replica is not None else None
 
@@ -315,7 +317,7 @@ class TabletHost:
         return reports.report_of(replica, self.turn.groups.get(tablet), self._there(), self.settings.dead_s)
 
     def keys(self) -> list[tuple[str, int]]:
-        """Return tablet and member number of every replica, without a look at their groups."""
+        """Return tablet and member number of every replica, without reading the groups."""
         return [(tablet, replica.block.number) for tablet, replica in self._replicas.items()]
 
     def reports(self) -> list[TabletReport]:
@@ -370,13 +372,13 @@ class TabletHost:
             self._soon()
 
     def end_turn(self) -> bool:
-        """Carry out what this turn's inputs lead to. Return True if there is more to do at once. Raises nothing."""
+        """Carry out the effects of this turn's inputs. Return True if more work is due at once. Does not raise."""
         if not self._is_due or not self._is_running:
             return False
         self._is_due = False
         try:
             self._carry_out(self.turn.take())
-        except Exception:  # boundary: a broken invariant of the host ends the process, with its story
+        except Exception:  # boundary: a broken invariant of the host ends the process, with a full report
             self.host_failed()
         return self._is_due and self._is_running
 
@@ -412,7 +414,8 @@ class TabletHost:
             links.flush()
 
     def _write(self, out: TurnOutput) -> None:
-        """Submit what the groups write in this turn, and floors. A change that does not fit costs its tablet."""
+        """Submit the writes of the groups in this turn, and floors. A change that does not fit its slot makes its
+        tablet FAILED."""
         changes: list[Change] = [*out.log, *self._rows.floors]
         has_floors, self._rows.floors = bool(self._rows.floors), []
         number = out.log_number
@@ -457,7 +460,7 @@ class TabletHost:
             self._report_changed(tablet)
 
     def _note_young(self, changed: dict[str, None]) -> None:
-        """A leader counts from its first commit on: report it again then."""
+        """Report leaders again that have made their first commit: only from then on do their reports count."""
         for tablet in list(self._young):
             group = self.turn.groups.get(tablet)
             lead = group.core.leadership if group is not None and not group.failure else None
@@ -480,7 +483,7 @@ class TabletHost:
         self._die(f"the shared log of the tablets cannot be written: {error}")
 
     def log_full(self, *, is_full: bool) -> None:
-        """See `LogEvents.log_full`. Leaderships leave; what waits is written when there is room."""
+        """See `LogEvents.log_full`. Hand over leaderships; waiting writes continue when there is room."""
         self._is_log_full = is_full
         if is_full:
             log.error("{path}: disk full; writes are rejected until there is room", path=self._disk.where(LOG))
@@ -534,7 +537,7 @@ class TabletHost:
             self._note_health()
 
     def _note_health(self) -> None:
-        """Report the tablets led here whose members fare otherwise than a second ago."""
+        """Report the tablets led here whose members' health has changed within the last second."""
         there = self._there()
         healths: dict[str, object] = {}
         for tablet, group in self.turn.groups.items():
@@ -551,7 +554,7 @@ class TabletHost:
 
     @inlineCallbacks
     def stop(self) -> Generator[Deferred[Any], Any, None]:
-        """Hand leaderships over, make steady points, write the log, and end the threads."""
+        """Hand over leaderships, make steady points, write the log, and end the threads."""
         if not self._is_running or self._is_stopping:
             return
         self._is_stopping = self._life.is_stopping = True

@@ -1,4 +1,4 @@
-"""What the tablet host takes from the rest of the server, and what it returns."""
+"""Interfaces of the tablet host to the rest of the server."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from regionserver.kv.snapshot import RowSnapshot
 SLOW_WRITE_MS: Final = 1000
 #: Threads that apply rounds and serve reads. Their work is mostly LMDB's, outside of the interpreter's lock.
 THREADS: Final = 4
-#: Bytes of log entries in memory: as much as requests may have in flight.
+#: Limit for log entries in memory: as many bytes as requests may have in flight.
 MEMORY_BYTES: Final = 256 << 20
 
-#: Reads rows from a snapshot, on any thread. What it returns is the answer's value.
+#: Reads rows from a snapshot, on any thread. Its result is the answer's value.
 RowsReader = Callable[[RowSnapshot], Any]
 
 
@@ -57,7 +57,7 @@ class HostSettings:
     segment_bytes: int | None = None
     #: Bytes of log entries in memory, of all groups. Beyond it, applied entries are on the disk alone.
     memory_bytes: int = MEMORY_BYTES
-    #: A stopping host waits so long for its leaderships to leave, and for its disk.
+    #: Time limit for handing over leaderships, and for the disk, when a host stops.
     hand_over_s: float = 2.0
 
 
@@ -68,7 +68,7 @@ class ReplicaOpening:
     tablet: str
     table: str
     number: int
-    #: All members, voters; the same on each of their servers.
+    #: All members, all of them voters; the same on each of their servers.
     initial: tuple[MemberEndpoint, ...]
     start_key: str = ""
     end_key: str = ""

@@ -68,13 +68,13 @@ class ReplicaLife:
         self._first_elections = FirstElections(turn, reactor)
         self._making: set[str] = set()
         self._next_slot = log_thread.shared.next_slot()
-        #: The process stops: nothing is opened any more.
+        #: True while the process stops: no replica is opened any more.
         self.is_stopping = False
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def take_found(self, files: TabletFiles, decision: Decision, recovered: dict[int, RecoveredSlot]) -> None:
-        """Take over what a start has decided about one tablet."""
+        """Take over the start's decision about one tablet."""
         if decision.run is None:
             return
         block = files.read_block(decision.tablet)
@@ -92,7 +92,7 @@ class ReplicaLife:
             self._stand(replica)
 
     def _stand(self, replica: TabletReplica) -> None:
-        """Let the replica's state answer messages."""
+        """Let the answers to messages follow the replica's state."""
         slot = replica.recovered
         if slot is None and replica.block.slot is not None:
             slot = self._log.shared.contents(replica.slot)
@@ -103,7 +103,7 @@ class ReplicaLife:
         self._changed(replica.tablet)
 
     def _open(self, replica: TabletReplica, done: Callable[[str], None]) -> None:
-        """Open rows and group on a thread, and host them."""
+        """Open rows and group on a thread, then host the group."""
         replica.is_opening = True
         self._turn.resting.pop(replica.tablet, None)
         self._turn.opening.add(replica.tablet)
@@ -150,7 +150,8 @@ class ReplicaLife:
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def make(self, openings: Sequence[ReplicaOpening]) -> Deferred[list[str]]:
-        """Make first replicas, durable together. Return "" or the reason for each. They are not hosted yet."""
+        """Make first replicas, durable together. Return "" or the reason of the failure for each. They are not hosted
+        yet."""
         answer: Deferred[list[str]] = Deferred()
         reasons: list[str] = []
         plans: list[tuple[ReplicaOpening, int]] = []
@@ -183,7 +184,8 @@ class ReplicaLife:
         return answer
 
     def begin(self, tablet: str) -> Deferred[str]:
-        """Host the group of a replica that was made, or rests. Return "" once it is hosted, or why not."""
+        """Host the group of a replica that was made or rests. Return "" once the group is hosted, or the reason of a
+        failure."""
         replica = self._replicas.get(tablet)
         if replica is None:
             return succeed(f"tablet {tablet} is not on this server")
@@ -222,9 +224,9 @@ class ReplicaLife:
         return self.close(tablet, ClosePurpose.DELETE, reason)
 
     def close(self, tablet: str, purpose: ClosePurpose, reason: str = "") -> Deferred[str]:
-        """Stop a replica, and do with its files what `purpose` says. Return "" or why that failed.
+        """Stop a replica and process its files as `purpose` says. Return "" or the reason of a failure.
 
-        The checks of the order come before (`regions/replication/guards.py`).
+        The caller has checked the order (`regions/replication/guards.py`).
         """
         replica = self._replicas.get(tablet)
         if replica is None:
@@ -256,7 +258,7 @@ class ReplicaLife:
         return answer
 
     def _stop_group(self, replica: TabletReplica) -> None:
-        """End the group; its requests are answered, and its state answers messages."""
+        """End the group. Its requests are answered; from now on its state answers messages."""
         if replica.tablet in self._turn.groups:
             self._turn.remove(replica.tablet)
         self._stand(replica)

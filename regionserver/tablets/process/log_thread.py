@@ -1,8 +1,9 @@
 """The shared log of a running host: turns are written by a thread, and the reactor's thread is called back.
 
-The log's own rules (order of batches, one record for all that waits, full disks) are those of `coord.storage.writer`.
-Here: which batch was whose, and whether the disk answers. A write counts as slow by the ticks of this process, not by a
-clock: a process that stood still does not take its own absence for that of its disk.
+The log's own rules (order of batches, one record for all waiting batches, full disks) are those of
+`coord.storage.writer`. This module knows the owner of each batch, and whether the disk answers in time. Slow writes are
+measured in ticks of this process, not by a clock: a process that was stopped must not mistake its own pause for a slow
+disk.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from regionserver.tablets.process.interfaces import ThreadedReactor
 
 
 class LogEvents(Protocol):
-    """What the log reports, on the reactor's thread."""
+    """Events of the log, reported on the reactor's thread."""
 
     def log_failed(self, error: Exception) -> None:
         """The log cannot be written any more: the process must end."""
@@ -33,16 +34,16 @@ class LogEvents(Protocol):
         ...
 
     def log_answers(self, *, answers: bool) -> None:
-        """A write takes longer than it may, or has ended."""
+        """A write has exceeded its time limit, or a slow write has ended."""
         ...
 
     def host_failed(self) -> None:
-        """What follows from a durable write has raised an exception, which is being handled: a bug of the host."""
+        """Processing a durable write has raised an exception, which is being handled: a bug of the host."""
         ...
 
 
 class LogThread:
-    """The log's thread, and what waits for it. Every method is called on the reactor's thread."""
+    """The log's thread, and the callers that wait for it. Call every method on the reactor's thread."""
 
     def __init__(self, shared: SharedLog, reactor: ThreadedReactor, events: LogEvents, slow_ticks: int) -> None:
         self.shared = shared
@@ -57,7 +58,7 @@ class LogThread:
         self._reader: _Readable | None = None
         self.has_failed = False
         self.answers = True
-        #: Times that the disk did not answer in time.
+        #: Number of writes for which the disk did not answer in time.
         self.slow_writes = 0
 
     def start(self) -> None:
@@ -87,7 +88,7 @@ class LogThread:
         self._writer.prune(self._prunes)
 
     def tick(self) -> None:
-        """Let a tick pass: look whether the disk answers."""
+        """Count a tick, and check whether the disk answers."""
         self._ticks += 1
         if self.answers and self._waiting and self._ticks - self._waiting[0][1] >= self._slow_ticks:
             self.answers = False
@@ -99,14 +100,14 @@ class LogThread:
         return not self._waiting
 
     def unwatch(self) -> None:
-        """Report nothing any more; call this before `close`."""
+        """Report nothing any more. Call this before `close`."""
         if self._reader is not None:
             self._reactor.removeReader(self._reader)
         elif hasattr(self._reactor, "unwatch"):
             self._reactor.unwatch(self._writer.done_fd)
 
     def close(self) -> None:
-        """Write what is queued, and close the log, on any thread. Blocks as long as the disk does."""
+        """Write the queued changes and close the log, on any thread. Blocks as long as the disk does."""
         self._writer.close()
 
     # --- reports of the writer ---
@@ -114,7 +115,7 @@ class LogThread:
     def _collect(self, _: int = 0) -> None:
         try:
             self._writer.collect()
-        except Exception:  # boundary: the reactor would drop the descriptor, and the host would wait for ever
+        except Exception:  # boundary: the reactor would drop the descriptor, and the host would wait forever
             self._events.host_failed()
 
     def on_persisted(self, number: int) -> None:
@@ -156,15 +157,13 @@ class _Readable:
         return "shared log"
 
 
-#: The files' thread looks so often whether the host has ended while it waits for the log.
+#: Interval at which the files' thread checks whether the host has ended, while it waits for the log.
 _LOOK_S: Final = 0.2
 
 
 class RunningSlots:
-    """The slots of a log whose thread runs (`files.SlotLog`), for the thread of the files.
-
-    Changes are handed to the reactor's thread, which alone may make batches.
-    """
+    """The slots of a log whose thread runs (`files.SlotLog`), for the thread of the files. Changes are passed to the
+    reactor's thread, because only that thread may make batches."""
 
     def __init__(self, thread: LogThread, reactor: ThreadedReactor) -> None:
         self._thread = thread
@@ -172,7 +171,7 @@ class RunningSlots:
         self._has_ended = False
 
     def end(self) -> None:
-        """Let writes that wait raise: the log takes nothing any more."""
+        """Make waiting writes raise: the log accepts no more changes."""
         self._has_ended = True
 
     def write(self, changes: Sequence[Change]) -> None:

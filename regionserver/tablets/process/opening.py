@@ -24,7 +24,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class OpenedReplica(NamedTuple):
-    """What is open of a replica."""
+    """The open parts of a replica."""
 
     rows: TabletRows
     group: Group
@@ -45,7 +45,7 @@ class ReplicaOpener:
         """Open the rows of a READY replica, and make its group. `contents` returns what the log holds of its slot.
 
         Raises:
-            RowsFull: There is no room; to be tried again.
+            RowsFull: There is no room; the caller tries again later.
             RowsError: The rows cannot be used.
             StorageError: Log and rows do not fit each other, or the log cannot be read.
             OSError: The log cannot be read.
@@ -80,7 +80,7 @@ class ReplicaOpener:
 
 
 def close_rows(rows: TabletRows) -> str:
-    """Close rows with a steady point. Return why that failed, or ""."""
+    """Close rows with a steady point. Return the reason of a failure, or ""."""
     try:
         rows.close()
     except RowsError as error:

@@ -1,4 +1,4 @@
-"""One replica in this process: what its disk says of it, what of it is open, and its run state."""
+"""One replica in this process: its state on the disk, its open parts, and its run state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regionserver.tablets.rows.tablet_rows import TabletRows
 
 _ENDPOINTS: Final = msgspec.json.Decoder(tuple[MemberEndpoint, ...])
 
-#: What a message to a replica that does not run is answered, by its run state.
+#: The answer to a message for a replica that does not run, by its run state.
 _STANDS: Final = {
     RunState.STOPPING: State.RESTING,
     RunState.RESTING: State.RESTING,
@@ -42,22 +42,22 @@ def endpoints_of(configuration: Configuration) -> tuple[MemberEndpoint, ...]:
 
 
 class TabletReplica:
-    """What this process has of one tablet."""
+    """The state of one tablet in this process."""
 
     def __init__(self, block: Superblock, meta: ConsensusMeta | None, run: RunState, reason: str = "") -> None:
         self.block = block
         self.meta = meta
         self.run = run
-        #: Why it is FAILED or LOST.
+        #: The reason of FAILED or LOST.
         self.reason = reason
         self.rows: TabletRows | None = None
-        #: What the log held when the process started; None for a replica that was made since.
+        #: The contents of the log at the start of the process; None for a replica that was made later.
         self.recovered: RecoveredSlot | None = None
         #: Index of the log's floor.
         self.floor = 0
         self.is_opening = False
         self.is_steadying = False
-        #: Entries cannot be applied, because the disk is full.
+        #: True while entries cannot be applied because the disk is full.
         self.is_full = False
 
     @property
@@ -72,12 +72,12 @@ class TabletReplica:
 
     @property
     def slot(self) -> int:
-        """The slot in the shared log; only of a READY replica."""
+        """Return the slot in the shared log; only a READY replica has one."""
         assert self.block.slot is not None, f"{self.tablet} is {self.block.data_state} and has no slot"
         return self.block.slot
 
     def endpoints(self) -> tuple[MemberEndpoint, ...]:
-        """Return the members' servers as the noted configuration has them; empty if it does not say."""
+        """Return the members' servers as the recorded configuration has them; empty if it does not name them."""
         try:
             return endpoints_of(self.meta.members()) if self.meta is not None else ()
         except ValueError:
@@ -88,7 +88,8 @@ class TabletReplica:
         return self.run in SERVING
 
     def standing(self, slot: RecoveredSlot | None) -> ReplicaStanding | None:
-        """Return what answers messages while the replica does not run, given its slot; None if it is to run."""
+        """Return the state that answers messages while the replica does not run, given its slot; None if it is to
+        run."""
         state = _STANDS.get(self.run)
         if state is None:
             return None

@@ -1,4 +1,4 @@
-"""What a server reports of a replica, and how a leader judges its members. Pure."""
+"""Reports of a server about its replicas, and a leader's judgment of its members. Pure."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.words import Word
 from regionserver.tablets.process.replica import TabletReplica
 
-#: Refusals after which a member needs an operator or a new number, and their reasons.
+#: Rejections after which a member needs an operator or a new number, with their reasons.
 _FAILING: Final = {
     Word.INVALID_NAME: "its server says that this number is not its own",
     Word.DELETED: "its server has removed it, or has lost its memory",
     Word.FAILED: "its rows or its code are damaged",
 }
-#: Refusals of a member that is expected to take part later.
+#: Rejections of a member that is expected to take part later.
 _WAITING: Final = {
     Word.OLD_NUMBER: "its server has a later number",
     Word.OLDER: "its server has an earlier number",
@@ -41,7 +41,7 @@ _WAITING: Final = {
     Word.RESTING: "it rests",
 }
 
-#: Changes of role that the server's log names one by one in a turn. A table of 1,000 tablets has several thousand.
+#: Changes of role that the log of the server lists one by one per turn. A table of 1,000 tablets has several thousand.
 ROLES_NAMED_MAX: Final = 5
 
 
@@ -116,7 +116,7 @@ def config_of(replica: TabletReplica, group: Group) -> ConfigId:
 
 def _committed_config(configs: ConfigLog, commit: int) -> int:
     """Return the index of the latest committed CONFIG entry since the process started, 0 without one."""
-    # The first item is the configuration with which the process started; its index is that of the rows.
+    # The first item is the configuration at the start of the process; its index is that of the rows.
     return max((index for index in configs.indexes[1:] if index <= commit), default=0)
 
 
@@ -126,7 +126,7 @@ def _noted_config(replica: TabletReplica) -> ConfigId:
 
 
 def judge_members(group: Group, lead: Leadership, there: frozenset[str], dead_s: float) -> tuple[MemberReport, ...]:
-    """Return how each member fares, by its leader's judgment."""
+    """Return the health of each member, as its leader judges it."""
     found = [MemberReport(group.replica.number, MemberHealth.HEALTHY)]
     for peer in lead.peers:
         is_there = group.servers.get(peer.peer, "") in there
@@ -140,7 +140,7 @@ def _judge(
 ) -> tuple[MemberHealth, str]:
     if refusal is not None:
         if refusal.word is Word.DOES_NOT_EXIST:
-            # A first replica may not have been made yet. One that has acknowledged something has lost its disk.
+            # A first replica may not have been made yet. A replica that has acknowledged an entry has lost its disk.
             health = MemberHealth.FAILED if peer.match else MemberHealth.UNKNOWN
             return health, "its server does not have it"
         why = _FAILING.get(refusal.word)

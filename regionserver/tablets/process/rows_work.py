@@ -1,7 +1,7 @@
 """Work on rows, on threads: opening, rounds of entries, reads, steady points.
 
-Small rounds and reads are done on the reactor's thread (in_place.py). Threads that apply and read are others than those
-that open files and make steady points, because a steady point may wait for the disk for a second.
+Small rounds and reads are done on the reactor's thread (in_place.py). The threads that apply and read are separate from
+those that open files and make steady points, because a steady point may wait for the disk for a second.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ log = Logger()
 
 T = TypeVar("T")
 
-#: What waits for room on the disk is tried again so often.
+#: Pause before work that found no room on the disk is tried again.
 FULL_RETRY_S: Final = 0.5
-#: Entries that are read back at once for a member: as many as one append carries.
+#: Bytes of entries that are read back at once for a member: as many as one append carries.
 READ_BACK_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
 class WaitingRequest:
-    """A request whose answer is awaited; `reader` only of a read, `keys` as in `TabletHost.read`."""
+    """A request whose answer is awaited. Only reads have `reader`; `keys` is as in `TabletHost.read`."""
 
     tablet: str
     answer: Deferred[TabletAnswer]
@@ -57,7 +57,7 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadsDone:
-    """What reads of one snapshot have found, and the position up to which the snapshot may reach."""
+    """The results of reads of one snapshot, and the position up to which the snapshot may reach."""
 
     values: list[Any]
     index: int
@@ -87,7 +87,7 @@ class RowsWork:
         self._park = park
         #: Floors for the next batch of the log.
         self.floors: list[Floor] = []
-        #: (tablet, member) for which entries are being read back, and those that need dropped ones.
+        #: (tablet, member) pairs for which entries are being read back; members that need dropped entries.
         self._loading: set[tuple[str, int]] = set()
         self._lacking: set[tuple[str, int]] = set()
 
@@ -102,10 +102,8 @@ class RowsWork:
     # --- rounds -------------------------------------------------------------------------------------------------------
 
     def apply_all(self, rounds: Mapping[str, list[Entry]]) -> bool:
-        """Apply the rounds of a turn, and report each to the turn when the rows hold all of it.
-
-        Return True if some were reported at once.
-        """
+        """Apply the rounds of a turn. Report each round when the rows hold all of it. Return True if some were reported
+        at once."""
         is_any = False
         for tablet, entries in rounds.items():
             replica = self._replicas[tablet]
@@ -154,7 +152,7 @@ class RowsWork:
         began_s = time.monotonic()
         try:
             return work()
-        except Exception as error:  # as in the pool: the exception is the result
+        except Exception as error:  # As in the pool, the exception is the result.
             return error
         finally:
             self._in_place.took(time.monotonic() - began_s)
@@ -274,7 +272,7 @@ class RowsWork:
         self._slow_pool.submit(rows.steady, ended)
 
     def move_floor(self, replica: TabletReplica, rows: TabletRows, segments: int) -> None:
-        """Let the log drop what the rows hold durably and every member has."""
+        """Let the log drop the entries that the rows hold durably and every member has."""
         group = self._turn.groups.get(replica.tablet)
         if group is None or group.failure:
             return
@@ -294,7 +292,7 @@ class RowsWork:
 
 
 def _read_all(rows: TabletRows, readers: Sequence[RowsReader | None]) -> ReadsDone:
-    """Run the readers on one snapshot. What a reader raises is its own affair, unless the rows are damaged."""
+    """Run the readers on one snapshot. An exception of a reader becomes its result, unless the rows are damaged."""
     values: list[Any] = []
     with rows.reading() as snapshot:
         for reader in readers:
@@ -307,13 +305,13 @@ def _read_all(rows: TabletRows, readers: Sequence[RowsReader | None]) -> ReadsDo
                 if isinstance(error, RpcError) and error.code == DAMAGED:
                     raise
                 values.append(Failure())  # type: ignore[no-untyped-call]
-    # Behind the reads: the snapshot holds nothing that is later.
+    # Read after the rows: the snapshot holds nothing later.
     index, term = rows.applied
     return ReadsDone(values, index, term)
 
 
 def _sentence(error: Exception) -> str:
-    """Return what happened, in one line."""
+    """Return the error in one line."""
     if isinstance(error, (RowsError, StorageError)):
         return str(error)
     return f"{type(error).__name__}: {error}"
