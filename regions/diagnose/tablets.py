@@ -66,7 +66,7 @@ class _Seen(NamedTuple):
 class TabletWatch:
     """The health of every tablet, with counts. Tablets that have not changed are skipped.
 
-    `has_reported` tells whether a server has sent its full report to this master.
+    `has_reported` returns True if a server has sent its full report to this master.
     """
 
     def __init__(self, keeper: Keeper, has_reported: HasReported, now_ms: int) -> None:

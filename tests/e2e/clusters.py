@@ -1,4 +1,4 @@
-"""Whole clusters for end-to-end tests: `rk up` as a user runs it, small, on ports of its own."""
+"""Whole clusters for end-to-end tests: a small `rk up` as a user runs it, on separate ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BASES = range(20000, 32000, 100)
 
 
 def free_base_port() -> int:
-    """A base port whose whole range is free, and stays so as far as other tests are concerned."""
+    """Return a base port whose whole range is free and is not given to another test."""
     for base in random.sample(_BASES, len(_BASES)):
         if claim_ports(base) and all(is_free(HOST, port) for port in range(base, base + _SPAN)):
             return base
@@ -55,7 +55,7 @@ class LocalUp:
             self._lines.notify_all()
 
     def event(self, name: str, timeout_s: float = UP_DEADLINE_S) -> dict[str, Any]:
-        """The first event of that name; fails with everything said so far when the process ends or time is over."""
+        """Return the first event of that name. Fail with all output when the process ends or the time is over."""
 
         def found() -> bool:
             return any(one["event"] == name for one in self.events) or not self._reader.is_alive()
@@ -68,21 +68,21 @@ class LocalUp:
         raise AssertionError(f"no {name!r} from rk up: {self.said()}")
 
     def said(self) -> str:
-        """Everything that it printed, for a failing test."""
+        """Return all printed lines, for a failing test."""
         return "\n".join(json.dumps(one) for one in self.events)
 
     def pids(self) -> list[int]:
-        """Pids of its daemons, as it says itself."""
+        """Return the pids of its daemons, as `rk up` reports them."""
         cluster = json.loads((self.data_dir / "cluster.json").read_text())
         return [one["pid"] for kind in ("coord", "masters", "servers") for one in cluster[kind] if one["pid"]]
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        """Ctrl-C; returns the exit status once it has ended."""
+        """Send Ctrl-C and return the exit status."""
         self.process.send_signal(number)
         return self.process.wait(STOP_DEADLINE_S)
 
     def kill_everything(self) -> None:
-        """SIGKILL to `rk up` and all daemons at once."""
+        """Send SIGKILL to `rk up` and all daemons at once."""
         for pid in [*self.pids(), self.process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ class LocalUp:
 
 @contextlib.contextmanager
 def local_up(data_dir: Path, *options: str) -> Iterator[LocalUp]:
-    """`rk up --json` with these options; whatever happens, nothing of it runs afterwards."""
+    """Yield `rk up --json` with these options. All its processes end with the block."""
     words = rk("up", "--json", "--data-dir", str(data_dir), *options)
     with (data_dir.parent / f"{data_dir.name}.err").open("a") as errors:
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
@@ -105,7 +105,7 @@ def local_up(data_dir: Path, *options: str) -> Iterator[LocalUp]:
 
 
 def processes_of(data_dir: Path) -> list[str]:
-    """Command lines of live processes that name something below `data_dir`."""
+    """Return the command lines of live processes that name a path below `data_dir`."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
@@ -117,5 +117,5 @@ def processes_of(data_dir: Path) -> list[str]:
 
 
 def run_rk(*words: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """One `rk` command, to its end."""
+    """Run one `rk` command to its end."""
     return finished(rk(*words), timeout_s)

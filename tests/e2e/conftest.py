@@ -1,9 +1,9 @@
-"""Which end-to-end tests run.
+"""Selection and order of the end-to-end tests.
 
 Masters and region servers run unchanged on Apache ZooKeeper. Their tests run on our store in `make test` and on both
 stores in `make test-compat`, which sets RK_ON_ZOOKEEPER: twice the processes would take minutes of every `make test`.
-One test (ALWAYS) starts a cluster on ZooKeeper in either case, and what our store answers is always compared with what
-ZooKeeper answers.
+One test (ALWAYS) starts a cluster on ZooKeeper in either case. The comparisons of our store's answers with ZooKeeper's
+always run, too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ON_ZOOKEEPER_ALONE: Final = frozenset({"test_masters_and_servers_run_unchanged_o
 #: The test on ZooKeeper that `make test` keeps: masters and servers start there, and regions open.
 ALWAYS: Final = "test_regions_are_spread_and_owned_once[zookeeper]"
 
-#: Files that take longest, the longest first: `--dist loadfile --no-loadscope-reorder` gives them out in this order, so
-#: that no worker is left with a long one at the end.
+#: Files that take longest, the longest first: `--dist loadfile --no-loadscope-reorder` distributes them in this order,
+#: so that no worker has a long one at the end.
 LONGEST: Final = (
     *("test_drills.py", "test_region_server_tablets.py", "test_masters_failover.py", "test_masters_troubles.py"),
     *("test_store_limits.py", "test_store_cluster.py", "test_up.py", "test_masters_bulk.py", "test_masters_tablets.py"),
@@ -41,7 +41,7 @@ LONGEST: Final = (
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest files first; leave out the tests of masters and region servers on Apache ZooKeeper."""
+    """Put the longest files first. Remove the tests of masters and region servers on Apache ZooKeeper."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
     if os.environ.get("RK_ON_ZOOKEEPER"):

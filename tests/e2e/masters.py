@@ -27,22 +27,20 @@ from tests.support.zookeeper import zookeeper
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
-#: For what a busy process takes to answer; what a request itself waits for comes on top.
+#: Time limit for the answer of a busy process; the time that a request itself waits is added.
 ANSWER_S: Final = 30.0
-#: Silence after which a server, or a frozen master, is dead. (A killed master is replaced at once.) Longer than a busy
-#: machine lets a process wait, for whoever dies unasked spoils a test.
+#: Silence after which a server or a frozen master is dead. (A killed master is replaced at once.) The time is longer
+#: than the pauses of a busy machine, because an unplanned death spoils a test.
 SESSION_MS: Final = 6_000
-#: Refusals that pass: ask again.
+#: Temporary rejections: ask again.
 _PASSING: Final = (ms.NOT_LEADER, ms.BUSY, Code.UNREACHABLE, Code.CONNECTION_LOST)
-#: kazoo's retries: without end but for the time, also when a session has expired meanwhile.
+#: kazoo's retries: limited only by time, also after an expired session.
 _AGAIN: Final[dict[str, Any]] = {"max_tries": -1, "max_delay": 0.5, "ignore_expire": True}
 
 
 class UpToDate(KazooClient):  # type: ignore[misc]
-    """Its reads see what was acknowledged to anybody before: the node that it asks may be behind the others.
-
-    They go on over a lost connection: whom they ask may be killed, too.
-    """
+    """A client whose reads see every write that was acknowledged before, even if its node is behind the others. Reads
+    are repeated after a lost connection, because the node may be killed too."""
 
     def __init__(self, hosts: str) -> None:
         super().__init__(hosts, timeout=10, connection_retry=_AGAIN, command_retry=_AGAIN)
@@ -82,7 +80,7 @@ class Process:
         self.popen = self._running.enter_context(daemon(rk(*self.arguments), log=self.log))
 
     def kill(self) -> None:
-        """SIGKILL to the whole group."""
+        """Send SIGKILL to the whole group."""
         self._running.close()
 
     def signal(self, number: int) -> None:
@@ -90,7 +88,7 @@ class Process:
         os.killpg(self.popen.pid, number)
 
     def terminate(self) -> int:
-        """SIGTERM, and its exit status."""
+        """Send SIGTERM and return the exit status."""
         assert self.popen is not None
         self.signal(signal.SIGTERM)
         status = self.popen.wait(PATIENCE_S)
@@ -157,7 +155,7 @@ class Cluster:
         self.zk.close()
 
     def withdraw(self, server: Process) -> None:
-        """Kill a server that is to come later, and wait until nobody knows it any more."""
+        """Kill a server that is started again later, and wait until no process knows it any more."""
         server.kill()
         others = len(self.servers) - 1
 
@@ -168,11 +166,11 @@ class Cluster:
         eventually(gone, 2 * PATIENCE_S, f"{others} servers")
 
     def ask(self, process: Process, message: msgspec.Struct, expect: type[T], timeout_s: float = ANSWER_S) -> T:
-        """What this process answers; for the time that the message itself waits, there is time besides."""
+        """Return the answer of this process. The time that the message itself waits is added to the limit."""
         return call_blocking(process.address, message, timeout_s + getattr(message, "wait_ms", 0) / 1000, expect=expect)
 
     def active(self) -> Process | None:
-        """The master that says it is active."""
+        """Return the master that reports to be active."""
         for master in self.masters:
             with contextlib.suppress(RpcError, OSError):
                 if self.ask(master, ms.GetMasterStatus(), ms.MasterStatus, 3.0).role == "active":
@@ -183,7 +181,7 @@ class Cluster:
         return eventually(self.active, 2 * PATIENCE_S, "an active master")  # type: ignore[return-value]
 
     def ask_active(self, message: msgspec.Struct, expect: type[T]) -> T:
-        """Ask whoever is active, through changes of who that is; what is done once is done once all the same."""
+        """Ask the active master, through changes of the active master. An operation is done only once."""
         if getattr(message, "request_id", None) == "":
             message = msgspec.structs.replace(message, request_id=uuid.uuid4().hex)
 
@@ -200,7 +198,7 @@ class Cluster:
         return answer  # type: ignore[return-value]
 
     def _status(self) -> ms.MasterStatus:
-        """The active master's status. AssertionError: there is none now."""
+        """Return the active master's status. Raise AssertionError if there is none now."""
         for master in self.masters:
             with contextlib.suppress(RpcError):
                 status = self.ask(master, ms.GetMasterStatus(), ms.MasterStatus, 3.0)
@@ -209,19 +207,19 @@ class Cluster:
         raise AssertionError("no master is active")
 
     def status(self) -> ms.MasterStatus:
-        """The active master's status, as soon as there is an active master."""
+        """Return the active master's status, as soon as there is one."""
         return eventually(self._status, 2 * PATIENCE_S, "an active master")
 
     def wait_servers(self, count: int) -> None:
-        """Until so many region servers live, as the active master has it."""
+        """Wait until the active master reports that many live region servers."""
         eventually(lambda: self._status().servers == count, 2 * PATIENCE_S, f"{count} servers")
 
     def wait_masters(self, count: int) -> None:
-        """Until so many masters live, as the active one has it."""
+        """Wait until the active master reports that many live masters."""
         eventually(lambda: self._status().masters == count, 2 * PATIENCE_S, f"{count} masters")
 
     def wait_settled(self) -> ms.MasterStatus:
-        """Until every replica is open, nothing is in transition, and no accepted move has yet to begin."""
+        """Wait until every replica is open, nothing is in transition, and no accepted move has yet to begin."""
 
         def settled() -> ms.MasterStatus:
             assert self.zk.get_children(self.layout.moves) == []
@@ -243,7 +241,7 @@ class Cluster:
         return found
 
     def history(self) -> list[HistoryEntry]:
-        """Return the steps that masters have written down."""
+        """Return the steps that masters have recorded."""
         folder = self.layout.history
         found = [self.zk.get(f"{folder}/{name}")[0] for name in sorted(self.zk.get_children(folder))]
         return [entry for data in found for entry in unpack(data)]
@@ -256,7 +254,8 @@ class Cluster:
         return found
 
     def owners(self) -> dict[str, str]:
-        """Region id -> uuid of the server that has it open, asked of the servers; nobody has one twice."""
+        """Return region id -> uuid of the server that has the region open, by the servers' answers. Fail if two servers
+        have one."""
         held: dict[str, str] = {}
         for server in self.servers:
             with contextlib.suppress(RpcError, OSError):
@@ -268,10 +267,11 @@ class Cluster:
         return held
 
     def check_owners(self) -> dict[str, str]:
-        """Servers and store come to agree on where every region is, with none in transition: region id -> uuid.
+        """Check that servers and store agree on the server of every region, with none in transition. Return region id
+        -> uuid.
 
-        Not at once, even when the master has seen the end of everything: a server may hear of it after the master. But
-        no region may be open twice for a moment, so this is for a cluster at rest; else it belongs in `eventually`.
+        They may not agree at once, even when the master has seen the end of all transitions, because a server may learn
+        of it later. But no region may ever be open twice. So call this for a cluster at rest, or within `eventually`.
         """
         self.owners()
 
@@ -284,13 +284,13 @@ class Cluster:
         return eventually(agreed, 2 * PATIENCE_S, "servers and store agree")
 
     def uuid_of(self, server: Process) -> str:
-        """The uuid of a running server."""
+        """Return the uuid of a running server."""
         return self.ask(server, ms.ListOpen(), ms.OpenList).uuid
 
 
 @contextlib.contextmanager
 def own_store(folder: Path, nodes: int) -> Iterator[str]:
-    """Our own store with so many nodes; yields its client addresses."""
+    """Yield the client addresses of our own store with that many nodes."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2 * nodes)
     clients = [f"127.0.0.1:{port}" for port in ports[:nodes]]
@@ -310,7 +310,7 @@ def own_store(folder: Path, nodes: int) -> Iterator[str]:
 
 
 def _show(logs: list[Path]) -> None:
-    """The ends of logs, for a failing test."""
+    """Print the ends of logs, for a failing test."""
     for log in logs:
         if log.exists():
             print(f"--- {log.name}\n{log.read_text()[-4000:]}")  # noqa: T201
@@ -318,7 +318,7 @@ def _show(logs: list[Path]) -> None:
 
 @contextlib.contextmanager
 def any_store(kind: str, folder: Path) -> Iterator[str]:
-    """`zookeeper`: Apache's, one server; `one` and `three`: ours. Yields the client addresses."""
+    """Yield the client addresses of a store: `zookeeper` is Apache's with one server, `one` and `three` are ours."""
     if kind == "zookeeper":
         with zookeeper(folder) as server:
             yield server.hosts
@@ -337,7 +337,7 @@ def cluster_on(
     options: list[str] | None = None,
     has_shared: bool = True,
 ) -> Iterator[Cluster]:
-    """A running cluster; its daemons' logs are printed when the test fails."""
+    """Yield a running cluster. Print its daemons' logs when the test fails."""
     folder.mkdir(parents=True, exist_ok=True)
     with Cluster(folder, hosts, masters=masters, servers=servers, options=options, has_shared=has_shared) as cluster:
         try:

@@ -1,4 +1,4 @@
-"""A store of our own whose nodes a test freezes and kills one by one."""
+"""A store of ours whose nodes a test freezes and kills one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def store(folder: Path, count: int = 3) -> Iterator[Nodes]:
-    """A store whose nodes may be stopped and killed."""
+    """Yield a store whose nodes may be stopped and killed."""
     folder.mkdir(parents=True)
     ports = free_ports(2 * count)
     everybody = ",".join(f"{number}=127.0.0.1:{port}" for number, port in enumerate(ports[count:], 1))

@@ -17,7 +17,8 @@ SPLITS = [f"k{number:04d}" for number in range(1, 60)]
 
 @pytest.mark.parametrize("store", ["zookeeper", "one"])
 def test_a_new_server_gets_its_share_and_the_switch_survives_a_failover(store: str, tmp_path: Path) -> None:
-    """RT-14, RT-15: rounds go on until each has its third; switched off, nothing moves under the next master."""
+    """RT-14, RT-15: rounds continue until each server has a third; after it is switched off, nothing moves under the
+    next master."""
     options = ["--balance-period-s", "0.5"]
     with any_store(store, tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "c", options=options) as cluster:
         late = cluster.servers[2]

@@ -21,14 +21,14 @@ from tests.support.helpers import Process
 
 pytestmark = pytest.mark.e2e
 
-#: What a busy machine may take on top of a deadline before a thread runs again. Without deadlines, calls hung for ever.
+#: Delay of a thread on a busy machine beyond a deadline. Without deadlines, calls hung forever.
 SLACK_S = 15.0
 TABLES = ["known", *(f"new{number}" for number in range(8))]
 
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[tuple[Nodes, Cluster]]:
-    """A cluster with tables that are open; "known" has a row."""
+    """Return a cluster with open tables; "known" has a row."""
     with store(folder / "store") as nodes, cluster_on(nodes.hosts, folder, masters=1, servers=1) as cluster:
         for name in TABLES:
             cluster.ask_active(ms.CreateTable(name, wait_ms=60_000), ms.Tables)
@@ -36,7 +36,7 @@ def running(folder: Path) -> Iterator[tuple[Nodes, Cluster]]:
 
 
 def node_of(client: RegionClient, nodes: Nodes) -> Process:
-    """The node with which the client is connected."""
+    """Return the node to which the client is connected."""
     connection = client.locator._store._client._connection
     return nodes.by_port[connection._socket.getpeername()[1]]
 
@@ -54,10 +54,8 @@ def timed(call: Callable[[], object], deadline_s: float) -> object:
 
 
 def test_a_call_survives_a_frozen_store_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the call reads, another node is asked; the frozen one is any, the leader's, too.
-
-    The session is so long that kazoo by itself would notice the silence after the calls' deadlines only.
-    """
+    """The client asks another node for every kind of call; the frozen node may be the leader. The session is so long
+    that kazoo itself would notice the silence only after the deadlines of the calls."""
     monkeypatch.setattr(store_module, "SESSION_TIMEOUT_S", 40.0)
     with running(tmp_path) as (nodes, _), connect(nodes.hosts) as client:
         client.put("known", "a", b"1")
@@ -73,7 +71,7 @@ def test_a_call_survives_a_frozen_store_node(tmp_path: Path, monkeypatch: pytest
 
 
 def test_calls_to_a_frozen_store_end_by_their_deadline(tmp_path: Path) -> None:
-    """All nodes accept connections and answer nothing: every kind of call, connecting and closing end in time."""
+    """All nodes accept connections and answer nothing. Every kind of call, connecting and closing end in time."""
     with running(tmp_path) as (nodes, _), connect(nodes.hosts) as client:
         client.put("known", "a", b"1")
         nodes.all(signal.SIGSTOP)
@@ -90,7 +88,7 @@ def test_calls_to_a_frozen_store_end_by_their_deadline(tmp_path: Path) -> None:
 
 
 def test_calls_to_a_dead_store_end_by_their_deadline(tmp_path: Path) -> None:
-    """The same where nobody accepts connections; closing comes with the end of the block."""
+    """The same with nodes that accept no connections. The client is closed at the end of the block."""
     with running(tmp_path) as (nodes, _):
         with connect(nodes.hosts) as client:
             client.put("known", "a", b"1")
@@ -103,7 +101,8 @@ def test_calls_to_a_dead_store_end_by_their_deadline(tmp_path: Path) -> None:
 
 
 def _every_call_ends(client: RegionClient) -> None:
-    """With places that have to be read, and with one that is known: its server serves as long as its lease lasts."""
+    """Check calls that have to read the region's place, and one whose place is known: its server serves until its lease
+    ends."""
 
     def ask(table: str) -> object:
         return client.call(table, "a", lambda place, _r, _n: KvRead(place, ["a"]), KvValues, timeout_s=2)

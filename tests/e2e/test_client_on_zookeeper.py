@@ -1,6 +1,6 @@
-"""Our client against real servers: Apache ZooKeeper always, our own store wherever it runs.
+"""Our client against real servers: Apache ZooKeeper and our own store.
 
-What passes on both is what masters and region servers may rely on.
+Masters and region servers may rely on everything that passes on both.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module", params=store_kinds())
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A running store; tests keep to a znode of their own."""
+    """Yield a running store. Each test uses its own znode."""
     with open_store(request.param, tmp_path_factory.mktemp("store")) as running:
         yield running
 
 
 def with_client(store: Store, body: Callable[..., Any], *, clients: int = 1, timeout_ms: int = 10_000) -> None:
-    """Run `body(reactor, client, ...)` with connected clients whose chroot is a fresh znode; closed after it."""
+    """Run `body(reactor, client, ...)` with connected clients whose chroot is a fresh znode. Close the clients
+    afterwards."""
 
     async def main(reactor: Any) -> None:
         root = ZkClient(reactor, store.hosts, timeout_ms, name="root")
@@ -73,7 +74,7 @@ def with_client(store: Store, body: Callable[..., Any], *, clients: int = 1, tim
 
 
 def test_znodes_are_created_read_changed_and_deleted(store: Store) -> None:
-    """create, exists, get, set, children, delete, with the Stats ZooKeeper gives."""
+    """create, exists, get, set, children and delete return the Stats of ZooKeeper."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
         assert await zk.create("/a", b"one") == "/a"
@@ -101,7 +102,7 @@ def test_znodes_are_created_read_changed_and_deleted(store: Store) -> None:
 
 
 def test_each_rejection_has_its_own_class(store: Store) -> None:
-    """Each refusal is its own class with the path asked for."""
+    """Each rejection is a class of its own and names the path."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
         await zk.create("/a")
@@ -142,7 +143,7 @@ def test_all_kinds_of_znodes_are_created(store: Store) -> None:
         assert await zk.ephemerals("/zzz") == []
         assert await zk.all_children_number("/") == 4
         await zk.close()
-        # The other session may be on another server, which is a moment behind.
+        # The other session may be on another server, which may be behind.
         await other.sync()
         assert sorted(await other.children("/")) == ["c", "s-0000000000", "t-0000000003"]
 
@@ -150,7 +151,7 @@ def test_all_kinds_of_znodes_are_created(store: Store) -> None:
 
 
 def test_null_data_reads_as_empty(store: Store) -> None:
-    """Other clients can write null; ours shows it as no bytes."""
+    """Other clients can write null; our client returns it as empty bytes."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
         assert zk._connection is not None
@@ -163,7 +164,7 @@ def test_null_data_reads_as_empty(store: Store) -> None:
 
 
 def test_multi_is_all_or_nothing(store: Store) -> None:
-    """Results per operation, and on failure which one failed and why."""
+    """The results are per operation. A failure names the failed operation and the reason."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
         results = await zk.multi(
@@ -196,7 +197,7 @@ def test_multi_is_all_or_nothing(store: Store) -> None:
 
 
 def test_access_lists_and_identities(store: Store) -> None:
-    """digest identities open what their access list allows, and only that."""
+    """A digest identity has exactly the rights that access lists give it."""
 
     async def body(reactor: Any, zk: ZkClient, other: ZkClient) -> None:
         await zk.add_auth("digest", b"bob:secret")
@@ -221,7 +222,7 @@ def test_access_lists_and_identities(store: Store) -> None:
 
 
 def test_a_rejected_credential_ends_the_session(store: Store) -> None:
-    """An unknown scheme is refused; the client says AUTH_FAILED and can begin a new session."""
+    """The server rejects an unknown scheme. The client reports AUTH_FAILED and can begin a new session."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
         states: list[SessionState] = []
@@ -236,7 +237,7 @@ def test_a_rejected_credential_ends_the_session(store: Store) -> None:
 
 
 def test_one_shot_watches_fire_once(store: Store) -> None:
-    """Each fires once, with the event its kind is for, before the answer to the writer's next read."""
+    """Each watch fires once, with the event of its kind, before the answer to the writer's next read."""
 
     async def body(reactor: Any, zk: ZkClient, writer: ZkClient) -> None:
         events: list[tuple[int, str]] = []
@@ -267,7 +268,7 @@ def test_one_shot_watches_fire_once(store: Store) -> None:
 
 
 def test_persistent_watches_fire_until_removed(store: Store) -> None:
-    """Recursive ones hear of the whole subtree, plain ones of one path and its children, until they are removed."""
+    """Recursive watches cover the whole subtree, plain ones a path and its children, until they are removed."""
 
     async def body(reactor: Any, zk: ZkClient, writer: ZkClient) -> None:
         deep: list[tuple[int, str]] = []
@@ -305,7 +306,8 @@ def test_persistent_watches_fire_until_removed(store: Store) -> None:
 
 
 def test_reconnect_keeps_session_watches_and_identities(store: Store) -> None:
-    """After a cut connection: same session, ephemerals there, watches in force, missed changes told, gaps announced."""
+    """After a lost connection the session, its ephemerals and watches are the same; missed changes and gaps are
+    reported."""
 
     async def body(reactor: Any, zk: ZkClient, writer: ZkClient) -> None:
         states: list[SessionState] = []
@@ -339,14 +341,15 @@ def test_reconnect_keeps_session_watches_and_identities(store: Store) -> None:
 
 
 def test_an_expired_session_is_reported_and_a_new_one_can_begin(store: Store) -> None:
-    """A session that ended on the server: EXPIRED, requests fail typed, connect() starts afresh."""
+    """The session ended on the server: the state is EXPIRED, requests fail with a typed error, connect() begins a new
+    one."""
 
     async def body(reactor: Any, zk: ZkClient, thief: ZkClient) -> None:
         states: list[SessionState] = []
         zk.on_state(states.append)
         await zk.create("/e", ephemeral=True)
         old = zk.session_id
-        # Somebody with the same id and password closes it, as an expiry would.
+        # A second client with the same id and password closes the session, as an expiry would.
         assert zk._connection is not None
         zk._connection.drop("cut by the test")
         thief2 = ZkClient(reactor, store.hosts, 10_000, name="thief")
@@ -368,7 +371,7 @@ def test_an_expired_session_is_reported_and_a_new_one_can_begin(store: Store) ->
 
 
 def test_the_last_contact_moves_with_replies_and_pings(store: Store) -> None:
-    """last_contact_s moves with answers and, on an idle session, with pings."""
+    """last_contact_s changes with answers and, on an idle session, with pings."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
         first = zk.last_contact_s
@@ -382,7 +385,7 @@ def test_the_last_contact_moves_with_replies_and_pings(store: Store) -> None:
 
 
 def test_pipelined_requests_get_their_replies_in_order(store: Store) -> None:
-    """Answers come to whom they belong, in order, writes and reads mixed."""
+    """Every request gets its own answer, in order, with reads and writes mixed."""
 
     async def body(reactor: Any, zk: ZkClient) -> None:
         order: list[int] = []
@@ -400,7 +403,7 @@ def test_pipelined_requests_get_their_replies_in_order(store: Store) -> None:
 
 
 def test_unreachable_and_wrong_addresses_are_skipped(store: Store, tmp_path: Path) -> None:
-    """Dead addresses in the list only cost time; a closed client gives up at once."""
+    """Dead addresses in the list only cost time. A closed client gives up at once."""
 
     async def main(reactor: Any) -> None:
         zk = ZkClient(reactor, f"127.0.0.1:1,{store.hosts.split(',')[0]},127.0.0.1:2", 4000)

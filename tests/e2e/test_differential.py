@@ -1,14 +1,14 @@
 """One random run of operations on ZooKeeper and on our store side by side: every answer and every event must agree.
 
-Two kazoo sessions per store, one with a digest identity; the same operation goes to both stores, then both sessions of
-both stores are brought up to date and the events they got are compared. Not compared are times and the values of zxids;
-which zxids of a Stat are equal or larger than each other is.
+Two kazoo sessions per store, one with a digest identity; the same operation goes to both stores. Then all sessions are
+brought up to date and their events are compared. Times and the values of zxids are not compared, but the order of the
+zxids in a Stat is.
 
 RK_SEED and RK_STEPS choose another run; a failure names its seed, the step and the steps before it.
 
-A machine that is too busy for seconds interrupts a run: without a leader for 2 s a node sends its clients elsewhere,
-and rightly so. What was asked for then has no answer that could be compared, so the run begins anew, with new stores.
-A connection that is lost without such a standstill is a failure.
+A machine that is too busy for seconds interrupts a run: after 2 s without a leader a node closes its client
+connections, which is correct. The pending requests have no comparable answers, so the run starts again, with new
+stores. A connection that is lost without such a pause is a failure.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ pytestmark = [
 SEED = int(os.environ.get("RK_SEED", "20240607"))
 STEPS = int(os.environ.get("RK_STEPS", "2500"))
 ROOT = "/diff"
-#: Runs that may be interrupted, one after the other.
+#: Number of interrupted runs in a row before the test fails.
 RUNS = 3
-#: No store that works lets go of its clients within less: ours does after 2 s, kazoo after 3.3 s.
+#: A working store keeps its connections for longer than this: ours for 2 s, kazoo for 3.3 s.
 STANDSTILL_S = 1.8
 
 ACLS: dict[str, list[ACL]] = {
@@ -60,7 +60,7 @@ Step = tuple[Any, ...]
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error of the stores
-    """The machine stood still for so long that a session lost its connection."""
+    """The machine paused for so long that a session lost its connection."""
 
 
 class Side:
@@ -70,14 +70,14 @@ class Side:
         self.store = store
         self.sessions: list[KazooClient] = []
         self.events: list[list[tuple[str, str]]] = [[], []]
-        #: What sessions lost that they did not give up themselves.
+        #: States of sessions that were lost without being closed.
         self.lost: list[str] = []
         self._is_closing = False
         for which in range(2):
             self.sessions.append(self._session(which))
 
     def _session(self, which: int) -> KazooClient:
-        """A connected session."""
+        """Return a connected session."""
         client = KazooClient(self.store.addresses[which % len(self.store.addresses)], timeout=10, randomize_hosts=False)
         client.start(60)
         client.add_listener(self._note_state)
@@ -86,12 +86,12 @@ class Side:
         return client
 
     def _note_state(self, state: KazooState) -> None:
-        """Called on kazoo's thread."""
+        """Note a state. Called on kazoo's thread."""
         if state != KazooState.CONNECTED and not self._is_closing:
             self.lost.append(str(state))
 
     def renew(self, which: int) -> None:
-        """Close a session, with its ephemerals and watches, and begin another."""
+        """Close a session, with its ephemerals and watches, and begin another one."""
         self._is_closing = True
         self.sessions[which].stop()
         self.sessions[which].close()
@@ -99,14 +99,14 @@ class Side:
         self.sessions[which] = self._session(which)
 
     def close(self) -> None:
-        """Close both."""
+        """Close both sessions."""
         self._is_closing = True
         for client in self.sessions:
             client.stop()
             client.close()
 
     def settle(self) -> None:
-        """Wait until both sessions have seen everything and kazoo has run every callback."""
+        """Wait until both sessions have received everything and kazoo has run every callback."""
         for client in self.sessions:
             client.sync(ROOT)
         for client in self.sessions:
@@ -115,12 +115,12 @@ class Side:
             assert ran.wait(60), "kazoo runs no callbacks"
 
     def take_events(self) -> list[list[tuple[str, str]]]:
-        """The events of each session since the last time, in order."""
+        """Return the events of each session since the last call, in order."""
         taken, self.events = self.events, [[], []]
         return taken
 
     def watcher(self, which: int) -> Callable[[WatchedEvent], None]:
-        """A fresh callback: kazoo would run one and the same only once."""
+        """Return a new callback: kazoo would call a repeated one only once."""
 
         def note(event: WatchedEvent) -> None:
             self.events[which].append((event.type, event.path))
@@ -128,14 +128,14 @@ class Side:
         return note
 
     def owner(self, session_id: int) -> str:
-        """An ephemeral's owner as a letter."""
+        """Return an ephemeral's owner as a letter."""
         for letter, client in zip("AB", self.sessions, strict=True):
             if client.client_id[0] == session_id:
                 return letter
         return "none" if session_id == 0 else "gone"
 
     def plain(self, value: Any) -> Any:
-        """An answer without what may differ."""
+        """Return an answer without the parts that may differ."""
         if isinstance(value, ZnodeStat):
             zxids = (value.czxid, value.mzxid, value.pzxid)
             order = tuple((a > b) - (a < b) for a in zxids for b in zxids)
@@ -154,7 +154,7 @@ class Side:
         return value
 
     def run(self, step: Step) -> Any:
-        """Do one step; what kazoo raises is its answer."""
+        """Do one step. An exception of kazoo is its answer."""
         which, name, *arguments = step
         try:
             return self.plain(getattr(self, f"_{name}")(which, *arguments))
@@ -207,33 +207,33 @@ class Side:
 
 
 class Steps:
-    """Makes the run: small names, so that operations meet; versions near what they are likely to be."""
+    """Makes the steps of a run. Names are few, so that operations meet; versions are near the present ones."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
 
     def path(self) -> str:
-        """A znode up to three levels below the root, now and then the root or something of ZooKeeper's own."""
+        """Return a znode up to three levels below the root; sometimes the root or a znode of ZooKeeper itself."""
         if self.rng.random() < 0.03:
             return self.rng.choice([ROOT, "/", "/zookeeper", "/zookeeper/quota", "/nothing"])
         return ROOT + "".join("/" + self.rng.choice("abc") for _ in range(self.rng.choice([1, 1, 2, 2, 3])))
 
     def version(self) -> int:
-        """Mostly any."""
+        """Return a version, mostly -1 (any)."""
         return self.rng.choice([-1, -1, -1, -1, 0, 1, 2])
 
     def data(self) -> bytes:
-        """Short, sometimes empty."""
+        """Return short data, sometimes empty."""
         return b"x" * self.rng.choice([0, 1, 5, 100])
 
     def create(self) -> Step:
-        """What follows a create's path."""
+        """Return the arguments of a create after the path."""
         flags = (self.rng.random() < 0.25, self.rng.random() < 0.2)
         acl = self.rng.choice(sorted(ACLS)) if self.rng.random() < 0.12 else "open"
         return (self.data(), acl, flags)
 
     def part(self) -> Step:
-        """A part of a transaction."""
+        """Return a part of a transaction."""
         kind = self.rng.choice(["create", "create", "delete", "set", "check"])
         path = self.path()
         if kind == "create":
@@ -243,7 +243,7 @@ class Steps:
         return (kind, path, max(self.version(), 0) if kind == "check" else self.version())
 
     def step(self) -> Step:
-        """(session, operation, arguments...)."""
+        """Return (session, operation, arguments...)."""
         which = self.rng.randrange(2)
         watch = self.rng.random() < 0.8
         kind = self.rng.choices(
@@ -273,7 +273,7 @@ class Steps:
 
 @contextlib.contextmanager
 def two_sides(folder: Path) -> Iterator[list[Side]]:
-    """ZooKeeper and our store, both empty but for ROOT."""
+    """Yield ZooKeeper and our store, both empty except ROOT."""
     folder.mkdir()
     with contextlib.ExitStack() as stack:
         both = []
@@ -288,7 +288,7 @@ def two_sides(folder: Path) -> Iterator[list[Side]]:
 
 @contextlib.contextmanager
 def interruptible(sides: list[Side], step: str) -> Iterator[None]:
-    """Raise Interrupted when the block lost a connection and took long enough to explain that."""
+    """Raise Interrupted if the block lost a connection and took long enough to explain the loss."""
     began = time.monotonic()
     failure: Exception | None = None
     try:
@@ -319,7 +319,7 @@ def test_random_run_gives_the_same_answers_and_events(tmp_path: Path) -> None:
 
 
 def compare(sides: list[Side]) -> None:
-    """One run. Raise Interrupted."""
+    """Compare one run. Raise Interrupted."""
     steps = Steps(SEED)
     done: list[str] = []
     answered = 0
@@ -340,7 +340,7 @@ def compare(sides: list[Side]) -> None:
         assert our_events == their_events, f"events differ: {story}"
         answered += not isinstance(theirs, str) or theirs.startswith("/")
         seen_events += sum(map(len, their_events))
-    # The run would prove little if nearly everything were refused or nothing were watched.
+    # The run would prove little if nearly all requests were rejected or there were no watches.
     assert answered > STEPS // 4
     assert seen_events > STEPS // 20
     with interruptible(sides, "the end"):
@@ -349,7 +349,7 @@ def compare(sides: list[Side]) -> None:
 
 
 def _tree(client: KazooClient, path: str) -> Iterator[str]:
-    """Every path below `path` that the session may read."""
+    """Yield every path below `path` that the session may read."""
     yield path
     with contextlib.suppress(KazooException):
         for name in client.get_children(path):

@@ -2,7 +2,7 @@
 
 Persistent and recursive watches, their removal and their return after a cut connection, containers and ttl znodes,
 multi-reads, lists of ephemerals, counts of descendants, identities. Two sessions per store; the second store's sessions
-sit on different nodes. RK_SEED and RK_STEPS choose another run.
+are on different nodes. RK_SEED and RK_STEPS choose another run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Step = tuple[Any, ...]
 
 
 class Side:
-    """One store, two sessions of our client, and what their callbacks heard."""
+    """One store, two sessions of our client, and the events of their callbacks."""
 
     def __init__(self, reactor: Any, store: Store) -> None:
         self.reactor = reactor
@@ -44,7 +44,7 @@ class Side:
         self._callbacks: dict[tuple[int, str], Any] = {}
 
     async def begin(self) -> None:
-        """Connect both."""
+        """Connect both sessions."""
         for which in range(2):
             address = self.store.addresses[which % len(self.store.addresses)]
             client = ZkClient(self.reactor, address + ROOT, 10_000, name=f"{self.store.kind}-{which}")
@@ -58,16 +58,16 @@ class Side:
             self.sessions.append(client)
 
     async def settle(self) -> None:
-        """Both sessions see everything that was committed; their events come before the answers to this."""
+        """Bring both sessions up to date; their events come before the answers to these reads."""
         await gatherResults([client.sync() for client in self.sessions])
 
     def take_events(self) -> list[list[tuple[str, int, str]]]:
-        """What each session heard since the last time, in order."""
+        """Return the events of each session since the last call, in order."""
         taken, self.events = self.events, [[], []]
         return taken
 
     def callback(self, which: int, label: str) -> Any:
-        """The callback of that name; always the same, so that it can be removed."""
+        """Return the callback of that name; always the same object, so that it can be removed."""
 
         def note(event_type: int, path: str, zxid: int) -> None:
             self.events[which].append((label, event_type, path))
@@ -75,7 +75,7 @@ class Side:
         return self._callbacks.setdefault((which, label), note)
 
     async def cut(self, which: int) -> None:
-        """Lose the connection and come back; wait until the watches are in force again."""
+        """Lose the connection and reconnect. Wait until the watches are in force again."""
         client = self.sessions[which]
         assert client._connection is not None
         gaps = len(client._watches.persistent())
@@ -86,7 +86,7 @@ class Side:
             await until(self.reactor, lambda: any(event[1] == EVENT_GAP for event in heard), "gap told")
 
     def plain(self, value: Any) -> Any:
-        """An answer without what may differ."""
+        """Return an answer without the parts that may differ."""
         if isinstance(value, r.Stat):
             zxids = (value.czxid, value.mzxid, value.pzxid)
             order = tuple((a > b) - (a < b) for a in zxids for b in zxids)
@@ -104,7 +104,7 @@ class Side:
         return value
 
     async def run(self, step: Step) -> Any:
-        """Do one step; a refusal is its answer."""
+        """Do one step. A rejection is its answer."""
         which, name, *arguments = step
         client = self.sessions[which]
         try:
@@ -127,7 +127,7 @@ class Side:
 
 
 class Steps:
-    """Makes the run."""
+    """Makes the steps of a run."""
 
     KINDS: tuple[dict[str, Any], ...] = (
         {},
@@ -166,13 +166,13 @@ class Steps:
         self.rng = random.Random(seed)
 
     def path(self) -> str:
-        """Up to three levels of three names; now and then the root."""
+        """Return a path of up to three levels with three names; sometimes the root."""
         if self.rng.random() < 0.04:
             return "/"
         return "".join("/" + self.rng.choice("abc") for _ in range(self.rng.choice([1, 1, 2, 2, 3])))
 
     def part(self) -> Any:
-        """A part of a multi."""
+        """Return a part of a multi."""
         path = self.path()
         return self.rng.choice(
             [
@@ -184,7 +184,7 @@ class Steps:
         )
 
     def step(self) -> Step:
-        """(session, operation, arguments...)."""
+        """Return (session, operation, arguments...)."""
         rng = self.rng
         which, path = rng.randrange(2), self.path()
         label = rng.choice([None, "one", "two"])
@@ -229,7 +229,7 @@ def test_random_run_gives_the_same_answers_and_events(tmp_path: Path) -> None:
                 await side.settle()
             their_events, our_events = (side.take_events() for side in sides)
             if step[1] == "cut":
-                # What is fired for the time away comes in the order of a hash map.
+                # ZooKeeper sends the events for the time of the disconnection in the order of a hash map.
                 their_events, our_events = (list(map(sorted, events)) for events in (their_events, our_events))
             done.append(f"{number}: {step} -> {theirs} {their_events}")
             story = f"RK_SEED={SEED}, step {number}; the steps before:\n" + "\n".join(done[-12:])

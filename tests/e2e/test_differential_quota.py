@@ -1,4 +1,4 @@
-"""Quotas that hold: the same requests to our store and to Apache ZooKeeper 3.9.5 with enforceQuota=true."""
+"""Enforced quotas: the same requests to our store and to Apache ZooKeeper 3.9.5 with enforceQuota=true."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.support.zookeeper import zookeeper
 pytestmark = pytest.mark.e2e
 
 BOOK = "/zookeeper/quota/q"
-#: (what, path, data): within a hard limit of 3 znodes and 20 bytes, then beyond; a soft limit of 2 refuses nothing.
+#: (operation, path, data): within a hard limit of 3 znodes and 20 bytes, then beyond it; a soft limit of 2 rejects
+#: nothing.
 STEPS = (
     ("create", "/q/a", b"12345"),
     ("create", "/q/b", b""),
@@ -57,7 +58,7 @@ def _answer(client: KazooClient, what: str, path: str, data: bytes) -> object:
 
 
 def test_quotas_reject_the_same_requests_as_zookeeper(tmp_path: Path) -> None:
-    """Limits of znodes and of bytes, soft ones, and what is accounted at the end."""
+    """Limits of znodes and of bytes, soft limits, and the accounted usage at the end."""
     with zookeeper(tmp_path, options={"enforceQuota": "true"}) as theirs:
         wanted = _answers(theirs.hosts)
     ours = Cluster(tmp_path, 1, ("--enforce-quotas",))

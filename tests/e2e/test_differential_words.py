@@ -28,7 +28,7 @@ WORDS = (
     b"crst",
     b"srst",
 )
-#: So long that no session pings before all words are answered: a ping is an operation, too.
+#: A tick so long that no session pings before all words are answered: a ping is an operation, too.
 TICK_MS = 2000
 #: Known differences; docs/store/guarantees.md names them.
 OURS_ALONE = {"zk_packets_received", "zk_packets_sent", "zk_disk_full", "zk_snapshot_failed"}
@@ -36,7 +36,7 @@ OURS_ALONE = {"zk_packets_received", "zk_packets_sent", "zk_disk_full", "zk_snap
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bytes, str], dict[bytes, str]]]:
-    """(ours, ZooKeeper's) by word."""
+    """Return (ours, ZooKeeper's) by word."""
     folder = tmp_path_factory.mktemp("words")
     with zookeeper(folder, tick_ms=TICK_MS) as theirs:
         found = _ask(theirs.hosts, lambda word: theirs.word(word).decode())
@@ -56,7 +56,7 @@ def _ask(hosts: str, word: object) -> dict[bytes, str]:
         client.create("/a", b"12345")
         client.create("/a/e", b"", ephemeral=True)
         client.get("/a", watch=print)
-        client.get_children("/")  # without a watch: ZooKeeper's wch words leave out those of children
+        client.get_children("/")  # without a watch: ZooKeeper's wch words omit watches of children
         return {each: word(each) for each in WORDS}  # type: ignore[operator]
     finally:
         client.stop()
@@ -64,7 +64,7 @@ def _ask(hosts: str, word: object) -> dict[bytes, str]:
 
 
 def _plain(text: str) -> str:
-    """Without what differs from run to run."""
+    """Remove the parts that differ from run to run."""
     return re.sub(r"0x[0-9a-f]+", "ID", re.sub(r":\d+\[", ":PORT[", text))
 
 
@@ -76,14 +76,14 @@ def test_words_have_the_same_text(answers: tuple[dict[bytes, str], dict[bytes, s
 
 @pytest.mark.parametrize("word", [b"wchc", b"wchp"])
 def test_words_list_the_same_watches(answers: tuple[dict[bytes, str], dict[bytes, str]], word: bytes) -> None:
-    """In whatever order."""
+    """The order may differ."""
     ours, theirs = answers
     assert sorted(_plain(ours[word]).split("\n")) == sorted(_plain(theirs[word]).split("\n"))
 
 
 @pytest.mark.parametrize("word", [b"srvr", b"conf", b"dirs"])
 def test_words_have_the_same_names(answers: tuple[dict[bytes, str], dict[bytes, str]], word: bytes) -> None:
-    """Of their lines, in the same order; `conf` leaves out what has no meaning here."""
+    """The names of the lines are the same, in the same order; `conf` omits settings without a meaning here."""
     ours, theirs = ([re.split(r"[:=]", line)[0] for line in each[word].splitlines() if line] for each in answers)
     assert [name for name in theirs if name != "clientPortListenBacklog"] == ours
 
@@ -99,7 +99,7 @@ def test_cons_has_the_same_fields(answers: tuple[dict[bytes, str], dict[bytes, s
 
 
 def test_mntr_is_a_subset_of_zookeepers(answers: tuple[dict[bytes, str], dict[bytes, str]]) -> None:
-    """Names that dashboards know; figures of the same state, the root counted once."""
+    """The names are those that dashboards use; the figures describe the same state, with the root counted once."""
     ours, theirs = (dict(line.split("\t")[:2] for line in each[b"mntr"].splitlines()) for each in answers)
     assert set(ours) - set(theirs) <= OURS_ALONE
     for name in ("server_state", "watch_count", "ephemerals_count", "num_alive_connections", "outstanding_requests"):

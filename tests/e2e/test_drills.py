@@ -1,7 +1,8 @@
-"""Each drill on one cluster of `rk up`: it measures, the invariants hold, nothing is lost, all is back afterwards (N1).
+"""Each drill on one cluster of `rk up`: it measures, the invariants hold, nothing is lost, and the cluster is whole
+afterwards (N1).
 
-The cluster begins as a newcomer's, with one table of tablets. Then a table of shared regions is added, so every other
-drill has to be right for both.
+The cluster begins with the default table, which consists of tablets. Then a table of shared regions is added, so all
+other drills must be correct for both.
 
 `make test` runs each once, `make test-drills` five times (RK_DRILL_RUNS), over real processes.
 """
@@ -31,15 +32,16 @@ SHARED = 40
 RUNS = int(os.environ.get("RK_DRILL_RUNS", "1"))
 SEED = 100
 DRILL_DEADLINE_S = 400.0
-#: Low, so that what is checked is the drill and not this machine.
+#: Low, so that the test checks the drill and not this machine.
 RATE = "80"
-#: High, for the same reason: `rk drill` has the gaps that a quiet machine must reach.
+#: High, for the same reason: `rk drill` has the gaps that an idle machine must reach.
 GAP = ("--gap-max", "20")
 
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
-    """What `rk up` starts by itself: a table with three replicas. Each drill must leave the cluster whole."""
+    """Yield the cluster that `rk up` starts by default: a table with three replicas. Each drill must leave the cluster
+    whole."""
     data_dir = tmp_path_factory.mktemp("drills") / "rk-data"
     with local_up(data_dir, "--base-port", str(free_base_port()), *SHAPE) as found:
         found.event("up")
@@ -48,7 +50,7 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUp]:
 
 @pytest.fixture(scope="module")
 def up(newcomer: LocalUp) -> LocalUp:
-    """The same cluster with a table of shared regions beside the tablets."""
+    """Yield the same cluster with a table of shared regions beside the tablets."""
     words = ("table", "create", "files", "--regions", str(SHARED), "--from", str(example_path()))
     made = run_rk(*words, "--data-dir", str(newcomer.data_dir))
     assert made.returncode == 0, made.stderr
@@ -57,7 +59,7 @@ def up(newcomer: LocalUp) -> LocalUp:
 
 
 def drill(up: LocalUp, name: str, *options: str) -> list[dict[str, Any]]:
-    """Run a drill RUNS times; returns the reports after checking that all of each held."""
+    """Run a drill RUNS times. Check that all invariants of each run held, and return the reports."""
     words = ("drill", name, "--json", "--data-dir", str(up.data_dir), "--seed", str(SEED), "--rate", RATE)
     done = run_rk(*words, "--repeat", str(RUNS), *options, timeout_s=DRILL_DEADLINE_S * RUNS)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -80,17 +82,17 @@ def drill(up: LocalUp, name: str, *options: str) -> list[dict[str, Any]]:
 
 
 def figures(report: dict[str, Any]) -> dict[str, float]:
-    """Its figures by name."""
+    """Return the figures of a report by name."""
     return {one["name"]: one["value"] for one in report["figures"]}
 
 
 def check_names(report: dict[str, Any]) -> set[str]:
-    """What it looked at."""
+    """Return the names of the checks."""
     return {one["name"] for one in report["checks"]}
 
 
 def test_a_newcomers_table_survives_a_dead_server(newcomer: LocalUp) -> None:
-    """No region moves and none is reopened: other members lead at once, and the server comes back as a member."""
+    """No region moves or is reopened: other members lead at once, and the server comes back as a member."""
     for report in drill(newcomer, "server-crash"):
         found = figures(report)
         assert found["all tablets led elsewhere"] < found["until noticed"], "nobody waits for the store"
@@ -99,7 +101,7 @@ def test_a_newcomers_table_survives_a_dead_server(newcomer: LocalUp) -> None:
 
 @pytest.mark.parametrize("name", ["tablet-leader-kill", "tablet-freeze"])
 def test_tablets_outlive_their_leader(newcomer: LocalUp, name: str) -> None:
-    """Other members lead, every client is answered, and the server comes back as the member that it was."""
+    """Other members lead, every client is answered, and the server comes back as the same member."""
     for report in drill(newcomer, name, *GAP):
         assert report["victim"].startswith("server-")
         assert {"no tablet silent for longer than 20 s", "no request to a tablet failed"} <= check_names(report)
@@ -136,7 +138,7 @@ def test_a_master_failover_completes_all_moves(up: LocalUp) -> None:
 
 
 def test_the_regions_of_a_crashed_server_open_elsewhere(up: LocalUp) -> None:
-    """Every region of the victim, and how long each was not open, for the master and for its clients."""
+    """Every region of the victim, and the time that each was not open, for the master and for its clients."""
     for report in drill(up, "server-crash"):
         found = figures(report)
         assert report["victim"].startswith("server-")
@@ -149,14 +151,14 @@ def test_the_regions_of_a_crashed_server_open_elsewhere(up: LocalUp) -> None:
 
 
 def test_a_thawed_server_serves_nothing_from_its_old_lease(up: LocalUp) -> None:
-    """Requests for its old openings wait for it when it wakes up, and it refuses them all."""
+    """Requests for its old openings wait in its sockets when it continues, and it rejects them all."""
     for report in drill(up, "server-freeze"):
         assert {"nothing was served from the old lease", "no rejected write appeared"} <= check_names(report)
         assert figures(report)["frozen"] > figures(report)["until noticed"]
 
 
 def test_the_death_of_the_store_leader_loses_no_acknowledged_write(up: LocalUp) -> None:
-    """On any of the three nodes, the restarted one included, and none is there twice."""
+    """The write is on all three nodes, also on the restarted one, and only once."""
     for report in drill(up, "store-leader", "--no-load"):
         assert report["victim"].startswith("store-")
         assert report["traffic"] is None
@@ -165,7 +167,7 @@ def test_the_death_of_the_store_leader_loses_no_acknowledged_write(up: LocalUp) 
 
 
 def test_the_majority_of_a_partitioned_store_continues(up: LocalUp) -> None:
-    """The node that is alone serves nobody and acknowledges nothing until it is healed."""
+    """The isolated node serves no client and acknowledges nothing until the links are healed."""
     for report in drill(up, "store-partition"):
         assert f"{report['victim']} acknowledged nothing while isolated" in check_names(report)
         found = figures(report)
@@ -174,7 +176,7 @@ def test_the_majority_of_a_partitioned_store_continues(up: LocalUp) -> None:
 
 
 def test_a_rolling_restart_disturbs_only_regions_that_move(up: LocalUp) -> None:
-    """Every daemon has another process afterwards."""
+    """Every daemon has a new process afterwards."""
     before = {one.name: one.pid for one in daemons(up)}
     for report in drill(up, "rolling-restart"):
         assert {"no outage but a region's own move", "every daemon stopped in order"} <= check_names(report)
@@ -211,12 +213,12 @@ def test_ddl_stress_keeps_every_acknowledged_operation(up: LocalUp) -> None:
 
 
 def daemons(up: LocalUp) -> list[DaemonState]:
-    """The daemons of the cluster."""
+    """Return the daemons of the cluster."""
     return ask(up.data_dir, ControlRequest("list"))
 
 
 def test_an_interrupted_drill_restores_the_cluster(up: LocalUp) -> None:
-    """Ctrl-C while a server is frozen: it goes on, and the exit status is 130."""
+    """Ctrl-C while a server is frozen: the server continues, and the exit status is 130."""
     words = rk("drill", "server-freeze", "--no-load", "--data-dir", str(up.data_dir))
     process = subprocess.Popen(
         words,
@@ -238,12 +240,12 @@ def test_an_interrupted_drill_restores_the_cluster(up: LocalUp) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is frozen."""
+    """Return True if a process is frozen."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_a_drill_of_an_unhealthy_cluster_is_refused(up: LocalUp) -> None:
-    """A daemon that stays down is named, and nothing is touched."""
+    """The error names the daemon that stays down, and nothing is changed."""
     ask(up.data_dir, ControlRequest("kill", "master-2", signal.SIGTERM))
     eventually(lambda: any(not one.pid for one in daemons(up)), what="master-2 has stopped")
     done = run_rk("drill", "server-crash", "--data-dir", str(up.data_dir), timeout_s=180.0)
@@ -254,7 +256,7 @@ def test_a_drill_of_an_unhealthy_cluster_is_refused(up: LocalUp) -> None:
 
 
 def test_a_drill_without_a_local_cluster_says_what_it_needs(tmp_path: Path) -> None:
-    """Exit status 3: there is no `rk up` to bring victims back."""
+    """Exit status 3: there is no `rk up` to restart victims."""
     done = run_rk("drill", "server-crash", "--data-dir", str(tmp_path))
     assert done.returncode == 3
     assert "no `rk up` runs" in done.stderr

@@ -1,4 +1,4 @@
-"""Daemons that cannot do their work say so: at the start by ending, later by /health (real processes)."""
+"""Daemons that cannot work report it: at the start they end, later /health says so (real processes)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 @pytest.mark.parametrize("taken", ["address", "admin address"])
 @pytest.mark.parametrize("role", ["master", "server"])
 def test_a_daemon_whose_port_is_taken_exits_with_one_sentence(role: str, taken: str, tmp_path: Path) -> None:
-    """Nothing stays behind that a supervisor could take for a daemon; no store is needed to find out."""
+    """No process stays behind that a supervisor could take for a daemon. The check needs no store."""
     free, nowhere = free_ports(2)
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
@@ -52,7 +52,7 @@ def _is_ill(port: int, why: str) -> bool:
 
 
 def test_health_reports_each_fault_with_its_reason(tmp_path: Path) -> None:
-    """A shared directory that is gone, a cluster whose record cannot be understood, a store that is dead."""
+    """A shared directory that is gone, a cluster record that cannot be decoded, a store that is dead."""
     of_master, of_server, of_second, second_port = free_ports(4)
     with store(tmp_path / "store", 1) as nodes:
         hosts = nodes.hosts

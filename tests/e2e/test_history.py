@@ -1,4 +1,5 @@
-"""`rk history` beside a stopped node's log: each step once, in order, by its actor, after every kind of takeover."""
+"""`rk history` compared with a stopped node's log: each step once, in order, by its actor, after every kind of
+takeover."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ Step = tuple[str, str, str, str]
 
 
 class Log:
-    """The steps that the log of a stopped node holds, by performing it anew."""
+    """The steps in the log of a stopped node, found by applying the log again."""
 
     def __init__(self, directory: Path) -> None:
         self.steps: list[Step] = []
@@ -76,7 +77,7 @@ class Log:
 
 
 def history_of(cluster: Cluster) -> list[Step]:
-    """Return what `rk history` prints for regions."""
+    """Return the output of `rk history` for regions."""
     done = run_rk("history", "--limit", "0", "--json", "--store", cluster.hosts)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -96,7 +97,8 @@ class Takeovers:
         self._tables = 0
 
     def _begin(self, frozen: Process) -> None:
-        """Create a table while one server stands still: its regions stay in transition, the others' come and go."""
+        """Create a table while one server is frozen: its regions stay in transition, those of the others come and
+        go."""
         self._tables += 1
         splits = [f"{number:02}" for number in range(1, 40)]
         frozen.signal(signal.SIGSTOP)
@@ -104,7 +106,7 @@ class Takeovers:
         eventually(lambda: 0 < len(self.cluster.transitions()) < 30, what="some regions wait, others are open")
 
     def killed(self, frozen: Process) -> None:
-        """SIGKILL; a server takes its steps while nobody is active."""
+        """Kill the active master with SIGKILL; a server takes its steps while no master is active."""
         self._begin(frozen)
         active = self.cluster.wait_active()
         active.kill()
@@ -112,7 +114,7 @@ class Takeovers:
         self._over(active)
 
     def stopped(self, frozen: Process) -> None:
-        """SIGTERM."""
+        """Stop the active master with SIGTERM."""
         self._begin(frozen)
         active = self.cluster.wait_active()
         assert active.terminate() == 0
@@ -120,7 +122,7 @@ class Takeovers:
         self._over(active)
 
     def killed_while_moving(self, leaving: Process, frozen: Process) -> None:
-        """A server hands its regions over, some to a server that stands still, and the master dies meanwhile."""
+        """Kill the active master while a server hands over its regions, some of them to a frozen server."""
         frozen.signal(signal.SIGSTOP)
         leaving.signal(signal.SIGTERM)
         eventually(self.cluster.transitions, what="a region that moves")
@@ -135,7 +137,7 @@ class Takeovers:
         self._over(active)
 
     def all_killed(self, frozen: Process) -> None:
-        """Everything dies, and the next master wipes what it finds."""
+        """Kill all processes; the next master deletes all transitions that it finds."""
         self._begin(frozen)
         cluster = self.cluster
         everybody = [*cluster.masters, *cluster.servers]
@@ -153,7 +155,7 @@ class Takeovers:
 
 
 def test_one_move_is_one_cause_in_the_history_and_in_both_logs(tmp_path: Path) -> None:
-    """`rk history --cause` lists what one request has led to, and nothing else; the log lines have the same id."""
+    """`rk history --cause` lists all steps of one request, and no others; the log lines have the same id."""
     with own_store(tmp_path / "store", 1) as hosts, cluster_on(hosts, tmp_path / "cluster") as cluster:
         cluster.wait_servers(3)
         cluster.ask_active(ms.CreateTable("orders", ["m"], wait_ms=30_000), ms.Tables)

@@ -1,7 +1,7 @@
-"""kazoo as an outside client of a three-node store of ours: every node serves, recipes hold, sessions live on.
+"""kazoo as a client of a three-node store of ours: every node serves, recipes work, sessions survive.
 
-The tests of the first half share one store and keep to a znode of their own; those of the second half kill and freeze
-nodes of a store of their own.
+The tests of the first half share one store, and each uses its own znode. The tests of the second half kill and freeze
+nodes, each of its own store.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ NODES = range(3)
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurStore]:
-    """A store that no test harms."""
+    """Yield a store that no test disturbs."""
     with our_store(tmp_path_factory.mktemp("shared")) as store:
         yield store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[OurStore]:
-    """A store to harm."""
+    """Yield a store whose nodes a test may kill."""
     with our_store(tmp_path) as running:
         yield running
 
 
 @contextlib.contextmanager
 def kazoo(hosts: str, *, timeout_s: float = 10) -> Iterator[KazooClient]:
-    """A connected kazoo client, ended after use."""
+    """Yield a connected kazoo client. Close it afterwards."""
     client = KazooClient(hosts, timeout=timeout_s, connection_retry={"max_tries": -1, "max_delay": 0.5})
     client.start(PATIENCE_S)
     try:
@@ -59,18 +59,18 @@ def kazoo(hosts: str, *, timeout_s: float = 10) -> Iterator[KazooClient]:
 
 @contextlib.contextmanager
 def on_every_node(store: OurStore) -> Iterator[list[KazooClient]]:
-    """One client per node."""
+    """Yield one client per node."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(kazoo(address)) for address in store.addresses]
 
 
 def home(request: pytest.FixtureRequest) -> str:
-    """A znode of this test's own."""
+    """Return a znode for this test only."""
     return "/" + request.node.name.replace("[", "-").replace("]", "")
 
 
 def in_threads(work: list[Callable[[], Any]]) -> list[Any]:
-    """Run all at once; return what each returns, raise what one raises."""
+    """Run all functions at once. Return their results, or raise the first error."""
     results: list[Any] = [None] * len(work)
     errors: list[BaseException] = []
 
@@ -116,7 +116,7 @@ def test_every_node_serves_reads_and_writes(shared: OurStore, request: pytest.Fi
 
 
 def test_what_one_node_acknowledged_all_nodes_show_after_sync(shared: OurStore, request: pytest.FixtureRequest) -> None:
-    """Writes at each node, read at each other one: values and Stats are the same."""
+    """Writes at each node are read at each other node: values and Stats are the same."""
     root = home(request)
     with on_every_node(shared) as clients:
         clients[0].create(root)
@@ -143,7 +143,7 @@ def test_sequence_numbers_are_unique_and_dense_across_nodes(shared: OurStore, re
 
 
 def test_lock_is_held_by_one_at_a_time(shared: OurStore, request: pytest.FixtureRequest) -> None:
-    """kazoo's lock, wanted by clients at all nodes; the section inside is watched for company."""
+    """Clients at all nodes want kazoo's lock; the test checks that only one is inside at a time."""
     root = home(request)
     inside: list[int] = []
     most: list[int] = []
@@ -213,7 +213,7 @@ def test_party_queue_barrier_and_election(shared: OurStore, request: pytest.Fixt
 
 
 def test_transactions_are_all_or_nothing(shared: OurStore, request: pytest.FixtureRequest) -> None:
-    """With the errors ZooKeeper gives each part."""
+    """Each part has ZooKeeper's error."""
     root = home(request)
     with on_every_node(shared) as (_, zk, _three):
         good = zk.transaction()
@@ -232,7 +232,7 @@ def test_transactions_are_all_or_nothing(shared: OurStore, request: pytest.Fixtu
 
 
 def test_watches_fire_once_on_every_node(shared: OurStore, request: pytest.FixtureRequest) -> None:
-    """Data, children and existence, whichever node the change was sent to."""
+    """Watches of data, children and existence fire, whichever node got the change."""
     root = home(request)
     with on_every_node(shared) as clients:
         for writer in clients:
@@ -277,7 +277,8 @@ def test_watch_recipes_follow_a_znode(shared: OurStore, request: pytest.FixtureR
 
 
 def test_ephemerals_go_with_their_session(shared: OurStore, request: pytest.FixtureRequest) -> None:
-    """On close at once and everywhere; with a silent client after its timeout and not before."""
+    """The ephemerals go when the session is closed, everywhere; for a silent client after its timeout and not
+    before."""
     root = home(request)
     with kazoo(shared.addresses[0]) as watcher:
         watcher.create(root)
@@ -305,7 +306,7 @@ def test_ephemerals_go_with_their_session(shared: OurStore, request: pytest.Fixt
 
 
 def test_session_ended_elsewhere_is_lost_here(shared: OurStore) -> None:
-    """kazoo gets LOST and a new session when another client has closed its session."""
+    """kazoo reports LOST and opens a new session when another client has closed its session."""
     with kazoo(shared.addresses[0]) as victim:
         states: list[str] = []
         victim.add_listener(states.append)
@@ -324,7 +325,7 @@ def test_session_ended_elsewhere_is_lost_here(shared: OurStore) -> None:
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
 def test_sessions_outlive_the_death_of_their_node(store: OurStore, who: str) -> None:
-    """The client goes to another node with the same session; its ephemerals, and all acknowledged writes, are there."""
+    """The client moves to another node with the same session; its ephemerals and all acknowledged writes are there."""
     leader = store.wait_leader()
     victim = leader if who == "leader" else (leader + 1) % 3
     others = [address for node, address in enumerate(store.addresses) if node != victim]
@@ -356,7 +357,7 @@ def test_sessions_outlive_the_death_of_their_node(store: OurStore, who: str) -> 
 
 
 def test_everything_acknowledged_survives_the_death_of_all_nodes(store: OurStore) -> None:
-    """Killed at once, started again: data, Stats and sessions are what they were."""
+    """All nodes are killed at once and started again: data, Stats and sessions are the same."""
     with kazoo(store.hosts, timeout_s=10) as client:
         client.create("/a", b"x")
         client.set("/a", b"y")
@@ -375,7 +376,8 @@ def test_everything_acknowledged_survives_the_death_of_all_nodes(store: OurStore
 
 
 def test_minority_serves_nobody(store: OurStore) -> None:
-    """A node that cannot reach a majority drops its clients rather than serve old data; it serves again afterwards."""
+    """A node that cannot reach a majority closes its client connections instead of serving old data; later it serves
+    again."""
     with kazoo(store.addresses[0], timeout_s=10) as client:
         client.create("/a")
         states: list[str] = []

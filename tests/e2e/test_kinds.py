@@ -1,4 +1,4 @@
-"""Services of several kinds in one cluster: each has its own tables, and nobody else's (real processes)."""
+"""Services of several kinds in one cluster: each server gets only the tables of its kind (real processes)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLE = str(Path(__file__).parents[2] / "examples" / "counters.py")
 
 @contextmanager
 def counters(cluster: Cluster, number: int) -> Iterator[int]:
-    """A server of counters; its port."""
+    """Start a server of counters. Return its port."""
     [port] = free_ports(1)
     folder = cluster.folder
     words = [sys.executable, EXAMPLE, "serve", "--store", cluster.hosts, "--address", f"127.0.0.1:{port}"]
@@ -41,7 +41,7 @@ def kinds_of(cluster: Cluster, table: str) -> set[str]:
 
 
 def test_each_kind_of_service_gets_only_its_own_tables(tmp_path: Path) -> None:
-    """A service of one's own used to take a third of the key-value regions within half a minute."""
+    """A server of another kind once got a third of the key-value regions within half a minute."""
     with ExitStack() as running:
         hosts = running.enter_context(own_store(tmp_path / "store", 1))
         cluster = running.enter_context(cluster_on(hosts, tmp_path / "c", masters=1, servers=2))
@@ -112,7 +112,7 @@ def _no_way_leads_to_another_kind(cluster: Cluster, port: int, hosts: str) -> No
     assert run_rk("balance", "run", *store).returncode == 0
     for server in cluster.servers:
         server.kill()
-    # The session of the dead has to expire first. Then nobody may have the rows.
+    # The session of the dead server has to expire first. Then no server may open the rows.
     eventually(lambda: kinds_of(cluster, "rows") == {""}, what="both key-value servers are gone")
     why = eventually(
         lambda: [one for one in cluster.status().problems if "no eligible server" in one], what="a problem"
@@ -125,7 +125,7 @@ def _no_way_leads_to_another_kind(cluster: Cluster, port: int, hosts: str) -> No
 
 
 def test_fsck_fences_only_the_shown_start_and_restores_a_lost_name(tmp_path: Path) -> None:
-    """A server that was started again since is left alone; `rk fsck --fix` enters the name again if it is free."""
+    """A server that was restarted since is not fenced; `rk fsck --fix` enters the name again if it is free."""
     with own_store(tmp_path / "store", 1) as hosts, cluster_on(hosts, tmp_path / "c", masters=1, servers=1) as cluster:
         cluster.ask_active(ms.CreateTable("orders", wait_ms=60_000), ms.Tables)
         cluster.wait_settled()

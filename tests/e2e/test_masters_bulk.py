@@ -1,4 +1,4 @@
-"""Many regions at once: a master that dies in the middle of creating or assigning them, and orderly shutdowns."""
+"""Many regions at once: a master dies while it creates or assigns them, and clean shutdowns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIONS = ["--min-servers", "3", "--plan-engine", "greedy"]
 
 @pytest.fixture(params=["zookeeper", "three"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """Two masters and three servers, no table."""
+    """Return two masters and three servers without a table."""
     with (
         any_store(request.param, tmp_path / "store") as hosts,
         cluster_on(hosts, tmp_path / "cluster", options=OPTIONS) as running,
@@ -35,7 +35,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
 
 
 def test_a_startup_waits_for_min_servers(tmp_path: Path) -> None:
-    """RT-03: with `--min-servers 3`, the regions of the third are not given to the two that come first."""
+    """RT-03: with `--min-servers 3`, the master waits for the third server before it gives regions to the first two."""
     with (
         any_store("one", tmp_path / "store") as hosts,
         cluster_on(hosts, tmp_path / "cluster", options=OPTIONS) as cluster,
@@ -60,12 +60,12 @@ def test_a_startup_waits_for_min_servers(tmp_path: Path) -> None:
 
 
 def test_the_next_master_assigns_a_new_table_after_a_crash(cluster: Cluster) -> None:
-    """X8, RT-13: the table exists when it is answered; whatever is not assigned then, the next master assigns."""
+    """X8, RT-13: the table exists once the request is answered; the next master assigns the regions that are left."""
     active = cluster.wait_active()
     cluster.ask(active, ms.CreateTable("big", SPLITS), ms.Tables)
     active.kill()
     status = cluster.wait_settled()
-    # Without any OFFLINE znode yet, nothing was open or about to be: then it is a startup once more, and rightly so.
+    # If no OFFLINE znode existed yet, no region was open or about to be: then the takeover is rightly a startup.
     assert (status.regions, status.epoch) == (REGIONS, 2)
     cluster.check_owners()
     plans = [
@@ -86,7 +86,7 @@ def test_a_table_is_created_whole_or_not_at_all_when_the_master_dies(cluster: Cl
     active = cluster.wait_active()
     killing = threading.Timer(pause_s, active.kill)
     killing.start()
-    with contextlib.suppress(RpcError):  # whether it is done before the kill is for the machine to say
+    with contextlib.suppress(RpcError):  # The machine's speed decides whether the request is done before the kill.
         cluster.ask(active, ms.CreateTable("big", SPLITS), ms.Tables)
     killing.join()
     cluster.wait_active()
@@ -105,7 +105,7 @@ def test_a_table_is_created_whole_or_not_at_all_when_the_master_dies(cluster: Cl
 
 
 def test_a_clean_shutdown_is_recorded_until_the_next_start(cluster: Cluster) -> None:
-    """X7: the mark is written, dead servers are not replaced any more, and the next start takes the mark away."""
+    """X7: the mark is written, dead servers are not replaced any more, and the next start removes the mark."""
     cluster.ask_active(ms.CreateTable("small", SPLITS[:29], wait_ms=60_000), ms.Tables)
     before = cluster.check_owners()
     cluster.wait_masters(2)

@@ -1,6 +1,6 @@
 """Tests that docs/requirements.md asks for by name: tables over a change of the leader master (TS-01, TS-02, TS-03).
 
-The leader is changed in both ways that matter: it dies, or it lives on and does not know yet that it was replaced.
+The active master is changed in two ways: it dies, or it lives and does not know yet that it was replaced.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WAYS = ("killed", "deposed")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two masters and three servers, shared: each test makes tables of its own."""
+    """Return two masters and three servers, shared by the tests: each test creates its own tables."""
     folder = tmp_path_factory.mktemp("elections")
     with any_store("one", folder / "store") as hosts, cluster_on(hosts, folder / "cluster", servers=SERVERS) as running:
         running.wait_active()
@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-    """How the leader is changed; both masters are there before and after."""
+    """Return the way in which the active master is changed; both masters run before and after."""
     eventually(lambda: [role(cluster, one) for one in cluster.masters].count("standby") == 1, what="a standby")
     yield request.param
     for master in cluster.masters:
@@ -48,14 +48,14 @@ def way(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
 
 
 def role(cluster: Cluster, master: Process) -> str:
-    """What a master says that it is; nothing, if it does not answer."""
+    """Return the role that a master reports, "" without an answer."""
     with contextlib.suppress(RpcError):
         return cluster.ask(master, ms.GetMasterStatus(), ms.MasterStatus).role
     return ""
 
 
 def change_leader(cluster: Cluster, way: str) -> Process:
-    """Begin another tenure; return its master as soon as it reports to be active."""
+    """Change the active master. Return the new one as soon as it reports to be active."""
     before = cluster.status().epoch
     active = cluster.wait_active()
     if way == "killed":
@@ -76,7 +76,7 @@ def change_leader(cluster: Cluster, way: str) -> Process:
 
 @pytest.mark.parametrize("waits", [True, False], ids=["open", "just made"])
 def test_a_table_is_scanned_right_after_the_leader_has_changed(cluster: Cluster, way: str, waits: bool) -> None:
-    """TS-01: create a table, change the leader master, scan at once: also one whose regions were not open yet."""
+    """TS-01: create a table, change the active master, scan at once; also a table whose regions were not open yet."""
     name = f"scanned-{way}-{waits}"
     create = ms.CreateTable(name, SPLITS, wait_ms=60_000 if waits else 0, request_id=f"create-{name}")
     made = cluster.ask_active(create, ms.Tables).tables[0].table
@@ -87,7 +87,7 @@ def test_a_table_is_scanned_right_after_the_leader_has_changed(cluster: Cluster,
         assert dict(client.scan(name)) == (ROWS if waits else {})
         client.put(name, "k0x", b"later")
         assert client.get(name, "k0x") == b"later"
-    # KUDU-1353: the new leader says where the regions are, and the schema can be changed under it.
+    # KUDU-1353: the new active master names the servers of the regions, and the schema can be changed under it.
     alter = ms.AlterTable(name, schema="x", wait_ms=60_000, request_id=f"alter-{name}")
     altered = cluster.ask_active(alter, ms.Tables).tables[0].table
     assert (altered.table_id, altered.state, altered.schema_version) == (made.table_id, TableState.RUNNING, 1)
@@ -128,7 +128,8 @@ def test_a_table_is_deleted_and_another_created_after_the_leader_has_changed(
 
 
 def all_heard_since(cluster: Cluster, master: Process) -> Callable[[], bool]:
-    """Whether a master has had a heartbeat of every server since now; of some it may not have heard at all yet."""
+    """Return True if a master has received a heartbeat of every server since the call. It may not know some servers
+    yet."""
     before = beats(cluster, master)
 
     def heard() -> bool:
@@ -139,19 +140,19 @@ def all_heard_since(cluster: Cluster, master: Process) -> Callable[[], bool]:
 
 
 def beats(cluster: Cluster, master: Process) -> dict[str, int]:
-    """Heartbeats that a master has had, by the server's uuid."""
+    """Return the number of heartbeats that a master has received, by the server's uuid."""
     found = cluster.ask(master, ms.ListContacts(), ms.Contacts)
     return {one.server.uuid: one.beats for one in found.contacts}
 
 
 def listed(cluster: Cluster, server: Process) -> list[ms.HostedReplica]:
-    """What a server has."""
+    """Return the regions of a server."""
     return cluster.ask(server, ms.ListOpen(), ms.OpenList).replicas
 
 
 def test_a_tablet_that_no_master_knows_is_reported_and_stays_open(cluster: Cluster) -> None:
-    """FN-04: whoever wipes the catalogue loses no row by it. The server goes on serving what it has, the new leader
-    tells of the orphan, an auditor raises an alarm, and nothing is closed or deleted."""
+    """FN-04: deleting the catalog by mistake loses no row. The server continues to serve its regions, the new active
+    master reports the orphan, an auditor raises an alarm, and nothing is closed or deleted."""
     made = cluster.ask_active(ms.CreateTable("orphaned", wait_ms=60_000), ms.Tables).tables[0].table
     with connect(cluster.hosts, connect_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S) as client:
         client.put("orphaned", "k", b"v")

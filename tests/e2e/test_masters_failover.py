@@ -24,7 +24,7 @@ SPLITS = [f"k{number:04d}" for number in range(1, REGIONS)]
 
 @pytest.fixture(params=["zookeeper", "three"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """Two masters and three servers with one table of 60 regions, all open."""
+    """Return two masters and three servers with one table of 60 regions, all open."""
     with any_store(request.param, tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "cluster") as running:
         active = running.wait_active()
         running.wait_servers(3)
@@ -37,7 +37,7 @@ def _other(cluster: Cluster, master: Process) -> Process:
 
 
 def test_regions_are_spread_and_owned_once(cluster: Cluster) -> None:
-    """RT-08 to RT-10: each server has a third, and servers and store agree."""
+    """RT-08 to RT-10: each server has a third, and the servers agree with the store."""
     owners = cluster.check_owners()
     counts = sorted(list(owners.values()).count(uuid) for uuid in set(owners.values()))
     assert counts == [20, 20, 20]
@@ -60,7 +60,7 @@ def test_a_killed_masters_moves_are_completed_by_its_standby(cluster: Cluster) -
 
 
 def test_a_killed_master_is_replaced_before_its_session_ends(tmp_path: Path) -> None:
-    """The standby sees the closed port; the epoch keeps the dead one's late writes out."""
+    """The standby notices the closed port; the epoch rejects late writes of the dead master."""
     with any_store("one", tmp_path / "store") as hosts:
         options = ["--session-timeout-ms", "10000"]
         with cluster_on(hosts, tmp_path / "cluster", servers=1, options=options) as cluster:
@@ -74,7 +74,7 @@ def test_a_killed_master_is_replaced_before_its_session_ends(tmp_path: Path) -> 
 
 
 def test_the_regions_of_a_dead_server_open_elsewhere(cluster: Cluster) -> None:
-    """RF-01 to RF-03: its regions open on the other two, the rest stay where they are."""
+    """RF-01 to RF-03: its regions open on the other two, the other regions stay."""
     before = cluster.check_owners()
     victim = cluster.servers[0]
     uuid = cluster.uuid_of(victim)
@@ -87,7 +87,7 @@ def test_the_regions_of_a_dead_server_open_elsewhere(cluster: Cluster) -> None:
 
 
 def test_a_new_master_finds_a_server_that_died_with_the_former_one(cluster: Cluster) -> None:
-    """X1, X5, MF-01: the new master finds out about the dead server from the store alone."""
+    """X1, X5, MF-01: the new master learns of the dead server from the store alone."""
     active = cluster.wait_active()
     for region in sorted(cluster.owners())[:20]:
         cluster.ask(active, ms.MoveRegion(region), ms.Accepted)
@@ -101,13 +101,14 @@ def test_a_new_master_finds_a_server_that_died_with_the_former_one(cluster: Clus
 
 
 def test_a_restarted_cluster_returns_regions_to_their_servers(cluster: Cluster) -> None:
-    """X7, RT-02 to RT-04: all dead is a startup; every region returns to the server that had it."""
+    """X7, RT-02 to RT-04: after all processes have died, the start is a startup; every region returns to its former
+    server."""
     before = cluster.check_owners()
     for process in [*cluster.masters, *cluster.servers]:
         process.kill()
     registered = cluster.layout.servers
     eventually(lambda: not cluster.zk.get_children(registered), what="the store has noticed")
-    # What the dead had in hand: a close of which nobody will ever see the end.
+    # An unfinished step of the dead: a close that no process will finish.
     region = sorted(before)[0]
     owner = Incarnation(before[region], 1)
     left = TransitionRecord(region, region.rpartition(".")[0], 0, RegionState.CLOSING, owner, epoch=1)
@@ -130,7 +131,7 @@ def test_a_restarted_cluster_returns_regions_to_their_servers(cluster: Cluster) 
 
 
 def test_a_thawed_master_is_deposed_and_writes_nothing(cluster: Cluster) -> None:
-    """FN-01, MF-14: a master that slept through its session writes nothing and stands by."""
+    """FN-01, MF-14: a master that was frozen beyond its session writes nothing and becomes a standby."""
     active = cluster.wait_active()
     active.signal(signal.SIGSTOP)
     standby = _other(cluster, active)
@@ -157,7 +158,7 @@ def _role(cluster: Cluster, master: Process) -> str:
 
 
 def test_a_stopping_master_hands_over_at_once(cluster: Cluster) -> None:
-    """SIGTERM gives the place up before the session ends."""
+    """SIGTERM releases `/active` before the session ends."""
     active = cluster.wait_active()
     assert active.terminate() == 0
     status = cluster.status()
@@ -166,7 +167,8 @@ def test_a_stopping_master_hands_over_at_once(cluster: Cluster) -> None:
 
 
 def test_a_raised_epoch_deposes_the_master_and_the_next_tenure_continues(cluster: Cluster) -> None:
-    """FW-11: the next fenced write of a master whose epoch has passed is refused; it stands again, and goes on."""
+    """FW-11: the next fenced write of a master with an old epoch is rejected; the master is elected again and
+    continues."""
     region = min(cluster.owners())
     cluster.zk.set(cluster.layout.epoch, cluster.zk.get(cluster.layout.epoch)[0])
     cluster.ask_active(ms.MoveRegion(region), ms.Accepted)
@@ -190,7 +192,7 @@ def test_a_disabled_table_stays_closed_over_a_failover(cluster: Cluster) -> None
 
 
 def test_history_has_only_legal_steps(cluster: Cluster) -> None:
-    """RT-21: what the master saw and did, for one region."""
+    """RT-21: the steps that the master observed and took, for one region."""
     region = min(cluster.owners())
     cluster.ask_active(ms.MoveRegion(region, wait_ms=60_000), ms.Accepted)
     steps = cluster.ask_active(ms.RecentTransitions(region_id=region), ms.Transitions).transitions
@@ -200,7 +202,7 @@ def test_history_has_only_legal_steps(cluster: Cluster) -> None:
 
 
 def test_rejections_of_operators_requests_have_codes(cluster: Cluster) -> None:
-    """What an operator may not do, he is told with a word for programs."""
+    """Rejections of operators' requests carry a code for programs."""
     active = cluster.wait_active()
     refused: list[tuple[str, ms.MasterRequest]] = [
         (ms.ALREADY_EXISTS, ms.CreateTable("orders")),

@@ -1,4 +1,4 @@
-"""Bulk plans by a real Spark job, and what happens when it is late."""
+"""Bulk plans by a real Spark job, and the fallback when the job is late."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SPLITS = [f"k{number:04d}" for number in range(1, 40)]
     ids=["in-time", "late"],
 )
 def test_spark_plans_and_greedy_is_the_fallback(tmp_path: Path, deadline_s: str, engine: str, note: str) -> None:
-    """RT-06: the same roads afterwards; the plan's record and the status say who planned, and why."""
+    """RT-06: the steps after the plan are the same; the plan's record and the status name the engine, and the
+    reason."""
     options = ["--plan-engine", "spark", "--plan-deadline-s", deadline_s, "--spark-master", "local[1]"]
     options += ["--min-servers", "3"]
     with own_store(tmp_path / "store", 1) as hosts, cluster_on(hosts, tmp_path / "c", masters=1, options=options) as c:

@@ -1,4 +1,4 @@
-"""Standbys as processes: they answer within a bound, are warm, and clients find whoever leads (FW-01, MF-15)."""
+"""Standbys as processes: they answer bounded reads, stay warm, and clients find the active master (FW-01, MF-15)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REGIONS = 40
 
 @pytest.fixture(params=["zookeeper", "three"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """Two masters and two servers."""
+    """Return two masters and two servers."""
     with (
         any_store(request.param, tmp_path / "store") as hosts,
         cluster_on(hosts, tmp_path / "cluster", servers=2) as running,
@@ -33,7 +33,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
 
 
 def test_a_standby_answers_bounded_reads_and_takes_over_warm(cluster: Cluster) -> None:
-    """FW-01, MF-11, MF-15: reads what was just written from a standby; kills the active one, and goes on by itself."""
+    """FW-01, MF-11, MF-15: a standby serves a read of the latest write; after the active master is killed, it takes
+    over."""
     active = cluster.wait_active()
     standby = next(one for one in cluster.masters if one is not active)
     client = MasterClient([f"{host}:{port}" for host, port in (standby.address, active.address)])

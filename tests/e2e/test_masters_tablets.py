@@ -1,4 +1,5 @@
-"""Masters and region servers as processes: tables of tablets are created, kept and deleted, whoever is killed."""
+"""Masters and region servers as processes: tables of tablets are created, kept and deleted while processes are
+killed."""
 
 from __future__ import annotations
 
@@ -19,15 +20,15 @@ pytestmark = pytest.mark.e2e
 
 TABLETS = 12
 SPLITS = [f"k{number:04d}" for number in range(1, TABLETS)]
-#: A deleted table's rows go at once.
+#: The rows of a deleted table are removed at once.
 PURGE_S = "1"
-#: Longest time that the whole of a step may take on a busy machine.
+#: Time limit of one step on a busy machine.
 SLOW_S = 120.0
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Two masters and three servers that take tablets."""
+    """Return two masters and three servers that take tablets."""
     options = ["--purge-after", PURGE_S]
     with (
         any_store("one", tmp_path / "store") as hosts,
@@ -45,12 +46,12 @@ def create(cluster: Cluster, name: str = "orders", splits: list[str] | None = No
 
 
 def tablets(cluster: Cluster) -> dict[str, RegionRecord]:
-    """The records of all tablets in the store."""
+    """Return the records of all tablets in the store."""
     return {one.region_id: one for one in cluster.regions() if one.is_tablet}
 
 
 def wait_running(cluster: Cluster, count: int) -> dict[str, RegionRecord]:
-    """Wait until so many tablets are RUNNING, each with a leader, and no member is in transition."""
+    """Wait until that many tablets are RUNNING, each with a leader, and no member is in transition."""
 
     def are_running() -> dict[str, RegionRecord]:
         found = {key: one for key, one in tablets(cluster).items() if one.state is not TabletState.REPLACED}
@@ -63,18 +64,18 @@ def wait_running(cluster: Cluster, count: int) -> dict[str, RegionRecord]:
 
 
 def table(cluster: Cluster, name: str = "orders") -> ms.TableSummary:
-    """A table with its counts, as the active master has it."""
+    """Return a table with its counts, as the active master reports it."""
     listed = cluster.ask_active(ms.ListTables(), ms.Tables).tables
     return next(one for one in listed if one.table.name == name)
 
 
 def superblocks(cluster: Cluster) -> list[str]:
-    """The tablets that exist on the servers' disks."""
+    """Return the tablets that exist on the servers' disks."""
     return sorted(path.name for path in cluster.folder.glob("server*/tablet-meta/*"))
 
 
 def check_no_alarm(cluster: Cluster) -> None:
-    """No auditor of any master has raised one."""
+    """Check that no auditor of any master has raised an alarm."""
     assert cluster.zk.get_children(cluster.layout.alarms) == []
 
 
@@ -97,7 +98,7 @@ def test_a_table_is_created_and_survives_servers(cluster: Cluster) -> None:
 
 
 def test_the_active_master_is_killed_while_a_table_is_made(cluster: Cluster) -> None:
-    """The standby goes on; each member is made once."""
+    """The standby continues the creation; each member is made once."""
     create(cluster, splits=[f"k{number:04d}" for number in range(1, 120)], wait=False)
     active = cluster.wait_active()
     active.kill()
@@ -108,7 +109,7 @@ def test_the_active_master_is_killed_while_a_table_is_made(cluster: Cluster) -> 
 
 
 def test_a_full_restart_places_shared_regions_and_keeps_tablets(cluster: Cluster) -> None:
-    """The startup places the shared regions; tablets lie where they were, and nothing of them is wiped or planned."""
+    """The startup places the shared regions. Tablets stay where they were; they are neither deleted nor planned."""
     create(cluster)
     cluster.ask_active(ms.CreateTable("shared", ["g", "p"], wait_ms=60_000), ms.Tables)
     made = wait_running(cluster, TABLETS)
@@ -126,7 +127,7 @@ def test_a_full_restart_places_shared_regions_and_keeps_tablets(cluster: Cluster
 
 
 def test_a_server_is_killed_while_a_table_is_made(cluster: Cluster) -> None:
-    """Its members wait for it; a majority serves meanwhile."""
+    """The members on that server wait for it; a majority serves meanwhile."""
     create(cluster, wait=False)
     cluster.servers[1].signal(signal.SIGKILL)
     eventually(lambda: table(cluster).running == TABLETS, SLOW_S, "all tablets run")
@@ -138,7 +139,8 @@ def test_a_server_is_killed_while_a_table_is_made(cluster: Cluster) -> None:
 
 
 def test_replicas_rest_wake_and_are_deleted_with_their_table(cluster: Cluster) -> None:
-    """Replicas rest with their files, and come back; a deleted table's files go from every server, one late."""
+    """Replicas rest with their files and run again. The files of a deleted table are removed on every server, on one of
+    them late."""
     create(cluster)
     cluster.ask_active(ms.SetTableIntent("orders", TableIntent.DISABLED, wait_ms=60_000), ms.Tables)
     assert (table(cluster).open, len(superblocks(cluster))) == (0, 3 * TABLETS)
@@ -156,7 +158,7 @@ def test_replicas_rest_wake_and_are_deleted_with_their_table(cluster: Cluster) -
 @pytest.mark.parametrize("waits", [True, False], ids=["open", "just made"])
 @pytest.mark.parametrize("way", ["killed", "deposed"])
 def test_tablets_are_scanned_right_after_the_leader_has_changed(cluster: Cluster, way: str, waits: bool) -> None:
-    """TS-01: create a table, change the leader master, scan at once: also one whose tablets have no leaders yet."""
+    """TS-01: create a table, change the active master, scan at once; also a table whose tablets have no leaders yet."""
     create(cluster, wait=waits)
     rows = {f"k{number:04d}x": b"%d" % number for number in range(TABLETS)} if waits else {}
     with connect(cluster.hosts, connect_timeout_s=SLOW_S, timeout_s=SLOW_S) as client:

@@ -58,13 +58,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def connected_to(process: Process) -> str:
-    """The store node to which a daemon is connected, by its log."""
+    """Return the store node to which a daemon is connected, by its log."""
     lines = [line for line in process.log.read_text().splitlines() if " connected (" in line]
     return lines[-1].rpartition("(")[2].rstrip(")")
 
 
 def test_a_tenure_survives_the_death_of_its_store_node(store: Store, tmp_path: Path) -> None:
-    """The reign rides it out: same epoch, nothing lost of what was under way, the catalogue can be changed after."""
+    """The tenure survives: the epoch stays, operations in progress complete, and the catalog can be changed later."""
     with cluster_on(store.hosts, tmp_path / "cluster") as cluster:
         active = cluster.wait_active()
         cluster.wait_servers(3)
@@ -73,7 +73,7 @@ def test_a_tenure_survives_the_death_of_its_store_node(store: Store, tmp_path: P
         for round_ in range(3):
             where = connected_to(active)
             region = sorted(cluster.owners())[round_]
-            with contextlib.suppress(Exception):  # nobody knows what becomes of it, and that is the point
+            with contextlib.suppress(Exception):  # The outcome of this request is unknown, as intended.
                 cluster.ask(active, ms.MoveRegion(region), ms.Accepted, 5)
             store.kill(where)
             cluster.ask_active(ms.SetTableIntent("orders", TableIntent.ENABLED), ms.Tables)
@@ -89,7 +89,7 @@ def test_a_tenure_survives_the_death_of_its_store_node(store: Store, tmp_path: P
 
 
 def test_a_fenced_server_closes_its_regions_before_they_open_elsewhere(store: Store, tmp_path: Path) -> None:
-    """X10 to the end: the registration goes, the server notices, its regions open elsewhere after its lease."""
+    """X10: the registration is removed, the server notices, and its regions open elsewhere after its lease."""
     with cluster_on(store.hosts, tmp_path / "cluster") as cluster:
         active = cluster.wait_active()
         cluster.wait_servers(3)
@@ -114,7 +114,7 @@ def test_a_fenced_server_closes_its_regions_before_they_open_elsewhere(store: St
             cluster.ask_active(ms.UnfenceServer(uuid), ms.Accepted)
 
             def has_regions() -> bool:
-                # The balancer may run before the master has read from the store that the server is barred no more.
+                # The balancer may run before the master has read from the store that the fence was lifted.
                 cluster.ask_active(ms.Balance(run=True), ms.BalanceReport)
                 return _has(cluster, uuid) > 0
 
@@ -128,7 +128,7 @@ def _has(cluster: Cluster, uuid: str) -> int:
 
 
 def test_a_rolling_restart_takes_no_region_from_a_dead_server(store: Store, tmp_path: Path) -> None:
-    """Rolling restart: no region is ever taken from a dead server, each only moves; intents and moves go on."""
+    """In a rolling restart no region is ever taken from a dead server, each only moves; intents and moves survive."""
     with cluster_on(store.hosts, tmp_path / "cluster") as cluster:
         active = cluster.wait_active()
         cluster.wait_servers(3)
@@ -176,7 +176,7 @@ def test_a_drained_server_stays_empty_over_its_restart(store: Store, tmp_path: P
 
 
 def test_tables_are_altered_renamed_deleted_and_made_again(store: Store, tmp_path: Path) -> None:
-    """DD-06, DD-07, TS-02, TS-03: delete A while the master dies, and a table of the same name at once."""
+    """DD-06, DD-07, TS-02, TS-03: delete A while the master dies, and create a table of the same name at once."""
     with cluster_on(store.hosts, tmp_path / "cluster") as cluster:
         active = cluster.wait_active()
         cluster.wait_servers(3)
@@ -196,7 +196,7 @@ def test_tables_are_altered_renamed_deleted_and_made_again(store: Store, tmp_pat
         columns = [parse_column("id:int64:key"), parse_column("v:string")]
         create = ms.CreateTable("b", SPLITS[:2], columns=columns, hash_buckets=2, wait_ms=60_000, request_id="create-1")
         fresh = cluster.ask_active(create, ms.Tables).tables[0].table
-        # Asked again, of another master than the one that did it: told again, and done no second time.
+        # The requests are repeated at another master: they get the same answers and are not done again.
         for request, table_id in ((alter, made.table_id), (delete, made.table_id), (create, fresh.table_id)):
             again = cluster.ask_active(request, ms.Tables).tables[0].table
             assert again.table_id == table_id
@@ -232,7 +232,7 @@ class Doubles:
                 self._cluster.owners()
                 before = set()
             except AssertionError as error:
-                # Servers are asked one after the other: one that moved in between is not a double, one that stays is.
+                # Servers are asked one after the other: a region that moved in between is no double, one that stays is.
                 if str(error) in before:
                     self.found.append(str(error))
                 before = {str(error)}

@@ -1,4 +1,4 @@
-"""What operators ask of a running cluster: why, history, fsck, audit; with every role dead in turn."""
+"""Operators' commands on a running cluster: why, history, fsck, audit; with each role dead in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Two masters and three servers with one table of six regions, all open."""
+    """Return two masters and three servers with one table of six regions, all open."""
     with any_store("one", tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "cluster") as running:
         active = running.wait_active()
         running.wait_servers(3)
@@ -31,14 +31,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def ask(cluster: Cluster, *words: str, status: int = 0) -> Any:
-    """What a command says as JSON; it must end with `status`."""
+    """Return the JSON of a command, which must end with `status`."""
     done = run_rk(*words, "--json", "--store", cluster.hosts)
     assert done.returncode == status, f"{words}: {done.returncode} {done.stdout[-2000:]} {done.stderr[-2000:]}"
     return json.loads(done.stdout)
 
 
 def plant(cluster: Cluster, region_id: str, state: str) -> None:
-    """Write a transition as nobody may."""
+    """Write an illegal transition."""
     server = cluster.ask_active(ms.ListServers(), ms.Servers).servers[0].server
     epoch = cluster.zk.get(cluster.layout.epoch)[1].version
     at = Incarnation(server.uuid, server.start_code)
@@ -47,12 +47,12 @@ def plant(cluster: Cluster, region_id: str, state: str) -> None:
 
 
 def steps_of(cluster: Cluster, region: str) -> list[str]:
-    """The states into which its history says that a region has gone; "" at the end of a transition."""
+    """Return the states of a region in its history; "" at the end of a transition."""
     return [one["after"] for one in ask(cluster, "history", region)["steps"]]
 
 
 def test_history_and_why_survive_a_kill_and_alarms_are_raised(cluster: Cluster) -> None:
-    """N5, N6: the issue's own words, in one cluster, for each start of one costs seconds."""
+    """N5, N6 in one cluster, because each start of one takes seconds."""
     region = sorted(cluster.owners())[0]
     opening = ["OFFLINE", "OPENING", "OPENED", ""]
     eventually(lambda: steps_of(cluster, region) == opening, what="the history of its opening")
@@ -69,7 +69,7 @@ def test_history_and_why_survive_a_kill_and_alarms_are_raised(cluster: Cluster) 
     assert [one["after"] for one in alarm["steps"]][-1] == "OPENED"
     assert ask(cluster, "audit", "--ack", "all") == {"acknowledged": [alarm["alarm_id"]]}
 
-    # A move through a failover: the history is whole, and nobody raises an alarm about anything legal.
+    # A move through a failover: the history is complete, and no legal step raises an alarm.
     active = cluster.wait_active()
     moved = sorted(cluster.owners())[3]
     cluster.ask(active, ms.MoveRegion(moved), ms.Accepted)
@@ -79,14 +79,14 @@ def test_history_and_why_survive_a_kill_and_alarms_are_raised(cluster: Cluster) 
     eventually(lambda: steps_of(cluster, moved)[-1] == "", what="the end of the move in the history")
     steps = steps_of(cluster, moved)
     assert steps[:4] == opening
-    # The move may have been lost with the master before it began; and the balancer may move it again.
+    # The move may have been lost with the master before it began, and the balancer may repeat it.
     move = ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""]
     assert steps[4:] == move * ((len(steps) - 4) // len(move))
     eventually(lambda: len(ask(cluster, "runs")) == 2, what="the new reign's beginning is told of")
     assert [run["path"] for run in ask(cluster, "runs")] == ["failover", "startup"]
     assert ask(cluster, "audit")["alarms"] == []
 
-    # Nobody reigns: the store alone answers, and an orphan is ended by a legal step.
+    # No master is active: the store alone answers, and a legal step ends an orphan.
     for master in cluster.masters:
         master.kill()
     eventually(lambda: not cluster.zk.exists(cluster.layout.active), what="no master is active")
@@ -102,7 +102,7 @@ def test_history_and_why_survive_a_kill_and_alarms_are_raised(cluster: Cluster) 
 
 
 def test_errors_are_sentences(cluster: Cluster) -> None:
-    """Unknown and ambiguous regions, a store that is not there."""
+    """Unknown and ambiguous regions, a store that does not exist."""
     table = sorted(cluster.owners())[0].rpartition(".")[0]
     for words, status, text in (
         (("why", "nothing"), 4, "no region and no table 'nothing'"),
@@ -117,7 +117,7 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
         assert (done.returncode, text in done.stderr) == (status, True), f"{words}: {done.returncode} {done.stderr}"
     said = ask(cluster, "why", "orders")
     assert (said["explanation"]["standing"], said["from_master"]) == ("RUNNING", True)
-    # Somebody writes rubbish: commands go on with the rest, and say what they could not understand.
+    # A znode is overwritten with invalid data: commands continue, and name the znode.
     rubbish = [cluster.layout.server("rubbish"), cluster.layout.table("rubbish")]
     for path in rubbish:
         cluster.zk.create(path, b"{")
@@ -132,9 +132,9 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
 
 
 def test_a_corrupt_znode_of_each_kind_is_reported_and_skipped(cluster: Cluster) -> None:
-    """Somebody writes over one znode of every kind that nobody compares, and the active master dies: its successor
-    reigns, every command shows the rest, `rk fsck` names each. `tests/unit/master/test_corrupt_records.py` has all
-    the ways."""
+    """Invalid data is written over one znode of every kind that is not compared, and the active master dies. Its
+    successor becomes active, every command shows the rest, and `rk fsck` names each znode.
+    `tests/unit/master/test_corrupt_records.py` has all cases."""
     layout, zk = cluster.layout, cluster.zk
     spare = {
         layout.fence_mark("x"),
@@ -154,7 +154,7 @@ def test_a_corrupt_znode_of_each_kind_is_reported_and_skipped(cluster: Cluster) 
     eventually(lambda: all(zk.get(path)[0].startswith(b"{") for path in owned), 20, "their owners put them right")
     status = ask(cluster, "status")
     assert [one for one in status["problems"] if one.startswith(f"{layout.cluster} cannot be decoded")]
-    assert status["note"] == ""  # the active master is found although `/active` tells nothing
+    assert status["note"] == ""  # the active master is found although `/active` cannot be decoded
     before = cluster.status().epoch
     cluster.wait_active().kill()
     eventually(lambda: cluster.active() is not None, 40, "a successor")
@@ -163,7 +163,7 @@ def test_a_corrupt_znode_of_each_kind_is_reported_and_skipped(cluster: Cluster) 
     problems = ask(cluster, "status")["problems"]
     assert [one for one in problems if layout.balancer in one and "the balancer is off" in one], problems
     findings = [one for one in ask(cluster, "fsck", status=1)["findings"] if one["problem"] == "unreadable znode"]
-    assert {one["subject"] for one in findings} == spare | lasting  # `/cluster` was put right, too
+    assert {one["subject"] for one in findings} == spare | lasting  # `/cluster` was repaired, too
     assert [one["rule"] for one in ask(cluster, "audit", status=1)["alarms"]] == ["unreadable"]
     assert ask(cluster, "history")["unreadable"]
     assert [one["epoch"] for one in ask(cluster, "runs")] == [before + 1, before]

@@ -1,4 +1,5 @@
-"""`rk plan` on a running cluster: made from now, applied over a master's death, aborted, resumed, refused (N4, X8)."""
+"""`rk plan` on a running cluster: created from its state, applied over a master's death, aborted, resumed, refused (N4,
+X8)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SPLITS = [f"k{number:04d}" for number in range(1, REGIONS)]
 
 
 class Planner:
-    """`rk plan` with the store given."""
+    """`rk plan` with the options of the store."""
 
     def __init__(self, hosts: str) -> None:
         self.hosts = hosts
@@ -48,7 +49,7 @@ def _ended(cluster: Cluster, plan_id: str) -> PlanState:
 
 
 def test_a_plan_from_now_is_applied_over_a_failover_aborted_resumed_and_refused(tmp_path: Path) -> None:
-    """One cluster for all of it, for each start of one costs seconds."""
+    """All in one cluster, because each start of one takes seconds."""
     pytest.importorskip("pyarrow")
     with any_store("one", tmp_path / "store") as hosts, cluster_on(hosts, tmp_path / "c") as cluster:
         late = cluster.servers[2]
@@ -60,7 +61,7 @@ def test_a_plan_from_now_is_applied_over_a_failover_aborted_resumed_and_refused(
         cluster.wait_servers(3)
         rk, made = Planner(hosts), tmp_path / "plan"
 
-        # Made from now: the new server gets its third, and each move can be explained.
+        # Created from the cluster: the new server gets its third, and each move can be explained.
         report = rk.asked("create", "--output", str(made))
         plan_id = report["manifest"]["plan_id"]
         assert [one["after"] for one in report["figures"]["servers"]] == [REGIONS // 3] * 3
@@ -69,7 +70,7 @@ def test_a_plan_from_now_is_applied_over_a_failover_aborted_resumed_and_refused(
         reason = rk.asked("explain", moves[0]["region_id"], "--plan", str(made))["reason"]["replicas"][0]
         assert (reason["server_id"], reason["bound"]) == (cluster.uuid_of(late), "server full")
 
-        # A plan that is not what its manifest says is refused, and nothing is ordered.
+        # A plan that differs from its manifest is refused, and nothing is ordered.
         corrupt = tmp_path / "corrupt"
         shutil.copytree(made, corrupt)
         part = corrupt / "part-00000.parquet"
@@ -77,7 +78,7 @@ def test_a_plan_from_now_is_applied_over_a_failover_aborted_resumed_and_refused(
         assert "the plan is invalid" in rk.refused("apply", str(corrupt))
         assert cluster.zk.get_children(cluster.layout.moves) == []
 
-        # Aborted: what has begun is finished, the rest stays; nothing is lost.
+        # Aborted: moves that have begun are finished, the others are canceled; nothing is lost.
         applied = rk.asked("apply", str(made), "--no-wait")["record"]
         assert (applied["handed"], applied["parts_done"]) == (REGIONS // 3, 1)
         if _applying(cluster, plan_id):
@@ -86,7 +87,7 @@ def test_a_plan_from_now_is_applied_over_a_failover_aborted_resumed_and_refused(
         cluster.wait_settled()
         cluster.check_owners()
 
-        # Resumed, and its master dies in the middle: the next one goes on, nothing is repeated or lost.
+        # Resumed, and its master dies in the middle: the next master continues; nothing is repeated or lost.
         cluster.wait_masters(2)
         _empty_the_third(cluster, rk, made)
         again = rk.asked("resume", str(made), "--no-wait")["record"]
@@ -101,7 +102,7 @@ def test_a_plan_from_now_is_applied_over_a_failover_aborted_resumed_and_refused(
         assert rk.asked("diff", str(made))["moves"] == []
         assert [one["state"] for one in rk.asked("show", "--cluster") if one["plan_id"] == plan_id] == ["DONE"]
 
-        # The cluster is no longer the one that was planned for.
+        # The cluster has changed since the plan was made.
         assert "is outdated: since it was made" in rk.refused("apply", str(made))
         cluster.servers[0].kill()
         cluster.wait_servers(2)
@@ -116,7 +117,7 @@ def _applying(cluster: Cluster, plan_id: str) -> bool:
 
 
 def _empty_the_third(cluster: Cluster, rk: Planner, made: Path) -> None:
-    """Should little be missing of the plan by now, make it so: the server that it fills is emptied."""
+    """Make sure that moves of the plan are missing: empty the server that the plan fills."""
     if len(rk.asked("diff", str(made))["moves"]) < REGIONS // 6:
         third = cluster.uuid_of(cluster.servers[2])
         cluster.ask_active(ms.DrainServer(third, wait_ms=60_000), ms.Accepted)

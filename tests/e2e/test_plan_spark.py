@@ -1,4 +1,4 @@
-"""The Spark job: the same plan as in one process, bit for bit, whatever the partitions and the order of rows."""
+"""The Spark job: the same plan as in one process, bit for bit, for any partitions and order of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 
 def has_spark() -> bool:
-    """Whether this machine can run Spark at all."""
+    """Return True if this machine can run Spark."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -34,7 +34,8 @@ def has_spark() -> bool:
 
 
 def test_same_plan_for_any_partitions_and_row_order(tmp_path: Path) -> None:
-    """One session plans several inputs: every digest is that of the engine `sharded`, every count that of `encode`."""
+    """One session plans several inputs: every digest equals that of the engine `sharded`, every count that of
+    `encode`."""
     if not has_spark():
         pytest.skip("needs Java and PySpark")
     from regions.plan import spark_job
@@ -79,7 +80,7 @@ def test_same_plan_for_any_partitions_and_row_order(tmp_path: Path) -> None:
 
 
 def _planned(spark: object, directory: Path, shards: int) -> Plan:
-    """The plan of one input directory in a running session."""
+    """Return the plan of one input directory, made in a running session."""
     from regions.plan import spark_job
 
     given = spark_job.read_input(directory)
@@ -89,7 +90,7 @@ def _planned(spark: object, directory: Path, shards: int) -> Plan:
 
 
 def _run(module: str, *arguments: str, env: dict[str, str] | None = None) -> tuple[int, list[dict[str, object]], str]:
-    """Exit status, progress lines and standard error of a planning process."""
+    """Return exit status, progress lines and standard error of a planning process."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         capture_output=True,
@@ -103,7 +104,7 @@ def _run(module: str, *arguments: str, env: dict[str, str] | None = None) -> tup
 
 
 def test_without_java_it_says_so_and_starts_nothing(tmp_path: Path) -> None:
-    """One line names what is missing; the status tells it from other failures."""
+    """One line names the missing part; the exit status is different from other failures."""
     status, lines, stderr = _run(
         JOB, "--input", str(tmp_path), "--output", str(tmp_path / "o"), env={"JAVA_HOME": str(tmp_path / "nojava")}
     )
@@ -114,7 +115,7 @@ def test_without_java_it_says_so_and_starts_nothing(tmp_path: Path) -> None:
 
 
 def test_bad_inputs_are_refused_before_spark_starts(tmp_path: Path) -> None:
-    """No table, no server, a plan already there: clear words, distinct status, nothing written."""
+    """No table, no server, an existing plan: a clear message, a distinct status, nothing written."""
     if not has_spark():
         pytest.skip("needs Java and PySpark")
     empty = tmp_path / "empty"
@@ -130,7 +131,7 @@ def test_bad_inputs_are_refused_before_spark_starts(tmp_path: Path) -> None:
 
 
 def test_command_line_without_spark_plans_files(tmp_path: Path) -> None:
-    """`python -m regions.plan`: from files to files; the plan read back is the one that was made."""
+    """`python -m regions.plan` from files to files: the plan that is read back equals the plan that was made."""
     pytest.importorskip("pyarrow")
     snapshot = scenario("hetero", regions=300, servers=10, seed=1)
     write_snapshot(tmp_path / "in", snapshot, Params(snapshot_id="snap-1", master_epoch=7))

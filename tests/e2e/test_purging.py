@@ -23,14 +23,15 @@ def table_of(cluster: Cluster, table_id: str) -> TableRecord:
 
 
 def delete(cluster: Cluster, name: str) -> str:
-    """Delete the table, and wait until all of it is closed; its id."""
+    """Delete the table, and wait until all of it is closed. Return its id."""
     made = cluster.ask_active(ms.DeleteTable(name, wait_ms=60_000), ms.Tables).tables[0].table
     eventually(lambda: table_of(cluster, made.table_id).finished_ms > 0, what="all of it is closed")
     return made.table_id
 
 
 def test_rows_come_back_with_their_table(tmp_path: Path) -> None:
-    """Deleted, another table takes the name, the master changes: the rows are there under a new name."""
+    """The table is deleted, another table takes its name, and the master changes: the rows are there under a new
+    name."""
     with (
         own_store(tmp_path / "store", 1) as hosts,
         cluster_on(hosts, tmp_path / "cluster", servers=2) as cluster,
@@ -54,7 +55,7 @@ def test_rows_come_back_with_their_table(tmp_path: Path) -> None:
 
 
 def test_rows_are_removed_after_their_time(tmp_path: Path) -> None:
-    """And those of the table beside it are not; afterwards there is no way back."""
+    """The rows of the other table stay; afterwards the deleted table cannot be restored."""
     options = ["--purge-after", "1s"]
     with (
         own_store(tmp_path / "store", 1) as hosts,

@@ -35,7 +35,7 @@ PACKAGES = ROOT / "examples" / "debian-packages.csv.gz"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One master, three servers, a table of 12 regions; every test leaves all of it running."""
+    """Return one master, three servers and a table of 12 regions. Every test leaves all of them running."""
     folder = tmp_path_factory.mktemp("data")
     with own_store(folder / "store", 1) as hosts, cluster_on(hosts, folder / "cluster", masters=1) as running:
         active = running.wait_active()
@@ -51,7 +51,7 @@ def client(cluster: Cluster) -> Iterator[RegionClient]:
 
 
 def place_of(client: RegionClient, key: str) -> Place:
-    """Where the region of `key` is open now."""
+    """Return the server that has the region of `key` open."""
 
     def found() -> Place | None:
         region = client.locator.region_of(TABLE, key)
@@ -71,13 +71,13 @@ def owner_of(cluster: Cluster, client: RegionClient, key: str) -> Process:
 
 
 def whole(cluster: Cluster) -> None:
-    """Three servers again, every region open."""
+    """Wait until three servers run and every region is open."""
     cluster.wait_servers(3)
     cluster.wait_settled()
 
 
 def test_rows_follow_their_regions(cluster: Cluster, client: RegionClient) -> None:
-    """Put, get, delete, scan over all regions; each region moves, with its rows, and the client finds it."""
+    """Put, get, delete, and scan over all regions. Each region moves with its rows, and the client finds it."""
     rows = {f"k{number:03d}": f"value {number}".encode() for number in range(120)}
     assert client.write(TABLE, [Change(key, value) for key, value in rows.items()]) == 120
     for region in sorted(cluster.owners()):
@@ -92,7 +92,7 @@ def test_rows_follow_their_regions(cluster: Cluster, client: RegionClient) -> No
 
 
 def test_a_killed_owner_loses_no_acknowledged_write(cluster: Cluster, client: RegionClient) -> None:
-    """RF-01 to RF-03 for the data: SIGKILL under load; another server opens the same files."""
+    """RF-01 to RF-03 for rows: SIGKILL under load; another server opens the same files."""
     load = Load(client, TABLE, rate_per_s=150)
     load.start()
     victim = owner_of(cluster, client, "k05")
@@ -110,7 +110,7 @@ def test_a_killed_owner_loses_no_acknowledged_write(cluster: Cluster, client: Re
 
 
 class _Socket:
-    """A connection over which requests wait: sent while their server is frozen."""
+    """A connection with waiting requests: sent while their server is frozen."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, timeout=60)
@@ -130,8 +130,9 @@ class _Socket:
 
 
 def test_a_frozen_owner_serves_nothing_of_its_old_lease(cluster: Cluster, client: RegionClient) -> None:
-    """SIGSTOP amid writes, longer than the lease, then SIGCONT: requests in its socket buffer are refused, its file is
-    nobody's, nothing acknowledged is lost. (Hold, lease, Place: each alone would do here; all are there.)"""
+    """SIGSTOP amid writes, for longer than the lease, then SIGCONT: the requests in its socket buffer are rejected,
+    another server has its files, and no acknowledged write is lost. (Hold, lease and Place are all active; each alone
+    would suffice.)"""
     load = Load(client, TABLE, rate_per_s=300)
     load.start()
     key = "k05x"
@@ -165,7 +166,7 @@ def test_a_frozen_owner_serves_nothing_of_its_old_lease(cluster: Cluster, client
 
 
 def test_a_request_for_an_earlier_opening_is_refused(cluster: Cluster, client: RegionClient) -> None:
-    """Away and back: a write that was sent for the former opening is not carried out in the next one."""
+    """A region moves away and back: a write that was sent to the former opening is not carried out in the next one."""
     key = "k07x"
     client.put(TABLE, key, b"1")
     before = place_of(client, key)
@@ -184,8 +185,8 @@ def test_a_request_for_an_earlier_opening_is_refused(cluster: Cluster, client: R
 def test_a_server_cut_off_from_the_store_stops_before_its_regions_can_go(
     cluster: Cluster, client: RegionClient
 ) -> None:
-    """When the store has dropped the registration, and not earlier, regions can be opened elsewhere; by then the server
-    that knows nothing of it answers for none of its own."""
+    """Regions are opened elsewhere when the store has dropped the registration, and not earlier; by then the server,
+    which does not know that, answers for none of them."""
     folder = cluster.folder / "cut"
     with _Link(cluster.hosts) as link:
         (port,) = free_ports(1)
@@ -221,7 +222,7 @@ def test_a_server_cut_off_from_the_store_stops_before_its_regions_can_go(
 
 
 class _Link:
-    """A link to the store that can be cut without either end hearing of it."""
+    """A link to the store that can be cut without either end noticing."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.partition(",")[0].rpartition(":")
@@ -242,7 +243,7 @@ class _Link:
             one.close()
 
     def cut(self) -> None:
-        """From now on nothing passes."""
+        """Pass no bytes from now on."""
         self._is_cut.set()
 
     def _accept(self) -> None:
@@ -274,7 +275,7 @@ def _rk(cluster: Cluster, *arguments: str, status: int = 0, given: bytes | None 
 
 
 def test_rows_from_the_command_line(cluster: Cluster) -> None:
-    """put, get, scan, delete; and what a newcomer gets wrong."""
+    """put, get, scan, delete, and common mistakes."""
     _rk(cluster, "put", TABLE, "cli-1", "one")
     _rk(cluster, "put", TABLE, "cli-2", "-", given=b"\xff\x00two")
     assert _rk(cluster, "get", TABLE, "cli-1") == "one\n"
@@ -288,7 +289,7 @@ def test_rows_from_the_command_line(cluster: Cluster) -> None:
 
 
 def test_the_whole_example_file_is_loaded(cluster: Cluster) -> None:
-    """63,664 rows, in parallel; again is no different."""
+    """63,664 rows, loaded in parallel; loading them again changes nothing."""
     found = json.loads(_rk(cluster, "load", TABLE, str(PACKAGES), "--json"))
     assert found["rows"] == 63_664
     assert json.loads(_rk(cluster, "scan", TABLE, "--count", "--json", "--prefix", "python3.11"))["rows"] == 9
@@ -299,7 +300,7 @@ def test_the_whole_example_file_is_loaded(cluster: Cluster) -> None:
 
 
 def test_the_example_service_counts_through_the_death_of_a_server(tmp_path: Path) -> None:
-    """examples/counters.py as its docstring says it is used: two servers, a table, adds, a kill, adds."""
+    """examples/counters.py as its docstring describes: two servers, a table, additions, a kill, additions."""
     counters = [sys.executable, str(ROOT / "examples" / "counters.py")]
 
     def add(hosts: str, key: str, amount: int) -> int:

@@ -1,4 +1,4 @@
-"""Files of regions that are not what they were: other directories, lost ones, damaged ones, full disks."""
+"""Files of regions in trouble: other directories, lost, damaged, full disks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPLITS = ["b", "c", "d", "e", "f"]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One master, two servers, a table of six regions with a row each."""
+    """Return one master, two servers and a table of six regions with a row each."""
     folder = tmp_path_factory.mktemp("data")
     with (
         own_store(folder / "store", 1) as hosts,
@@ -55,17 +55,17 @@ def folder_of(cluster: Cluster, region: RegionRecord) -> Path:
 
 
 def said(cluster: Cluster, *words: str) -> str:
-    """What a command of rk prints, whatever its exit status."""
+    """Return the output of a command of rk, with any exit status."""
     command = rk(*words, "--store", cluster.hosts)
     return finished(command, 120).stdout
 
 
 def parked(cluster: Cluster, region: RegionRecord) -> str:
-    """Why a region is parked, as soon as it is."""
+    """Wait until a region is parked. Return the reason."""
 
     def found() -> str:
         mine = [one for one in cluster.transitions() if one.region_id == region.region_id]
-        # The client may hear of the damage before the master has begun to close the region.
+        # The client may learn of the damage before the master has begun to close the region.
         assert [one.parked for one in mine] == [True], mine
         return mine[0].last_error
 
@@ -73,7 +73,7 @@ def parked(cluster: Cluster, region: RegionRecord) -> str:
 
 
 def test_a_server_with_another_shared_directory_does_not_register(cluster: Cluster, tmp_path: Path) -> None:
-    """It ends with status 1 and one sentence; the cluster goes on. The directory's id is in the store."""
+    """The server ends with status 1 and one sentence; the cluster continues. The directory's id is in the store."""
     for name, reason in (("other", "has no directory.json"), ("theirs", "is directory")):
         shared = tmp_path / name
         if name == "theirs":
@@ -93,7 +93,8 @@ def test_a_server_with_another_shared_directory_does_not_register(cluster: Clust
 
 
 def test_a_region_without_its_directory_is_parked(cluster: Cluster, client: RegionClient) -> None:
-    """Deleted under the cluster: no server makes an empty region of it; put back, it is as it was."""
+    """The directory is deleted under the cluster: no server makes an empty region of it. After it is restored, the
+    region works."""
     region = region_of(cluster, "a")
     folder = folder_of(cluster, region)
     away = folder.with_name("away")
@@ -111,7 +112,7 @@ def test_a_region_without_its_directory_is_parked(cluster: Cluster, client: Regi
 
 
 def test_an_older_directory_is_refused(cluster: Cluster, client: RegionClient) -> None:
-    """A copy from before the latest open, put in the directory's place."""
+    """A copy from before the latest open replaces the directory."""
     region = region_of(cluster, "b")
     folder = folder_of(cluster, region)
     copy, newer = folder.with_name("copy"), folder.with_name("newer")
@@ -131,7 +132,7 @@ def test_an_older_directory_is_refused(cluster: Cluster, client: RegionClient) -
 
 
 def test_a_volume_that_comes_back_late(cluster: Cluster, client: RegionClient) -> None:
-    """All servers start again while the volume is not mounted: they end; with it, every row is there."""
+    """All servers start again while the volume is not mounted: they end. After it is mounted, every row is there."""
     shared = cluster.folder / "shared"
     for server in cluster.servers:
         assert server.terminate() == 0
@@ -153,7 +154,7 @@ def test_a_volume_that_comes_back_late(cluster: Cluster, client: RegionClient) -
 
 
 def unassigned(cluster: Cluster, region: RegionRecord) -> Path:
-    """Have a region closed; its file of rows."""
+    """Have a region closed. Return its file of rows."""
     cluster.ask_active(ms.SetRegionIntent(region.region_id, assigned=False, wait_ms=60_000), ms.Accepted)
     [path] = folder_of(cluster, region).glob("rows-*.mdb")
     return path
@@ -177,7 +178,8 @@ def alive(cluster: Cluster) -> bool:
 
 
 def test_a_file_cut_short_ends_no_server(cluster: Cluster, client: RegionClient) -> None:
-    """The open fails, and the region is parked with the reason; before, each server that served it ended by SIGBUS."""
+    """The open fails, and the region is parked with the reason. Earlier, each server that read the file died by
+    SIGBUS."""
     region = region_of(cluster, "c")
     client.write(TABLE, [Change(f"c{number:04}", bytes(1000)) for number in range(300)])
     path = unassigned(cluster, region)
@@ -192,7 +194,8 @@ def test_a_file_cut_short_ends_no_server(cluster: Cluster, client: RegionClient)
 
 
 def test_a_damaged_row_parks_its_region(cluster: Cluster, client: RegionClient) -> None:
-    """Never served: the region is closed with an alarm; why, audit and fsck say what is wrong. Put back, it serves."""
+    """The row is never served: the region is closed with an alarm; why, audit and fsck name the fault. After the repair
+    the region serves."""
     region = region_of(cluster, "d")
     client.put(TABLE, "d-balance", b"100 coins")
     path = unassigned(cluster, region)
@@ -214,7 +217,8 @@ def test_a_damaged_row_parks_its_region(cluster: Cluster, client: RegionClient) 
 
 
 def test_fsck_reads_every_row_on_request(cluster: Cluster, client: RegionClient) -> None:
-    """Without --deep nobody sees a damaged row that nobody reads; with it, each is named, and the region stays open."""
+    """Without --deep a damaged row that no client reads is not noticed; with --deep each is named, and the region stays
+    open."""
     region = region_of(cluster, "e")
     client.write(TABLE, [Change(f"e{number:04}", f"value {number:04}".encode()) for number in range(7000)])
     path = unassigned(cluster, region)
@@ -239,7 +243,7 @@ def test_fsck_reads_every_row_on_request(cluster: Cluster, client: RegionClient)
 
 
 def test_a_full_disk_ends_no_server(tmp_path: Path) -> None:
-    """Regions with and without files on a disk that fills up: every write is refused with the reason, or done."""
+    """Regions with and without files on a disk that fills: every write is done, or rejected with the reason."""
     shared = tmp_path / "cluster" / "shared"
     shared.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(shared)]
@@ -276,7 +280,7 @@ def test_a_full_disk_ends_no_server(tmp_path: Path) -> None:
 
 
 def fill(folder: Path) -> None:
-    """Take all the room that is left on the file system of `folder`."""
+    """Use all free room of the file system of `folder`."""
     with (folder / "filler").open("wb", buffering=0) as filler:
         for size in (1 << 16, 1 << 12, 1 << 9):
             while True:

@@ -1,4 +1,5 @@
-"""One `rk server run`, the test as its master, on Apache ZooKeeper and on our store: steps, refusals, sessions."""
+"""One `rk server run` with the test as its master, on Apache ZooKeeper and on our store: steps, rejections,
+sessions."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def master(store: Store) -> Iterator[KazooClient]:
-    """The store as a master finds it: its directories there, nothing in them."""
+    """Return the store as a master finds it: its directories exist and are empty."""
     clear(store)
     client = UpToDate(store.hosts)
     client.start(60)
@@ -61,7 +62,7 @@ def master(store: Store) -> Iterator[KazooClient]:
 
 
 def clear(store: Store) -> None:
-    """Delete whatever the test before has left; up to date once, and not before each of a thousand reads."""
+    """Delete the znodes of the previous test. Sync once, and not before each of a thousand reads."""
     client = KazooClient(store.hosts, timeout=10)
     client.start(60)
     client.sync("/")
@@ -72,7 +73,7 @@ def clear(store: Store) -> None:
 
 
 class Server:
-    """A region server process and how to talk to it."""
+    """A region server process, and a connection to it."""
 
     def __init__(self, process: Process, log: Path, master: KazooClient, admin_port: int) -> None:
         self.process = process
@@ -82,7 +83,7 @@ class Server:
 
     @property
     def record(self) -> ServerRecord:
-        """The one registration, once it is there."""
+        """Return the only registration, as soon as it exists."""
 
         def registered() -> ServerRecord:
             assert self.process.poll() is None, self.log.read_text()
@@ -130,13 +131,13 @@ def server(store: Store, master: KazooClient, tmp_path: Path) -> Iterator[Server
 
 
 def raise_epoch(master: KazooClient, to: int) -> None:
-    """As masters that took over from each other leave it: the epoch is the version of its znode."""
+    """Raise the epoch, as takeovers of masters do: the epoch is the version of its znode."""
     while master.set(PATHS.epoch, b"{}").version < to:
         pass
 
 
 def offline(master: KazooClient, count: int, to: Incarnation, prefix: str = "r", **fields: Any) -> list[OpenOrder]:
-    """Regions with their OFFLINE transitions, as a master writes them."""
+    """Create regions with their OFFLINE transitions, as a master does."""
     orders = []
     master.ensure_path(PATHS.table_regions("t"))
     transaction = master.transaction()
@@ -156,14 +157,14 @@ def transition(master: KazooClient, region_id: str) -> TransitionRecord:
 
 
 def owner(folder: Path) -> dict[str, Any]:
-    """What the one mark in a region's directory says."""
+    """Return the content of the only mark in a region's directory."""
     (mark,) = folder.glob("owner-*")
     found: dict[str, Any] = json.loads(mark.read_text())
     return found
 
 
 def test_registration_says_who_and_where(server: Server) -> None:
-    """uuid, address, start code, admin port; ready and healthy over HTTP."""
+    """The registration has uuid, address, start code and admin port; the server is ready and healthy over HTTP."""
     record = server.record
     assert (record.host, record.rack, record.admin_port) == ("127.0.0.1", "default", server.admin_port)
     with urllib.request.urlopen(f"http://127.0.0.1:{server.admin_port}/metrics", timeout=10) as reply:
@@ -171,7 +172,8 @@ def test_registration_says_who_and_where(server: Server) -> None:
 
 
 def test_a_batch_goes_from_offline_to_opened_and_back_to_closed(server: Server, tmp_path: Path) -> None:
-    """250 regions: all steps in the store, locations written, directories signed; then all closed again."""
+    """250 regions: all steps are in the store, locations are written, directories are marked; then all are closed
+    again."""
     me = server.record.incarnation
     orders = offline(server.master, 250, me)
     results = server.order(OpenRegions, orders)
@@ -196,7 +198,7 @@ def test_a_batch_goes_from_offline_to_opened_and_back_to_closed(server: Server, 
 
 
 def test_one_bad_region_does_not_hold_the_others(server: Server) -> None:
-    """A multi that is refused because of one region is taken apart."""
+    """A multi that is rejected because of one region is divided."""
     orders = offline(server.master, 20, server.record.incarnation)
     server.master.delete(PATHS.transition("r0003", 0))
     outcomes = [result.outcome for result in server.order(OpenRegions, orders)]
@@ -220,7 +222,7 @@ def test_commands_of_the_past_and_for_others_are_refused(server: Server) -> None
 
 
 def test_an_epoch_counts_once_the_store_confirms_it(server: Server) -> None:
-    """Whoever can open a connection could claim one, and the server would obey no real master from then on."""
+    """Any process that can connect could claim an epoch; then the server would execute no orders of the real master."""
     server.order(OpenRegions, offline(server.master, 2, server.record.incarnation), epoch=0)
     for epoch in (1, (1 << 31) - 1, 1 << 62):
         with pytest.raises(RpcError) as caught:
@@ -235,7 +237,7 @@ def test_an_epoch_counts_once_the_store_confirms_it(server: Server) -> None:
 
 
 def test_the_epoch_of_the_store_is_known_from_the_start(store: Store, master: KazooClient, tmp_path: Path) -> None:
-    """A server that has just started refuses an old master all the same."""
+    """A server that has just started also rejects an old master."""
     for _ in range(3):
         master.set(PATHS.epoch, b"{}")
     (admin_port,) = free_ports(1)
@@ -248,7 +250,7 @@ def test_the_epoch_of_the_store_is_known_from_the_start(store: Store, master: Ka
 
 
 def test_a_failed_open_is_reported_and_remembered(server: Server, tmp_path: Path) -> None:
-    """X11: the reason reaches the master, now and when it asks again."""
+    """X11: the master receives the reason at once, and again when it repeats the order."""
     orders = offline(server.master, 1, server.record.incarnation)
     (tmp_path / "shared" / "regions" / "t").write_text("a file where a directory should be")
     for _ in range(2):
@@ -261,7 +263,7 @@ def test_a_failed_open_is_reported_and_remembered(server: Server, tmp_path: Path
 
 
 def test_sigterm_closes_the_regions_and_unregisters_at_once(server: Server) -> None:
-    """The masters see the server go before any timeout; its locks are free."""
+    """The masters see the server go before any timeout; its locks are released."""
     server.order(OpenRegions, offline(server.master, 5, server.record.incarnation))
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(60) == 0
@@ -271,7 +273,7 @@ def test_sigterm_closes_the_regions_and_unregisters_at_once(server: Server) -> N
 def test_a_restart_takes_its_own_place_at_once_under_a_new_start_code(
     store: Store, master: KazooClient, tmp_path: Path
 ) -> None:
-    """kill -9, start again: the leftover registration is removed long before its session ends."""
+    """kill -9, then a start: the leftover registration is removed long before its session ends."""
     with daemon(_command(store.hosts, tmp_path), log=tmp_path / "log") as process:
         first = Server(process, tmp_path / "log", master, 0).record
     with daemon(_command(store.hosts, tmp_path), log=tmp_path / "log2") as process:
@@ -281,7 +283,8 @@ def test_a_restart_takes_its_own_place_at_once_under_a_new_start_code(
 
 
 def test_an_expired_session_closes_everything_and_rejoins_under_a_new_start_code(server: Server) -> None:
-    """Frozen for longer than its session: thawed, it serves nothing, closes all, and comes back as another server."""
+    """The server is frozen beyond its session: afterwards it serves nothing, closes all, and registers under a new
+    start code."""
     before = server.record
     server.order(OpenRegions, offline(server.master, 5, before.incarnation))
     server.process.send_signal(signal.SIGSTOP)
@@ -294,7 +297,7 @@ def test_an_expired_session_closes_everything_and_rejoins_under_a_new_start_code
 
 
 def test_a_frozen_servers_hold_is_broken_only_after_its_session(server: Server, store: Store, tmp_path: Path) -> None:
-    """At most one owner: the lock stands while its holder is registered, and no longer."""
+    """At most one owner: the lock holds while its holder is registered, and no longer."""
     first = server.record
     server.order(OpenRegions, offline(server.master, 1, first.incarnation))
     with daemon(_command(store.hosts, tmp_path, name="second"), log=tmp_path / "log2") as process:
@@ -326,7 +329,7 @@ def test_a_frozen_servers_hold_is_broken_only_after_its_session(server: Server, 
 
 
 def test_a_deleted_registration_fences_the_server(server: Server) -> None:
-    """Whoever deletes the registration has given the regions away: close all, join anew."""
+    """Deleting the registration gives the regions away: the server closes all of them and registers anew."""
     before = server.record
     server.order(OpenRegions, offline(server.master, 3, before.incarnation))
     server.master.delete(PATHS.server(before.uuid))
@@ -336,7 +339,8 @@ def test_a_deleted_registration_fences_the_server(server: Server) -> None:
 
 
 def test_without_the_store_the_lease_ends_and_comes_back(tmp_path: Path) -> None:
-    """The store is away for longer than the lease but not for longer than the session: stop serving, then go on."""
+    """The store is away for longer than the lease but not than the session: the server stops serving, then
+    continues."""
     with zookeeper(tmp_path, options={"maxSessionTimeout": "60000"}) as store:
         client = UpToDate(store.hosts)
         client.start(60)
@@ -354,7 +358,7 @@ def test_without_the_store_the_lease_ends_and_comes_back(tmp_path: Path) -> None
 
 
 def test_opens_survive_the_death_of_the_stores_leader(tmp_path: Path) -> None:
-    """Orders under way when the leader dies come to their end; the server keeps its session and its start code."""
+    """Pending orders are finished after the leader dies; the server keeps its session and its start code."""
     with our_store(tmp_path / "store") as store:
         client = UpToDate(store.hosts)
         client.start(60)
@@ -384,7 +388,7 @@ def test_opens_survive_the_death_of_the_stores_leader(tmp_path: Path) -> None:
 
 
 class TestRefusesToStart:
-    """One clear line each, never a traceback."""
+    """A refused start prints one clear line, never a traceback."""
 
     def line(self, command: list[str]) -> str:
         done = finished(command, 120)
@@ -393,30 +397,30 @@ class TestRefusesToStart:
         return done.stderr
 
     def test_port_taken(self, store: Store, tmp_path: Path) -> None:
-        """Somebody listens there."""
+        """Another process listens on the port."""
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
             assert f"cannot listen on address 127.0.0.1:{port}" in self.line(_command(store.hosts, tmp_path, port=port))
 
     def test_data_directory_in_use(self, server: Server, store: Store, tmp_path: Path) -> None:
-        """The same directory twice."""
+        """Another server uses the same directory."""
         assert server.record
         assert f"in use by another region server, process {server.process.pid}" in self.line(
             _command(store.hosts, tmp_path)
         )
 
     def test_shared_directory_not_writable(self, store: Store, tmp_path: Path) -> None:
-        """A file where the directory should be: root's permissions would not stop root."""
+        """A file is in place of the directory: missing permissions would not stop root."""
         (tmp_path / "shared").write_text("")
         assert "shared directory" in self.line(_command(store.hosts, tmp_path))
 
     def test_address_that_tells_nobody(self, store: Store, tmp_path: Path) -> None:
-        """0.0.0.0 is where to listen, not where to connect."""
+        """0.0.0.0 is an address to listen on, not to connect to."""
         command = [part.replace("127.0.0.1:0", "0.0.0.0:0") for part in _command(store.hosts, tmp_path)]
         assert "no other process can connect" in self.line(command)
 
     def test_unreachable_store_is_not_the_end(self, tmp_path: Path) -> None:
-        """It keeps trying and says so."""
+        """The server keeps trying and logs it."""
         (port,) = free_ports(1)
         command = rk("server", "run", "--store", f"127.0.0.1:{port}", "--data-dir", str(tmp_path / "data"),
                      "--shared-dir", str(tmp_path / "shared"), "--address", "127.0.0.1:0")  # fmt: skip

@@ -1,4 +1,5 @@
-"""Three `rk server run` with tablets, the test as their master: rows that survive a server, the store, and both.
+"""Three `rk server run` with tablets and the test as their master: rows survive the death of a server, of the store,
+and of both.
 
 Every table has one tablet with three replicas. The test writes the records that a master writes, and sends the orders.
 """
@@ -88,7 +89,7 @@ class Machine:
         self.name = name
         self.process: Process | None = None
         self.address = ("", 0)
-        #: Start codes of the latest registration, and of the last one of the process before.
+        #: Start code of the latest registration, and of the last one of the former process.
         self.latest = self.former = 0
         self._running = ExitStack()
 
@@ -111,7 +112,7 @@ class Machine:
         return self.cluster.folder / f"{self.name}.log"
 
     def kill(self) -> None:
-        """SIGKILL, and wait until nothing of it runs."""
+        """Send SIGKILL, and wait until the whole process group has ended."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -119,7 +120,7 @@ class Machine:
         self.process, self.former = None, self.latest
 
     def registered(self) -> ServerRecord:
-        """Wait for the registration of the process that runs now."""
+        """Wait for the registration of the running process."""
 
         def found() -> ServerRecord:
             assert self.process is not None
@@ -184,7 +185,7 @@ class Cluster:
         return reply.results[0]
 
     def create(self, region_id: str = "r1") -> None:
-        """Make a tablet, as a master does."""
+        """Create a tablet, as a master does."""
         for machine, order in self.orders(region_id):
             result = self.order(machine, OpenRegions, order)
             assert result.outcome is OrderOutcome.DONE, result
@@ -227,7 +228,7 @@ class Cluster:
         return [None if value is None else value.decode() for value in found.values]
 
     def leader(self, region_id: str) -> Machine:
-        """Wait for a leader that has committed something in its term, by the servers' own words."""
+        """Wait until the servers report a leader that has committed an entry of its term."""
 
         def leads() -> Machine:
             for machine in self.running():
@@ -265,7 +266,7 @@ def cluster(store: OurStore, master: KazooClient, tmp_path: Path) -> Iterator[Cl
 
 
 def test_rows_survive_the_leaders_server(cluster: Cluster) -> None:
-    """Created by orders, written, read; kill -9 of the leader's server; read and written on."""
+    """Ordered, written and read; then kill -9 of the leader's server; rows are read and written again."""
     cluster.create()
     cluster.put("r1", a="1", b="2")
     assert cluster.get("r1", "a", "b", "c") == ["1", "2", None]
@@ -275,7 +276,7 @@ def test_rows_survive_the_leaders_server(cluster: Cluster) -> None:
     cluster.put("r1", c="3")
     leader.start()
     leader.registered()
-    # Read from the server that was away: its rows hold the entry that it has missed.
+    # Read from the server that was away: its rows have the entry that it had missed.
     written = cluster.put("r1", d="4")
     late = TabletRead("r1", ["a", "b", "c", "d"], written.outcome.index)
     found = cluster.eventually_answered(late, [leader])
@@ -307,7 +308,7 @@ def _with_tablets(machine: Machine) -> ServerStatus:
 
 
 def test_all_servers_restart_while_the_store_is_away(cluster: Cluster, store: OurStore) -> None:
-    """kill -9 of everything; the servers alone come back, find each other, elect, and answer."""
+    """kill -9 of all processes; the servers come back without the store, find each other, elect leaders, and answer."""
     cluster.create()
     cluster.put("r1", a="1")
     for machine in cluster.machines:
@@ -321,7 +322,7 @@ def test_all_servers_restart_while_the_store_is_away(cluster: Cluster, store: Ou
 
 
 def test_a_lost_session_touches_no_tablet(cluster: Cluster, store: OurStore) -> None:
-    """The store dies under the servers. Shared regions would stop; tablets answer on, and no supervisor is called."""
+    """The store dies under the servers. Shared regions would stop; tablets still answer, and /health stays 200."""
     cluster.create()
     cluster.put("r1", a="1")
     ports = [machine.registered().admin_port for machine in cluster.machines]
@@ -339,7 +340,7 @@ def test_a_lost_session_touches_no_tablet(cluster: Cluster, store: OurStore) -> 
 
 
 def degraded(admin_port: int) -> dict[str, Any]:
-    """What /health says; 503 or nothing degraded is an error."""
+    """Return the degradation that /health reports. Fail on 503 or without one."""
     with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/health", timeout=30) as answer:
         said: dict[str, Any] = json.loads(answer.read())
     assert said["degraded"]
@@ -347,7 +348,7 @@ def degraded(admin_port: int) -> dict[str, Any]:
 
 
 def test_a_replica_is_not_made_again_after_a_lost_disk(cluster: Cluster) -> None:
-    """must_exist: whoever has no superblock has lost it, and refuses."""
+    """must_exist: a server without the superblock has lost it, and rejects the order."""
     (machine, order), *_ = cluster.orders("r1", must_exist=True)
     result = cluster.order(machine, OpenRegions, order)
     assert result.outcome is OrderOutcome.REFUSED
@@ -357,7 +358,8 @@ def test_a_replica_is_not_made_again_after_a_lost_disk(cluster: Cluster) -> None
 
 
 def test_a_server_killed_between_opening_and_opened_makes_no_replica_twice(cluster: Cluster) -> None:
-    """OPENING is in the store; the next start is ordered again, and finds the replica or refuses. Never made twice."""
+    """OPENING is in the store; the next start gets the order again, and finds the replica or rejects the order. The
+    replica is never made twice."""
     found = cluster.orders("r1")
     machine, order = found[0]
     first = threading.Thread(target=lambda: _quietly(lambda: cluster.order(machine, OpenRegions, order)))
@@ -393,7 +395,8 @@ def _is(found: object, *wanted: object) -> bool:
 
 
 def test_a_replica_rests_wakes_and_is_deleted(cluster: Cluster) -> None:
-    """A disabled table's replica rests with its files; it wakes; deleted, nothing is left but the quarantine."""
+    """The replica of a disabled table rests with its files and runs again; after the deletion only the quarantine is
+    left."""
     cluster.create()
     cluster.put("r1", a="1")
     machine = cluster.machines[0]
@@ -432,7 +435,7 @@ def test_a_replica_rests_wakes_and_is_deleted(cluster: Cluster) -> None:
     ids=["nothing", "zeros", "http", "huge", "bytes"],
 )
 def test_foreign_frames_cost_their_link_alone(cluster: Cluster, garbage: bytes) -> None:
-    """On the port for members. The server and its tablets go on."""
+    """The frames arrive on the port for members. The server and its tablets continue."""
     cluster.create()
     cluster.put("r1", a="1")
     for machine in cluster.machines:
@@ -468,7 +471,8 @@ def test_requests_beyond_their_limits_are_rejected(cluster: Cluster) -> None:
 
 
 def test_copied_and_incomplete_directories_are_rejected(cluster: Cluster) -> None:
-    """A copy of a directory, and one without its log: one sentence, status 4, nothing changed. The others go on."""
+    """A copy of a directory, and one without its log: one sentence, status 4, nothing changed. The other servers
+    continue."""
     cluster.create()
     cluster.put("r1", a="1")
     machine = cluster.machines[2]
@@ -513,7 +517,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("folder", ["tablet-meta", "consensus-meta"])
 def test_a_flipped_byte_burns_one_number(cluster: Cluster, folder: str) -> None:
-    """The replica is LOST with a reason; its server and the tablet go on, and nothing is deleted."""
+    """The replica is LOST with a reason; its server and the tablet continue, and nothing is deleted."""
     cluster.create()
     cluster.put("r1", a="1")
     machine = cluster.machines[0]
@@ -532,7 +536,7 @@ def test_a_flipped_byte_burns_one_number(cluster: Cluster, folder: str) -> None:
 
 
 def test_servers_link_only_with_the_same_secret(cluster: Cluster, tmp_path: Path) -> None:
-    """Servers that prove the same secret elect; one with another secret is not heard."""
+    """Servers that prove the same secret elect a leader; a server with another secret cannot link."""
     cluster.create()
     cluster.put("r1", a="1")
     right, wrong = tmp_path / "right", tmp_path / "wrong"
@@ -564,7 +568,7 @@ def test_sigterm_hands_leaderships_over(cluster: Cluster) -> None:
 
 
 def test_a_server_without_tablets_fails_orders_for_them(cluster: Cluster, tmp_path: Path) -> None:
-    """--no-tablets: it registers none, and fails an order for one."""
+    """With --no-tablets a server registers none, and fails an order for one."""
     machine = cluster.machines[0]
     found = cluster.orders("r1")
     machine.kill()

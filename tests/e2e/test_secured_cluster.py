@@ -1,4 +1,4 @@
-"""A whole cluster on a store that speaks nothing but TLS, and whose znodes are for the cluster's credential alone."""
+"""A whole cluster on a store that accepts only TLS, with znodes for the cluster's credential alone."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Secured:
     folder: Path
 
     def command(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        """`rk WORDS` with the cluster's settings in the environment, but for those in `settings` ("": left out)."""
+        """Return `rk WORDS` with the cluster's settings in the environment. `settings` override them ("": omitted)."""
         known = {**self.settings(), **{name.replace("_", "-"): value for name, value in settings.items()}}
         env = {"PATH": "/usr/bin:/bin", "RK_STORE": known.pop("store", self.store)}
         env |= {variable_of(name): value for name, value in known.items() if value}
         return subprocess.run(rk(*words), capture_output=True, text=True, timeout=120, check=False, env=env)
 
     def settings(self) -> dict[str, str]:
-        """By option, as `cli.common.access` knows them; the credential is in a file."""
+        """Return the settings by option of `cli.common.access`; the credential is in a file."""
         folder = self.authority.folder
         return {
             "store-tls-ca": str(self.authority.cert),
@@ -54,7 +54,7 @@ class Secured:
 
 @contextmanager
 def secured(folder: Path) -> Iterator[Secured]:
-    """All daemons running; options on the master's command line, the environment for the server."""
+    """Yield all daemons running, with options on the master's command line and the environment for the server."""
     authority = Authority(folder / "certificates")
     authority.issue("server", hosts="DNS:localhost,IP:127.0.0.1")
     authority.issue("client", "/O=Example/CN=rk")
@@ -87,7 +87,7 @@ def secured(folder: Path) -> Iterator[Secured]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A secured cluster with a table of four regions."""
+    """Yield a secured cluster with a table of four regions."""
     with secured(tmp_path_factory.mktemp("secured")) as running:
 
         def is_up() -> bool:
@@ -107,7 +107,8 @@ def _splits(folder: Path) -> Path:
 
 
 def test_whole_cluster_on_tls_and_a_credential(cluster: Secured) -> None:
-    """By TLS and with a credential, master, server and commands work: four regions are open, status sees the store."""
+    """With TLS and a credential, master, server and commands work: four regions are open, and status reaches the
+    store."""
 
     def status() -> Any:
         return json.loads(cluster.command("status", "--json").stdout)
@@ -123,7 +124,7 @@ def test_whole_cluster_on_tls_and_a_credential(cluster: Secured) -> None:
 
 
 def test_the_clusters_znodes_are_readable_only_with_its_credential(cluster: Secured) -> None:
-    """Somebody without it reads nothing and deletes nothing, also at the port without TLS."""
+    """A client without the credential reads and deletes nothing, also at the port without TLS."""
     client = KazooClient(cluster.plain)
     client.start(60)
     try:
@@ -154,7 +155,7 @@ def test_the_clusters_znodes_are_readable_only_with_its_credential(cluster: Secu
 def test_mistakes_are_reported_in_one_clear_line(
     cluster: Secured, settings: dict[str, str], says: str, tmp_path: Path
 ) -> None:
-    """One clear line each, and the way out."""
+    """Each error is one clear line with a remedy."""
     if settings.get("store_tls_ca") == "FOREIGN":
         settings = {"store_tls_ca": str(Authority(tmp_path, "foreign").cert)}
     if settings.get("store") == "PLAIN":
@@ -166,7 +167,7 @@ def test_mistakes_are_reported_in_one_clear_line(
 
 
 def test_the_host_in_the_certificate_is_verified_unless_disabled(cluster: Secured) -> None:
-    """A certificate for another host is refused by name; `no` trusts the authority alone."""
+    """A certificate for another host is rejected by name; `no` accepts any certificate of the authority."""
     other = cluster.store.replace("127.0.0.1", "127.0.0.2")
     node = ["coord", "list", "--store", other]
     authority = cluster.authority
@@ -188,7 +189,7 @@ def test_the_host_in_the_certificate_is_verified_unless_disabled(cluster: Secure
 
 
 def test_membership_needs_super(cluster: Secured) -> None:
-    """A wrong password is told from none; super may."""
+    """A wrong password gives another error than a missing one; super is allowed."""
     wish = ("coord", "transfer-leader", "1")
     assert "Give super's credential" in cluster.command(*wish, store_auth="").stderr
     assert "is not super's" in cluster.command(*wish, store_auth="super:wrong").stderr
@@ -197,14 +198,15 @@ def test_membership_needs_super(cluster: Secured) -> None:
 
 
 def test_commands_by_sasl(cluster: Secured) -> None:
-    """The right secret is let in, a wrong one is told at once."""
+    """The right secret is accepted; a wrong one is reported at once."""
     assert cluster.command("coord", "list", store_auth="", store_sasl="ops:sasl-secret").returncode == 0
     refused = cluster.command("coord", "list", store_auth="", store_sasl="ops:wrong")
     assert (refused.returncode, "rejected the credential" in refused.stderr) == (1, True), refused
 
 
 def test_refused_daemons_say_why(cluster: Secured, tmp_path: Path) -> None:
-    """A master with a wrong password says so and tries on; one that SASL refuses ends; an unusable file is one line."""
+    """A master with a wrong password reports it and retries; one that SASL rejects ends; an unusable file gives one
+    line."""
     (port,) = free_ports(1)
     common = ["master", "run", "--store", cluster.store, "--address", f"127.0.0.1:{port}"]
     settings = {**cluster.settings(), "store-auth": "cluster:wrong"}

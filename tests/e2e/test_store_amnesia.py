@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 
 
 def post(cluster: Cluster, folder: Path, node: int, path: str) -> None:
-    """Ask the node's admin port for a cut, or its end."""
+    """Request a cut, or its end, at the node's admin port."""
     token = json.loads((folder / f"n{node}" / "admin.json").read_text())["token"]
     request = urllib.request.Request(
         f"http://127.0.0.1:{cluster.admin_ports[node]}{path}",
@@ -29,17 +29,17 @@ def post(cluster: Cluster, folder: Path, node: int, path: str) -> None:
 
 
 def leads(cluster: Cluster, node: int) -> bool:
-    """Whether the node says that it leads."""
+    """Return True if the node reports that it leads."""
     return bool(cluster.status(node)["role"] == "leader")
 
 
 def test_deposed_leader_and_a_wiped_voter_lose_nothing(tmp_path: Path) -> None:
-    """L is cut off and stopped; A and X acknowledge; both die, X is emptied; L goes on with X; A returns."""
+    """L is cut off and stopped; A and X acknowledge; both die, and X is emptied; L continues with X; A returns."""
     cluster = Cluster(tmp_path, options=("--drill-links",))
     cluster.start()
     try:
         old = cluster.leader()
-        # A node that starts later than the others is let in as one that lost its disk.
+        # A node that starts later than the others joins like one that lost its disk.
         eventually(lambda: not any(cluster.status(node)["joining"] for node in cluster.ids), what="all to count")
         rest = [node for node in cluster.ids if node != old]
         post(cluster, tmp_path, old, "/cut?for_s=60&direction=both")
@@ -57,7 +57,7 @@ def test_deposed_leader_and_a_wiped_voter_lose_nothing(tmp_path: Path) -> None:
         cluster.processes[old].send_signal(signal.SIGCONT)
         post(cluster, tmp_path, old, "/heal")
         eventually(lambda: cluster.status(wiped)["joining"], what="the emptied node to know that it is one")
-        # Its clients' writes, and whatever else it appends, wait for a majority that is not there.
+        # Its clients' writes, and all other entries that it appends, wait for a majority in vain.
         eventually(lambda: cluster.status(old)["leader"] == 0, what="the deposed leader to step down")
         assert cluster.status(old)["commit_index"] == committed
         assert cluster.status(wiped)["joining"]

@@ -21,14 +21,14 @@ PER_MULTI = 250
 
 
 def run_rk(*arguments: object, status: int = 0) -> str:
-    """Output of one `rk` command that must end with `status`."""
+    """Return the output of one `rk` command, which must end with `status`."""
     done = finished(rk(*map(str, arguments)), 300)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout if status == 0 else done.stderr + done.stdout
 
 
 def load(client: KazooClient) -> None:
-    """ZNODES znodes below /load: persistent ones with data of various lengths."""
+    """Create ZNODES znodes below /load: persistent ones with data of various lengths."""
     client.create("/load", b"")
     for group in range(ZNODES // PER_MULTI):
         transaction = client.transaction()
@@ -38,7 +38,7 @@ def load(client: KazooClient) -> None:
 
 
 class Writing:
-    """A client that counts /count up, one write behind the other, until it is told to stop."""
+    """A client that increments /count, one write after the other, until it is stopped."""
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
@@ -63,20 +63,20 @@ class Writing:
 
 
 def tree_of(path: Path) -> dict[str, dict[str, Any]]:
-    """Every znode of a snapshot or backup, with its data and Stat."""
+    """Return every znode of a snapshot or backup, with its data and Stat."""
     lines = run_rk("coord", "dump-snapshot", "--path", "/", "--json", path).splitlines()[1:]
     return {found.pop("path"): found for found in map(json.loads, lines)}
 
 
 def without_ephemerals(tree: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What a restored ensemble keeps; the root lost children, which its Stat shows."""
+    """Return the znodes that a restored ensemble keeps. The root lost children, which its Stat shows."""
     kept = {path: fields for path, fields in tree.items() if fields["kind"] != "ephemeral"}
     kept["/"] = {}
     return kept
 
 
 def http_backup(address: str, **headers: str) -> int:
-    """Status of POST /backup."""
+    """Return the status of POST /backup."""
     connection = http.client.HTTPConnection(address, timeout=60)
     try:
         connection.request("POST", "/backup", headers=headers)
@@ -86,7 +86,7 @@ def http_backup(address: str, **headers: str) -> int:
 
 
 def new_ensemble(folder: Path, backup: Path) -> OurStore:
-    """A store that is not started, its directories made from a backup."""
+    """Return a store that is not started, with directories made from a backup."""
     store = OurStore(folder, tick_ms=500)
     peers = ",".join(f"{node}={address}" for node, address in enumerate(store.peer_addresses, 1))
     made = folder / "made"
@@ -97,7 +97,7 @@ def new_ensemble(folder: Path, backup: Path) -> OurStore:
 
 
 def test_ten_thousand_znodes_backed_up_under_writes_and_restored(tmp_path: Path) -> None:
-    """The new ensemble has every znode of the backup, none of the old sessions, and takes in the old clients."""
+    """The new ensemble has every znode of the backup and none of the old sessions, and accepts the old clients."""
     backup = tmp_path / "backup"
     with our_store(tmp_path / "old") as old:
         client = KazooClient(old.hosts, timeout=10)
@@ -129,7 +129,7 @@ def test_ten_thousand_znodes_backed_up_under_writes_and_restored(tmp_path: Path)
             new.start(node)
         new.wait_ready()
         again = KazooClient(new.hosts, timeout=10)
-        again.last_zxid = seen_by_node  # as a client of the old ensemble has it
+        again.last_zxid = seen_by_node  # the value that a client of the old ensemble has
         again.start(60)
         assert len(again.get_children("/load")) == ZNODES
         assert again.get("/load/007-049")[0] == b"49" * 49
@@ -153,7 +153,7 @@ def test_ten_thousand_znodes_backed_up_under_writes_and_restored(tmp_path: Path)
 
 
 def test_verify_refuses_a_running_node_and_compares_killed_ones(tmp_path: Path) -> None:
-    """Exit status 2 while it runs, 0 when all is well, 1 with file and offset of damage."""
+    """Exit status 2 while the node runs, 0 without a fault, 1 with file and offset of damage."""
     folder = tmp_path / "store"
     with our_store(folder) as store:
         client = KazooClient(store.hosts, timeout=10)

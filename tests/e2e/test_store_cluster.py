@@ -1,4 +1,4 @@
-"""Three real nodes, and what happens to them."""
+"""Three real nodes: deaths, restarts, lag, full stops."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cluster:
         self.processes: dict[int, Process] = {}
 
     def arguments(self, node: int) -> list[str]:
-        """The command line of one node."""
+        """Return the command line of one node."""
         peers = ",".join(f"{i}=127.0.0.1:{port}" for i, port in self.peer_ports.items())
         many = ["--peer-address", f"127.0.0.1:{self.peer_ports[node]}", "--peers", peers] if len(self.ids) > 1 else []
         return [
@@ -53,27 +53,27 @@ class Cluster:
             self.processes[node] = launch(self.arguments(node), self.folder / f"{node}.log")
 
     def kill(self, *nodes: int) -> None:
-        """kill -9."""
+        """Kill nodes with kill -9."""
         for node in nodes or list(self.processes):
             process = self.processes.pop(node)
             process.kill()
             process.wait()
 
     def stop(self, *nodes: int) -> list[int]:
-        """SIGTERM; the exit statuses."""
+        """Stop nodes with SIGTERM. Return the exit statuses."""
         chosen = nodes or tuple(self.processes)
         for node in chosen:
             self.processes[node].send_signal(signal.SIGTERM)
         return [self.processes.pop(node).wait(timeout=60) for node in chosen]
 
     def status(self, node: int) -> dict[str, Any]:
-        """The status page of one node."""
+        """Return the status page of one node."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_ports[node]}/status", timeout=10) as answer:
             status: dict[str, Any] = json.load(answer)
             return status
 
     def leader(self) -> int:
-        """The node that leads and is followed by all that run, each with its full vote."""
+        """Return the node that leads and is followed by all running nodes, each with its full vote."""
 
         def found() -> int:
             states = {node: self.status(node) for node in self.processes}
@@ -87,18 +87,18 @@ class Cluster:
         return eventually(found, what="one leader")
 
     def word(self, node: int, word: bytes) -> str:
-        """The answer to a four-letter word."""
+        """Return the answer to a four-letter word."""
         with socket.create_connection(("127.0.0.1", self.client_ports[node]), timeout=30) as sock:
             sock.sendall(word)
             return b"".join(iter(lambda: sock.recv(65536), b"")).decode()
 
     def hosts(self, *nodes: int) -> str:
-        """Client addresses of these nodes, or of all."""
+        """Return the client addresses of these nodes, or of all."""
         return ",".join(f"127.0.0.1:{self.client_ports[node]}" for node in nodes or self.ids)
 
     @contextlib.contextmanager
     def client(self, *nodes: int) -> Iterator[KazooClient]:
-        """A kazoo client of these nodes, or of all."""
+        """Return a kazoo client of these nodes, or of all."""
         client = KazooClient(hosts=self.hosts(*nodes), timeout=10.0)
 
         def started() -> bool:
@@ -117,17 +117,17 @@ class Cluster:
             client.close()
 
     def digests(self) -> set[tuple[int, str]]:
-        """(zxid, digest) of all nodes."""
+        """Return (zxid, digest) of all nodes."""
         return {(s["zxid"], s["digest"]) for s in map(self.status, self.processes)}
 
     def assert_agreed(self) -> None:
-        """All replicas come to hold the same."""
+        """Wait until all replicas hold the same state."""
         eventually(lambda: len(self.digests()) == 1, what="equal digests")
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three nodes, running; all killed afterwards."""
+    """Yield three running nodes. Kill them afterwards."""
     made = Cluster(tmp_path)
     made.start()
     try:
@@ -137,13 +137,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def run_once(arguments: list[str]) -> tuple[int, str]:
-    """Run a command that should end by itself: status and stderr."""
+    """Run a command that should end by itself. Return status and stderr."""
     done = finished(arguments, 120)
     return done.returncode, done.stderr
 
 
 def write_until_refused(client: KazooClient, prefix: str, count: int) -> list[str]:
-    """Create znodes one after another; the acknowledged ones."""
+    """Create znodes one after another until a write fails. Return the acknowledged ones."""
     made: list[str] = []
     for number in range(count):
         path = f"{prefix}{number}"
@@ -156,7 +156,7 @@ def write_until_refused(client: KazooClient, prefix: str, count: int) -> list[st
 
 
 def test_writes_through_each_node_are_seen_on_all(cluster: Cluster) -> None:
-    """Any node takes writes; sync makes them visible anywhere."""
+    """Any node accepts writes; after a sync they are visible everywhere."""
     cluster.leader()
     for node in cluster.ids:
         with cluster.client(node) as client:
@@ -169,7 +169,7 @@ def test_writes_through_each_node_are_seen_on_all(cluster: Cluster) -> None:
 
 
 def test_clients_survive_the_death_of_the_leader(cluster: Cluster) -> None:
-    """Clients of the others keep their connection; the dead node comes back and catches up."""
+    """Clients of the other nodes keep their connection; the dead node comes back and catches up."""
     leader = cluster.leader()
     follower = next(i for i in cluster.ids if i != leader)
     with cluster.client(follower) as client:
@@ -188,7 +188,7 @@ def test_clients_survive_the_death_of_the_leader(cluster: Cluster) -> None:
 
 
 def test_lagging_node_catches_up_by_snapshot(tmp_path: Path) -> None:
-    """A node that was away for longer than the log is kept."""
+    """A node was away for longer than the log is kept."""
     cluster = Cluster(tmp_path, options=("--snapshot-entries", "50", "--keep-entries", "10"))
     cluster.start()
     try:
@@ -207,7 +207,7 @@ def test_lagging_node_catches_up_by_snapshot(tmp_path: Path) -> None:
 
 
 def test_kill_9_of_all_keeps_every_acknowledged_write(cluster: Cluster) -> None:
-    """Rounds of writing, a power cut of all processes, and a restart."""
+    """Rounds of writing, a kill of all processes, and a restart."""
     expected: list[str] = []
     for round_ in range(3):
         cluster.leader()
@@ -240,7 +240,7 @@ def test_stop_and_start_of_all(cluster: Cluster) -> None:
 
 
 def test_stopping_leader_hands_over(cluster: Cluster) -> None:
-    """Clients elsewhere see no gap worth mentioning and no error."""
+    """Clients of other nodes see neither an error nor a noticeable gap."""
     leader = cluster.leader()
     follower = next(i for i in cluster.ids if i != leader)
     with cluster.client(follower) as client:
@@ -251,7 +251,7 @@ def test_stopping_leader_hands_over(cluster: Cluster) -> None:
 
 
 def test_a_minority_serves_no_client(cluster: Cluster) -> None:
-    """A node without a majority lets its clients go rather than serve stale data."""
+    """A node without a majority closes its client connections instead of serving stale data."""
     cluster.leader()
     with cluster.client(1) as client:
         client.create("/a")
@@ -266,7 +266,7 @@ def test_a_minority_serves_no_client(cluster: Cluster) -> None:
 
 
 def test_monitors_read_words_and_admin_pages(cluster: Cluster) -> None:
-    """What monitors read."""
+    """The pages and words that monitors read."""
     leader = cluster.leader()
     modes = [next(ln for ln in cluster.word(i, b"srvr").splitlines() if ln.startswith("Mode")) for i in cluster.ids]
     assert sorted(modes) == ["Mode: follower", "Mode: follower", "Mode: leader"]
@@ -308,7 +308,7 @@ def test_a_node_that_cannot_start_prints_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_damaged_log_is_refused_with_file_and_offset(tmp_path: Path) -> None:
-    """A flipped bit in the middle of the log: the node says where, and does not start."""
+    """A flipped bit in the middle of the log: the node names the place, and does not start."""
     cluster = Cluster(tmp_path, count=1)
     cluster.start()
     try:
@@ -333,7 +333,7 @@ def test_damaged_log_is_refused_with_file_and_offset(tmp_path: Path) -> None:
 
 
 def test_zoo_cfg_starts_a_single_node(tmp_path: Path) -> None:
-    """An existing file works as it is; unknown keys are named."""
+    """An existing file works unchanged; unknown keys are named in a warning."""
     [port] = free_ports(1)
     config = tmp_path / "zoo.cfg"
     config.write_text(f"tickTime=2000\ndataDir={tmp_path}/data\nclientPort={port}\nfancy.key=1\n")
@@ -359,7 +359,7 @@ def test_zoo_cfg_starts_a_single_node(tmp_path: Path) -> None:
 
 
 def test_data_directory_is_private(cluster: Cluster) -> None:
-    """Mode 0700, files 0600: sessions' passwords are in there."""
+    """Mode 0700, files 0600, because they contain passwords of sessions."""
     cluster.leader()
     folder = cluster.folder / "n1"
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -369,7 +369,8 @@ def test_data_directory_is_private(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("door", ["127.0.0.1", "0.0.0.0"])
 def test_a_node_of_this_machine_alone_interrupts_nobody_on_it(tmp_path: Path, door: str) -> None:
-    """It lets the processors' other users go on (SCHED_BATCH); one that serves others wakes like any server."""
+    """A node with only loopback addresses runs as SCHED_BATCH; one with other addresses is scheduled like any
+    server."""
     cluster = Cluster(tmp_path, 1)
     cluster.options = ("--client-address", f"{door}:{cluster.client_ports[1]}")
     cluster.start()

@@ -26,7 +26,7 @@ SMALL_DISK_MB = 6
 
 
 def flip(path: Path, offset: int) -> None:
-    """Change one bit."""
+    """Flip one bit."""
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)
@@ -35,14 +35,14 @@ def flip(path: Path, offset: int) -> None:
 
 
 def health(cluster: Cluster, node: int) -> dict[str, object]:
-    """The health page."""
+    """Return the health page."""
     with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_ports[node]}/health", timeout=10) as answer:
         found: dict[str, object] = json.load(answer)
         return found
 
 
 def ready(cluster: Cluster, node: int) -> tuple[bool, str]:
-    """What the ready page says, and why."""
+    """Return the answer of the ready page, and its reason."""
     connection = http.client.HTTPConnection("127.0.0.1", cluster.admin_ports[node], timeout=10)
     with contextlib.closing(connection):
         connection.request("GET", "/ready")
@@ -54,7 +54,7 @@ def ready(cluster: Cluster, node: int) -> tuple[bool, str]:
 
 @pytest.mark.parametrize("harm", ["removed", "moved"])
 def test_a_data_directory_that_goes_ends_its_node(tmp_path: Path, harm: str) -> None:
-    """The node took a thousand writes more, into files that nobody could open any more."""
+    """Earlier the node accepted a thousand more writes, into files that could not be opened any more."""
     cluster = Cluster(tmp_path, count=1)
     cluster.start()
     try:
@@ -75,7 +75,7 @@ def test_a_data_directory_that_goes_ends_its_node(tmp_path: Path, harm: str) -> 
 
 
 def test_full_disk_stops_writes_and_not_reads_and_passes(tmp_path: Path) -> None:
-    """One node: what was asked for while there was no room is done when there is, without a restart."""
+    """One node: requests that arrive while the disk is full are done when there is room, without a restart."""
     with small_disk(tmp_path / "n1", SMALL_DISK_MB) as folder:
         cluster = Cluster(tmp_path, count=1)
         cluster.start()
@@ -103,7 +103,7 @@ def test_full_disk_stops_writes_and_not_reads_and_passes(tmp_path: Path) -> None
 
 
 def test_log_damaged_in_the_middle_is_brought_by_the_others(tmp_path: Path) -> None:
-    """The node says where the damage is, sets its log aside, and has everything again; nobody does anything."""
+    """The node names the damage, sets its log aside, and recovers everything from the others without an operator."""
     cluster = Cluster(tmp_path)
     cluster.start()
     try:
@@ -127,7 +127,7 @@ def test_log_damaged_in_the_middle_is_brought_by_the_others(tmp_path: Path) -> N
 
 
 def test_one_node_starts_on_a_log_whose_damage_its_snapshot_covers(tmp_path: Path) -> None:
-    """Nothing is missing, so nothing has to be restored: the node says what it skipped, and starts twice."""
+    """Nothing is missing, so nothing has to be restored: the node names what it skipped, and starts twice."""
     cluster = Cluster(tmp_path, count=1, options=("--snapshot-entries", "50"))
     cluster.start()
     try:
@@ -167,7 +167,7 @@ def test_one_node_starts_on_a_log_whose_damage_its_snapshot_covers(tmp_path: Pat
 
 
 def test_replica_with_another_state_stops_and_says_so(tmp_path: Path) -> None:
-    """A snapshot in which one value was changed, all checksums and the digest in order: only comparing finds it."""
+    """In a snapshot one value was changed, with all checksums and the digest correct: only a comparison finds it."""
     cluster = Cluster(tmp_path, options=("--snapshot-entries", "20"))
     cluster.start()
     try:
@@ -200,7 +200,7 @@ def test_replica_with_another_state_stops_and_says_so(tmp_path: Path) -> None:
         assert any(
             f"node {victim} differs from the majority" in (tmp_path / f"{node}.log").read_text() for node in others
         )
-        # What the line says to do.
+        # The remedy that the log line names.
         shutil.rmtree(tmp_path / f"n{victim}")
         cluster.start(victim)
         cluster.assert_agreed()

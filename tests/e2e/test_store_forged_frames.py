@@ -1,4 +1,4 @@
-"""What a stranger sends to an open peer port, in the name of a node: it costs connections, never a node or its disk."""
+"""Forged frames to an open peer port, in the name of a node, cost connections, but never a node or its disk."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from tests.support.helpers import eventually
 pytestmark = pytest.mark.e2e
 
 NAME = "forged"
-#: More elections than this test could bring about by honest means.
+#: More elections than this test can cause by real means.
 TERM_MAX = 1 << 20
 
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Three nodes without secret or certificates."""
+    """Yield three nodes without secret or certificates."""
     cluster = Cluster(folder, options=("--cluster", NAME))
     cluster.start()
     try:
@@ -57,7 +57,7 @@ def running(folder: Path) -> Iterator[Cluster]:
 
 
 def send(cluster: Cluster, node: int, hello: hello_frames.Hello, frames: bytes) -> None:
-    """Say hello to a node, then `frames`, and wait until the node closes or answers."""
+    """Send a hello to a node, then `frames`, and wait until the node closes or answers."""
     with socket.create_connection(("127.0.0.1", cluster.peer_ports[node]), 10) as sock:
         sock.sendall(hello_frames.encode_hello(hello))
         sock.settimeout(30)
@@ -69,18 +69,18 @@ def send(cluster: Cluster, node: int, hello: hello_frames.Hello, frames: bytes) 
         assert answer[4] == framing.HELLO, answer
         with contextlib.suppress(OSError):
             sock.sendall(frames)
-            # A frame that was taken leaves the connection open, or the next hello in this name closes it.
+            # After an accepted frame the connection stays open, or the next hello in this name closes it.
             sock.settimeout(0.3)
             sock.recv(4096)
 
 
 def identity() -> bytes:
-    """The id of the cluster, which every peer port tells."""
+    """Return the id of the cluster, which every peer port discloses."""
     return StoreSettings(1, Path(), ("", 1), cluster=NAME).cluster_id()
 
 
 def forged(src: int, dst: int, term: int) -> Iterator[Message]:
-    """Messages that no node sends, in a term that the receiver leads or follows, and far beyond."""
+    """Return messages that no node sends, in a term in which the receiver leads or follows, and far beyond."""
     meta = RaftSnapshot(1, 1, Configuration([1, 2, 3]), "0000000000000009-0000000000000002.snap")
     for high in ((1 << 63) - 2, 1 << 62, (1 << 62) - 1, (1 << 32) + 100):
         for kind in range(PRE_VOTE, READ_INDEX_RESP + 1):
@@ -98,14 +98,14 @@ def forged(src: int, dst: int, term: int) -> Iterator[Message]:
 
 
 def alive(cluster: Cluster) -> None:
-    """All processes run, in terms that an election or two explains."""
+    """Check that all processes run, in a term that an election or two explain."""
     for node, process in cluster.processes.items():
         assert process.poll() is None, (cluster.folder / f"{node}.log").read_text()[-3000:]
         assert cluster.status(node)["term"] < TERM_MAX
 
 
 def test_forged_frames_cost_connections_only(tmp_path: Path) -> None:
-    """One of them was enough to stop a leader, another to ruin every directory for good."""
+    """One such frame could once stop a leader; another could ruin every directory for good."""
     with running(tmp_path) as cluster:
         with cluster.client() as client:
             client.create("/before", b"kept")
@@ -118,7 +118,7 @@ def test_forged_frames_cost_connections_only(tmp_path: Path) -> None:
                 with contextlib.suppress(OverflowError, ValueError):
                     send(cluster, node, hello, raft_frames.encode_raft(message))
                 assert cluster.processes[node].poll() is None, repr((message.kind, message.term))
-            # Asks it to stand for election, which is allowed: the cluster finds a leader again.
+            # This frame asks the node to stand for election, which is allowed: the cluster finds a leader again.
             send(cluster, node, hello, raft_frames.encode_raft(Message(TIMEOUT_NOW, src, node, term)))
             send(cluster, node, hello, raft_frames.encode_raft(Message(VOTE, src, node, term + 5)))
         eventually(cluster.leader, what="a leader")
@@ -135,7 +135,7 @@ def test_forged_frames_cost_connections_only(tmp_path: Path) -> None:
 
 
 def test_hellos_with_impossible_numbers_cost_connections_only(tmp_path: Path) -> None:
-    """Port 99999 stopped a node; and ids that nobody has were dialled for ever."""
+    """Port 99999 once stopped a node; and unknown ids were dialed forever."""
     with running(tmp_path) as cluster:
         for address in ("127.0.0.1:99999", "127.0.0.1:0", ":1", "127.0.0.1:1"):
             for config in (1 << 61, 1 << 62, (1 << 64) - 1):
@@ -165,7 +165,7 @@ def test_hellos_with_impossible_numbers_cost_connections_only(tmp_path: Path) ->
 
 
 def test_a_ruined_directory_comes_back_by_backup_and_restore(tmp_path: Path) -> None:
-    """A directory that an older build let a forged term into: no node starts on it, and nothing of it is lost."""
+    """An older build has accepted a forged term into the directory: no node starts on it, and nothing is lost."""
     old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "file"
     old.mkdir()
     new.mkdir()

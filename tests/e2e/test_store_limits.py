@@ -1,4 +1,4 @@
-"""What one client may cost: raw sockets against a real node."""
+"""Limits of one client: raw sockets against a real node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Cluster]:
-    """One node with narrow bounds."""
+    """Yield one node with narrow bounds."""
     made = Cluster(tmp_path, 1, ("--max-connections-per-address", "5", "--max-outstanding", "20", "--words", "*"))
     made.start()
     try:
@@ -37,7 +37,7 @@ def node(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Raw:
-    """A client that does what it likes."""
+    """A client that can send anything."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.sock = socket.create_connection(("127.0.0.1", cluster.client_ports[1]), timeout=60)
@@ -50,11 +50,11 @@ class Raw:
         return self
 
     def send(self, xid: int, opcode: int, body: bytes = b"") -> None:
-        """One request."""
+        """Send one request."""
         self.sock.sendall(records.encode_request_frame(xid, opcode, body))
 
     def exactly(self, size: int) -> bytes:
-        """That many bytes."""
+        """Return exactly that many bytes."""
         data = b""
         while len(data) < size:
             part = self.sock.recv(size - len(data))
@@ -64,16 +64,16 @@ class Raw:
         return data
 
     def frame(self) -> bytes:
-        """The next frame."""
+        """Return the next frame."""
         return self.exactly(struct.unpack("!i", self.exactly(4))[0])
 
     def reply(self) -> tuple[int, int]:
-        """(xid, err) of the next frame."""
+        """Return (xid, err) of the next frame."""
         xid, _, err = records.decode_reply_header(self.frame(), 0, 16)
         return xid, err
 
     def is_closed(self) -> bool:
-        """Whether the server closes this connection without a further byte."""
+        """Return True if the server closes this connection without a further byte."""
         try:
             return self.sock.recv(1) == b""
         except ConnectionResetError:
@@ -81,12 +81,12 @@ class Raw:
 
 
 def create(path: bytes, data: bytes = b"") -> bytes:
-    """Body of a create."""
+    """Return the body of a create."""
     return records.encode_create(CreateRequest(op.OP_CREATE, path, data, OPEN_ACL, 0))
 
 
 def test_connections_per_address_are_bounded(node: Cluster) -> None:
-    """One more is closed at once; when one leaves there is room again."""
+    """One connection too many is closed at once; when one ends there is room again."""
     with contextlib.ExitStack() as stack:
         open_ = [stack.enter_context(Raw(node).connect().sock) for _ in range(5)]
         assert Raw(node).is_closed()
@@ -102,7 +102,7 @@ def test_connections_per_address_are_bounded(node: Cluster) -> None:
 
 @pytest.fixture
 def narrow(tmp_path: Path) -> Iterator[Cluster]:
-    """One node with the narrowest bounds."""
+    """Yield one node with the narrowest bounds."""
     options = ("--max-connections", "4", "--max-sessions", "3", "--max-frame-bytes", "1000", "--words", "*")
     options += ("--connect-timeout-ms", "5000", "--stall-timeout-ms", "1500", "--max-output-bytes", "100000")
     made = Cluster(tmp_path, 1, options)
@@ -115,7 +115,7 @@ def narrow(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_connections_in_total_are_bounded(narrow: Cluster) -> None:
-    """From wherever they come; refused ones are counted and cost nothing else."""
+    """The addresses do not matter; rejected connections are counted and have no other effect."""
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(Raw(narrow).connect().sock)
@@ -126,7 +126,7 @@ def test_connections_in_total_are_bounded(narrow: Cluster) -> None:
 
 
 def test_crowd_does_not_take_the_last_descriptor(tmp_path: Path) -> None:
-    """Nobody bounds the connections, and the process may open few files: the node goes on, with snapshots and all."""
+    """Without a bound on connections, in a process with few descriptors: the node continues, also with snapshots."""
     made = Cluster(tmp_path, 1, ("--max-connections-per-address", "0", "--snapshot-entries", "20"))
     arguments = made.arguments
     made.arguments = lambda node: ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *arguments(node)]  # type: ignore[method-assign]
@@ -146,7 +146,7 @@ def test_crowd_does_not_take_the_last_descriptor(tmp_path: Path) -> None:
 
 
 def test_sessions_are_bounded(narrow: Cluster) -> None:
-    """They outlive their connections, so they have a bound of their own; there is room when one is closed."""
+    """Sessions outlive their connections, so they have a separate bound; closing one makes room."""
     kept = [Raw(narrow).connect() for _ in range(3)]
     for raw in kept[1:]:
         raw.sock.close()
@@ -158,7 +158,7 @@ def test_sessions_are_bounded(narrow: Cluster) -> None:
 
 
 def test_half_open_connections_are_closed(narrow: Cluster) -> None:
-    """Those that say nothing, and those that begin a connect request and do not end it."""
+    """Connections that send nothing, or that begin a connect request and do not end it."""
     silent, slow = Raw(narrow), Raw(narrow)
     slow.sock.sendall(struct.pack("!i", 44) + bytes(10))
     assert silent.is_closed()
@@ -166,7 +166,7 @@ def test_half_open_connections_are_closed(narrow: Cluster) -> None:
 
 
 def test_frame_bound_is_a_setting(narrow: Cluster) -> None:
-    """1000 bytes are taken, 1001 are not, whatever follows."""
+    """1000 bytes are accepted, 1001 are not, whatever follows."""
     client = Raw(narrow).connect()
     client.send(1, op.OP_CREATE, create(b"/a", bytes(1000 - 8 - len(create(b"/a")))))
     assert client.reply() == (1, 0)
@@ -175,7 +175,7 @@ def test_frame_bound_is_a_setting(narrow: Cluster) -> None:
 
 
 def test_client_that_stops_reading_is_closed(narrow: Cluster) -> None:
-    """After the time that is set; its session lives on until it expires."""
+    """After the configured time; its session lives until it expires."""
     client = Raw(narrow).connect()
     client.send(1, op.OP_CREATE, create(b"/a", bytes(900)))
     assert client.reply() == (1, 0)
@@ -189,7 +189,7 @@ def test_client_that_stops_reading_is_closed(narrow: Cluster) -> None:
 
 
 def test_watches_and_nodes_are_observable(narrow: Cluster) -> None:
-    """Whoever runs the store sees what clients pile up."""
+    """Operators see how many watches and znodes clients create."""
     client = Raw(narrow).connect()
     client.send(1, op.OP_CREATE, create(b"/a"))
     client.send(2, op.OP_EXISTS, records.encode_path_watch(b"/a", True))
@@ -201,7 +201,7 @@ def test_watches_and_nodes_are_observable(narrow: Cluster) -> None:
 
 
 def test_longest_frame_is_taken_and_one_byte_more_is_not(node: Cluster) -> None:
-    """jute.maxbuffer, judged by the length prefix."""
+    """jute.maxbuffer, checked at the length prefix."""
     client = Raw(node).connect()
     room = 0xFFFFF - 8 - len(create(b"/big"))
     client.send(1, op.OP_CREATE, create(b"/big", b"x" * room))
@@ -214,7 +214,7 @@ def test_longest_frame_is_taken_and_one_byte_more_is_not(node: Cluster) -> None:
     "data", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\4abcd", b"STAT", b"abcd"]
 )
 def test_garbage_is_closed_without_an_answer(node: Cluster, data: bytes) -> None:
-    """Instead of a connect request."""
+    """Garbage in place of a connect request."""
     client = Raw(node)
     client.sock.sendall(data)
     assert client.is_closed()
@@ -222,7 +222,7 @@ def test_garbage_is_closed_without_an_answer(node: Cluster, data: bytes) -> None
 
 
 def test_unknown_operations_are_answered_and_closed(node: Cluster) -> None:
-    """As in ZooKeeper; among them those that only the servers use."""
+    """As in ZooKeeper; also operations that only servers use."""
     for opcode in (0, 13, 77, -1, op.OP_EXPIRE, op.OP_CREATE_SESSION, op.OP_ATTACH):
         client = Raw(node).connect()
         client.send(1, opcode, b"\0" * 50)
@@ -231,7 +231,7 @@ def test_unknown_operations_are_answered_and_closed(node: Cluster) -> None:
 
 
 def test_unreadable_records_are_refused_and_the_session_goes_on(node: Cluster) -> None:
-    """A short or null field is a MarshallingError, never more."""
+    """A short or null field gives MarshallingError and nothing else."""
     client = Raw(node).connect()
     for xid, (opcode, body) in enumerate(
         [(op.OP_DELETE, b""), (op.OP_CREATE, b"\0\0\0\1/"), (op.OP_SET_DATA, b"\xff" * 8), (op.OP_GET_DATA, b"\0"),
@@ -244,7 +244,7 @@ def test_unreadable_records_are_refused_and_the_session_goes_on(node: Cluster) -
 
 
 def test_requests_behind_the_connect_request_in_one_segment(node: Cluster) -> None:
-    """They wait for the session, in order."""
+    """The requests wait for the session, in order."""
     client = Raw(node)
     body = records.encode_connect_request(ConnectRequest(timeout_ms=5000))
     client.sock.sendall(
@@ -266,7 +266,7 @@ def test_word_byte_by_byte(node: Cluster) -> None:
 
 
 def test_client_that_does_not_read_costs_a_bounded_amount(node: Cluster) -> None:
-    """Its requests are not read any more once its answers pile up; others are served meanwhile."""
+    """Its requests are no longer read when its answers pile up; other clients are served meanwhile."""
     greedy = Raw(node).connect()
     greedy.send(1, op.OP_CREATE, create(b"/big", b"x" * 500_000))
     assert greedy.reply() == (1, 0)
@@ -286,7 +286,7 @@ def test_client_that_does_not_read_costs_a_bounded_amount(node: Cluster) -> None
 
 
 def test_pipelined_writes_beyond_the_bound_are_all_answered(node: Cluster) -> None:
-    """Back-pressure delays, it loses nothing."""
+    """Back-pressure delays requests but loses none."""
     client = Raw(node).connect()
     requests = [records.encode_request_frame(n, op.OP_CREATE, create(b"/n%d" % n)) for n in range(1, 501)]
     client.sock.sendall(b"".join(requests))
@@ -294,7 +294,7 @@ def test_pipelined_writes_beyond_the_bound_are_all_answered(node: Cluster) -> No
 
 
 def test_all_words_answer(node: Cluster) -> None:
-    """Each allowed word, in its format."""
+    """Each allowed word answers in its format."""
     keep = Raw(node).connect()
     keep.send(1, op.OP_EXISTS, records.encode_path_watch(b"/w", True))
     keep.reply()
@@ -309,7 +309,7 @@ def test_all_words_answer(node: Cluster) -> None:
 
 
 def test_watches_znodes_and_quotas_at_their_bounds(tmp_path: Path) -> None:
-    """A session's watches, the store's znodes and hard quotas are bounded; requests that free memory go on."""
+    """A session's watches, the store's znodes and hard quotas are bounded; requests that free memory are accepted."""
     roots = 4
     options = ("--max-watches", "2", "--max-znodes", str(roots + 6), "--enforce-quotas", "--reap-interval-ms", "100")
     made = Cluster(tmp_path, 1, options)
@@ -340,7 +340,7 @@ def test_watches_znodes_and_quotas_at_their_bounds(tmp_path: Path) -> None:
 
 
 def test_commands_of_the_admin_server(node: Cluster) -> None:
-    """ZooKeeper's AdminServer paths that monitors read: its names of fields, our figures; unknown ones are 404."""
+    """The AdminServer paths that monitors read, with ZooKeeper's field names and our figures; unknown paths are 404."""
     Raw(node).connect()
 
     def ask(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Members of a running store as an operator changes them: real processes, `rk coord`, and a client that never stops."""
+"""Changes of members of a running store by an operator: real processes, `rk coord`, and a client that never stops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Nodes:
 
     @property
     def hosts(self) -> str:
-        """Everybody's client address, running or not."""
+        """Return the client addresses of all nodes, running or not."""
         return ",".join(self.clients.values())
 
     def start(self, node: int, *options: str) -> None:
@@ -65,51 +65,51 @@ class Nodes:
         self.start(node, "--join", self.clients[member] if node % 2 else self.peers[member])
 
     def kill(self, node: int) -> None:
-        """kill -9."""
+        """Kill a node with kill -9."""
         self.running.pop(node).close()
 
     def tool(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`rk coord …` with super's credential."""
+        """Run `rk coord …` with super's credential."""
         command = rk("coord", *words, "--store", self.hosts, "--auth", AUTH)
         return finished(command, 300)
 
     def do(self, *words: str) -> str:
-        """The same, where it has to work."""
+        """Run a command that must succeed."""
         found = self.tool(*words)
         assert found.returncode == 0, found.stdout + found.stderr + self.logs()
         return found.stdout
 
     def add(self, node: int) -> None:
-        """Let a node in."""
+        """Add a node."""
         self.do("add", str(node), "--peer", self.peers[node], "--client", self.clients[node])
 
     def members(self) -> list[dict[str, Any]]:
-        """What `rk coord list` says; AssertionError while nobody answers."""
+        """Return the output of `rk coord list`. Raise AssertionError without an answer."""
         found = self.tool("list", "--json")
         assert found.returncode == 0, found.stderr
         return list(json.loads(found.stdout)["nodes"])
 
     def ids(self) -> list[int]:
-        """Participants."""
+        """Return the ids of the participants."""
         return [node["id"] for node in self.members() if node["role"] == "participant"]
 
     def leader(self) -> int:
-        """Who leads."""
+        """Return the leader."""
         return int(eventually(lambda: [n["id"] for n in self.members() if n["is_leader"]], what="a leader")[0])
 
     def ended(self, node: int) -> int:
-        """The exit status of a node that ends by itself."""
+        """Wait until a node ends by itself. Return the exit status."""
         status = self.processes[node].wait(60)
         self.kill(node)
         return status
 
     def logs(self) -> str:
-        """The last lines of all nodes, for a failing test."""
+        """Return the last lines of all nodes, for a failing test."""
         return "\n".join(f"--- {p.name}\n{p.read_text()[-2000:]}" for p in sorted(self.folder.glob("*.log")))
 
 
 class Writer:
-    """Creates /w/0, /w/1, … one after the other, over any number of reconnects, and remembers what was acknowledged."""
+    """Creates /w/0, /w/1, … one after the other, over any number of reconnects, and remembers the acknowledged ones."""
 
     def __init__(self, hosts: str) -> None:
         self.client = KazooClient(hosts=hosts, timeout=4)
@@ -132,7 +132,7 @@ class Writer:
             number += 1
 
     def stop(self) -> None:
-        """No more writes."""
+        """Stop writing."""
         self._end.set()
         self._thread.join()
         self.client.stop()
@@ -141,7 +141,7 @@ class Writer:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    """Nothing of it runs afterwards."""
+    """Yield the nodes. Kill all of them afterwards."""
     found = Nodes(tmp_path)
     yield found
     for stack in found.running.values():
@@ -150,7 +150,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 @contextlib.contextmanager
 def writing(nodes: Nodes) -> Iterator[Writer]:
-    """A writer while the block runs; nothing that it was told of may be missing afterwards, on any node."""
+    """Run a writer during the block. Check afterwards that every node has all acknowledged writes."""
     writer = Writer(nodes.hosts)
     try:
         yield writer
@@ -169,7 +169,7 @@ def writing(nodes: Nodes) -> Iterator[Writer]:
 
 
 def test_one_to_three_to_five_to_three(nodes: Nodes) -> None:
-    """While a client writes: nothing acknowledged is lost, the nodes removed end by themselves with status 0."""
+    """While a client writes: no acknowledged write is lost, and removed nodes end by themselves with status 0."""
     nodes.first(1)
     with writing(nodes) as writer:
         for node in (2, 3, 4, 5):
@@ -186,7 +186,7 @@ def test_one_to_three_to_five_to_three(nodes: Nodes) -> None:
         assert nodes.ids() == [3, 4, 5]
         before = len(writer.acknowledged)
         eventually(lambda: len(writer.acknowledged) > before + 20, what="writes go on")
-    # Everybody restarts: the members are in the log, whatever the command lines say.
+    # All nodes restart: the members are in the log, whatever the command lines name.
     for node in (3, 4, 5):
         nodes.processes[node].send_signal(signal.SIGTERM)
     for node in (3, 4, 5):
@@ -197,7 +197,7 @@ def test_one_to_three_to_five_to_three(nodes: Nodes) -> None:
 
 
 def test_replace_a_dead_node(nodes: Nodes) -> None:
-    """Machine and disk are gone: remove, add another, under load."""
+    """A node and its disk are lost: remove it, add another one, under load."""
     nodes.first(1, 2, 3)
     with writing(nodes):
         nodes.kill(2)
@@ -212,7 +212,7 @@ def test_replace_a_dead_node(nodes: Nodes) -> None:
 
 
 def test_remove_and_hand_over_the_leader(nodes: Nodes) -> None:
-    """A hand-over is no outage; neither is the leader's removal."""
+    """Neither a transfer of leadership nor the removal of the leader is an outage."""
     nodes.first(1, 2, 3)
     with writing(nodes):
         heir = next(i for i in (1, 2, 3) if i != nodes.leader())
@@ -221,7 +221,7 @@ def test_remove_and_hand_over_the_leader(nodes: Nodes) -> None:
         nodes.do("remove", str(heir))
         assert nodes.ended(heir) == 0
         assert heir not in nodes.ids()
-    # The two that are left agree with /zookeeper/config.
+    # The remaining two agree with /zookeeper/config.
     client = KazooClient(hosts=nodes.hosts)
     client.start(timeout=60)
     text = client.get("/zookeeper/config")[0].decode()
@@ -249,7 +249,8 @@ def test_a_removed_node_may_be_added_again_at_once(nodes: Nodes) -> None:
 
 
 def test_observer_and_linearizable_reads_in_zoo_cfg(nodes: Nodes) -> None:
-    """Two participants and an observer from ZooKeeper's files: it serves reads and writes, and never votes."""
+    """Two participants and an observer from ZooKeeper's files: the observer serves reads and writes, and never
+    votes."""
     roles = {1: "participant", 2: "participant", 3: "observer"}
     lines = [f"server.{i}={nodes.peers[i]}:1{i}:{role};{nodes.clients[i]}" for i, role in roles.items()]
     common = ["tickTime=250", "reconfigEnabled=true", "linearizableReads=true"]
@@ -280,7 +281,7 @@ def test_observer_and_linearizable_reads_in_zoo_cfg(nodes: Nodes) -> None:
 
 
 def test_what_is_refused_says_why(nodes: Nodes) -> None:
-    """One line, and a way out."""
+    """Each rejection is one line, with a remedy."""
     nodes.first(1, 2, 3)
     refused = nodes.tool("remove", "9")
     assert refused.returncode == 4

@@ -1,4 +1,4 @@
-"""Peers that prove who they are, and strangers at the peer port: certificates, a shared secret, neither."""
+"""Peers that prove their identity, and strangers at the peer port: certificates, a shared secret, neither."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 
 @contextlib.contextmanager
 def running(folder: Path, *options: str) -> Iterator[Cluster]:
-    """Three nodes with these options, two of them started."""
+    """Yield three nodes with these options, two of them started."""
     cluster = Cluster(folder, options=options)
     try:
         cluster.start(1, 2)
@@ -34,7 +34,7 @@ def running(folder: Path, *options: str) -> Iterator[Cluster]:
 
 
 def secret_file(folder: Path, secret: str) -> tuple[str, str]:
-    """The option for a secret."""
+    """Return the option for a secret."""
     path = folder / secret[:8]
     path.write_text(secret + "\n")
     path.chmod(0o600)
@@ -42,18 +42,18 @@ def secret_file(folder: Path, secret: str) -> tuple[str, str]:
 
 
 def certificate(authority: Authority, name: str, hosts: str = "") -> tuple[str, ...]:
-    """The options for a certificate."""
+    """Return the options for a certificate."""
     cert, key = authority.issue(name, hosts=hosts)
     return "--peer-tls-cert", str(cert), "--peer-tls-key", str(key), "--peer-tls-ca", str(authority.cert)
 
 
 def said(cluster: Cluster, node: int) -> str:
-    """What a node has logged."""
+    """Return the log of a node."""
     return (cluster.folder / f"{node}.log").read_text()
 
 
 def stranger(cluster: Cluster, *frames: bytes) -> bytes:
-    """What node 1 answers at its peer port before it closes."""
+    """Return the answer of node 1 at its peer port before it closes."""
     with socket.create_connection(("127.0.0.1", cluster.peer_ports[1]), 60) as sock:
         sock.settimeout(60)
         answer = b""
@@ -65,14 +65,14 @@ def stranger(cluster: Cluster, *frames: bytes) -> bytes:
 
 
 def hello_of(cluster: Cluster) -> bytes:
-    """What node 3 would say, by somebody who knows the cluster's id: it is no secret."""
+    """Return a hello in the name of node 3, which any process that knows the cluster's id can make."""
     peers = ",".join(f"{i}=127.0.0.1:{port}" for i, port in sorted(cluster.peer_ports.items()))
     identity = hashlib.sha256(b"regionkeeper cluster " + peers.encode()).digest()[:16]
     return hello_frames.encode_hello(hello_frames.Hello(identity, 3, 1, 99, True))
 
 
 def serves(cluster: Cluster, node: int) -> bool:
-    """Whether a node has a leader."""
+    """Return True if a node has a leader."""
     try:
         return bool(cluster.status(node)["serving"])
     except OSError:
@@ -80,10 +80,8 @@ def serves(cluster: Cluster, node: int) -> bool:
 
 
 def outsider(cluster: Cluster, *options: str, lines: tuple[str, ...] = ()) -> None:
-    """Node 3 with other options: it does not get in, and the others go on without it; node 1 says `lines`.
-
-    Where the machine stands still the others elect anew, whoever is outside: what happens three times is his doing.
-    """
+    """Start node 3 with other options: it is not admitted, the others continue without it, and node 1 logs `lines`. On
+    a machine that pauses the others may elect anew for another reason; three elections are its fault."""
     cluster.options = options
     terms = []
     for _ in range(3):
@@ -102,7 +100,7 @@ def outsider(cluster: Cluster, *options: str, lines: tuple[str, ...] = ()) -> No
 
 
 def test_secret_is_shared_or_nobody_gets_in(tmp_path: Path) -> None:
-    """A node that knows it joins; one with another, without, or that skips the proof does not."""
+    """A node with the secret joins. A node with another secret, without one, or that skips the proof does not."""
     known = secret_file(tmp_path, "the peers' own secret")
     with running(tmp_path, *known) as cluster:
         cluster.start(3)
@@ -122,7 +120,7 @@ def test_secret_is_shared_or_nobody_gets_in(tmp_path: Path) -> None:
 
 
 def test_certificates_are_of_the_clusters_authority_or_nobody_gets_in(tmp_path: Path) -> None:
-    """Mutual TLS: plain peers and foreign certificates are refused before anything of the protocol is read."""
+    """Mutual TLS: plain peers and foreign certificates are rejected before any byte of the protocol is read."""
     authority = Authority(tmp_path / "ca")
     with running(tmp_path, *certificate(authority, "node")) as cluster:
         cluster.start(3)
@@ -139,7 +137,8 @@ def test_certificates_are_of_the_clusters_authority_or_nobody_gets_in(tmp_path: 
 
 
 def test_certificates_are_for_the_nodes_hosts_where_that_is_asked_for(tmp_path: Path) -> None:
-    """One of the cluster's own authority, but for another host, is refused: by the listener as by the dialler."""
+    """A certificate of the cluster's authority for another host is rejected, by the listener as well as by the
+    dialer."""
     authority = Authority(tmp_path / "ca")
     check = "--peer-tls-host-check"
     with running(tmp_path, *certificate(authority, "node", "IP:127.0.0.1"), check) as cluster:
@@ -152,7 +151,7 @@ def test_certificates_are_for_the_nodes_hosts_where_that_is_asked_for(tmp_path: 
 
 
 def test_a_node_joins_with_secret_and_certificate(tmp_path: Path) -> None:
-    """Also the question which store this is goes by both."""
+    """The question for the store's identity uses secret and certificate, too."""
     authority = Authority(tmp_path / "ca")
     options = (*certificate(authority, "node"), *secret_file(tmp_path, "the peers' own secret"))
     with running(tmp_path, *options) as cluster:

@@ -1,4 +1,4 @@
-"""TLS, SASL and the superuser as a client meets them: kazoo and raw sockets against real nodes."""
+"""TLS, SASL and the superuser from a client's view: kazoo and raw sockets against real nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUPER = ("--super-digest", "super:D/InIHSb7yEEbrWz8b9l71RjZJU=")
 
 @contextlib.contextmanager
 def running(folder: Path, *options: str, count: int = 1) -> Iterator[Cluster]:
-    """A store with these options."""
+    """Yield a store with these options."""
     cluster = Cluster(folder, count=count, options=options)
     try:
         cluster.start()
@@ -44,7 +44,7 @@ def running(folder: Path, *options: str, count: int = 1) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Whoever issues certificates to nodes and clients."""
+    """Return an authority that issues certificates to nodes and clients."""
     made = Authority(tmp_path_factory.mktemp("authority"))
     made.issue("server")
     made.issue("client", "/O=Example/CN=bob")
@@ -52,7 +52,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 def tls_options(authority: Authority, port: int) -> tuple[str, ...]:
-    """A secure port that asks for certificates."""
+    """Return the options of a secure port that asks for certificates."""
     folder = authority.folder
     return (
         "--secure-client-address", f"127.0.0.1:{port}", "--tls-cert", str(folder / "server.pem"),
@@ -62,7 +62,7 @@ def tls_options(authority: Authority, port: int) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def client(hosts: str, *, wait_s: float = PATIENCE_S, **options: Any) -> Iterator[KazooClient]:
-    """A connected kazoo client."""
+    """Yield a connected kazoo client."""
     found = KazooClient(hosts, timeout=10, **options)
     try:
         found.start(wait_s)
@@ -73,14 +73,15 @@ def client(hosts: str, *, wait_s: float = PATIENCE_S, **options: Any) -> Iterato
 
 
 def secure(authority: Authority, name: str = "client") -> dict[str, Any]:
-    """kazoo's options for TLS with that certificate."""
+    """Return kazoo's options for TLS with that certificate."""
     folder = authority.folder
     pair = {"certfile": str(folder / f"{name}.pem"), "keyfile": str(folder / f"{name}.key")} if name else {}
     return {"use_ssl": True, "ca": str(authority.cert), **pair}
 
 
 def test_client_certificate_is_an_identity(tmp_path: Path, authority: Authority) -> None:
-    """Over TLS a session works as any other, large answers too, and its certificate opens what is only for it."""
+    """A session over TLS works like any other, also with large answers, and its certificate is an identity for access
+    lists."""
     (port,) = free_ports(1)
     with running(tmp_path, *tls_options(authority, port), "--words", "*") as store:
         hosts = f"127.0.0.1:{port}"
@@ -101,8 +102,8 @@ def test_client_certificate_is_an_identity(tmp_path: Path, authority: Authority)
 
 
 def test_a_client_that_selects_gets_its_answers_at_once(tmp_path: Path, authority: Authority) -> None:
-    """kazoo selects on its socket and does not see what TLS has already decrypted: it would stop until its next ping,
-    a third of the session timeout, whenever two answers left in one record."""
+    """kazoo selects on its socket and does not see data that TLS has already decrypted. So when two answers were sent
+    in one record, it waited until its next ping, a third of the session timeout."""
     (port,) = free_ports(1)
     timeout_s = 60
     with running(tmp_path, *tls_options(authority, port), "--tick-ms", "3000"):
@@ -123,7 +124,7 @@ def test_a_client_that_selects_gets_its_answers_at_once(tmp_path: Path, authorit
 
 @pytest.mark.parametrize("kind", ["none", "foreign"])
 def test_clients_without_certificate_are_refused(tmp_path: Path, authority: Authority, kind: str) -> None:
-    """On a port that asks for them; the others go on."""
+    """On a port that requires certificates; other clients are served."""
     (port,) = free_ports(1)
     options = secure(authority, "")
     if kind == "foreign":
@@ -140,7 +141,7 @@ def test_clients_without_certificate_are_refused(tmp_path: Path, authority: Auth
 
 
 def test_plain_and_secure_ports_do_not_mix(tmp_path: Path, authority: Authority) -> None:
-    """Neither takes the other's language; without a plain address there is none."""
+    """Neither port accepts the other's protocol; without a plain address there is no plain port."""
     (port,) = free_ports(1)
     with running(tmp_path, *tls_options(authority, port)) as store:
         plain = RawClient(f"127.0.0.1:{port}")
@@ -157,7 +158,7 @@ def test_plain_and_secure_ports_do_not_mix(tmp_path: Path, authority: Authority)
 
 
 def sasl(raw: RawClient, secret: str) -> tuple[int, bool]:
-    """(err of the last step, whether the server has proved itself)."""
+    """Return (err of the last step, whether the server has proved itself)."""
     exchange = SaslClient("bob", secret, b"cnonce")
     token: bytes | None = None
     while not exchange.is_complete:
@@ -169,7 +170,7 @@ def sasl(raw: RawClient, secret: str) -> tuple[int, bool]:
 
 
 def test_sasl_users_of_a_file(tmp_path: Path) -> None:
-    """The right secret proves a user; the wrong one is answered and cut off, and the audit log has both."""
+    """The right secret authenticates a user; a wrong one is answered and disconnected; the audit log has both."""
     users = tmp_path / "users"
     users.write_text("bob:builder\n")
     users.chmod(0o600)
@@ -190,7 +191,7 @@ def test_sasl_users_of_a_file(tmp_path: Path) -> None:
 
 
 def test_superuser(tmp_path: Path) -> None:
-    """Who knows the secret of the super digest may do everything, on any node."""
+    """A client with the secret of the super digest may do everything, on any node."""
     with running(tmp_path, *SUPER, count=3) as store:
         hosts = ",".join(f"127.0.0.1:{port}" for port in store.client_ports.values())
         with client(hosts) as nobody, client(hosts) as boss:

@@ -1,4 +1,4 @@
-"""What real processes say their Raft did, over kills, held against a small model of Raft."""
+"""Raft traces of real processes, over kills, checked against a small model of Raft."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ pytestmark = pytest.mark.e2e
 
 
 class TracedCluster(Cluster):
-    """Each node adds its Raft events to a file of its own."""
+    """Each node appends its Raft events to a separate file."""
 
     def arguments(self, node: int) -> list[str]:
         return [*super().arguments(node), "--trace", str(self.trace(node))]
 
     def trace(self, node: int) -> Path:
-        """Where that node's events are."""
+        """Return the trace file of a node."""
         return self.folder / f"{node}.trace"
 
 
 def test_traces_over_kills_hold(tmp_path: Path) -> None:
-    """Twice the leader and once everybody is killed while a client writes; every rule of Raft held."""
+    """The leader is killed twice and all nodes once while a client writes; every rule of Raft holds."""
     cluster = TracedCluster(tmp_path, options=("--snapshot-entries", "40", "--keep-entries", "5"))
     cluster.start()
     try:

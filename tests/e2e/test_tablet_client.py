@@ -1,5 +1,5 @@
-"""The client of tablets against real servers: every addition counts once while leaders die, freeze, and store and
-masters are away."""
+"""The client of tablets against real servers: every addition counts once while leaders die or freeze, and while store
+and masters are away."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.support.helpers import PATIENCE_S, eventually, finished, rk
 
 pytestmark = pytest.mark.e2e
 
-#: Each counter lies in a tablet of its own.
+#: Each counter is in a separate tablet.
 COUNTERS = ("a", "g", "n", "t")
-#: No call needs as long on a machine that is only busy.
+#: No call takes this long on a machine that is only busy.
 CALL_S = 60.0
 
 
@@ -68,7 +68,7 @@ class Adding:
             self.sums[key] += 1
 
     def wait_for_more(self) -> None:
-        """Wait until every counter has gone on."""
+        """Wait until every counter has increased."""
         before = dict(self.sums)
         eventually(lambda: all(self.sums[key] > before[key] + 5 for key in COUNTERS), what="additions to all counters")
 
@@ -78,7 +78,7 @@ class Adding:
             thread.join(CALL_S + PATIENCE_S)
 
     def check(self) -> None:
-        """Compare the counters with what was added."""
+        """Compare the counters with the additions."""
         assert not self.errors, self.errors
         found = {key: int(self.client.get("counts", key) or b"") for key in COUNTERS}
         assert found == self.sums
@@ -95,7 +95,7 @@ def leader_of(client: RegionClient, servers: dict[str, Process], key: str) -> Pr
 
 @contextlib.contextmanager
 def additions(nodes: Nodes) -> Iterator[tuple[RegionClient, Adding]]:
-    """Yield a client that adds to all counters; compare the counters with what was added at the end."""
+    """Yield a client that adds to all counters. Compare the counters with the additions at the end."""
     with connect(nodes.hosts) as client:
         with Adding(client) as adding:
             adding.wait_for_more()

@@ -1,4 +1,4 @@
-"""Region servers without a shared directory: tables of tablets live there, and shared tables go elsewhere or wait."""
+"""Region servers without a shared directory: they host tables of tablets; shared tables go elsewhere or wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_a_cluster_of_tablets_needs_no_shared_directory(tmp_path: Path) -> None:
         checked = run_rk("fsck", *store)
         assert checked.returncode == 0, checked
 
-        # A fourth server has a directory: the regions of a shared table go there, and wait for it when it is gone.
+        # A fourth server has a directory: the regions of a shared table go there, and wait for that server while it is
+        # gone.
         [port] = free_ports(1)
         words = ["server", "run", *store, "--data-dir", str(tmp_path / "s4"), "--shared-dir", str(tmp_path / "shared")]
         words += ["--address", f"127.0.0.1:{port}", "--session-timeout-ms", str(SESSION_MS)]

@@ -1,4 +1,4 @@
-"""What operators see of tablets while servers of real processes die and come back."""
+"""The operators' view of tablets while servers of real processes die and come back."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.e2e
 
 TABLETS = 4
 SPLITS = ["g", "n", "t"]
-#: Longest time that a step may take on a busy machine.
+#: Time limit of a step on a busy machine.
 SLOW_S = 120.0
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """One master, three servers, a table of four tablets with three replicas each."""
+    """Return one master, three servers and a table of four tablets with three replicas each."""
     with (
         any_store("one", tmp_path / "store") as hosts,
         cluster_on(hosts, tmp_path / "cluster", masters=1) as running,
@@ -36,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    """One command; nothing it prints is a traceback."""
+    """Run one command. Check that it prints no traceback."""
     command = rk(*words, "--store", cluster.hosts)
     done = finished(command, SLOW_S)
     assert "Traceback" not in done.stderr
@@ -44,13 +44,13 @@ def run(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def counts(cluster: Cluster) -> dict[str, int]:
-    """Tablets by health, as `rk tablet list` says."""
+    """Return the number of tablets by health, from `rk tablet list`."""
     found: dict[str, int] = json.loads(run(cluster, "tablet", "list", "--json").stdout)["counts"]
     return found
 
 
 def wait_for(cluster: Cluster, health: str) -> None:
-    """Until all tablets are so."""
+    """Wait until all tablets have that health."""
 
     def are_so() -> bool:
         found = counts(cluster)
@@ -61,7 +61,7 @@ def wait_for(cluster: Cluster, health: str) -> None:
 
 
 def fsck(cluster: Cluster) -> tuple[int, dict[str, Any]]:
-    """The exit status and the report."""
+    """Return the exit status and the report."""
     done = run(cluster, "fsck", "--json")
     return done.returncode, json.loads(done.stdout)
 
@@ -125,7 +125,7 @@ def test_dead_servers_are_told_truly(cluster: Cluster) -> None:
 
 
 def test_words_for_newcomers(cluster: Cluster) -> None:
-    """Each screen prints, names the leader, and says what is wrong with a name."""
+    """Each screen prints, names the leader, and explains an invalid name."""
     wait_for(cluster, "HEALTHY")
     tablet = json.loads(run(cluster, "tablet", "list", "--json").stdout)["tablets"][0]["region_id"]
     for words in (["tablet", "show", tablet], ["tablet", "show", "orders:h"], ["why", tablet], ["why", "orders"]):

@@ -18,7 +18,7 @@ FAULTS = ("kill", "kill-leader", "stop", "storm", "freeze", "transfer", "flood")
 
 
 def test_a_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing acknowledged is lost or done twice, and the directories are sound."""
+    """No acknowledged write is lost or done twice, and the directories are sound."""
     caplog.set_level(logging.CRITICAL, "kazoo")
     said: list[str] = []
     plan = make_plan(SEED, length_s=4, only=FAULTS, can_fill=False)
@@ -27,5 +27,5 @@ def test_a_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found.run()
     assert not found.violations, "\n".join([str(plan), *said, *found.violations])
     assert found.done > 100
-    # On a slow machine those are passed over whose time has gone by meanwhile.
+    # On a slow machine, faults whose time has passed are skipped.
     assert sum(found.counts.values()) >= 1

@@ -1,4 +1,4 @@
-"""Two clusters on one store, below different roots: a server of one has no business with the other (FN-04)."""
+"""Two clusters on one store, below different roots: a server of one cluster is rejected by the other (FN-04)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OTHER = Layout("/other")
 
 
 def test_a_server_that_comes_to_the_wrong_cluster_is_refused_and_loses_nothing(tmp_path: Path) -> None:
-    """FN-04, FN-08, HB-12: by the master whose address it was given by mistake, by the server whom that cluster's
-    master orders about, and by itself when it is started below the wrong root; afterwards it goes on where it was."""
+    """FN-04, FN-08, HB-12: the other cluster's master rejects the server's heartbeats, the server rejects that master's
+    orders, and the server does not start below the wrong root. Afterwards it continues in its own cluster."""
     with own_store(tmp_path, 1) as hosts, cluster_on(hosts, tmp_path / "mine", masters=1, servers=1) as cluster:
         [port] = free_ports(1)
         options = ["--store", hosts, "--root", "/other", "--address", f"127.0.0.1:{port}"]
@@ -47,7 +47,7 @@ def test_a_server_that_comes_to_the_wrong_cluster_is_refused_and_loses_nothing(t
 
 
 def _refused_by_master_and_server(cluster: Cluster, foreign: Process, server: Process) -> None:
-    """Heartbeats of ours are not taken there, orders from there are not obeyed here."""
+    """Check that heartbeats of our server are rejected there, and orders from there are rejected here."""
 
     def reach() -> dict[str, str]:
         status = cluster.ask(server, ms.GetServerStatus(), ms.ServerStatus)
@@ -72,7 +72,8 @@ def _refused_by_master_and_server(cluster: Cluster, foreign: Process, server: Pr
 
 
 def _refused_by_itself(cluster: Cluster, server: Process) -> None:
-    """Started below the wrong root it ends with one clear line, and leaves no trace there or in its directory."""
+    """Check that a server started below the wrong root ends with one clear line, and changes neither that root nor its
+    directory."""
     identity = cluster.folder / "server0" / "instance.json"
     assert server.terminate() == 0
     before = json.loads(identity.read_bytes())
@@ -90,8 +91,8 @@ def _refused_by_itself(cluster: Cluster, server: Process) -> None:
 
 
 def test_a_command_for_one_cluster_is_not_obeyed_by_another(tmp_path: Path) -> None:
-    """FN-08: whatever names the cluster that is meant, the other cluster's masters refuse and name both; nothing is
-    done there. Where nothing names one, the question and the result do."""
+    """FN-08: if a request names its cluster, the masters of the other cluster reject it and name both; nothing is done
+    there. If it names none, the question and the result name the cluster."""
     with contextlib.ExitStack() as running:
         hosts, elsewhere = (running.enter_context(own_store(tmp_path / name, 1)) for name in ("mine", "foreign"))
         cluster = running.enter_context(cluster_on(hosts, tmp_path / "mine", masters=1, servers=1))
@@ -110,7 +111,7 @@ def test_a_command_for_one_cluster_is_not_obeyed_by_another(tmp_path: Path) -> N
         assert (done.returncode, f"of cluster {their_id} is deleted" in done.stdout) == (0, True), done
 
 
-#: A data directory in which there is no local cluster.
+#: A data directory without a local cluster.
 EMPTY = ["--data-dir", "/nonexistent/rk-data"]
 
 
@@ -131,7 +132,7 @@ def _refuses_what_is_meant_for_another(
         assert refused.returncode == 1, (words, refused)
         said = f"this master belongs to cluster {their_id}, the request is meant for cluster {my_id}"
         assert said in refused.stderr, (words, refused)
-    # Two masters of different clusters in one list: the first that answers is taken at its word.
+    # Two masters of different clusters in one list: the first that answers decides.
     mixed = run_rk("table", "disable", "nothing", "--masters", f"{theirs},{ours}", *EMPTY)
     assert mixed.returncode == 4, mixed
     named = run_rk(*delete, "--store", hosts, "--cluster-id", their_id)

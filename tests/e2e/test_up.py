@@ -1,4 +1,4 @@
-"""`rk up`: a cluster from one command, again, after a crash of everything; and what it refuses."""
+"""`rk up`: starts a cluster, starts it again, also after a crash of all processes; and rejected starts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.zookeeper import zookeeper
 pytestmark = pytest.mark.e2e
 
 SHAPE = ("--store-nodes", "3", "--masters", "2", "--servers", "3", "--regions", "40", "--plan-engine", "greedy")
-#: A table of shared regions, which have places to come back to.
+#: A table of shared regions, which return to their former servers.
 SHARED = ("--replicas", "1")
 ACKNOWLEDGED = 50
 
 
 def cluster_id(up: LocalUp) -> str:
-    """The id that the cluster gave itself."""
+    """Return the cluster's id."""
     with_store = up.event("up")["cluster"]["store"]
     client = KazooClient(hosts=with_store)
     client.start(60)
@@ -37,23 +37,21 @@ def cluster_id(up: LocalUp) -> str:
 
 
 def detail(started: dict[str, Any], phase: str) -> str:
-    """What a start said at the end of one of its phases."""
+    """Return the details that a start printed at the end of a phase."""
     return next(str(one["detail"]) for one in started["phases"] if one["name"] == phase)
 
 
 def places(data_dir: Path) -> dict[str, str]:
-    """Server of each region, as `rk region list` says."""
+    """Return the server of each region, from `rk region list`."""
     done = run_rk("region", "list", "--json", "--data-dir", str(data_dir))
     assert done.returncode == 0, done.stderr
     return {one["region"]["region_id"]: one["replicas"][0]["server"]["uuid"] for one in json.loads(done.stdout)}
 
 
 def test_cluster_lives_through_stop_and_through_kill_of_everything(tmp_path: Path) -> None:
-    """First start makes the table; later ones find data, id and places; acknowledged writes survive kill -9 of all.
-
-    The table has one copy, as those of earlier versions: later starts go on with it. A table of another name that a
-    later start makes has three replicas, which stay with their servers.
-    """
+    """The first start creates the table; later ones find data, id and places; acknowledged writes survive kill -9 of
+    all. The table has one copy, like those of earlier versions, and later starts keep it. A table of another name in a
+    later start has three replicas, which stay on their servers."""
     data_dir = tmp_path / "rk-data"
     base = str(free_base_port())
 
@@ -135,7 +133,7 @@ def test_killed_up_takes_its_daemons_with_it(tmp_path: Path) -> None:
 
 
 def test_taken_port_is_one_clear_error_and_nothing_starts(tmp_path: Path) -> None:
-    """Which port, what for, and the way out."""
+    """The error names the port, its purpose, and a remedy."""
     base = free_base_port()
     with socket.socket() as taken:
         taken.bind((HOST, base + 31))

@@ -1,4 +1,4 @@
-"""`rk up` over a disk that fills: it says so, goes on, and its file is true again when there is room."""
+"""`rk up` on a disk that fills: it reports the error and continues; its file is current again when there is room."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SHAPE = ("--store-nodes", "1", "--masters", "1", "--servers", "1", "--no-table",
 
 
 def pid_of(data_dir: Path, kind: str) -> int:
-    """The pid in cluster.json."""
+    """Return the pid in cluster.json."""
     return int(json.loads((data_dir / CLUSTER_FILE).read_text())[kind][0]["pid"])
 
 
 def test_a_full_disk_under_rk_up_stops_nothing(tmp_path: Path) -> None:
-    """A daemon's death was news, the news a write, and the write's failure the end of the whole cluster."""
+    """Once, the death of a daemon caused a write to the file, and the failed write ended the whole cluster."""
     with small_disk(tmp_path / "disk", 160) as disk:
         data_dir = disk / "rk-data"
         with local_up(data_dir, "--base-port", str(free_base_port()), *SHAPE) as up:
@@ -52,7 +52,7 @@ def test_a_full_disk_under_rk_up_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_rk_up_on_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
-    """Nothing has been started."""
+    """No daemon has been started."""
     with small_disk(tmp_path / "disk", 1) as disk:
         fill(disk)
         done = run_rk("up", "--data-dir", str(disk / "rk-data"), "--base-port", str(free_base_port()), *SHAPE)

@@ -26,7 +26,7 @@ SERVER = ServerRecord("5e1f", "127.0.0.1", 4001, 77)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[KazooClient]:
-    """A ZooKeeper that holds a cluster of one table with one region, and a client of it."""
+    """Yield a ZooKeeper with a cluster of one table with one region, and a client of it."""
     with zookeeper(tmp_path) as server:
         client = KazooClient(hosts=server.hosts)
         client.start(60)
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Iterator[KazooClient]:
 
 @contextlib.contextmanager
 def watching(client: KazooClient, *options: str) -> Iterator[IO[str]]:
-    """The lines of an `rk watch --json` that is ready."""
+    """Yield the lines of a ready `rk watch --json`."""
     host, port = client.hosts[0]
     words = rk("watch", "--json", "--store", f"zk://{host}:{port}", *options)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
@@ -60,14 +60,14 @@ def watching(client: KazooClient, *options: str) -> Iterator[IO[str]]:
 
 
 def transition(state: RegionState, **fields: Any) -> bytes:
-    """The one region's transition to the one server."""
+    """Return the transition of the region to the server."""
     return encode(
         TransitionRecord("r1", "t1", 0, state, destination=Incarnation("5e1f", 77), reason="create table", **fields)
     )
 
 
 def test_watch_prints_each_transition_with_who_and_why(store: KazooClient) -> None:
-    """A whole life, step by step, in the order in which it happened."""
+    """All states of a region, step by step, in the order in which they happened."""
     path = LAYOUT.transition("r1", 0)
     with watching(store, "--count", "4") as lines:
         found = []
@@ -94,7 +94,7 @@ def test_watch_prints_each_transition_with_who_and_why(store: KazooClient) -> No
 
 
 def test_watch_tells_of_servers_and_of_steps_it_did_not_see(store: KazooClient) -> None:
-    """Two writes of one transaction cannot be seen apart; the first is then told as inferred."""
+    """Two writes of one transaction cannot be observed separately; the first is reported as inferred."""
     path = LAYOUT.transition("r1", 0)
     with watching(store, "--count", "2") as lines:
         store.delete(LAYOUT.server(SERVER.uuid))
@@ -112,7 +112,7 @@ def test_watch_tells_of_servers_and_of_steps_it_did_not_see(store: KazooClient) 
 
 
 def test_status_without_a_master_still_says_what_it_can(store: KazooClient) -> None:
-    """The store and the servers are known; tables are not, and it says why."""
+    """The store and the servers are known; tables are not, and the output says why."""
     host, port = store.hosts[0]
     words = rk("status", "--json", "--store", f"{host}:{port}")
     done = finished(words, 120)
@@ -124,7 +124,7 @@ def test_status_without_a_master_still_says_what_it_can(store: KazooClient) -> N
 
 
 def test_the_end_of_watching_is_no_lost_connection(store: KazooClient) -> None:
-    """Ctrl-C: nothing is told of our own connection, which ends as well."""
+    """Ctrl-C closes the watch's own connection, whose loss is not reported."""
     host, port = store.hosts[0]
     words = rk("watch", "--json", "--store", f"zk://{host}:{port}")
     with subprocess.Popen(

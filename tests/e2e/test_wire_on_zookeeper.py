@@ -1,7 +1,7 @@
-"""What a server does with bytes that proper clients do not send: pinned on ZooKeeper, demanded of our store.
+"""The handling of bytes that proper clients do not send: recorded on ZooKeeper, required of our store.
 
-Not asked of ZooKeeper here: malformed writes, which stop it for good, and operations between servers, which it takes
-from clients.
+ZooKeeper is not sent malformed writes, which stop it for good, nor operations between servers, which it accepts from
+clients.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module", params=store_kinds())
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A running store."""
+    """Yield a running store."""
     with open_store(request.param, tmp_path_factory.mktemp("store")) as running:
         yield running
 
 
 @pytest.fixture
 def raw(store: Store) -> Iterator[RawClient]:
-    """A bare connection."""
+    """Yield a bare connection."""
     client = RawClient(store.addresses[0])
     yield client
     client.close()
@@ -46,7 +46,7 @@ def raw(store: Store) -> Iterator[RawClient]:
 
 @pytest.fixture
 def session(raw: RawClient) -> RawClient:
-    """A connection past the handshake."""
+    """Return a connection after the handshake."""
     answer = raw.hello(r.ConnectRequest(timeout_ms=5000))
     assert answer is not None
     assert answer.session_id != 0
@@ -54,7 +54,7 @@ def session(raw: RawClient) -> RawClient:
 
 
 def alive(client: RawClient) -> bool:
-    """Whether the session still answers."""
+    """Return True if the session still answers."""
     answer = client.ask(r.OP_EXISTS, r.encode_path_watch(b"/", False))
     return answer is not None and answer[0] == OK
 
@@ -64,7 +64,7 @@ def alive(client: RawClient) -> bool:
 
 @pytest.mark.parametrize("has_read_only", [True, False])
 def test_reply_has_the_read_only_byte_iff_the_request_had(raw: RawClient, has_read_only: bool) -> None:
-    """Old clients would stumble over it."""
+    """Old clients could not parse the extra byte."""
     answer = raw.hello(r.ConnectRequest(timeout_ms=5000, has_read_only=has_read_only))
     assert answer is not None
     assert answer.has_read_only == has_read_only
@@ -81,7 +81,7 @@ def test_timeout_is_bounded_to_2_and_20_ticks(raw: RawClient, asked_ms: int, gra
 
 @pytest.mark.parametrize("size", [0, 1, 16, 100])
 def test_password_of_any_length_begins_a_session(raw: RawClient, size: int) -> None:
-    """With session 0 it means nothing."""
+    """With session 0 the password is ignored."""
     answer = raw.hello(r.ConnectRequest(timeout_ms=5000, passwd=bytes(size)))
     assert answer is not None
     assert answer.session_id != 0
@@ -89,7 +89,8 @@ def test_password_of_any_length_begins_a_session(raw: RawClient, size: int) -> N
 
 @pytest.mark.parametrize("passwd", [bytes(16), b"x" * 16, b""])
 def test_unknown_session_or_wrong_password_is_told_gone(store: Store, raw: RawClient, passwd: bytes) -> None:
-    """Timeout 0, session 0, sixteen zero bytes, then the end; the session itself lives on."""
+    """The answer has timeout 0, session 0 and sixteen zero bytes, then the connection ends; the session itself
+    lives."""
     owner = RawClient(store.addresses[-1])
     mine = owner.hello(r.ConnectRequest(timeout_ms=5000))
     assert mine is not None
@@ -107,12 +108,12 @@ def test_unknown_session_or_wrong_password_is_told_gone(store: Store, raw: RawCl
 
 
 def test_client_from_the_future_is_dropped_without_an_answer(raw: RawClient) -> None:
-    """It has seen what this server has not: it shall try another."""
+    """The client has seen a later zxid than this server: it must try another server."""
     assert raw.hello(r.ConnectRequest(timeout_ms=5000, last_zxid_seen=1 << 60)) is None
 
 
 def test_requests_may_follow_the_connect_request_at_once(raw: RawClient) -> None:
-    """In the same segment, before any answer."""
+    """They are in the same segment, before any answer."""
     hello = r.encode_connect_request(r.ConnectRequest(timeout_ms=5000))
     ping = r.encode_request_frame(99, r.OP_PING, b"")
     read = r.encode_request_frame(1, r.OP_EXISTS, r.encode_path_watch(b"/", False))
@@ -140,7 +141,7 @@ def test_garbage_is_closed_without_an_answer(raw: RawClient, first: bytes) -> No
 
 @pytest.mark.parametrize("length", [0, -1, 0x100000])
 def test_bad_length_ends_an_open_session_s_connection(session: RawClient, length: int) -> None:
-    """On the length alone."""
+    """The length alone decides."""
     session.sock.sendall(struct.pack("!i", length))
     assert session.is_closed()
 
@@ -195,7 +196,7 @@ def test_unreadable_read_is_refused_and_the_session_goes_on(session: RawClient, 
     ],
 )
 def test_refusal_by_code(session: RawClient, opcode: int, body: bytes, err: int) -> None:
-    """The code, and a session that goes on."""
+    """The answer has the code, and the session continues."""
     answer = session.ask(opcode, body)
     assert answer is not None
     assert answer[0] == err
@@ -215,7 +216,7 @@ def test_unknown_operation_is_unimplemented_and_closes(session: RawClient, opcod
 def test_operations_between_servers_are_not_for_clients(
     store: Store, session: RawClient, opcode: int, size: int
 ) -> None:
-    """Nobody may end or begin sessions through them."""
+    """A client cannot end or begin sessions through them."""
     if store.kind != STORE:
         pytest.skip("ZooKeeper begins a second session on the same connection")
     answer = session.ask(opcode, bytes(size))
@@ -232,7 +233,7 @@ def test_auth_with_an_unknown_scheme_closes(session: RawClient) -> None:
 
 @pytest.mark.parametrize("xid", [r.XID_AUTH, 77])
 def test_auth_is_answered_with_the_id_it_came_with(session: RawClient, xid: int) -> None:
-    """Whatever clients agree on."""
+    """The ids are any number."""
     for scheme in (b"digest", b"ip", b"nonsense"):
         session.sock.sendall(r.encode_request_frame(xid, r.OP_AUTH, r.encode_auth(scheme, b"bob:pw")))
         frame = session.frame()
@@ -261,7 +262,7 @@ def test_sync_is_answered_with_its_path(session: RawClient, body: bytes, answer:
     ("prefix", "is_found"), [(b"", True), (b" / ", True), (b"/eph", True), (b" /eph", False), (b"/eph-x ", False)]
 )
 def test_ephemerals_by_prefix(session: RawClient, prefix: bytes, is_found: bool) -> None:
-    """Blanks count, unless there is nothing else."""
+    """Blanks count, unless the prefix has nothing else."""
     created = r.CreateRequest(r.OP_CREATE, b"/eph-x", b"", r.OPEN_ACL, r.CREATE_EPHEMERAL)
     assert session.ask(r.OP_CREATE, r.encode_create(created)) == (OK, r.encode_path(b"/eph-x"))
     found = strings([b"/eph-x"] if is_found else [])
@@ -289,7 +290,7 @@ def test_ephemerals_by_prefix(session: RawClient, prefix: bytes, is_found: bool)
 def test_malformed_writes_are_refused_and_the_store_goes_on(
     store: Store, session: RawClient, opcode: int, body: bytes
 ) -> None:
-    """What wedges or kills ZooKeeper costs the sender an error, perhaps the connection, and nobody else anything."""
+    """Writes that stop ZooKeeper cost the sender an error, perhaps the connection, and affect no other client."""
     if store.kind != STORE:
         pytest.skip("ZooKeeper does not survive this")
     answer = session.ask(opcode, body)
@@ -306,5 +307,5 @@ def test_malformed_writes_are_refused_and_the_store_goes_on(
 
 
 def test_store_is_among_those_tested() -> None:
-    """Once this tree has a store, all of the above runs on it."""
+    """As soon as this tree has a store, all tests above run on it."""
     assert (STORE in store_kinds()) == store_is_built()

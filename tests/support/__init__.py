@@ -1,1 +1,1 @@
-"""Helpers that several suites share. No tests here."""
+"""Helpers that several suites share. This package has no tests."""

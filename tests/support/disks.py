@@ -1,4 +1,4 @@
-"""A disk in memory that forgets what was not synced, and that fails when told to."""
+"""A disk in memory that loses unsynced data in a power cut and fails on request."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class MemoryDisk:
                 self.durable[name] = file
 
     def power_cut(self) -> MemoryDisk:
-        """A disk that holds only what was durable."""
+        """Return a disk with only the durable content."""
         after = MemoryDisk()
         for name, file in self.durable.items():
             copy = MemoryFile(after, bytearray(file.synced))
@@ -104,7 +104,7 @@ class MemoryDisk:
         return after
 
     def copy(self) -> MemoryDisk:
-        """An independent disk with the same content, everything durable."""
+        """Return an independent disk with the same content, all of it durable."""
         after = MemoryDisk()
         for name, file in self.files.items():
             copy = MemoryFile(after, bytearray(file.content))
@@ -115,7 +115,7 @@ class MemoryDisk:
 
 
 class WriterReports:
-    """Receives and keeps what the writer of a log reports."""
+    """Receives and keeps the reports of a log's writer."""
 
     def __init__(self) -> None:
         self.persisted = 0

@@ -1,4 +1,5 @@
-"""Servers of tablets without Raft, on real sockets: one process's memory is the tablet, a test moves the leadership.
+"""Servers of tablets without Raft, on real sockets. Each tablet is in the memory of one process, and the test moves the
+leadership.
 
 Servers can be frozen (connections stay, nothing is answered), reset, killed and started again at another port. Writes
 are carried out once, by the product's `WriterResults`.
@@ -43,7 +44,7 @@ START_MS = 1_000_000_000
 
 
 class FakeTablet:
-    """Rows and results of one tablet, and who leads it."""
+    """Rows and results of one tablet, and its leader."""
 
     def __init__(self, record: Any, store: Any) -> None:
         self.record = record
@@ -56,7 +57,7 @@ class FakeTablet:
         self.carried_out = 0
 
     def write(self, request: TabletWrite, time_ms: int) -> WriteOutcome:
-        """Apply an entry."""
+        """Apply a write and return its result."""
         self.index += 1
         results = WriterResults(self.store, self.totals)
         command = request.command(time_ms)
@@ -88,9 +89,9 @@ class FakeServer:
         self.uuid = uuid
         self.port = 0
         self.is_frozen = False
-        #: Replaces the answer to a request: returns a reply, raises, or returns None to answer as always.
+        #: Replaces the answer to a request: returns a reply, raises, or returns None for the usual answer.
         self.answer: Callable[[Any], Any] = lambda _request: None
-        #: Carries requests out, and breaks the connection instead of answering.
+        #: Number of next requests that are carried out and answered by breaking the connection.
         self.resets = 0
         self.asked: Counter[str] = Counter()
         self._cluster = cluster
@@ -98,7 +99,7 @@ class FakeServer:
         self._server: RpcServer | None = None
 
     def listen(self, port: int = 0) -> None:
-        """On the reactor's thread."""
+        """Listen. Call on the reactor's thread."""
         self._server = RpcServer(
             self._dispatch,
             requests=TabletRequest,
@@ -114,7 +115,7 @@ class FakeServer:
             connection.transport.abortConnection()
 
     def stop_listening(self) -> Any:
-        """On the reactor's thread."""
+        """Stop listening. Call on the reactor's thread."""
         self.abort()
         return self._listening.stopListening()
 
@@ -167,7 +168,7 @@ class FakeTablets:
             tablet.leader = leader
 
     def kill(self, uuid: str) -> None:
-        """Break the server's connections; it listens no more."""
+        """Break the server's connections and stop listening."""
         self.on_reactor(self.servers[uuid].stop_listening)
 
     def start(self, uuid: str) -> None:

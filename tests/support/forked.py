@@ -1,9 +1,9 @@
 """Start `rk` processes by a fork of a process that has imported the product already.
 
 End-to-end tests start hundreds of processes, and imports take most of the processor time of one that lives for seconds.
-A forked process is otherwise like one that `subprocess` starts: with a session, an environment, output files, a working
-directory and an exit status of its own. Only its command line in /proc is another. The end-to-end tests call `allow`;
-`python -m cli` itself runs there wherever `rk up` starts a cluster, and everywhere with RK_EXEC=1.
+A forked process is otherwise like one that `subprocess` starts: it has its own session, environment, output files,
+working directory and exit status. Only its command line in /proc differs. The end-to-end tests call `allow`. `rk up`,
+when it starts a cluster, still starts `python -m cli`; with RK_EXEC=1 all tests do.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Final
 
-#: What every command line of `rk` begins with.
+#: The first words of every command line of `rk`.
 RK: Final = [sys.executable, "-m", "cli"]
 _EXEC: Final = "RK_EXEC"
 _PROGRAM: Final = str(Path(__file__).resolve().parents[2] / "cli" / "__main__.py")
-#: Variables that decide before or during imports: a process for which they are others needs a new interpreter.
+#: Variables that take effect before or during imports: a process with other values needs a new interpreter.
 _EARLY: Final = ("PYTHON", "RK_PURE", "LD_")
-#: Pause between two looks at a process that is being started.
+#: Pause between two checks of a process that is starting.
 _POLL_S: Final = 0.001
 
 
 class Forked:
-    """A forked process, with what tests use of `subprocess.Popen`."""
+    """A forked process, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, arguments: list[str], process: ForkServerProcess) -> None:
         self.args = arguments
@@ -56,7 +56,7 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to a process that runs."""
+        """Send a signal to the process if it runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -109,7 +109,7 @@ def _early(environment: os._Environ[str] | dict[str, str]) -> dict[str, str]:
 
 @cache
 def _began_with() -> dict[str, str]:
-    """Return the environment in which the server of forks was started, or will be."""
+    """Return the environment with which the server of forks was or will be started."""
     return dict(os.environ)
 
 
@@ -123,7 +123,7 @@ def _server() -> ForkServerContext:
 
 
 def _become(words: list[str], output: str, errors: str, folder: str, environment: dict[str, str]) -> None:
-    """Become that `rk` process; called in the fork."""
+    """Become that `rk` process. Called in the fork."""
     os.setsid()
     append = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     for path, flags, number in ((os.devnull, os.O_RDONLY, 0), (output, append, 1), (errors, append, 2)):

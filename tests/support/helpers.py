@@ -1,4 +1,4 @@
-"""What several tests share: waiting for an event with a deadline, free ports, processes that always end."""
+"""Helpers of several tests: waiting for an event with a deadline, free ports, processes that always end."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ from tests.support import forked
 
 T = TypeVar("T")
 
-#: The only pause between two looks at a condition that no event announces.
+#: Pause between two checks of a condition that no event announces.
 POLL_S = 0.02
-#: What a slow or busy machine may take for anything at all. A test that passes does not wait for it.
+#: Time limit for any step on a slow or busy machine. A passing test does not wait for it.
 PATIENCE_S: Final = 60.0
-#: What says "not yet": no answer, a refusal, a store or a master that is changing hands.
+#: Errors that mean "not yet": no answer, a rejection, a store or a master that is changing.
 NOT_YET: Final = (AssertionError, OSError, CoordError, KazooException, KazooTimeoutError, http.client.HTTPException)
 
-#: Ports that tests give to daemons: below those that the kernel gives to outgoing connections, in blocks.
+#: Ports for daemons, in blocks, below the ports that the kernel gives to outgoing connections.
 _PORTS: Final = range(10_000, 20_000, 200)
 _claims: list[socket.socket] = []
 
 
 def eventually(check: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "condition") -> T:
-    """Return the first truthy answer of `check`; fail with the last answer or error once `timeout_s` has passed.
+    """Return the first truthy answer of `check`. Fail with the last answer or error after `timeout_s`.
 
-    What is in NOT_YET, raised by `check`, means "not yet". Whatever `timeout_s` says, PATIENCE_S is the least.
+    Errors of `check` in NOT_YET mean "not yet". `timeout_s` is raised to at least PATIENCE_S.
     """
     timeout_s = max(timeout_s, PATIENCE_S)
     pause = threading.Event()
     last: object = None
-    # Counted in looks, for whatever stops this process stops what it waits for; in time where each look takes long.
+    # The limit counts checks, because a pause of this process also stops the awaited process; and time, for slow
+    # checks.
     end = time.monotonic() + 3 * timeout_s
     for _ in itertools.takewhile(lambda _: time.monotonic() < end, range(int(timeout_s / POLL_S))):
         try:
@@ -62,9 +63,9 @@ def eventually(check: Callable[[], T], timeout_s: float = PATIENCE_S, what: str 
 
 
 def claim_ports(first: int) -> bool:
-    """Whether the block of ports that begins there is ours from now on, among all test processes of this machine.
+    """Claim the block of ports from `first` on, among all test processes of this machine. Return False if it is taken.
 
-    The claim is a name that the kernel keeps for as long as this process lives.
+    The claim is a name that the kernel keeps while this process lives.
     """
     claim = socket.socket(socket.AF_UNIX)
     try:
@@ -78,7 +79,7 @@ def claim_ports(first: int) -> bool:
 
 @functools.cache
 def _own_ports() -> Iterator[int]:
-    """The ports of a block of our own, round and round."""
+    """Yield the ports of our own block, again and again."""
     first = next(first for first in random.sample(_PORTS, len(_PORTS)) if claim_ports(first))
     return itertools.cycle(range(first, first + _PORTS.step))
 
@@ -91,7 +92,8 @@ def _is_free(port: int) -> bool:
 
 
 def free_ports(n: int) -> list[int]:
-    """`n` different unused loopback ports that neither another test process nor the kernel gives away meanwhile."""
+    """Return `n` different unused loopback ports that neither another test process nor the kernel gives away
+    meanwhile."""
     return list(itertools.islice(filter(_is_free, _own_ports()), n))
 
 
@@ -99,7 +101,7 @@ Process = subprocess.Popen[bytes] | forked.Forked
 
 
 def launch(arguments: list[str], log: Path, *, env: dict[str, str] | None = None, cwd: Path | None = None) -> Process:
-    """Start a process of its own group, output to `log`."""
+    """Start a process in its own group, with its output in `log`."""
     if env is None and cwd is None and forked.can_start(arguments):
         return forked.start(arguments, log, log)
     with log.open("ab") as out:
@@ -118,7 +120,7 @@ def launch(arguments: list[str], log: Path, *, env: dict[str, str] | None = None
 def daemon(
     arguments: list[str], *, log: Path, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> Iterator[Process]:
-    """Run a process of its own group, output to `log`; on leaving, the whole group is killed whatever happened."""
+    """Run a process in its own group, with its output in `log`. Kill the whole group at the end of the block."""
     process = launch(arguments, log, env=env, cwd=cwd)
     try:
         yield process
@@ -129,7 +131,8 @@ def daemon(
 
 
 def finished(arguments: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, its output as text. After `timeout_s` kill it and raise subprocess.TimeoutExpired."""
+    """Run a command to its end and return its output as text. After `timeout_s` kill it and raise
+    subprocess.TimeoutExpired."""
     if not forked.can_start(arguments):
         return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -145,11 +148,11 @@ def finished(arguments: list[str], timeout_s: float) -> subprocess.CompletedProc
 
 
 def heed_ctrl_c() -> None:
-    """`preexec_fn` of a process that is to be interrupted: a shell without job control has its background jobs ignore
-    that, these tests among them."""
+    """Let this process handle SIGINT; the `preexec_fn` of a process that a test interrupts. A shell without job control
+    makes its background jobs ignore SIGINT, and these tests may be such a job."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def rk(*arguments: str) -> list[str]:
-    """The command line of `rk` in this interpreter."""
+    """Return the command line of `rk` in this interpreter."""
     return [sys.executable, "-m", "cli", *arguments]

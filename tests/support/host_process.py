@@ -1,4 +1,4 @@
-"""A process with one tablet host, to be killed: `python -m tests.support.host_process FOLDER`.
+"""A process with one tablet host, which tests kill: `python -m tests.support.host_process FOLDER`.
 
 It has the reactor of a server. It writes rows without end, and prints the number of each row when its write is
 answered.

@@ -1,8 +1,8 @@
-"""Input directories as strangers make them: seeded, and malformed in every way of malformed.py and some more.
+"""Malformed input directories from a seed: every fault of malformed.py and some more.
 
-`write_nasty(directory, seed)` writes one and says what it did. Whatever comes of it, no engine may end in a traceback;
-all engines must agree on whether there is a plan; `broken_rules`, which shares no code with the planner, must find that
-a plan keeps the rules; and the same rows in another order and other parts must give the same digest.
+`write_nasty(directory, seed)` writes a directory and returns its faults. For every such input: no engine may end with a
+traceback; all engines must agree whether a plan exists; `broken_rules`, which shares no code with the planner, must
+accept the plan; and the same rows in another order and in other parts must give the same digest.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ HUGE: Final = (2**62, 2**53 + 1, 10**15, 2**31)
 
 
 class Nasty(msgspec.Struct):
-    """What was written, and what was done to it."""
+    """The written rows and their faults."""
 
     tables: Tables
     done: list[str]
-    #: A file was damaged, or a needed column taken away: an error is an answer, too.
+    #: True if a file was damaged or a needed column removed: then an error is a correct answer.
     broken: bool = False
 
 
 def nasty(seed: int) -> Nasty:
-    """Rows before they are written: a small cluster with a few kinds of dirt, by chance."""
+    """Return rows for an input: a small cluster with a few random faults."""
     chance = random.Random(seed)
     made = Nasty(_clean(chance), [])
     for dirt in chance.sample(DIRT, chance.choice((0, 1, 2, 3, 5))):
@@ -54,7 +54,7 @@ def nasty(seed: int) -> Nasty:
 
 
 def write_nasty(directory: Path, seed: int, *, shuffle: int = 0, damage: bool = False) -> Nasty:
-    """Write the input of `seed`; `shuffle` gives other orders, parts and file formats of the same rows."""
+    """Write the input of `seed`. `shuffle` gives other orders, parts and file formats of the same rows."""
     made = nasty(seed)
     chance = random.Random(f"{seed}.{shuffle}")
     for name, rows in made.tables.items():
@@ -70,7 +70,7 @@ def write_nasty(directory: Path, seed: int, *, shuffle: int = 0, damage: bool = 
 
 
 def _clean(chance: random.Random) -> Tables:
-    """A cluster with nothing wrong."""
+    """Return a cluster without faults."""
     racks, groups = chance.choice((1, 2, 3, 6)), chance.choice((1, 1, 2, 3))
     servers = [
         {
@@ -216,7 +216,7 @@ def _empty_tables(chance: random.Random, tables: Tables) -> None:
 
 
 def _one_weight_of_all(chance: random.Random, tables: Tables) -> None:
-    """One server may take next to everything: the ceilings of the others are small, or 0."""
+    """Let one server take nearly all regions: the ceilings of the others are small, or 0."""
     for n, row in enumerate(tables["servers"]):
         row["weight"] = 1e12 if n == 0 else 1.0
 
@@ -247,7 +247,7 @@ DIRT: Final[tuple[Callable[[random.Random, Tables], None], ...]] = (
 
 
 def _write(chance: random.Random, directory: Path, name: str, rows: list[Row], *, bare: bool) -> None:
-    """One table as a file or in parts; unless `bare`, in another order, with columns in another order and one more."""
+    """Write one table as a file or in parts. Unless `bare`, change the order of rows and columns and add a column."""
     kind = chance.choice(("csv", "parquet"))
     columns = list(COLUMNS[name])
     rows = list(rows)
@@ -320,7 +320,7 @@ def _empty_file(chance: random.Random, directory: Path) -> None:
 
 
 def _overwritten(chance: random.Random, directory: Path) -> None:
-    """A few bytes are others: often no UTF-8 any more."""
+    """Overwrite a few bytes, which often makes the text invalid UTF-8."""
     path = chance.choice(_files(directory))
     data = bytearray(path.read_bytes())
     for _ in range(3):
@@ -400,7 +400,7 @@ DAMAGE: Final[tuple[Callable[[random.Random, Path], None], ...]] = (
 
 
 def broken_rules(tables: Tables, rows: list[tuple[str, int, str]]) -> list[str]:
-    """What a plan breaks of the rules that hold whatever the quotas are, by counting rows and nothing else."""
+    """Return violations of the rules that hold for any quotas, by counting rows only."""
     fleet: dict[str, tuple[str, str]] = {}
     for server in _usable(tables["servers"]):
         fleet[server["server_id"]] = (server["grp"] or "", server["rack"] or "")
@@ -425,7 +425,7 @@ def broken_rules(tables: Tables, rows: list[tuple[str, int, str]]) -> list[str]:
 
 
 def _usable(rows: list[Row]) -> list[Row]:
-    """Servers that may take regions: of several rows of one id the least counts."""
+    """Return the servers that may take regions. Of several rows of one id, the smallest counts."""
     least: dict[str, tuple[Any, ...]] = {}
     for row in rows:
         weight = row["weight"]
@@ -442,10 +442,10 @@ def _usable(rows: list[Row]) -> list[Row]:
 
 
 def spread(rows: list[tuple[str, int, str]]) -> Counter[str]:
-    """Replicas per server."""
+    """Return the number of replicas per server."""
     return Counter(server_id for _, _, server_id in rows)
 
 
 def as_text(made: Nasty) -> str:
-    """What a failing test prints."""
+    """Return the input as text for a failing test."""
     return json.dumps(made.done)

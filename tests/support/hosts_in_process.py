@@ -1,4 +1,4 @@
-"""Tablet hosts of several servers in one process: real disks and threads, links that pass frames as bytes."""
+"""Tablet hosts of several servers in one process, with real disks and threads. Links pass frames as bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_MS = 1_000_000
 
 
 class TroubledDisk(OsDisk):
-    """A directory whose log can fail, be full, or not answer."""
+    """A directory whose log can fail, be full, or block."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -37,11 +37,11 @@ class TroubledDisk(OsDisk):
         self._may_go_on.set()
 
     def hold(self) -> None:
-        """Let syncs of the log wait."""
+        """Let syncs of the log block."""
         self._may_go_on.clear()
 
     def release(self) -> None:
-        """Let them go on."""
+        """Let blocked syncs continue."""
         self._may_go_on.set()
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
@@ -50,12 +50,12 @@ class TroubledDisk(OsDisk):
         return _TroubledFile(file, self) if path.startswith("wals/") else file
 
     def write(self) -> None:
-        """A write to the log begins."""
+        """Begin a write to the log."""
         if self.is_full:
             raise OSError(errno.ENOSPC, "no space left on device")
 
     def sync_log(self) -> None:
-        """A sync of the log begins."""
+        """Begin a sync of the log."""
         self._may_go_on.wait(PATIENCE_S)
         if self.fails:
             raise OSError(errno.EIO, "input/output error")
@@ -164,7 +164,7 @@ class Machine:
         return WireLinks(self.wires, self.uuid)
 
     def started(self) -> None:
-        """The host has started."""
+        """Note that the host has started."""
 
     def running(self) -> TabletHost:
         """Return the host, which runs."""
@@ -178,7 +178,7 @@ class Machine:
                 other.host.peer_lost(self.uuid, START_MS + self.starts)
 
     async def stop(self) -> None:
-        """Stop the process in order."""
+        """Stop the process cleanly."""
         host = self.running()
         await host.stop()
         self.host = None
@@ -208,7 +208,7 @@ class Cluster:
 
     @property
     def machines(self) -> list[Machine]:
-        """All servers."""
+        """Return all servers."""
         return list(self.wires.machines.values())
 
     def start(self) -> None:
@@ -225,7 +225,7 @@ class Cluster:
             machine.instance.close()
 
     def opening(self, tablet: str, number: int) -> ReplicaOpening:
-        """Return the order for member `number`, on the server of that place."""
+        """Return the order to open member `number` on the server at that position."""
         endpoints = tuple(
             MemberEndpoint(place, machine.uuid, "127.0.0.1", 7000 + place)
             for place, machine in enumerate(self.machines, 1)
@@ -243,7 +243,7 @@ class Cluster:
                 assert await host.begin(tablet) == ""
 
     async def leader(self, tablet: str) -> Machine:
-        """Wait until a leader has committed its first entry, and return its server."""
+        """Wait until a leader has committed its first entry. Return its server."""
 
         def found() -> Machine | None:
             for machine in self.machines:
@@ -258,7 +258,7 @@ class Cluster:
         return machine
 
     def command(self, *operations: Operation, writer: str = "w") -> KvCommand:
-        """Return a write that no other test has sent."""
+        """Return a write that no other test sends."""
         self._writes += 1
         return KvCommand(writer, self._writes, 0, int(time.time() * 1000), 0, list(operations))
 
@@ -267,7 +267,7 @@ class Cluster:
         return self.command(PutRow(key, value))
 
     async def put(self, tablet: str, key: str, value: bytes) -> TabletAnswer:
-        """Write a row, at whatever server leads by then."""
+        """Write a row at the present leader."""
         command = self.command(PutRow(key, value))
         for _ in range(200):
             machine = await self.leader(tablet)
@@ -277,7 +277,7 @@ class Cluster:
         raise AssertionError(f"{tablet} does not take {key}: {answer.fate}")
 
     async def send(self, machine: Machine, tablet: str, command: KvCommand) -> TabletAnswer:
-        """Send a write to one server, and wait for its answer."""
+        """Send a write to one server and wait for its answer."""
         answer: TabletAnswer = await machine.running().propose(tablet, command)
         return answer
 

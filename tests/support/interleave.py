@@ -1,13 +1,13 @@
-"""Two threads whose every order can be tried: one line of the code under test at a time, by plan instead of by luck.
+"""Runs two threads in any planned order, one line of the code under test at a time.
 
-`Interleaving` runs a function as the *loop* and whatever thread the code under test starts as its *helper*. Only one of
-them runs at any time. Each line of the watched file is a step; at the steps of `switches` the other one goes on, and
-where one cannot (a lock that is held, nothing to read, a thread to join) the other one has to. What blocks is replaced
-by doubles that know that: hand them to the code under test in the place of `os` and `threading`.
+`Interleaving` runs a function as the *loop*, and the thread that the code under test starts as its *helper*. Only one
+of them runs at any time. Each line of the watched file is a step. At the steps in `switches` the other thread
+continues. If a thread blocks (on a held lock, an empty descriptor, a join), the other one must continue. Doubles of
+`os` and `threading` replace the blocking calls: pass them to the code under test.
 
     for switches in plans(steps, 2): Interleaving(writer.__file__, switches).run(scenario)
 
-So a run is decided by `switches` alone and can be had again. Few switches find nearly everything that many do
+So `switches` alone determines a run, which can be repeated. A few switches find nearly all bugs that many find
 (Musuvathi and Qadeer, Iterative context bounding).
 """
 
@@ -22,22 +22,22 @@ from typing import Any, Final
 
 LOOP: Final = 0
 HELPER: Final = 1
-#: A run with more steps does not end.
+#: A run with more steps counts as endless.
 STEPS_MAX: Final = 100_000
 
 
 class Stuck(AssertionError):  # noqa: N818 - it names what happened
-    """Neither thread can go on."""
+    """Raised when neither thread can continue."""
 
 
 def plans(steps: int, most: int) -> Iterator[tuple[int, ...]]:
-    """All ways to switch at `most` of `steps` steps or fewer."""
+    """Return all ways to switch at most `most` times in `steps` steps."""
     for count in range(most + 1):
         yield from itertools.combinations(range(steps), count)
 
 
 class Interleaving:
-    """One run. `steps` is how many it had."""
+    """One run. `steps` is the number of its steps."""
 
     def __init__(self, file: str, switches: tuple[int, ...], step: str = "line") -> None:
         """`step`: "line", or "opcode" for every instruction."""
@@ -66,12 +66,12 @@ class Interleaving:
         assert not self._is_there[HELPER], "the helper was left behind"
 
     def wait(self, is_so: Callable[[], bool]) -> None:
-        """Whoever calls this goes on when `is_so`. Raise Stuck when that cannot come."""
+        """Wait until `is_so` returns True. Raise Stuck if that cannot happen."""
         while not is_so():
             self.give_way()
 
     def give_way(self) -> None:
-        """Let the other one go on until it cannot, or is told to let go."""
+        """Let the other thread run until it blocks or reaches a switch."""
         self._count()
         other = 1 - self._running
         if not self._is_there[other]:
@@ -159,7 +159,7 @@ class Interleaving:
                 self._is_set = True
 
             def wait(self, timeout: float) -> bool:
-                # Time passes while the other one does something.
+                # Time passes while the other thread runs.
                 if not self._is_set and turns._is_there[1 - turns._running]:
                     turns.give_way()
                 return self._is_set

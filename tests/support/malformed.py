@@ -1,4 +1,4 @@
-"""Malformed plan inputs, and what each source and engine must make of each."""
+"""Malformed plan inputs, with the expected result of each source and engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ TWO: Final = [ServerRow("s1", "h1"), ServerRow("s2", "h2")]
 
 
 class Dirty(NamedTuple):
-    """One row of the table; `stats` are those that matter, `says` what a person is told, `error` why there is none."""
+    """One row of the table: `stats` are the expected counts, `says` is the text for the operator, `error` the reason
+    without a plan."""
 
     name: str
     snapshot: Snapshot

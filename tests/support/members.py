@@ -1,4 +1,4 @@
-"""Stores in memory whose members change: who they are, requests of operators, and what must hold behind them."""
+"""Stores in memory whose members change: addresses, requests of operators, and checks."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ CONFIG = b"/zookeeper/config"
 
 
 def member(i: int) -> MemberAddress:
-    """Where node `i` says it is."""
+    """Return the addresses of node `i`."""
     return MemberAddress(i, (f"10.0.0.{i}", 2281), 3888, (f"10.0.0.{i}", 2181))
 
 
 def line(i: int, role: str = "participant") -> str:
-    """The same in ZooKeeper's words."""
+    """Return the same addresses as a line of ZooKeeper's configuration."""
     return member(i).zookeeper_line(role)
 
 
 def store(count: int = 3, seed: int = 1, **options: Any) -> StoreNodes:
-    """A store whose first leader has written the addresses down."""
+    """Return a store whose first leader has written the addresses."""
     first = {i: member(i) for i in range(1, count + 1)}
     nodes = StoreNodes(count, seed, members=first, super_digest=DIGEST, **options)
     nodes.leader()
@@ -41,7 +41,7 @@ def store(count: int = 3, seed: int = 1, **options: Any) -> StoreNodes:
 
 
 def super_client(nodes: StoreNodes, node: Node) -> Client:
-    """A client that may do everything."""
+    """Return a client with the rights of super."""
     client = nodes.client(node)
     client.request(op.XID_AUTH, op.OP_AUTH, struct.pack("!i", 0) + buffer(b"digest") + buffer(SUPER))
     nodes.settle()
@@ -51,7 +51,7 @@ def super_client(nodes: StoreNodes, node: Node) -> Client:
 
 
 def reconfig(client: Client, joining: str = "", leaving: str = "", members: str = "", version: int = -1) -> None:
-    """Send ZooKeeper's request as xid 7."""
+    """Send ZooKeeper's reconfig request as xid 7."""
     body = records.encode_reconfig(joining.encode(), leaving.encode(), members.encode(), version)
     client.request(7, op.OP_RECONFIG, body)
 
@@ -62,7 +62,7 @@ def ask(client: Client, **wanted: object) -> None:
 
 
 def answer(nodes: StoreNodes, client: Client, ticks: int = 60) -> tuple[int, bytes]:
-    """(error, body) of the reply to xid 7."""
+    """Return (error, body) of the reply to xid 7."""
     for _ in range(ticks):
         nodes.settle()
         found = [reply for reply in client.replies() if reply[0] == 7]
@@ -75,26 +75,26 @@ def answer(nodes: StoreNodes, client: Client, ticks: int = 60) -> tuple[int, byt
 
 
 def facts(nodes: StoreNodes, client: Client) -> dict[str, Any]:
-    """The answer to our own request."""
+    """Return the answer to our own request."""
     err, body = answer(nodes, client)
     assert err == 0
     return dict(json.loads(body[4:]))
 
 
 def done(nodes: StoreNodes, client: Client, **wanted: object) -> None:
-    """A request that is granted."""
+    """Send a request that must be granted."""
     ask(client, **wanted)
     found = facts(nodes, client)
     assert found["code"] == 0, found
 
 
 def voters(nodes: StoreNodes) -> list[int]:
-    """Of the leader's configuration."""
+    """Return the voters of the leader's configuration."""
     return nodes.leader().core.configs.current.voters
 
 
 def write(nodes: StoreNodes, node: Node, path: bytes) -> None:
-    """An acknowledged write."""
+    """Make a write and check that it is acknowledged."""
     client = nodes.client(node)
     client.request(3, op.OP_CREATE, records.encode_create(CreateRequest(op.OP_CREATE, path, b"", OPEN_ACL, 0)))
     for _ in range(40):
@@ -105,7 +105,7 @@ def write(nodes: StoreNodes, node: Node, path: bytes) -> None:
 
 
 def agree(nodes: StoreNodes) -> None:
-    """All members hold the same, /zookeeper/config included, and it says who is a member."""
+    """Check that all members hold the same state, with /zookeeper/config, which names the members."""
     nodes.run(3)
     leader = nodes.leader()
     current = leader.core.configs.current
@@ -121,7 +121,7 @@ def agree(nodes: StoreNodes) -> None:
 
 
 def add(nodes: StoreNodes, client: Client, i: int) -> None:
-    """Start node `i` and let it in; returns when it votes."""
+    """Start node `i` and add it. Return when it votes."""
     nodes.start_empty(i)
     reconfig(client, joining=line(i))
     err, body = answer(nodes, client)

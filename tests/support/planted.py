@@ -1,4 +1,4 @@
-"""Bugs that are planted on purpose: how they are planted for the time of a run, and how they are looked for.
+"""Bugs that are planted on purpose: planting one for the time of a run, and searching for it.
 
 A simulation that finds nothing proves nothing. Each simulation has a list of bugs that systems like ours have had; each
 bug must be found within a number of seeds. This module imports nothing of the product, so every simulation can use it.
@@ -19,21 +19,22 @@ MISFITS = ("AttributeError", "NameError", "TypeError", "ImportError")
 
 
 def instead(owner: Any, name: str, function: Any) -> Patch:
-    """Return a patch by which `function` stands for `owner.name`."""
+    """Return a patch that replaces `owner.name` by `function`."""
     return mock.patch.object(owner, name, function)
 
 
 class PlantedBug:
-    """A bug; this one is none. Subclasses say in their docstring what goes wrong."""
+    """A planted bug; this base class plants none. The docstring of a subclass describes the bug."""
 
-    #: Its place in the list of famous bugs (docs/simulation.md), 0: it is ours alone; and where it was seen.
+    #: Its number in the list of famous bugs (docs/simulation.md), or 0 for a bug of ours; and the place where it was
+    #: seen.
     number = 0
     known = ""
-    #: Names of the faults among which it shows soonest; empty: any.
+    #: Names of the faults that reveal the bug soonest; empty for any.
     favours: tuple[str, ...] = ()
 
     def patches(self) -> list[Patch]:
-        """Return what stands in for the real code during a run."""
+        """Return the patches of the real code during a run."""
         return []
 
     @contextmanager
@@ -46,7 +47,7 @@ class PlantedBug:
 
 
 class Found(NamedTuple):
-    """The first seed on which a bug was found, and what was violated."""
+    """The first seed on which a bug was found, and the violation."""
 
     seed: int
     violation: str
@@ -66,7 +67,7 @@ def hunt(attempt: Callable[[int], str], seeds: Iterable[int]) -> Found | None:
 
 
 def first_lately(lately: int, within: int) -> Iterator[int]:
-    """Return the seeds up to `within`, after the one on which the bug was found lately (0: none), to save time."""
+    """Return the seeds up to `within`, from the one on which the bug was last found (0: none), to save time."""
     if lately:
         yield lately
     yield from (seed for seed in range(1, within + 1) if seed != lately)

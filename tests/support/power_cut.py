@@ -1,8 +1,8 @@
 """Power cuts on the files of a tablet's rows: any subset of the pages written since the last sync is lost.
 
 A `RecordingDisk` compares the file with its last image at every step and keeps each version of each page since the last
-sync. A `Cut` is what a disk may hold afterwards: of each page any version, for some pages a mixture of two (a torn
-page), and of the steady point the old or the new file.
+sync. A `Cut` is a possible content of the disk afterwards: any version of each page, for some pages a mixture of two (a
+torn page), and the old or the new file of the steady point.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECTOR: Final = 512
 
 
 class UnsyncedDisk(RowsDisk):
-    """The doors without syncs: for tests that cut no power, or that model it themselves."""
+    """Disk functions without syncs: for tests that cut no power, or that model the cut themselves."""
 
     def replace(self, path: str, data: bytes) -> None:
         Path(f"{path}.tmp").write_bytes(data)
@@ -40,7 +40,7 @@ class UnsyncedDisk(RowsDisk):
 
 @dataclass(frozen=True)
 class Cut:
-    """What a power cut left: the rows' file (None: no file), and the file of the steady point."""
+    """The files after a power cut: the rows (None: no file) and the steady point."""
 
     rows: bytes | None
     steady: bytes | None
@@ -56,15 +56,15 @@ class Cut:
 
 
 class RecordingDisk(UnsyncedDisk):
-    """Knows of one tablet's files what is durable, and each version of each page since."""
+    """Tracks the durable content of one tablet's files, and each later version of each page."""
 
     def __init__(self, path: Path, before: Cut | None = None) -> None:
         self.path = path
         self.durable = (before.rows or b"") if before else b""
-        #: The name of the rows' file would survive.
+        #: True if the name of the rows' file would survive.
         self.has_name = before is not None and before.rows is not None
         self.steady: bytes | None = before.steady if before else None
-        #: The new steady point while it may or may not be in place.
+        #: The new steady point while its rename may or may not be durable.
         self.replacing: bytes | None = None
         self._seen = self.durable
         self._versions: dict[int, list[bytes]] = {}
@@ -84,7 +84,7 @@ class RecordingDisk(UnsyncedDisk):
         self.has_name = True
 
     def begin_anew(self) -> None:
-        """The file was removed and begun anew: none of its pages is durable."""
+        """Note that the file was removed and begun anew: none of its pages is durable."""
         self.durable, self._seen = b"", b""
         self.has_name = False
         self._versions.clear()
@@ -113,7 +113,7 @@ class RecordingDisk(UnsyncedDisk):
         self._versions.clear()
 
     def cut(self, rng: random.Random) -> Cut:
-        """Return what a power cut at this moment may leave."""
+        """Return a possible content of the disk after a power cut at this moment."""
         self.observe()
         pages = max([len(self.durable) // PAGE, *(number + 1 for number in self._versions)])
         image = bytearray(self.durable.ljust(pages * PAGE, b"\0"))
@@ -127,7 +127,7 @@ class RecordingDisk(UnsyncedDisk):
                     chosen = _torn(rng, bytes(image[at : at + PAGE]), chosen)
                 image[at : at + PAGE] = chosen
                 kept_end = max(kept_end, at + PAGE)
-        # The size is meta data of the file system: it may be there without the pages.
+        # The size is metadata of the file system: it may be durable without the pages.
         end = rng.choice((kept_end, len(image)))
         steady = rng.choice((self.steady, self.replacing)) if self.replacing is not None else self.steady
         is_there = self.has_name or rng.random() < 0.5

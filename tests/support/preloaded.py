@@ -1,5 +1,5 @@
-"""Import what `rk` processes need, for `tests.support.forked`; a test checks that nothing here starts a thread or opens
-a reactor, which a fork would share."""
+"""Import the modules that `rk` processes need, for `tests.support.forked`. A test checks that no import starts a thread
+or opens a reactor, which a fork would share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 
 from cli.main import ENTRIES
 
-#: What daemons import once they know their options.
+#: Modules that daemons import after reading their options.
 DAEMONS: Final = ("coord.server.service", "master.service", "regionserver.service")
-#: They bring Spark, or nothing that a test starts often.
+#: Modules that bring Spark, or that tests rarely start.
 _LEFT_OUT: Final = {"simulate", "up"}
 
 for _entry in ENTRIES:
@@ -19,6 +19,6 @@ for _entry in ENTRIES:
         import_module(_entry.target.partition(":")[0])
 for _name in DAEMONS:
     import_module(_name)
-# Collections in a fork would otherwise write to every page that it shares with the others.
+# Otherwise a garbage collection in a fork would write to every shared page.
 gc.collect()
 gc.freeze()

@@ -1,4 +1,4 @@
-"""One-line printers for what goes in and out of the Raft core, shared by transcripts and the simulation."""
+"""One-line descriptions of the inputs and outputs of the Raft core, for transcripts and the simulation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SHOWN_BYTES: Final = 24
 
 
 def entry(e: Entry) -> str:
-    """`4/17 "data"`: term, index and what is in it."""
+    """Return an entry as `4/17 "data"`: term, index and content."""
     position = f"{e.term}/{e.index}"
     if e.kind == NOOP:
         return f"{position} noop"
@@ -68,24 +68,24 @@ def entry(e: Entry) -> str:
 
 
 def entries(several: list[Entry]) -> str:
-    """Entries in brackets; a long list by its ends."""
+    """Return entries in brackets; of a long list the first and last."""
     if len(several) > 6:
         return f"[{entry(several[0])} .. {entry(several[-1])}]"
     return "[" + ", ".join(entry(e) for e in several) + "]"
 
 
 def snapshot(meta: RaftSnapshot) -> str:
-    """`4/17 voters=1,2,3`."""
+    """Return a snapshot as `4/17 voters=1,2,3`."""
     return f"{meta.term}/{meta.index} {meta.config}"
 
 
 def hard_state(state: HardState) -> str:
-    """`term=4 vote=2`."""
+    """Return a hard state as `term=4 vote=2`."""
     return f"term={state.term} vote={state.vote}"
 
 
 def message(m: Message) -> str:
-    """`1->2 Append term=4 prev=3/16 commit=16 [4/17 "x"]`: only the fields that the kind uses."""
+    """Return a message as `1->2 Append term=4 prev=3/16 commit=16 [4/17 "x"]`, with the fields of its kind."""
     text = f"{m.src}->{m.dst} {MESSAGE_NAMES[m.kind]} term={m.term}"
     kind = m.kind
     if kind in (PRE_VOTE, VOTE):
@@ -117,7 +117,7 @@ def message(m: Message) -> str:
 
 
 def ready(r: Ready) -> list[str]:
-    """A Ready as lines, in the order in which the shell deals with it; an empty one has none."""
+    """Return a Ready as lines, in the order in which the shell handles its parts; none for an empty one."""
     lines = [f"! {event.name} {event.detail} (term {event.term})" for event in r.events]
     if r.snapshot is not None:
         lines.append(f"install {snapshot(r.snapshot)}")
@@ -134,7 +134,7 @@ def ready(r: Ready) -> list[str]:
 
 
 def progress(p: Progress) -> str:
-    """`2 replicate match=16 next=18 in_flight=1`."""
+    """Return a peer's progress as `2 replicate match=16 next=18 in_flight=1`."""
     text = f"{p.peer} {PROGRESS_NAMES[p.state]} match={p.match} next={p.next}"
     if p.in_flight():
         text += f" in_flight={p.in_flight()}"
@@ -148,12 +148,12 @@ def progress(p: Progress) -> str:
 
 
 def leadership(lead: Leadership) -> list[str]:
-    """One line for each peer."""
+    """Return one line for each peer."""
     return [progress(p) for p in lead.peers]
 
 
 def core(c: RaftCore) -> str:
-    """`1 leader term=4 leader=1 log=0..17 stable=16 commit=16 applied=15`."""
+    """Return the state of a core as `1 leader term=4 leader=1 log=0..17 stable=16 commit=16 applied=15`."""
     log = c.log
     return (
         f"{c.id} {ROLE_NAMES[c.role]} term={c.term} vote={c.vote} leader={c.leader}"

@@ -1,4 +1,4 @@
-"""A client by hand: bytes over a blocking socket, to send what no proper client would and see what comes back."""
+"""A raw client on a blocking socket, which can send bytes that no proper client would send."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coord.wire import records as r
 
 
 class RawClient:
-    """One TCP connection. Nothing is sent that the test did not ask for: no pings, no close."""
+    """One TCP connection. It sends only what the test asks for: no pings, no close."""
 
     def __init__(self, address: str, *, timeout_s: float = 60) -> None:
         host, _, port = address.partition(":")
@@ -18,20 +18,20 @@ class RawClient:
         self._xid = 0
 
     def hello(self, request: r.ConnectRequest) -> r.ConnectResponse | None:
-        """The handshake; None if the server closes instead of answering."""
+        """Do the handshake. Return its reply, None if the server closes instead of answering."""
         record = r.encode_connect_request(request)
         self.sock.sendall(struct.pack("!i", len(record)) + record)
         answer = self.frame()
         return None if answer is None else r.decode_connect_response(answer, 0, len(answer))
 
     def ask(self, opcode: int, body: bytes) -> tuple[int, bytes] | None:
-        """(err, reply body) of a request; events are passed over; None if the server closes instead."""
+        """Return (err, reply body) of a request, without events; None if the server closes instead."""
         self._xid += 1
         self.sock.sendall(r.encode_request_frame(self._xid, opcode, body))
         return self.answer()
 
     def answer(self) -> tuple[int, bytes] | None:
-        """(err, body) of the next reply that is no event; None when the server has closed."""
+        """Return (err, body) of the next reply, without events; None when the server has closed."""
         while (frame := self.frame()) is not None:
             xid, _, err = r.decode_reply_header(frame, 0, len(frame))
             if xid != r.XID_NOTIFICATION:
@@ -39,7 +39,7 @@ class RawClient:
         return None
 
     def frame(self) -> bytes | None:
-        """The next whole frame; None when the server has closed."""
+        """Return the next whole frame; None when the server has closed."""
         head = self._exactly(4)
         return None if head is None else self._exactly(struct.unpack("!i", head)[0])
 

@@ -1,4 +1,4 @@
-"""Running coroutines on a reactor of their own: one per test, never the global one."""
+"""Run coroutines on a separate reactor for each test, never on the global one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def in_reactor(
     timeout_s: float = 2 * PATIENCE_S,
     make: Callable[[], Any] = EPollReactor,
 ) -> T:
-    """Run `main(reactor)` to its end and return what it returns, or raise what it raises.
+    """Run `main(reactor)` to its end. Return its result or raise its error.
 
-    After `timeout_s` the coroutine is cancelled where it stands, so that the traceback shows what it waited for.
+    After `timeout_s` the coroutine is canceled, so that the traceback shows what it waited for.
     """
     reactor: Any = make()
     outcome: list[Any] = []
@@ -46,7 +46,7 @@ def in_reactor(
 
 
 async def until(reactor: Any, check: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> Any:
-    """Wait, without stopping the reactor, until `check` answers something truthy, and return that."""
+    """Wait, with the reactor running, until `check` returns a truthy value, and return that value."""
     for _ in range(int(timeout_s / POLL_S)):
         answer = check()
         if answer:
@@ -56,7 +56,7 @@ async def until(reactor: Any, check: Callable[[], object], what: str, timeout_s:
 
 
 async def refusal(request: Awaitable[object] | Deferred[Any], kind: type[BaseException]) -> Any:
-    """The error of `kind` that a request must end in."""
+    """Return the error of `kind` with which a request must end."""
     try:
         answer = await request
     except kind as error:

@@ -1,4 +1,4 @@
-"""A small file system of its own, for tests that fill it. Needs the right to mount."""
+"""A small separate file system for tests that fill it. Needs the right to mount."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-#: Left free when a disk is filled: less than anything writes at once.
+#: Bytes left free when a disk is filled: less than any write.
 _STEP = 4096
 
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size_mb: int) -> Iterator[Path]:
-    """Mount a tmpfs of that size at `folder`. Skips the test where that is not allowed."""
+    """Mount a tmpfs of that size at `folder`. Skip the test if mounting is not allowed."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=0700", "tmpfs", str(folder)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
@@ -29,7 +29,7 @@ def small_disk(folder: Path, size_mb: int) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Fill the disk to the last page; removing the file that is returned makes room again."""
+    """Fill the disk to the last page. Removing the returned file makes room again."""
     path = folder / "ballast"
     with path.open("ab", buffering=0) as file:
         for step in (1 << 20, _STEP):
@@ -42,7 +42,7 @@ def fill(folder: Path) -> Path:
 
 
 def is_full(folder: Path) -> bool:
-    """Return True if the disk does not take another page."""
+    """Return True if no further page fits on the disk."""
     probe = folder / "probe"
     try:
         with probe.open("wb", buffering=0) as file:

@@ -21,7 +21,7 @@ _RANGE: Final = re.compile(r"(?<![\w-])([A-Z]{1,2}-?)(\d{1,2}) (?:to|…) (?:\1)
 
 @cache
 def text_files() -> list[Path]:
-    """Every tracked or new text file of the repository, sorted."""
+    """Return every tracked or new text file of the repository, sorted."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

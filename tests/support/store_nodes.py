@@ -1,4 +1,4 @@
-"""Whole store nodes in memory: real driver, pipeline, core, log and tree; the disk, the links and the time are ours."""
+"""Whole store nodes in memory: real driver, pipeline, core, log and tree, with a simulated disk, links and time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TICK_MS = 50
 
 
 class StepClock:
-    """Time that moves when the test says so."""
+    """A clock that moves only when the test says so."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
@@ -38,7 +38,7 @@ class StepClock:
 
 
 class SeededRng:
-    """A tiny generator: the same seed gives the same run."""
+    """A tiny random generator: the same seed gives the same run."""
 
     def __init__(self, seed: int) -> None:
         self._state = seed * 2654435761 % (1 << 32) or 1
@@ -124,7 +124,7 @@ class Client:
                 self.frames.append(frame)
 
     def replies(self) -> list[tuple[int, int, int, bytes]]:
-        """(xid, zxid, err, body) of everything received, in order; events have xid -1."""
+        """Return (xid, zxid, err, body) of everything received, in order; events have xid -1."""
         self.drain()
         return [(*records.decode_reply_header(f, 0, len(f)), f[16:]) for f in self.frames]
 
@@ -135,15 +135,15 @@ class Client:
 class StoreNodes:
     """A cluster of nodes."""
 
-    #: Whether nodes announce their feature levels to each other, as builds of today do.
+    #: True if nodes announce their feature levels to each other, as present builds do.
     announces = False
 
     def __init__(
         self, count: int = 3, seed: int = 1, segment_bytes: int = 100_000, away: Sequence[int] = (), **settings: Any
     ) -> None:
-        """Start all nodes but those that are `away`."""
+        """Start all nodes except those that are `away`."""
         self.segment_bytes = segment_bytes
-        #: Node -> the highest feature level that its build supports, where that is not today's.
+        #: The highest feature level that the build of a node supports, if it is not the present one.
         self.builds: dict[int, int] = {}
         self.clock = StepClock()
         self.count = count
@@ -153,10 +153,10 @@ class StoreNodes:
         self.queues: dict[tuple[int, int], deque[bytes]] = {}
         self.nodes: dict[int, Node] = {}
         self.incarnations = dict.fromkeys(self.ids(), 0)
-        #: A failure that may stop a node, and those that it has stopped.
+        #: A failure that may stop a node, and the nodes that it has stopped.
         self.may_stop: type[Exception] | None = None
         self.stopped: dict[int, Exception] = {}
-        #: What each node's directory says that its store began with.
+        #: The initial members in the directory of each node.
         self.began: dict[int, list[int] | Configuration] = {i: list(self.ids()) for i in self.ids()}
         for i in self.ids():
             if i not in away:
@@ -166,7 +166,7 @@ class StoreNodes:
         return range(1, self.count + 1)
 
     def start(self, i: int) -> Node:
-        """Start node `i` from what its disk holds, as the service does."""
+        """Start node `i` from its disk, as the service does."""
         disk = self.disks[i]
         self.incarnations[i] += 1
         rng = SeededRng(self.seed * 100 + i * 10 + self.incarnations[i])
@@ -198,7 +198,7 @@ class StoreNodes:
         return node
 
     def start_empty(self, i: int) -> Node:
-        """Start a new node, which has found the store and waits to be let in (or comes back without its disk)."""
+        """Start a new node, which has found the store and waits to be added, or which has lost its disk."""
         self.count = max(self.count, i)
         self.disks[i] = MemoryDisk()
         self.incarnations.setdefault(i, 0)
@@ -217,13 +217,13 @@ class StoreNodes:
                 self.nodes[src].peer_connected(dst)
 
     def cut(self, a: int, b: int) -> None:
-        """Break both links; what is on its way is lost."""
+        """Break both links. Frames in flight are lost."""
         for src, dst in ((a, b), (b, a)):
             if self.queues.pop((src, dst), None) is not None and src in self.nodes:
                 self.nodes[src].peer_lost(dst)
 
     def crash(self, i: int) -> None:
-        """Node `i` is gone, with everything that was not synced."""
+        """Kill node `i`. Everything that was not synced is lost."""
         del self.nodes[i]
         for j in self.ids():
             if j != i:
@@ -231,7 +231,7 @@ class StoreNodes:
         self.disks[i] = self.disks[i].power_cut()
 
     def turn(self) -> bool:
-        """Every node ends its turn, then everything on its way arrives. False if nothing was."""
+        """End the turn of every node, then deliver all frames in flight. Return False if there were none."""
         for i in sorted(self.nodes):
             node = self.nodes[i]
             node.turn_end()
@@ -252,7 +252,7 @@ class StoreNodes:
         return moved
 
     def settle(self) -> None:
-        """Turns until nothing moves."""
+        """Run turns until nothing moves."""
         for _ in range(1000):
             if not self.turn():
                 return
@@ -267,7 +267,7 @@ class StoreNodes:
             self.settle()
 
     def leader(self) -> Node:
-        """Run until somebody leads and everybody connected knows."""
+        """Run until a node leads and every connected node knows the leader."""
         for _ in range(200):
             leading = [n for n in self.nodes.values() if n.core.leadership is not None]
             if leading:
@@ -280,12 +280,12 @@ class StoreNodes:
         raise AssertionError("no leader")
 
     def follower(self) -> Node:
-        """Some node that follows."""
+        """Return a node that follows."""
         leader = self.leader()
         return next(n for i, n in sorted(self.nodes.items()) if n is not leader)
 
     def client(self, node: Node, **options: Any) -> Client:
-        """A client with a session on `node`."""
+        """Return a client with a session on `node`."""
         client = Client(node, self.clock)
         client.connect(**options)
         self.settle()
@@ -295,10 +295,10 @@ class StoreNodes:
         return client
 
     def frame_kinds(self) -> list[int]:
-        """Kinds of the frames on their way, for tests that lose some of them."""
+        """Return the kinds of the frames in flight, for tests that lose some of them."""
         return [frame[4] for queue in self.queues.values() for frame in queue]
 
 
 def forwards_of(queue: deque[bytes]) -> list[tuple[int, int, list[bytes]]]:
-    """The FORWARD frames in a queue, decoded."""
+    """Return the FORWARD frames in a queue, decoded."""
     return [raft_frames.decode_forward(f, 5, len(f)) for f in queue if f[4] == codec.FORWARD]

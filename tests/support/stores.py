@@ -24,12 +24,12 @@ STORE = "store"
 
 
 def store_kinds() -> list[str]:
-    """What `open_store` takes; our store comes in as soon as its service can be started."""
+    """Return the kinds that `open_store` accepts. Our store is one of them as soon as its service can be started."""
     return [ZOOKEEPER, STORE] if store_is_built() else [ZOOKEEPER]
 
 
 def store_is_built() -> bool:
-    """Whether this tree has a store to run."""
+    """Return True if this tree has a store to run."""
     return importlib.util.find_spec("coord.server.service") is not None
 
 
@@ -42,7 +42,7 @@ class Store:
 
     @property
     def hosts(self) -> str:
-        """All addresses, as clients take them."""
+        """Return all addresses in the form that clients accept."""
         return ",".join(self.addresses)
 
 
@@ -60,7 +60,7 @@ class OurStore(Store):
         self._stacks = [contextlib.ExitStack() for _ in range(nodes)]
 
     def start(self, node: int) -> None:
-        """Start node 0, 1 or 2; does not wait."""
+        """Start node 0, 1 or 2. Do not wait."""
         peers = ",".join(f"{i + 1}=127.0.0.1:{port}" for i, port in enumerate(self._peer))
         command = rk(
             "coord",
@@ -78,18 +78,18 @@ class OurStore(Store):
         self.processes[node] = self._stacks[node].enter_context(running)
 
     def kill(self, node: int) -> None:
-        """Kill a node as a power cut would; its data stays."""
+        """Kill a node. Its data stays."""
         self._stacks[node].close()
         self.processes[node] = None
 
     def freeze(self, node: int, frozen: bool = True) -> None:
-        """Stop a node's processes where they stand, or let them go on."""
+        """Freeze a node's processes, or continue them."""
         process = self.processes[node]
         assert process is not None, f"node {node} is not running"
         os.killpg(process.pid, signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def word(self, node: int, word: bytes) -> bytes:
-        """A node's answer to a four-letter word."""
+        """Return a node's answer to a four-letter word."""
         with socket.create_connection(("127.0.0.1", self._client[node]), 10) as sock:
             sock.settimeout(10)
             sock.sendall(word)
@@ -99,7 +99,7 @@ class OurStore(Store):
             return answer
 
     def leader(self) -> int | None:
-        """Which node leads, as `srvr` has it; None while nobody does."""
+        """Return the leading node by `srvr`; None without a leader."""
         for node, process in enumerate(self.processes):
             if process is not None:
                 with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ class OurStore(Store):
         return None
 
     def wait_leader(self) -> int:
-        """Which node leads, as soon as one does."""
+        """Wait for a leader and return its node."""
 
         def leads() -> list[int]:
             leader = self.leader()
@@ -134,7 +134,7 @@ class OurStore(Store):
 
 @contextlib.contextmanager
 def our_store(folder: Path, *, tick_ms: int = 500, nodes: int = 3) -> Iterator[OurStore]:
-    """A running store of `nodes` processes with its data in `folder`."""
+    """Yield a running store of `nodes` processes with its data in `folder`."""
     if not store_is_built():
         pytest.skip("this tree has no store service yet")
     store = OurStore(folder, tick_ms=tick_ms, nodes=nodes)
@@ -149,7 +149,7 @@ def our_store(folder: Path, *, tick_ms: int = 500, nodes: int = 3) -> Iterator[O
 
 @contextlib.contextmanager
 def open_store(kind: str, folder: Path, *, tick_ms: int = 500) -> Iterator[Store]:
-    """A store of either kind."""
+    """Yield a store of either kind."""
     if kind == ZOOKEEPER:
         with zookeeper(folder, tick_ms=tick_ms) as server:
             yield Store(kind, [server.hosts])

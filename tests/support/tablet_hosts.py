@@ -1,4 +1,4 @@
-"""Three tablet hosts in one test: frames go from one to the next as bytes, disks and rows answer when told."""
+"""Three tablet hosts in one test. Frames pass between them as bytes; disks and rows answer when told."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLUSTER = "cluster"
 
 
 class TestServer:
-    """A turn, and what left it."""
+    """A turn, and its output."""
 
     __test__ = False
 
@@ -32,7 +32,7 @@ class TestServer:
         self.failed: list[tuple[str, str]] = []
         self.rejected: list[tuple[str, str, str]] = []
         self.needs_log: set[tuple[str, int]] = set()
-        #: Everything that was sent: (recipient, item), and the heartbeats in BEATs.
+        #: Everything that was sent: (recipient, item), with the heartbeats in BEATs.
         self.sent: list[tuple[str, Item]] = []
         self.beaten: list[tuple[str, Item]] = []
 
@@ -89,7 +89,7 @@ class Hosts:
         return out
 
     def settle(self) -> None:
-        """Let everything happen that follows without time passing."""
+        """Run until nothing more follows without time passing."""
         for _ in range(200):
             busy = False
             for name in self.servers:
@@ -130,7 +130,7 @@ class Hosts:
                 self.settle()
 
     def leader(self, tablet: str = "t") -> str:
-        """Return the one server that leads and is heard, "" without one."""
+        """Return the only server that leads and whose frames arrive, "" without one."""
         leaders = [
             name
             for name, server in self.servers.items()
@@ -156,7 +156,7 @@ class Hosts:
 
 
 def fates(hosts: Hosts, name: str) -> dict[int, Fate]:
-    """Return what became of the requests that a server has answered."""
+    """Return the results of the requests that a server has answered."""
     return {answer.request: answer.fate for answer in hosts.servers[name].answers}
 
 

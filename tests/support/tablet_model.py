@@ -57,12 +57,12 @@ class Log:
 
     rng: random.Random
     entries: list[Entry] = field(default_factory=list)
-    #: Rows after the entry of each index; 0: before the first.
+    #: Rows after the entry of each index; 0: before the first entry.
     models: list[dict[str, bytes]] = field(default_factory=lambda: [{}])
     keys: int = 60
 
     def extend(self, count: int) -> None:
-        """Append random entries, each a write of its own, and some without a command."""
+        """Append random entries, each a separate write, and some without a command."""
         for _ in range(count):
             index, before = len(self.models), self.models[-1]
             term = 1 + index // 50
@@ -78,5 +78,5 @@ class Log:
             self.models.append(before if after is None else after)
 
     def behind(self, index: int) -> list[Entry]:
-        """Return the entries behind `index`."""
+        """Return the entries after `index`."""
         return self.entries[index:]

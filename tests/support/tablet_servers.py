@@ -51,7 +51,7 @@ class ScriptedServer:
         )
         self.lives = True
         self.disk: dict[str, ReplicaOnDisk] = {}
-        #: What the active master has been told; None: it gets a full report.
+        #: Reports that the active master has received; None: it gets a full report next.
         self.told: dict[str, TabletReport] | None = None
         #: Regions whose replicas can neither be opened nor closed here.
         self.broken: set[str] = set()
@@ -70,29 +70,29 @@ class ScriptedServers:
         self.store = store
         self.layout = layout
         self.servers = {f"s{n}": ScriptedServer(f"s{n}", 10 * n, f"r{n % 3}") for n in range(1, count + 1)}
-        #: Orders by kind and answer; how often each number was made from nothing.
+        #: Orders by kind and answer; and how often each number was created from nothing.
         self.counts: Counter[str] = Counter()
         self.made: Counter[str] = Counter()
         #: Regions of which no replica reports that it leads.
         self.leaderless: set[str] = set()
-        #: What leaders report by region, instead of the record's configuration in term 1: id, members, term.
+        #: Reports of leaders by region, instead of the record's configuration in term 1: id, members, term.
         self.configs: dict[str, tuple[ConfigId, tuple[Member, ...], int]] = {}
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     def register(self) -> None:
-        """Put the registrations of the living into the store."""
+        """Put the registrations of the running servers into the store."""
         for server in self.servers.values():
             if server.lives:
                 self.store.change(self.layout.server(server.record.uuid), encode(server.record))
 
     def stop(self, uuid: str) -> None:
-        """Kill a process: its registration goes, its disk stays."""
+        """Kill a process: its registration is removed, its disk stays."""
         self.servers[uuid].lives = False
         self.store.drop(self.layout.server(uuid))
 
     def start(self, uuid: str, *, empty: bool = False) -> None:
-        """Start a server again, under the next start code; `empty`: its disk was lost."""
+        """Start a server again, under the next start code. `empty`: its disk was lost."""
         server = self.servers[uuid]
         server.record = msgspec.structs.replace(server.record, start_code=server.record.start_code + 1)
         server.lives, server.told, server.stop_at = True, None, ""
@@ -108,7 +108,7 @@ class ScriptedServers:
     # --- orders -----------------------------------------------------------------------------------------------------
 
     def client(self, record: ServerRecord) -> _Client:
-        """Return what the dispatcher takes for the connection to a server."""
+        """Return the connection to a server for the dispatcher."""
         return _Client(self, record)
 
     def answer(self, record: ServerRecord, message: Any) -> Deferred[Any]:
@@ -199,7 +199,7 @@ class ScriptedServers:
         return OrderResult(region_id, number, OrderOutcome.DONE)
 
     def _set(self, record: TransitionRecord, before: RegionState, version: int) -> bool:
-        """A compare-and-set of a server."""
+        """Do a compare-and-set of a server."""
         path = self.layout.transition(record.region_id, record.replica)
         found = self.store.nodes.get(path)
         if found is None or decode_transition(found[0]).state is not before or version not in (-1, found[1]):
@@ -215,7 +215,7 @@ class ScriptedServers:
         return None if found is None else decode_region(found[0])
 
     def reports_of(self, server: ScriptedServer) -> dict[str, TabletReport]:
-        """Return what a server has to report: its replicas by region."""
+        """Return the reports of a server: its replicas by region."""
         found: dict[str, TabletReport] = {}
         for region_id, local in server.disk.items():
             table_id = region_id.rpartition(".")[0]
@@ -242,7 +242,7 @@ class ScriptedServers:
         return server.lives and local is not None and local.number == number and local.state in TAKES_PART
 
     def beat(self, reported: Any) -> None:
-        """Have every living server report to the active master what has changed: `reported(server, report)`."""
+        """Let every running server report its changes to the active master: `reported(server, report)`."""
         for server in self.servers.values():
             if not server.lives:
                 continue

@@ -28,7 +28,7 @@ PACKAGES: Final = ("coord", "regions", "master", "regionserver", "cli", "simulat
 CORES: Final = ("coord.raft", "coord.tree", "coord.storage", "coord.wire", "regions.assign", "regionserver.replica")
 
 FILE_LINES_MAX: Final = 600
-#: A module below this size must earn its name.
+#: A module below this size needs a reason to exist.
 MODULE_LINES_MIN: Final = 40
 FOLDER_MODULES_MAX: Final = 12
 
@@ -47,15 +47,15 @@ class Module:
 
     @property
     def room(self) -> str:
-        """Dotted name of the folder."""
+        """Return the dotted name of the folder."""
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
     def line_count(self) -> int:
-        """Number of lines of the file."""
+        """Return the number of lines of the file."""
         return self.text.count("\n")
 
     def functions(self) -> list[Function]:
-        """Every function and method, nested ones included."""
+        """Return every function and method, also nested ones."""
         return [node for node in ast.walk(self.tree) if isinstance(node, Function)]
 
 
@@ -309,7 +309,7 @@ def count_words(text: str, words: Iterable[str]) -> dict[str, int]:
 
 
 def figures(modules: dict[str, Module]) -> dict[str, Any]:
-    """Return everything that is printed."""
+    """Return all printed figures."""
     graph = {m.name: set(m.imports) for m in modules.values()}
     rooms = room_figures(modules)
     return {

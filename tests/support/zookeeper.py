@@ -1,4 +1,4 @@
-"""A real Apache ZooKeeper 3.9 on a free port: what our clients and store are compared with.
+"""A real Apache ZooKeeper 3.9 on a free port, for comparison with our clients and store.
 
 The server comes from pyspark's jars and needs `java`; without either a test is skipped, and says which one is missing.
 
@@ -39,7 +39,7 @@ _JARS = (
 
 
 def missing() -> str:
-    """Why a ZooKeeper cannot be started here; empty when it can."""
+    """Return why a ZooKeeper cannot be started here; empty if it can."""
     if shutil.which("java") is None:
         return "java is not installed"
     spec = importlib.util.find_spec("pyspark")
@@ -51,7 +51,7 @@ def missing() -> str:
 
 
 def _class_path() -> str:
-    """The class path of a server; empty if pyspark's jars have no ZooKeeper."""
+    """Return the class path of a server; empty if pyspark's jars have no ZooKeeper."""
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or []) if spec else []
     jars = [jar for place in places for jar in sorted(Path(place, "jars").glob("*.jar")) if jar.name.startswith(_JARS)]
@@ -79,11 +79,11 @@ class ZooKeeper:
 
     @property
     def hosts(self) -> str:
-        """What a client's constructor takes."""
+        """Return the addresses for a client's constructor."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start, and wait until it answers."""
+        """Start, and wait until the server answers."""
         (self.folder / "data").mkdir(parents=True, exist_ok=True)
         config = self.folder / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._options.items()))
@@ -94,11 +94,11 @@ class ZooKeeper:
         eventually(lambda: b"Mode:" in self.word(b"srvr"), 60, "ZooKeeper up")
 
     def stop(self) -> None:
-        """Kill it; the data stays."""
+        """Kill the server. The data stays."""
         self._running.close()
 
     def word(self, word: bytes) -> bytes:
-        """Its answer to a four-letter word."""
+        """Return its answer to a four-letter word."""
         with socket.create_connection(("127.0.0.1", self.port), 10) as sock:
             sock.sendall(word)
             answer = b""
@@ -111,7 +111,8 @@ class ZooKeeper:
 def zookeeper(
     folder: Path, *, tick_ms: int = 500, options: dict[str, str] | None = None, max_heap: str = "256m"
 ) -> Iterator[ZooKeeper]:
-    """A running server with its data in `folder`; `options` are further lines of zoo.cfg. Skips without java or jar."""
+    """Yield a running server with its data in `folder`; `options` are further lines of zoo.cfg. Skip the test without
+    java or jar."""
     reason = missing()
     if reason:
         pytest.skip(f"no ZooKeeper to compare with: {reason}")

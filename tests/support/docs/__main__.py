@@ -9,7 +9,7 @@ from tests.support.sources import ROOT
 
 
 def main() -> None:
-    """Write each page whose text has changed, and say which."""
+    """Write each page whose text has changed, and print its name."""
     for name, make in PAGES.items():
         page = ROOT / name
         text = make()

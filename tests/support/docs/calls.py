@@ -1,4 +1,4 @@
-"""Recorded calls: which modules of the product an operation passes through."""
+"""Recorded calls: the modules of the product through which an operation passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from tests.support.docs.source import paragraph, table
 from tests.support.sources import ROOT
 
-#: Modules that watch: their calls, and what they call, do not count.
+#: Modules that only observe. Their calls, and all calls below them, do not count.
 _WATCHERS: Final = ("simulation.checks", "master.standby")
 
 
@@ -37,13 +37,13 @@ class Recorder:
         sys.setprofile(self._hook)
 
     def stop(self) -> None:
-        """Take the hook away."""
+        """Remove the hook."""
         sys.setprofile(None)
         threading.setprofile(None)
         self.is_on = False
 
     def modules(self, process: str = "") -> list[str]:
-        """Return the modules of the calls of processes whose names begin so."""
+        """Return the modules of the calls of processes whose names begin with `prefix`."""
         return [module for name, module in self.calls if name.startswith(process)]
 
     def _hook(self, frame: FrameType, event: str, _: Any) -> None:
@@ -74,12 +74,12 @@ class Walk(NamedTuple):
     """The calls of one operation, as modules, in order."""
 
     title: str
-    #: Calls, modules and changes of module before the tree got its present folders: by this recorder, and by a review.
+    #: Calls, modules and changes of module before the present folders: as this recorder and as a review counted them.
     before: tuple[str, str]
     calls: list[str]
 
     def changes(self) -> int:
-        """Return the number of calls into another module than that of the call before."""
+        """Return the number of calls whose module differs from that of the previous call."""
         return sum(1 for one, other in zip(self.calls, self.calls[1:], strict=False) if one != other)
 
     def figures(self) -> list[str]:

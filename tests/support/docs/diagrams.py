@@ -1,4 +1,4 @@
-"""Mermaid diagrams, drawn from the tables that decide: transitions, a replica's life, tables, packages."""
+"""Mermaid diagrams drawn from the tables of states and steps: transitions, a replica's life, tables, packages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from regionserver.replica.states import LIFE
 from tests.support.docs.source import GENERATED, paragraph
 from tests.support.tidy import Module, load
 
-#: Where a state diagram begins and ends.
+#: The mark of the beginning and the end of a state diagram.
 _END: Final = "[*]"
 #: Packages in the order of the layers, top first.
 _LAYERS: Final = ("cli", "simulation", "master", "regionserver", "regions", "coord")
 
 
 def diagrams_page() -> str:
-    """docs/reference/diagrams.md."""
+    """Return docs/reference/diagrams.md."""
     lines = [
         "# Diagrams",
         "",
@@ -116,7 +116,7 @@ def _rooms(package: str) -> list[str]:
 
 
 def _room(module: str, package: str) -> str:
-    """Return the folder below the package, or the module itself where it lies in the package's own folder."""
+    """Return the folder below the package, or the module itself if it is directly in the package's folder."""
     return module.removeprefix(f"{package}.").partition(".")[0]
 
 
@@ -130,7 +130,7 @@ def _flowchart(edges: dict[str, set[str]], order: Iterable[str]) -> list[str]:
 
 
 def _reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the edges without those that a longer way replaces; edges within a circle stay."""
+    """Return the edges that no longer path replaces. Edges within a circle stay."""
     reach = {one: _reachable(edges, one) for one in edges}
     return {
         one: {

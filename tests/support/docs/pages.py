@@ -1,4 +1,4 @@
-"""Which page of the documentation is generated, and from what."""
+"""The generated pages of the documentation, and the functions that generate them."""
 
 from __future__ import annotations
 

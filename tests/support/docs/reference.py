@@ -21,7 +21,7 @@ from regionserver.config import ServerSettings
 from tests.support.docs.source import GENERATED, Field, constants_of, fields_of, paragraph, table
 from tests.support.sources import ROOT
 
-#: Packages whose limits an operator may meet, with the words for a heading.
+#: Packages with limits that operators may meet, and the headings for them.
 _LIMITED: Final = (
     ("coord/wire", "The store: protocol"),
     ("coord/tree", "The store: tree"),
@@ -34,7 +34,7 @@ _LIMITED: Final = (
     ("master", "Masters"),
     ("regionserver", "Region servers"),
 )
-#: Fields of settings that are no settings of their own: lines for the log, and groups that have a page or section.
+#: Fields that are not settings themselves: log lines, and groups with their own page or section.
 _NOT_SET: Final = frozenset({"warnings", "members", "access", "limits", "balancer"})
 _LIMIT: Final = re.compile(r"(_MAX|_MIN|_LIMIT)\b|^(MAX|MIN|LIMIT)_")
 
@@ -43,7 +43,7 @@ _LIMIT: Final = re.compile(r"(_MAX|_MIN|_LIMIT)\b|^(MAX|MIN|LIMIT)_")
 
 
 def znodes_page() -> str:
-    """docs/reference/znodes.md."""
+    """Return docs/reference/znodes.md."""
     rows = [
         [
             f"`{one.path}`",
@@ -78,7 +78,7 @@ def znodes_page() -> str:
 
 
 def limits_page() -> str:
-    """docs/reference/limits.md."""
+    """Return docs/reference/limits.md."""
     lines = [
         "# Limits",
         "",
@@ -113,7 +113,7 @@ def limits_page() -> str:
 
 
 def _grouped(fields: list[Field]) -> list[list[str]]:
-    """Return one row for each comment: the fields behind it belong to it."""
+    """Return one row for each comment, with all fields that follow it."""
     rows: list[list[str]] = []
     for field in fields:
         if field.comment or not rows:
@@ -128,7 +128,7 @@ def _grouped(fields: list[Field]) -> list[list[str]]:
 
 
 def configuration_page() -> str:
-    """docs/reference/configuration.md."""
+    """Return docs/reference/configuration.md."""
     lines = [
         "# Configuration of the daemons",
         "",
@@ -203,7 +203,7 @@ def all_commands(path: list[str] | None = None) -> list[tuple[list[str], click.C
 
 
 def shared_options() -> set[str]:
-    """Names of the options that every command takes."""
+    """Return the names of the options that every command takes."""
     return {
         "store",
         "masters",
@@ -227,7 +227,7 @@ def _names(option: click.Option) -> str:
 
 
 def commands_page() -> str:
-    """docs/reference/commands.md."""
+    """Return docs/reference/commands.md."""
     lines = [
         "# Commands",
         "",
@@ -272,7 +272,7 @@ def _takes(option: click.Option) -> str:
 
 
 def _text(option: click.Option) -> str:
-    """Return the help of an option, with its default where the help does not say it."""
+    """Return the help of an option, with the default unless the help names it."""
     text = " ".join((option.help or "").split())
     if option.show_default and option.default is not None and "default" not in text:
         text += f" [default: {option.default}]"

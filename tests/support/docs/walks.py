@@ -1,11 +1,11 @@
 """Walks through the code: the modules that five operations pass through, in order, from recorded calls.
 
-    RK_PURE=1 python -m tests.support.docs.walks        writes them into docs/architecture.md, between its two marks
+RK_PURE=1 python -m tests.support.docs.walks writes the walks into docs/architecture.md, between two marks
 
-The store's walk is that of a real node with a socket, a log on disk and a writer thread. The others are those of real
-masters and region servers in a simulated cluster; the store's client and the RPC plumbing (`coord`) do not count there.
-Causes are followed: what a recorded event of the simulation schedules belongs to the walk, and nothing else does. The
-auditor, which reads every transition beside the master's work, is left out.
+The store's walk is recorded on a real node with a socket, a log on disk and a writer thread. The other walks are
+recorded on real masters and region servers in a simulated cluster; the store's client and the RPC plumbing (`coord`) do
+not count there. A walk follows causes: it contains the events that a recorded event of the simulation schedules, and no
+others. The auditor, which reads every transition beside the master's work, is omitted.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tests.support.sources import ROOT
 
 SEED: Final = 3
 PLAN_ROWS: Final = 8
-#: A walk that begins at a call is followed for so long: the next heartbeat is a walk of its own.
+#: Duration of a walk that begins at a call: the next heartbeat is a separate walk.
 FOLLOWED_S: Final = 0.5
-#: Time in which the store finishes the work of the request before; and how long the test waits for its reactor.
+#: Time for the store to finish the previous request, and the pause of the test for its reactor.
 _REST_S: Final = 0.02
 _DEADLINE_S: Final = 30.0
 BEGIN: Final = "<!-- walks: written by tests.support.docs.walks -->\n"
@@ -49,16 +49,16 @@ END: Final = "<!-- end of walks -->\n"
 
 
 class CausalTimeline(Timeline):
-    """A timeline that knows which events a recorded event has led to."""
+    """A timeline that knows which events follow from a recorded event."""
 
     def __init__(self, chance: SeededRandom) -> None:
         super().__init__(chance)
         self.recorder = Recorder(
             ("regions", "master", "regionserver"), lambda: "" if self.current is None else self.current.name
         )
-        #: Whether events that are scheduled while recording are recorded as well.
+        #: True while events that are scheduled during the recording are recorded as well.
         self.follows = True
-        #: Nothing is recorded once this is true.
+        #: The recording ends when this returns True.
         self.is_over: Callable[[], bool] = bool
 
     def at(self, when: int, what: Callback, *arguments: Any) -> ScheduledEvent:
@@ -98,14 +98,14 @@ class Cluster:
             self.simulated.run_for(10)
 
     def begin(self, act: Callable[[], object]) -> None:
-        """Let what `act` leads to be the walk."""
+        """Record the effects of `act` as the walk."""
         recorder = self.timeline.recorder
         recorder.is_on = True
         act()
         recorder.is_on = False
 
     def begin_at(self, cls: type, name: str, wanted: Callable[..., bool], *, follows: bool = True) -> None:
-        """Let the walk begin when a method is next called with arguments that are wanted."""
+        """Begin the walk at the next call of a method with matching arguments."""
         method = getattr(cls, name)
         timeline = self.timeline
         after = timeline.after
@@ -140,7 +140,7 @@ class Cluster:
 
 
 def opening() -> list[Walk]:
-    """One region, from the assigner's decision to the deletion of its znode."""
+    """Return the walk of one region: from the assigner's decision to the deletion of its znode."""
     cluster = Cluster(regions=1)
     operator = cluster.operator
     (region,) = cluster.simulated.observer.shadow.regions.values()
@@ -158,7 +158,7 @@ def opening() -> list[Walk]:
 
 
 def create_table() -> list[Walk]:
-    """A table of one region, from the request to the reply."""
+    """Return the walk of creating a table of one region, from the request to the reply."""
     cluster = Cluster(regions=0)
     cluster.timeline.is_over = lambda: cluster.operator.is_idle
     cluster.begin(lambda: cluster.operator.create(1))
@@ -167,7 +167,7 @@ def create_table() -> list[Walk]:
 
 
 def plan_row() -> list[Walk]:
-    """The rows of a bulk plan, from the finished plan to the writes of OFFLINE."""
+    """Return the walk of the rows of a bulk plan, from the finished plan to the writes of OFFLINE."""
     cluster = Cluster(regions=0, bulk_min=PLAN_ROWS)
     cluster.begin_at(Assigner, "handle", lambda _, event, *__: isinstance(event, PlanReady), follows=False)
     cluster.operator.create(PLAN_ROWS)
@@ -176,7 +176,7 @@ def plan_row() -> list[Walk]:
 
 
 def heartbeats() -> list[Walk]:
-    """A heartbeat without a report, and one that reports a region that has just been opened."""
+    """Return the walks of two heartbeats: without a report, and with the report of a region that was just opened."""
     cluster = Cluster(regions=1)
     cluster.begin_at(HeartbeatSender, "_tick", lambda *_: True)
     idle = cluster.record(5).modules()
@@ -191,7 +191,7 @@ def heartbeats() -> list[Walk]:
 
 
 def set_data(folder: Path) -> list[Walk]:
-    """A write at a store of one node: from the bytes of the request to those of the reply."""
+    """Return the walk of a write at a store of one node, from the bytes of the request to those of the reply."""
     recorder = Recorder(("coord",))
     address = ("127.0.0.1", _free_port())
     reactor = TurnReactor()
