@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine may stop a test for any time: tests do not judge by the clock.
+# A busy machine may pause a test for any time, so tests do not judge by the clock.
 settings.register_profile("regionkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("regionkeeper")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite`: write the present output into the transcripts instead of comparing."""
+    """Add `--rewrite`: write the present output into the transcripts instead of comparing."""
     parser.addoption("--rewrite", action="store_true", help="rewrite the expected output of transcripts")

@@ -1,4 +1,4 @@
-"""What `make test` runs once more, and which tests passed only then.
+"""The tests that `make test` runs once more, and those that passed only then.
 
 As a plugin of pytest (`-p tests.repeated`) this module writes the tests that failed to the file
 `<RK_REPEATED>.failed`, one node id a line: arguments of the second run (`pytest @<file>`). The file stays empty if
@@ -21,7 +21,7 @@ AGAIN = "RK_AGAIN"
 
 
 class FirstRun:
-    """Collects the tests that fail; `sound` is False once something other than a test has failed."""
+    """Collects the failed tests. `sound` is False once anything other than a test has failed."""
 
     def __init__(self, repeated: Path) -> None:
         self._path = repeated.with_name(repeated.name + ".failed")
@@ -30,7 +30,7 @@ class FirstRun:
         self._sound = True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a test that has failed, in its setup, call or teardown. A worker that died reports its test, too."""
+        """Note a test that has failed in setup, call or teardown. The death of a worker is reported as its test."""
         if report.failed:
             self._failed[report.nodeid] = None
 
@@ -46,7 +46,7 @@ class FirstRun:
 
 
 class SecondRun:
-    """Notes each test that passes: it is here because it failed before."""
+    """Notes each test that passes: it failed in the first run."""
 
     def __init__(self, repeated: Path) -> None:
         self._path = repeated
@@ -60,7 +60,7 @@ class SecondRun:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take part in this run; workers of pytest-xdist report to the process that started them, and take no part."""
+    """Take part in this run. Workers of pytest-xdist report to the process that started them, and take no part."""
     path = os.environ.get(FILE)
     if path and not hasattr(config, "workerinput"):
         run = SecondRun(Path(path)) if os.environ.get(AGAIN) else FirstRun(Path(path))

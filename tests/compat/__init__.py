@@ -1,1 +1,1 @@
-"""Other people's test suites, run against our store in Apache ZooKeeper's place."""
+"""Test suites of other projects, run against our store in place of Apache ZooKeeper."""

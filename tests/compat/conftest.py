@@ -1,4 +1,4 @@
-"""The compatibility tests run JVMs for minutes: only where they are asked for by name (`make test-compat`)."""
+"""The compatibility tests run JVMs for minutes, so they run only when named (`make test-compat`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.compat.ensembles import KINDS, OURS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--against zookeeper`: the Java program on Apache ZooKeeper, to see what it does there."""
+    """Add the option `--against zookeeper`, which runs the Java program on Apache ZooKeeper for comparison."""
     parser.addoption("--against", choices=KINDS, default=OURS, help="servers for the Java program")
 
 

@@ -1,9 +1,9 @@
-"""Three servers, or one, behind one interface: ours, or Apache ZooKeeper's, each started from a zoo.cfg of its own.
+"""Three servers, or one, behind one interface: ours, or Apache ZooKeeper's, each started from its own zoo.cfg.
 
     with ensemble("regionkeeper", folder) as servers:
         servers.stop(0); servers.start(0); servers.wait_ready()
 
-Both kinds are given the same file and the same facts: extended znode kinds and reconfiguration on, a superuser
+Both kinds get the same file and the same settings: extended znode kinds and reconfiguration on, a superuser
 `super:secret`, a SASL user `jaas`.
 """
 
@@ -23,7 +23,7 @@ OURS = "regionkeeper"
 ZOOKEEPER = "zookeeper"
 KINDS = (OURS, ZOOKEEPER)
 
-#: Half of ZooKeeper's usual 2000 ms would do; sessions of 6 s need it no longer than this.
+#: Sessions of 6 s need a tick no longer than this.
 TICK_MS = 500
 SUPER = "super:secret"
 
@@ -44,7 +44,7 @@ Wrong {
 
 
 class Ensemble:
-    """Servers as processes; `addresses` are theirs for clients."""
+    """Servers as processes; `addresses` are their client addresses."""
 
     def __init__(self, kind: str, folder: Path, *, servers: int = 3, reap_interval_ms: int = 1000) -> None:
         self.kind = kind
@@ -59,11 +59,11 @@ class Ensemble:
 
     @property
     def hosts(self) -> str:
-        """All addresses, as clients take them."""
+        """Return all addresses in the form that clients accept."""
         return ",".join(self.addresses)
 
     def start(self, number: int) -> None:
-        """Start a server (0 is the first), on its data if it ran before; does not wait."""
+        """Start a server (0 is the first), on its data if it ran before. Do not wait."""
         home = self.folder / f"server{number + 1}"
         (home / "data").mkdir(parents=True, exist_ok=True)
         config = home / "zoo.cfg"
@@ -74,11 +74,11 @@ class Ensemble:
         self._running[number].enter_context(daemon(command, log=home / "log"))
 
     def stop(self, number: int) -> None:
-        """Kill a server; its data stays."""
+        """Kill a server. Its data stays."""
         self._running[number].close()
 
     def word(self, number: int, word: bytes) -> bytes:
-        """A server's answer to a four-letter word."""
+        """Return a server's answer to a four-letter word."""
         with socket.create_connection(("127.0.0.1", self._clients[number]), 5) as sock:
             sock.settimeout(5)
             sock.sendall(word)
@@ -97,7 +97,7 @@ class Ensemble:
             raise AssertionError(f"{error}{logs}") from error
 
     def leader(self) -> int:
-        """Which server leads."""
+        """Return the leading server."""
 
         def found() -> int:
             modes = (b"Mode: leader", b"Mode: standalone")
@@ -125,7 +125,7 @@ class Ensemble:
             "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
         }
         if self.kind == OURS:
-            # ZooKeeper reads these from its virtual machine's properties.
+            # ZooKeeper reads these from the properties of its virtual machine.
             lines |= {f"DigestAuthenticationProvider.{key}": value for key, value in _super_digest().items()}
             lines |= {"jaasConfig": self.jaas, "znode.container.checkIntervalMs": self._reap_interval_ms}
         for i, (client, peer, election) in enumerate(zip(self._clients, self._peers, self._elections, strict=True)):
@@ -157,7 +157,7 @@ def _super_digest() -> dict[str, str]:
 
 @contextlib.contextmanager
 def ensemble(kind: str, folder: Path, *, servers: int = 3, reap_interval_ms: int = 1000) -> Iterator[Ensemble]:
-    """A running ensemble of that kind with its data in `folder`."""
+    """Yield a running ensemble of that kind with its data in `folder`."""
     made = Ensemble(kind, folder, servers=servers, reap_interval_ms=reap_interval_ms)
     try:
         for number in range(servers):

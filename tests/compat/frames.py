@@ -1,13 +1,13 @@
-"""The same requests as raw frames to two servers, Apache ZooKeeper's and ours: where their answers and events differ.
+"""Sends the same raw requests to Apache ZooKeeper and to our store, and compares their answers and events.
 
     python -m tests.compat.frames [--first 1] [--seeds 1] [--requests 300]
 
-Every frame that comes back is compared: the order of answers and events on a connection, error codes, every field of
-every record, the bytes behind it. Not compared are times and the values of zxids and session ids: two zxids that are
-equal on one server must be equal on the other, and later on one is later on the other.
+Every received frame is compared: the order of answers and events on a connection, error codes, every field of every
+record, the bytes after it. Times and the values of zxids and session ids are not compared. But two zxids that are equal
+on one server must be equal on the other, and their order must be the same.
 
-A step is sent by one session at once; when it is answered, each other session tells by a ping what it has heard. So
-what each session must see, and in which order, is certain on both.
+One session sends all requests of a step at once. After the answers, each other session sends a ping and collects its
+events. So on both servers it is certain what each session must see, and in which order.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from tests.compat.ensembles import KINDS, ensemble
 from tests.compat.requests import CUT, ROOT, SESSIONS, Request, Requests, Step
 from tests.support.rawclient import RawClient
 
-#: A run of so many requests takes one or two seconds.
+#: Requests of one run, which takes one or two seconds.
 REQUESTS: Final = 300
 TIMEOUT_MS: Final = 10_000
-#: How many shorter runs are tried for one that differs.
+#: Number of shorter runs that are tried for a run that differs.
 CUTS: Final = 200
 
 _CLOSED: Final = ("closed",)
-#: Each has a zxid of its own, refused or not. A check alone is no operation.
+#: Operations that use a zxid, also when rejected. A check alone does not.
 _WRITES: Final = r.WRITE_OPCODES - {r.OP_CHECK}
 
 
 class Frame(NamedTuple):
-    """A frame without what may differ, and apart from it its zxids: of the header, and of the changes it tells of."""
+    """A frame without the parts that may differ, and separately its zxids: of the header, and of the changes that it
+    reports."""
 
     shown: tuple[Any, ...]
     zxid: int = 0
@@ -48,13 +49,13 @@ class Frame(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A difference that is meant: what docs/store says of it, and why no run fails for it."""
+    """An intended difference: what docs/store says about it, and why no run fails because of it."""
 
     documented: str
     here: str
 
 
-#: "Not asked" is the business of requests.py, the rest that of `compare`.
+#: "Not asked" concerns requests.py, the others `compare`.
 KNOWN: Final = (
     Known("writes sent before its answer are judged by the old list", "not asked: a setACL is the last of its step"),
     Known("deleteContainer needs the right to delete", "asked only of what is not there or cannot go"),
@@ -70,7 +71,7 @@ KNOWN: Final = (
 
 
 class Difference(Exception):  # noqa: N818 - it is what is looked for
-    """What a run found. `step` is the number of the step."""
+    """A difference that a run found. `step` is the number of the step."""
 
     def __init__(self, step: int, story: str) -> None:
         super().__init__(story)
@@ -97,17 +98,17 @@ class Session:
         self.session_id, self._passwd = answer.session_id, answer.passwd
 
     def begin_anew(self) -> None:
-        """Another session, as this one is closed."""
+        """Begin another session; this one is closed."""
         self.session_id, self._passwd = 0, r.NO_PASSWD
         self.reconnect()
 
     def reconnect(self) -> None:
-        """Lose the connection and come back; watches are gone."""
+        """Lose the connection and reconnect. Watches are gone."""
         self.raw.close()
         self._connect()
 
     def send(self, requests: list[Request]) -> None:
-        """Send them at once."""
+        """Send the requests at once."""
         frames: list[bytes] = []
         self._asked = requests
         for request in requests:
@@ -118,7 +119,7 @@ class Session:
             self.raw.sock.sendall(b"".join(frames))
 
     def collect(self, owners: dict[int, str]) -> list[Frame]:
-        """Everything that comes until all is answered, or the connection closed."""
+        """Return everything received until all requests are answered, or the connection is closed."""
         got: list[Frame] = []
         waiting = list(self._asked)
         while waiting:
@@ -142,7 +143,7 @@ class Session:
 
 
 def _plain(opcode: int, body: bytes, err: int, owners: dict[int, str]) -> tuple[Any, list[int]]:
-    """A record as values to compare, and the zxids in it."""
+    """Return a record as values to compare, and the zxids in it."""
     changes: list[int] = []
     decode = _DECODERS.get(opcode)
 
@@ -156,7 +157,7 @@ def _plain(opcode: int, body: bytes, err: int, owners: dict[int, str]) -> tuple[
         if isinstance(value, tuple):
             return tuple(map(plain, value))
         if isinstance(value, list):
-            # Children, access lists and identities come out of hash tables; the parts of a multi are in order.
+            # Children, access lists and identities come from hash tables; the parts of a multi are in order.
             is_multi = any(isinstance(item, r.MultiResult) for item in value)
             return [plain(item) for item in value] if is_multi else sorted(map(plain, value), key=repr)
         return value
@@ -196,9 +197,9 @@ class Side:
     def __init__(self, address: str, root: bytes) -> None:
         self._root = root
         self.sessions = [Session(address) for _ in range(SESSIONS)]
-        #: The letters of the ephemerals' owners; also of those that are gone.
+        #: The letters of the ephemerals' owners, also of closed sessions.
         self.owners = {0: ""}
-        #: By step: the last zxid that its answers told of.
+        #: By step: the last zxid that its answers reported.
         self._zxids: list[int] = []
         self._name_owners()
 
@@ -207,7 +208,7 @@ class Side:
             self.owners.setdefault(session.session_id, f"session {len(self.owners)}")
 
     def send(self, step: Step) -> None:
-        """Send a step's requests."""
+        """Send the requests of a step."""
         self.sessions[step.session].send([self._here(request) for request in step.requests])
 
     def _here(self, request: Request) -> Request:
@@ -217,7 +218,7 @@ class Side:
         return request._replace(body=body)
 
     def finish(self, step: Step) -> list[list[Frame]]:
-        """What came back, by session; afterwards all are connected again."""
+        """Return the received frames by session. Afterwards all sessions are connected again."""
         acting = self.sessions[step.session]
         if step.kind == CUT:
             acting.reconnect()
@@ -244,14 +245,14 @@ class Side:
 
 
 class Zxids:
-    """Which zxid of the one server is which of the other."""
+    """The correspondence between the zxids of the two servers."""
 
     def __init__(self) -> None:
         self._ours: dict[int, int] = {}
         self._theirs: dict[int, int] = {}
 
     def agree(self, theirs: tuple[int, ...], ours: tuple[int, ...]) -> bool:
-        """Whether these can be the same changes, after all that was said before."""
+        """Return True if these zxids can stand for the same changes, given all earlier pairs."""
         if len(theirs) != len(ours):
             return False
         for their, our in zip(theirs, ours, strict=True):
@@ -260,26 +261,26 @@ class Zxids:
         return True
 
     def is_behind(self, theirs: int, ours: int) -> bool:
-        """Whether ours is from before a change that theirs is not from before."""
+        """Return True if our zxid is older than a change that the other server's zxid includes."""
         return self._ours.get(theirs, ours) > ours
 
     def in_order(self) -> bool:
-        """Whether what is later on one is later on the other."""
+        """Return True if the order of zxids is the same on both servers."""
         known = [self._ours[their] for their in sorted(self._ours)]
         return known == sorted(known)
 
 
 class Players:
-    """Plays runs on both servers; each run has a root and sessions of its own."""
+    """Plays runs on both servers. Each run has its own root and sessions."""
 
     def __init__(self, theirs: str, ours: str) -> None:
         self._addresses = (theirs, ours)
         self._roots = itertools.count(1)
-        #: Requests asked of each.
+        #: Requests sent to each server.
         self.asked = 0
 
     def play(self, steps: list[Step]) -> None:
-        """Raise Difference at the first step that is answered differently."""
+        """Play a run. Raise Difference at the first step with different answers."""
         root = b"/d%05d" % next(self._roots)
         sides = [Side(address, root) for address in self._addresses]
         zxids = Zxids()
@@ -301,7 +302,7 @@ class Players:
                 side.close()
 
     def shortest(self, steps: list[Step], found: Difference) -> tuple[list[Step], Difference]:
-        """The run up to where it differs, without the requests that it differs without as well."""
+        """Return the run up to the difference, without the requests that are not needed for the difference."""
         steps = steps[: found.step + 1]
         size = _length(steps) // 2
         tries = at = 0
@@ -319,12 +320,12 @@ class Players:
 
 
 def _length(steps: list[Step]) -> int:
-    """How many requests; a step without any counts as one."""
+    """Return the number of requests; a step without any counts as one."""
     return sum(max(1, len(step.requests)) for step in steps)
 
 
 def _without(steps: list[Step], at: int, size: int) -> list[Step]:
-    """The steps without `size` requests from number `at` on; steps that are left without any are left out."""
+    """Return the steps without `size` requests from number `at` on, and without empty steps."""
     kept: list[Step] = []
     for step in steps:
         length = max(1, len(step.requests))
@@ -339,7 +340,7 @@ def _without(steps: list[Step], at: int, size: int) -> list[Step]:
 
 
 def compare(step: Step, theirs: list[list[Frame]], ours: list[list[Frame]], zxids: Zxids) -> str:
-    """Where the frames that a step brought differ; empty if nowhere."""
+    """Return the differences between the frames of a step; empty if there are none."""
     closes = any(request.opcode == r.OP_CLOSE_SESSION for request in step.requests)
     for session, (their, our) in enumerate(zip(theirs, ours, strict=True)):
         if closes:
@@ -359,7 +360,7 @@ def compare(step: Step, theirs: list[list[Frame]], ours: list[list[Frame]], zxid
 
 
 def _told_once(theirs: list[Frame], ours: list[Frame]) -> list[Frame]:
-    """Without what ZooKeeper tells of the past a second time, or to those who may not read it."""
+    """Return the events without those that ZooKeeper repeats, or sends to clients that may not read the znode."""
     ours_told = [frame for frame in ours if frame.shown[0] == "event" and frame.shown[-1]]
     kept: list[Frame] = []
     seen: list[Frame] = []
@@ -381,7 +382,7 @@ def _events_sorted(frames: list[Frame]) -> list[Frame]:
 
 @contextlib.contextmanager
 def both(folder: Path) -> Iterator[Players]:
-    """A server of each kind. Nothing is reaped while they run."""
+    """Yield a server of each kind. Containers and TTL znodes are not reaped while they run."""
     with contextlib.ExitStack() as stack:
         theirs, ours = (
             stack.enter_context(ensemble(kind, folder / kind, servers=1, reap_interval_ms=1_000_000_000))
@@ -391,7 +392,8 @@ def both(folder: Path) -> Iterator[Players]:
 
 
 def differing(players: Players, seed: int, requests: int) -> str:
-    """Play the run of a seed: what differs, how to see it again and what it takes; empty if nothing."""
+    """Play the run of a seed. Return the difference, the command that repeats it and the requests that it needs; empty
+    if there is none."""
     steps = Requests(seed).run(requests)
     try:
         players.play(steps)
@@ -407,7 +409,7 @@ def differing(players: Players, seed: int, requests: int) -> str:
 
 
 def main() -> int:
-    """Play some seeds; 1 if any differs."""
+    """Play some seeds. Return 1 if any of them differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1)

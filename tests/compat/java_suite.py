@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.compat import jvm
 from tests.compat.ensembles import KINDS, OURS, TICK_MS, Ensemble, ensemble
 
-#: What our store does not do yet, and why: expected to fail there.
+#: Features that our store lacks, and the reason. Their cases are expected to fail.
 PENDING: dict[str, str] = {}
 
 _LOG4J = """
@@ -35,7 +35,7 @@ rootLogger.appenderRef.err.ref = err
 
 
 class Case:
-    """How one case ended: `lines` are its PASS or FAIL line and what follows it."""
+    """The result of one case: `lines` are its PASS or FAIL line and the lines after it."""
 
     def __init__(self, line: str) -> None:
         word, self.name, milliseconds, _ = line.split()
@@ -45,7 +45,8 @@ class Case:
 
 
 def run_java(servers: Ensemble, wanted: list[str], log: Path, show: Callable[[str], None]) -> list[Case]:
-    """Run the cases named in `wanted`, all if empty; lines go to `show` as they come, what the client logs to `log`."""
+    """Run the cases named in `wanted`, all if empty. Lines go to `show` as they are printed, the client's log to
+    `log`."""
     settings = log.with_suffix(".properties")
     settings.write_text(_LOG4J)
     properties = {
@@ -55,7 +56,7 @@ def run_java(servers: Ensemble, wanted: list[str], log: Path, show: Callable[[st
         # DIGEST-MD5 is not for FIPS mode, which is the default.
         "zookeeper.fips-mode": "false",
         "java.security.auth.login.config": str(servers.jaas),
-        # The client would refuse to send what a server is to refuse.
+        # Otherwise the client would not send requests that a server has to reject.
         "jute.maxbuffer": str(4 << 20),
     }
     options = [f"-D{key}={value}" for key, value in properties.items()]
@@ -82,7 +83,7 @@ def run_java(servers: Ensemble, wanted: list[str], log: Path, show: Callable[[st
 
 
 def _obey(servers: Ensemble, what: str, address: str) -> None:
-    """Do to a server what a case has asked for."""
+    """Carry out the request of a case on a server."""
     number = servers.addresses.index(address)
     if what == "stop":
         servers.stop(number)

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "java"
-#: Ignored by git; one folder below it for each state of the sources.
+#: Ignored by git; one folder in it for each version of the sources.
 BUILD = Path(__file__).parents[2] / "build" / "compat"
 
 #: Of pyspark's three hundred jars, those that ZooKeeper (client, server, command line) and Curator load.
@@ -33,7 +33,7 @@ _JARS = (
 
 
 def missing() -> str:
-    """Why Java programs cannot be run here; empty when they can."""
+    """Return why Java programs cannot be run here; empty if they can."""
     for program in ("java", "javac"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
@@ -41,26 +41,27 @@ def missing() -> str:
 
 
 def jars_folder() -> Path | None:
-    """Where pyspark keeps its jars."""
+    """Return pyspark's folder of jars."""
     spec = importlib.util.find_spec("pyspark")
     places = list(spec.submodule_search_locations or []) if spec else []
     return next((Path(place, "jars") for place in places if Path(place, "jars").is_dir()), None)
 
 
 def class_path() -> str:
-    """ZooKeeper, Curator and what they need."""
+    """Return the class path of ZooKeeper, Curator and their dependencies."""
     folder = jars_folder()
     assert folder is not None, missing()
     return ":".join(str(jar) for jar in sorted(folder.glob("*.jar")) if jar.name.startswith(_JARS))
 
 
 def java(*arguments: str, heap_mb: int = 256) -> list[str]:
-    """A command line of a small virtual machine; `arguments` are its options, the class and what that takes."""
+    """Return a command line of a small virtual machine; `arguments` are its options, the class and the class's
+    arguments."""
     return ["java", f"-Xmx{heap_mb}m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *arguments]
 
 
 def compiled() -> Path:
-    """The folder with the classes of our programs, compiled if their sources have changed."""
+    """Return the folder with our compiled classes. Compile them if their sources have changed."""
     sources = sorted(SOURCES.glob("*.java"))
     state = hashlib.sha256(class_path().encode())
     for source in sources:

@@ -2,12 +2,11 @@
 
     python -m tests.compat.kazoo_suite --python COMPAT_PYTHON [--against zookeeper] [--tls] [pytest arguments]
 
-kazoo's harness starts, stops and restarts servers with `java … QuorumPeerMain zoo.cfg`. We put a `java` of our own in
-front of the PATH that starts `rk coord run --config zoo.cfg` in its place; everything else is the suite as it is. The
-system properties of that command line (super digest, JAAS file, read-only mode) go into the configuration file, where
-ZooKeeper reads them too.
-With `--tls` the suite's clients use the secure ports (`kazoo_tls`).
-With `--against zookeeper` the same suite runs on Apache ZooKeeper from pyspark's jars, for comparison.
+kazoo's harness starts, stops and restarts servers with `java … QuorumPeerMain zoo.cfg`. We put our own `java` first on
+the PATH, which starts `rk coord run --config zoo.cfg` instead; the rest of the suite is unmodified. The system
+properties of that command line (super digest, JAAS file, read-only mode) go into the configuration file, where
+ZooKeeper reads them too. With `--tls` the suite's clients use the secure ports (`kazoo_tls`). With `--against
+zookeeper` the same suite runs on Apache ZooKeeper from pyspark's jars, for comparison.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-#: Kerberos is not to be had on a test machine; the suite skips the rest of these by itself.
+#: Kerberos is not available on a test machine. The suite itself skips the other tests of it.
 DESELECTED = ("test_sasl.py::TestSASLGSSAPIAuthentication",)
 
 _JAVA = """#!{python}
@@ -51,14 +50,14 @@ os.execv({python!r}, [{python!r}, "-m", "cli", "coord", "run", "--config", confi
 
 
 def jars() -> list[str]:
-    """Apache ZooKeeper and what it needs, as pyspark ships them."""
+    """Return the jars of Apache ZooKeeper and its dependencies, as pyspark ships them."""
     import pyspark
 
     return sorted(glob.glob(str(Path(pyspark.__file__).parent / "jars" / "*.jar")))
 
 
 def main() -> int:
-    """Run the suite; pytest's exit status."""
+    """Run the suite. Return pytest's exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="an interpreter that has kazoo and what its suite needs")
     parser.add_argument("--against", choices=("regionkeeper", "zookeeper"), default="regionkeeper")

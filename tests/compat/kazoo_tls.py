@@ -21,7 +21,7 @@ _PORT: Final = re.compile(r":(\d+)")
 
 
 def secure_hosts(hosts: str, plain_ports: list[int]) -> str:
-    """Return `hosts` with the secure port in the place of each of `plain_ports`."""
+    """Return `hosts` with each of `plain_ports` replaced by the secure port."""
 
     def replaced(found: re.Match[str]) -> str:
         port = int(found[1])
@@ -37,7 +37,7 @@ def _options(cluster: Any) -> dict[str, Any]:
         folder = Path(tempfile.mkdtemp(prefix="kazoo-tls-"))
         path = folder / "ca.pem"
         path.write_bytes(cluster.get_ssl_client_configuration()["ca_cert"])
-        # Without a certificate of its own: the suite counts on clients that are nobody in particular.
+        # No client certificate: the suite expects clients without an identity.
         options = cluster.tls_options = {"use_ssl": True, "ca": str(path)}
     return options
 

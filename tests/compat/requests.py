@@ -1,8 +1,8 @@
-"""Seeded runs of requests, as bytes: what clients send, and what no proper client would.
+"""Seeded runs of requests, as bytes: proper requests, and some that no proper client would send.
 
-A run is a list of steps; a step is one or more requests of one session, sent at once. Names are small, so that requests
-meet; a share of paths, flags, versions, access lists and types is odd. Everything a run touches is below ROOT, whose
-name a player may replace by another of the same length, but for the znodes that every store has.
+A run is a list of steps; a step is one or more requests of one session, sent at once. Names are few, so that requests
+meet; some paths, flags, versions, access lists and types are odd. A run uses only znodes below ROOT, and those that
+every store has. A player may replace ROOT's name by another of the same length.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from coord.wire.jute import NULL
 
 ROOT: Final = b"/d00000"
 SESSIONS: Final = 3
-#: A step that loses the connection and comes back with the same session, instead of asking for anything.
+#: A step without requests that loses the connection and reconnects with the same session.
 CUT: Final = "cut"
-#: Longer than any run: what expires meanwhile would do so at a time of its own on each store.
+#: Longer than any run: the two stores would expire a znode at different times.
 TTL_MS: Final = 3_600_000
 
 _WORLD: Final = r.Acl(r.PERM_ALL, b"world", b"anyone")
@@ -28,11 +28,11 @@ _BOB: Final = r.Acl(r.PERM_ALL, b"digest", make_digest_acl_credential("bob", "pw
 
 
 def _all(scheme: bytes, identity: bytes) -> list[r.Acl]:
-    """The access list of one who may do everything."""
+    """Return the access list that grants everything to one user."""
     return [r.Acl(r.PERM_ALL, scheme, identity)]
 
 
-#: Access lists that both stores take or refuse.
+#: Access lists that both stores accept or reject.
 ACLS: Final[dict[str, list[r.Acl] | None]] = {
     "open": [_WORLD],
     "read": [r.Acl(r.PERM_READ, b"world", b"anyone")],
@@ -78,7 +78,7 @@ ACLS: Final[dict[str, list[r.Acl] | None]] = {
 
 
 class Request(NamedTuple):
-    """One request. `since`: of setWatches, the step whose zxid it says it has seen; -1 for what the body says."""
+    """One request. `since`: for setWatches, the step whose zxid it names; -1 for the zxid in the body."""
 
     opcode: int
     body: bytes
@@ -86,7 +86,7 @@ class Request(NamedTuple):
     words: str = ""
 
     def __repr__(self) -> str:
-        """As a person reads it."""
+        """Return the request in readable form."""
         return f"{r.OPCODE_NAMES.get(self.opcode, self.opcode)}{self.words}"
 
 
@@ -98,7 +98,7 @@ class Step(NamedTuple):
     kind: str = ""
 
     def __repr__(self) -> str:
-        """As a person reads it."""
+        """Return the step in readable form."""
         return f"session {self.session}: {self.kind or ', '.join(map(repr, self.requests))}"
 
 
@@ -121,7 +121,7 @@ class Requests:
         self.rng = random.Random(seed)
 
     def run(self, requests: int) -> list[Step]:
-        """Steps with so many requests in all."""
+        """Return steps with that many requests in all."""
         steps: list[Step] = []
         while requests > 0:
             steps.append(self._step(len(steps)))
@@ -139,18 +139,18 @@ class Requests:
         if chance < 0.03:
             return Step(session, (*self._burst(number, rng.choice((0, 0, 3))), Request(r.OP_CLOSE_SESSION, b"")))
         if chance < 0.035:
-            # Alone: ZooKeeper closes before it has answered what stands in front.
+            # Alone in its step: ZooKeeper closes the connection before it has answered the earlier requests.
             opcode = rng.choice((r.OP_CHECK, 0, 10, 23, 999, r.OP_ERROR))
             return Step(session, (Request(opcode, r.encode_path_version(ROOT, -1)),))
         return Step(session, self._burst(number, rng.choice((1, 1, 1, 2, 4, 10))))
 
     def _burst(self, number: int, count: int) -> tuple[Request, ...]:
-        """What is sent at once."""
+        """Return requests that are sent at once."""
         burst: list[Request] = []
         for _ in range(count):
             burst.append(self._request(number))
             if burst[-1].opcode == r.OP_SET_ACL:
-                # What is sent before its answer is judged by the old list there, by the new one here.
+                # ZooKeeper checks requests sent before the answer against the old access list, we against the new one.
                 break
         return tuple(burst)
 
@@ -173,27 +173,28 @@ class Requests:
     # --- arguments ----------------------------------------------------------------------------------------------------
 
     def path(self) -> bytes:
-        """Up to three levels below ROOT, now and then an odd one."""
+        """Return a path up to three levels below ROOT, sometimes an odd one."""
         rng = self.rng
         if rng.random() < 0.05:
             return rng.choice(_ODD_PATHS)
         return ROOT + b"".join(b"/" + rng.choice((b"a", b"b", b"c")) for _ in range(rng.choice((1, 1, 2, 2, 3))))
 
     def read_path(self) -> bytes:
-        """One that holds the same on both: in the configuration is a zxid, whose length is that of each store."""
+        """Return a path with the same content on both servers: the configuration contains a zxid, whose length may
+        differ."""
         path = self.path()
         return path if path != b"/zookeeper/config" else b"/zookeeper"
 
     def version(self) -> int:
-        """Mostly any."""
+        """Return a version, mostly -1 (any)."""
         return self.rng.choice((-1, -1, -1, -1, -1, 0, 1, 2, -2, 1 << 30, -(1 << 31)))
 
     def data(self) -> bytes | None:
-        """Short, empty or none."""
+        """Return data: short, empty or none."""
         return self.rng.choice((None, b"", b"x", b"some bytes", b"y" * 300))
 
     def acl(self) -> tuple[str, list[r.Acl] | None]:
-        """Mostly open."""
+        """Return an access list, mostly open."""
         name = "open" if self.rng.random() < 0.8 else self.rng.choice(sorted(ACLS))
         return name, ACLS[name]
 
@@ -245,7 +246,7 @@ class Requests:
         if opcode == r.OP_WHO_AM_I:
             return Request(opcode, b"")
         if opcode == r.OP_GET_ALL_CHILDREN_NUMBER:
-            # As the empty path, ZooKeeper counts the root among what is below it.
+            # With the empty path, ZooKeeper counts the root among its own descendants.
             path = path or b"/"
         return Request(opcode, r.encode_path(path), words=f"({path!r})")
 
@@ -294,10 +295,11 @@ class Requests:
                 some = (r.OP_CREATE, r.OP_CREATE2)
                 made, text = self._created((*some, *some, r.OP_CREATE_CONTAINER, r.OP_CREATE_TTL))
                 if made.acl is None:
-                    # Null in a multi stops ZooKeeper for good.
+                    # A null list in a multi stops ZooKeeper for good.
                     made.acl = [_WORLD]
                 if made.opcode == r.OP_CREATE_TTL and self.rng.random() < 0.4:
-                    # Of no TTL: an ordinary create since feature level 1, refused before. Alone it stops ZooKeeper.
+                    # Without a TTL: an ordinary create since feature level 1, rejected before. Alone it stops
+                    # ZooKeeper.
                     made.flags = self.rng.choice((0, 0, 1, 2, 3, 4, -1, 7))
                     text += f" with flags {made.flags}"
                 parts.append(r.MultiOp(made.opcode, made.path, create=made))

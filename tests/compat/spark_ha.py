@@ -1,7 +1,7 @@
 """Spark's standalone masters with recoveryMode=ZOOKEEPER on our store: processes, and what their web pages say.
 
-Two masters elect a leader and keep applications and workers in the store; one worker runs a job. All from pyspark's
-jars, started as Spark's own scripts start them, on ports of their own.
+Two masters elect a leader and keep applications and workers in the store; one worker runs a job. All processes come
+from pyspark's jars and are started as Spark's scripts start them, on separate ports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from tests.compat import jvm
 from tests.support.helpers import daemon, eventually, free_ports
 
-#: A job of `tasks` tasks one after the other, each of which tells that it has begun and goes on when it is let.
+#: A job of `tasks` tasks one after the other. Each task reports its start and waits for permission to finish.
 _DRIVER = """
 import os, sys, threading
 from pyspark import SparkConf, SparkContext
@@ -52,7 +52,7 @@ class SparkMaster:
         self._running = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Start; does not wait."""
+        """Start the master. Do not wait."""
         options = {
             "spark.deploy.recoveryMode": "ZOOKEEPER",
             "spark.deploy.zookeeper.url": self._store,
@@ -64,17 +64,17 @@ class SparkMaster:
         self._running.enter_context(daemon(spark_daemon(options, main, *ports), log=self._log, env=environment()))
 
     def kill(self) -> None:
-        """As kill -9."""
+        """Kill the master as with kill -9."""
         self._running.close()
 
     def page(self) -> dict[str, Any]:
-        """What it says of itself: status, workers, applications. OSError if it does not answer."""
+        """Return its web page: status, workers, applications. Raise OSError without an answer."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/", timeout=5) as answer:
             page: dict[str, Any] = json.load(answer)
             return page
 
     def status(self) -> str:
-        """STANDBY, RECOVERING, COMPLETING_RECOVERY or ALIVE."""
+        """Return STANDBY, RECOVERING, COMPLETING_RECOVERY or ALIVE."""
         return str(self.page()["status"])
 
 
@@ -88,11 +88,11 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
-        """What workers and drivers are told."""
+        """Return the URL for workers and drivers."""
         return "spark://" + ",".join(f"127.0.0.1:{master.port}" for master in self.masters)
 
     def active(self, timeout_s: float = 60) -> SparkMaster:
-        """The master that is in charge, with the worker registered."""
+        """Return the active master, once the worker is registered there."""
 
         def found() -> SparkMaster | None:
             for master in self.masters:
@@ -120,7 +120,7 @@ class SparkCluster:
 
     @contextlib.contextmanager
     def job(self, name: str, tasks: int) -> Iterator[SparkJob]:
-        """A driver that runs `tasks` tasks."""
+        """Start a driver that runs `tasks` tasks."""
         job = SparkJob(self.folder / name)
         script = job.folder / "driver.py"
         script.write_text(_DRIVER)
@@ -130,7 +130,7 @@ class SparkCluster:
             yield job
 
     def close(self) -> None:
-        """Kill everything."""
+        """Kill all processes."""
         self._running.close()
         for master in self.masters:
             master.kill()
@@ -156,7 +156,7 @@ class SparkJob:
         (self.folder / "go").touch()
 
     def result(self, timeout_s: float = 120) -> int:
-        """What the driver has computed, once it has ended."""
+        """Return the driver's result, once it has ended."""
         eventually(self._has_ended, timeout_s, "the driver ends")
         text = self.log.read_text()
         sums = [line for line in text.splitlines() if line.startswith("SUM ")]
@@ -169,7 +169,7 @@ class SparkJob:
 
 
 def environment() -> dict[str, str]:
-    """What Spark's scripts would set; the worker builds the command lines of executors from it."""
+    """Return the environment that Spark's scripts set; the worker builds the command lines of executors from it."""
     folder = jvm.jars_folder()
     assert folder is not None, jvm.missing()
     scala = next(folder.glob("scala-library-*.jar")).name.split("-")[2].rsplit(".", 2)[0]
@@ -182,7 +182,7 @@ def environment() -> dict[str, str]:
 
 
 def spark_daemon(options: dict[str, str], main: str, *arguments: str, heap_mb: int = 256) -> list[str]:
-    """A command line of a Spark daemon."""
+    """Return a command line of a Spark daemon."""
     folder = jvm.jars_folder()
     assert folder is not None, jvm.missing()
     properties = [f"-D{key}={value}" for key, value in options.items()]

@@ -1,6 +1,6 @@
 """Raw requests, proper and odd ones, are answered by our store as by Apache ZooKeeper 3.9.5.
 
-RK_SEED is the first seed (1), RK_SEEDS how many (20), RK_REQUESTS how many requests each has (300).
+RK_SEED is the first seed (1), RK_SEEDS the number of seeds (20), RK_REQUESTS the requests of each (300).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COUNT = int(os.environ.get("RK_REQUESTS", str(REQUESTS)))
 
 
 def test_random_runs_are_answered_alike(tmp_path: Path) -> None:
-    """Every frame that comes back, but for the differences that are meant."""
+    """Every received frame is the same, except for intended differences."""
     with both(tmp_path) as players:
         found = [differing(players, seed, COUNT) for seed in range(FIRST, FIRST + SEEDS)]
     stories = [story for story in found if story]
@@ -29,7 +29,7 @@ def test_random_runs_are_answered_alike(tmp_path: Path) -> None:
 
 
 def test_differences_that_are_meant_are_documented() -> None:
-    """Each stands in docs/store, in these words."""
+    """Each intended difference is described in docs/store, in these words."""
     pages = (Path(__file__).parents[2] / "docs" / "store").glob("*.md")
     text = " ".join(" ".join(page.read_text() for page in sorted(pages)).split())
     missing = [known.documented for known in KNOWN if known.documented not in text]

@@ -35,13 +35,13 @@ GROUPS = (
 
 @pytest.fixture(scope="module")
 def against(request: pytest.FixtureRequest) -> str:
-    """The kind of servers the run is to be against."""
+    """Return the kind of servers for the run."""
     return str(request.config.getoption("--against"))
 
 
 @pytest.fixture(scope="module")
 def cases(request: pytest.FixtureRequest, against: str, tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
-    """All cases, run; their lines appear on the terminal as they come."""
+    """Run all cases. Their lines appear on the terminal as they are printed."""
     capture = request.config.pluginmanager.get_plugin("capturemanager")
     assert isinstance(capture, CaptureManager)
     folder = tmp_path_factory.mktemp("java")
@@ -57,7 +57,7 @@ def cases(request: pytest.FixtureRequest, against: str, tmp_path_factory: pytest
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_group(cases: list[Case], against: str, group: str) -> None:
-    """Every case passes, but for those that are pending on our store."""
+    """Every case passes, except those that are pending on our store."""
     mine = [case for case in cases if case.name.startswith(f"{group}.")]
     assert mine, f"no case of {group} came to an end"
     failed = [case for case in mine if not case.has_passed]
@@ -69,7 +69,7 @@ def test_group(cases: list[Case], against: str, group: str) -> None:
 
 
 def test_nothing_else_ran(cases: list[Case]) -> None:
-    """Each case belongs to a group that is looked at above, and PENDING names only cases that exist."""
+    """Each case belongs to a group that is tested above, and PENDING names only existing cases."""
     names = {case.name for case in cases}
     assert {name.partition(".")[0] for name in names} == set(GROUPS)
     assert set(PENDING) <= names

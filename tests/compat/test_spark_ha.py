@@ -17,7 +17,7 @@ TASKS = 8
 
 
 def test_job_goes_on_when_the_active_master_is_killed(tmp_path: Path) -> None:
-    """The store's leader is killed with it: the standby takes over worker and application, and takes new ones."""
+    """The store's leader is killed with it: the standby takes over worker and application, and accepts new ones."""
     with ensemble(OURS, tmp_path / "store") as servers:
         spark = SparkCluster(tmp_path, servers.hosts)
         try:

@@ -1,10 +1,10 @@
-"""A scripted session of ZooKeeper's own command line on both stores, and where its output differs.
+"""A scripted session of ZooKeeper's command line on both stores, and the differences of its output.
 
     python -m tests.compat.zkcli [--show]
 
-The lines of zkcli_session.txt are fed to ZooKeeperMain, once against Apache ZooKeeper and once against our store. What
-must differ (times, zxids, session ids, addresses) is replaced by a name for the first such value, the second, and so
-on: two fields that are equal on one store must be equal on the other.
+The lines of zkcli_session.txt are fed to ZooKeeperMain, once against Apache ZooKeeper and once against our store.
+Values that must differ (times, zxids, session ids, addresses) are replaced by names in the order of their occurrence:
+two fields that are equal on one store must be equal on the other.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.compat.ensembles import KINDS, Ensemble, ensemble
 
 SCRIPT = Path(__file__).with_name("zkcli_session.txt")
 
-#: Commands whose output is known to differ, and why.
+#: Commands whose output differs as intended, with the reason.
 KNOWN: dict[str, str] = {
     "setquota -n 1 /zookeeper": "ZooKeeper counts the znode that holds the statistics twice; ours counts what is there",
     "config -c": "a version is a zxid, which begins elsewhere; the order of the servers means nothing",
 }
 
-#: They list a session's identities, which ZooKeeper keeps in a hash set: the order of the lines means nothing.
+#: Commands that list a session's identities, which ZooKeeper keeps in a hash set: the order of the lines means nothing.
 _UNORDERED = frozenset({"whoami", "getAcl -s /acl"})
 
 _VALUES = (
@@ -41,12 +41,13 @@ _CLOCK = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ .*\n", re.MULTILINE)
 
 
 def session(servers: Ensemble, log: Path) -> dict[str, str]:
-    """Feed the script to a command line on one server: normalised output by command, as `number: command`."""
+    """Feed the script to a command line on one server. Return the normalized output by command, as `number:
+    command`."""
     settings = log.with_suffix(".properties")
     settings.write_text("status = off\nrootLogger.level = off\n")
     options = [f"-Dlog4j2.configurationFile={settings}", "-Dzookeeper.extendedTypesEnabled=true", "-Duser.timezone=UTC"]
     path = f"{jvm.compiled()}:{jvm.class_path()}"
-    # The leader: what it says it has done can be read there at once.
+    # Use the leader: it serves reads of its own writes at once.
     address = servers.addresses[servers.leader()]
     command = jvm.java(*options, "-cp", path, "Cli", "-server", address)
     done = subprocess.run(command, input=SCRIPT.read_text(), capture_output=True, text=True, timeout=180, check=False)
@@ -76,7 +77,7 @@ def _normalised(text: str) -> str:
 
 
 def differences(folder: Path) -> dict[str, str]:
-    """The commands whose output differs, with a diff from ZooKeeper's to ours."""
+    """Return the commands whose output differs, each with a diff from ZooKeeper's to ours."""
     outputs = []
     for kind in reversed(KINDS):
         with ensemble(kind, folder / kind) as servers:

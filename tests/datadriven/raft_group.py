@@ -1,13 +1,13 @@
-"""A Raft group under manual control: nothing moves unless a command says so.
+"""A Raft group under manual control: it changes only by commands.
 
-After each command the nodes it touched do what their cores want: they write, sync at once (unless `slow`), apply, and
-put messages on the wire, where they stay until delivered. Every core is validated after every step. Nodes are ids,
-links are written 1->2. Commands:
+After each command the affected nodes carry out the effects of their cores: they write, sync at once (unless `slow`),
+apply, and put messages on the wire, where they stay until delivered. Every core is validated after every step. Nodes
+are ids, links are written 1->2. Commands:
 
     group voters=1,2,3 [spares=4,5] [learners=4] [inflight=n] [append_bytes=n]    start over with these nodes
     campaign N                   the node's election timer fires
     elect N                      a whole election, only its result is printed
-    quiet                        nobody has heard a leader lately
+    quiet                        no node has received a leader's message lately
     tick N [count]               ticks pass on a node
     deliver [N | A->B] [count]   what is on the wire arrives, once
     run [N ...]                  deliver (to these nodes only) until nothing moves
@@ -19,7 +19,7 @@ links are written 1->2. Commands:
     change N voters=.. [pre_voters=..] [learners=..]
     read N context [patient] / transfer N to
     down N peer [ticks]          the node sees its link to the peer break; after so many ticks it stands for election
-    slow N / sync N [count]      its disk takes its time / is done with some writes, or all and fast again
+    slow N / sync N [count]      its disk delays syncs / finishes some writes, or all and is fast again
     crash N / start N / wipe N [memory]     from what was synced / its disk is empty, and remembers as that
     snapshot N / compact N i     at the applied index / the log up to i
     sent N peer ok|failed        the transfer of a snapshot ended
@@ -36,13 +36,13 @@ from tests.support import raft_describe as describe
 
 
 class _Order:
-    """Chance without any: spreads timers by node id."""
+    """A random source without randomness: it spreads timers by node id."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
 
     def below(self, n: int) -> int:
-        """The id, folded."""
+        """Return the node id modulo the limit."""
         return self.node_id % n
 
 
@@ -87,7 +87,7 @@ class RaftGroup:
         self.out: list[str] = []
 
     def run(self, command: str) -> list[str]:
-        """Perform one command; what was printed. A refusal is printed as `error: ...`."""
+        """Perform one command and return its output. A rejection is `error: ...`."""
         self.out = []
         name, *args = command.split()
         try:
@@ -132,7 +132,7 @@ class RaftGroup:
         return node, node.core
 
     def _take(self, what: str) -> list[Message]:
-        """Remove from the wire what goes to a node, over a link, or everything ("")."""
+        """Remove from the wire the messages to a node, over a link, or all ("")."""
         if "->" in what:
             src, dst = map(int, what.split("->"))
             taken = [m for m in self.wire if m.src == src and m.dst == dst]

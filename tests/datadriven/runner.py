@@ -1,4 +1,4 @@
-"""Transcripts as tests: text files of commands and what came out of them.
+"""Transcripts as tests: text files of commands with their output.
 
     file    := block*
     block   := comment* command line, "----" line, output line*, blank line
@@ -27,7 +27,7 @@ class Block:
 
 
 def parse(path: Path) -> tuple[list[Block], list[str]]:
-    """The blocks of a transcript, and the lines behind the last one."""
+    """Return the blocks of a transcript, and the lines after the last block."""
     blocks: list[Block] = []
     before: list[str] = []
     lines = path.read_text("utf-8").splitlines()
@@ -50,7 +50,7 @@ def parse(path: Path) -> tuple[list[Block], list[str]]:
 
 
 def check(path: Path, run: Callable[[str], list[str]], rewrite: bool) -> None:
-    """Run every command of the transcript; compare, or write down, what it prints."""
+    """Run every command of the transcript. Compare its output, or write it to the file."""
     blocks, tail = parse(path)
     out: list[str] = []
     for block in blocks:

@@ -1,4 +1,4 @@
-"""The core's behaviour, message by message: each file in testdata/raft is one situation."""
+"""The core's behavior, message by message. Each file in testdata/raft is one situation."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ FILES = sorted((Path(__file__).resolve().parents[1] / "testdata" / "raft").glob(
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_transcript(path: Path, pytestconfig: pytest.Config) -> None:
-    """What the commands print is what the file says."""
+    """The output of the commands equals the file."""
     check(path, RaftGroup().run, rewrite=pytestconfig.getoption("--rewrite"))

@@ -1,5 +1,5 @@
-"""Fuzzing of everything that reads bytes from elsewhere: `make fuzz`, and a short fixed form among the unit tests.
+"""Fuzzing of all code that reads bytes from outside: `make fuzz`, and a short fixed form among the unit tests.
 
-`targets` says what is called and what must hold whatever the bytes are, `corpus` where the search begins, `limits` how
-much one case may cost, `mutate` how new cases come from old ones where atheris cannot be had, `__main__` runs it all.
+`targets` has the called functions and their invariants for any bytes, `corpus` the first inputs, `limits` the bounds of
+one case. `mutate` makes new cases from old ones if atheris is not available. `__main__` runs the search.
 """

@@ -1,10 +1,10 @@
-"""`python -m tests.fuzz`: search for bytes that break something, each target in a process of its own.
+"""`python -m tests.fuzz`: search for bytes that break an invariant, each target in a separate process.
 
-With atheris installed (libFuzzer; `make fuzz` installs it) the search is led by coverage of the instrumented sources,
-without it by the lines that a tracer sees. A last third of the time goes to the compiled form of the store, if it is
-built, which is quick and cannot be watched: blind mutations of what the search has found to lead somewhere. The corpus
-is kept in --corpus from run to run. What breaks is written to `<corpus>/found/<target>-<hash>`; move it to
-`tests/fuzz/regressions/<target>-<what>.bin` once it is mended.
+With atheris (libFuzzer; `make fuzz` installs it) the coverage of the instrumented sources guides the search, without it
+the lines that a tracer sees. The last third of the time goes to the compiled form of the store, if it is built. That
+form is fast but gives no coverage, so it gets blind mutations of the corpus. The corpus is kept in --corpus from run to
+run. A failing case is written to `<corpus>/found/<target>-<hash>`. Move it to
+`tests/fuzz/regressions/<target>-<what>.bin` once the bug is fixed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-#: What instruments cost, in time per case.
+#: Factor by which instruments slow down a case.
 SLOWDOWN = 6.0
 PACKAGES = ("coord", "regions", "regionserver")
 ATHERIS = "atheris"
@@ -30,7 +30,7 @@ BLIND = "blind"
 
 
 def main() -> int:
-    """Run what the command line says; exit status 1 when something was found."""
+    """Run the targets of the command line. Return exit status 1 if a case failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Search for bytes that break something.")
     parser.add_argument("targets", nargs="*", help="which (all)")
     parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together")
@@ -82,14 +82,14 @@ def _one(name: str, engine: str, seconds: float, corpus: Path) -> int:
 
 
 def _quiet() -> None:
-    """A node's log lines would be most of the work."""
+    """Disable log lines: a node's logging would take most of the time."""
     from twisted.logger import globalLogBeginner
 
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
 
 
 def _with_atheris(name: str, seconds: float, folder: Path, found: Path) -> int:
-    """libFuzzer leads. Never returns to its caller in the ordinary way: libFuzzer ends the process."""
+    """Run libFuzzer. It ends the process and does not return."""
     import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     with atheris.instrument_imports(include=list(PACKAGES)):
@@ -113,7 +113,7 @@ def _with_atheris(name: str, seconds: float, folder: Path, found: Path) -> int:
 
 
 class _Lines:
-    """Lines of our packages that ran, as a tracer sees them."""
+    """Records the lines of our packages that run, with a tracer."""
 
     def __init__(self) -> None:
         self.seen: set[tuple[CodeType, int]] = set()
@@ -136,7 +136,7 @@ class _Lines:
 
 
 def _by_mutation(name: str, seconds: float, folder: Path, found: Path, *, is_blind: bool) -> int:
-    """Mutate the corpus; unless blind, a case that reaches a new line joins it."""
+    """Mutate the corpus. Unless blind, a case that reaches a new line joins the corpus."""
     from coord.compiled import form
     from tests.fuzz.corpus import seeds
     from tests.fuzz.limits import bounded
@@ -153,7 +153,7 @@ def _by_mutation(name: str, seconds: float, folder: Path, found: Path, *, is_bli
     cases = 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        # Tracing is dear: most cases run without it, and only what they may have reached is looked at.
+        # Tracing is expensive: most cases run without it; only cases that may have reached new lines are traced.
         data = queue.pop() if queue else mutated(rng, corpus)
         traced = not is_blind and (bool(queue) or rng.randrange(4) == 0)
         lines.is_new = False

@@ -1,4 +1,4 @@
-"""Where fuzzing begins: valid input of every kind, and what was once found (`regressions/<target>-*.bin`)."""
+"""The first inputs of fuzzing: valid input of every kind, and earlier findings (`regressions/<target>-*.bin`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SNAPSHOT = "0000000000000009-0000000000000002.snap"
 
 
 def seeds(target: str) -> list[bytes]:
-    """The corpus of one target, in a fixed order."""
+    """Return the corpus of one target, in a fixed order."""
     found = {
         "records": _records,
         "client": _client,
@@ -50,7 +50,7 @@ def seeds(target: str) -> list[bytes]:
 
 
 def _requests() -> list[tuple[int, bytes]]:
-    """One or more of each request: (opcode, record)."""
+    """Return one or more of each request: (opcode, record)."""
     creates = [
         (op, r.encode_create(r.CreateRequest(op, path, b"data", _ACL[:1], flags, ttl)))
         for op, path, flags, ttl in (
@@ -197,7 +197,7 @@ def _node() -> list[bytes]:
     return [bytes([who]) + part for part in found for who in (0, 200)] + [b"\0" + b"".join(found)]
 
 
-#: (term, every index and commit) that a forged message may claim.
+#: (term, value of every index and commit) in forged messages.
 _EXTREMES = [
     *((1, 1 << 40), (1, (1 << 62) - 1), (2, 1 << 32)),
     *((1 << 32, 1), ((1 << 32) + 2, 1), ((1 << 62) - 1, 1), ((1 << 63) - 2, 1)),
@@ -205,7 +205,7 @@ _EXTREMES = [
 
 
 def _raft(kind: int, term: int, index: int) -> Message:
-    """A message of the kind as a member could send it, with these numbers wherever the kind has one."""
+    """Return a message of the kind as a member could send it, with these numbers in all its fields of numbers."""
     entries = [Entry(term, index + 1, 1, b"")] if kind == APPEND else None
     meta = RaftSnapshot(index, 1, Configuration([1, 2, 3]), _SNAPSHOT) if kind == SNAPSHOT else None
     return Message(kind, 1, 2, term, index, 1, index, index, True, index, entries=entries, snapshot=meta)

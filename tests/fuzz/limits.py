@@ -1,4 +1,4 @@
-"""What one case may cost: time, and memory."""
+"""Bounds of one case: time and memory."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import sys
 import time
 from collections.abc import Callable
 
-#: No case may take longer: a leader that stops for a tenth of its election timeout is as good as slow.
+#: Time limit of a case: a leader that pauses for a tenth of its election timeout is as good as slow.
 CASE_MS_MAX = 50
 #: Bytes by which one case may raise the high-water mark of this process's memory: frames are limited to less.
 CASE_BYTES_MAX = 32 << 20
 
 
 class TooSlowError(AssertionError):
-    """A case took longer than CASE_MS_MAX, three times in a row."""
+    """Raised when a case took longer than CASE_MS_MAX three times in a row."""
 
 
 class TooLargeError(AssertionError):
-    """A case took more memory than CASE_BYTES_MAX."""
+    """Raised when a case took more memory than CASE_BYTES_MAX."""
 
 
 def bounded(target: Callable[[bytes], None], data: bytes, *, slowdown: float = 1.0) -> None:
-    """Run one case; `slowdown` is what instruments cost. Time is that of this thread alone, on a busy machine."""
+    """Run one case. `slowdown` is the factor of the instruments. Time is that of this thread, because the machine may
+    be busy."""
     before = _high_water()
     limit_ms = CASE_MS_MAX * slowdown
     took_ms = _timed(target, data)

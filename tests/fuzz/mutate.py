@@ -1,17 +1,17 @@
-"""New cases from old ones: by chance, by splicing, by what numbers of length are likely to break."""
+"""New cases from old ones: random changes, splices, and numbers that often break lengths."""
 
 from __future__ import annotations
 
 import random
 import struct
 
-#: Where counts and lengths turn.
+#: Numbers at which counts and lengths often break.
 _NUMBERS = (0, 1, 2, 4, 16, 127, 128, 255, 256, 32767, 65535, 0xFFFFF, 0x100000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 BYTES_MAX = 1 << 16
 
 
 def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
-    """One of the corpus, changed in one to a few places."""
+    """Return a case of the corpus, changed in one to a few places."""
     data = bytearray(rng.choice(corpus))
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
         _change(rng, data, corpus)

@@ -1,4 +1,5 @@
-"""What decides who may come in, fed with any bytes: SASL, the peers' proof, certificates, key stores, settings.
+"""The code that authenticates clients and peers, fed with any bytes: SASL, the peers' proof, certificates, key stores,
+settings.
 
 sasl       a client's tokens to the server's end, a server's to the client's end
 guard      a stranger's frames to a listener that asks for a proof, and to a dialler
@@ -25,7 +26,7 @@ from coord.tls.der import protected_key, subject_of
 from coord.tls.keystore import parse_store
 from coord.wire.sasl import SaslClient, SaslError, SaslServer, parse_directives
 
-#: Nothing is there: whatever a mutated file names is not found.
+#: A path that does not exist: files that a mutated setting names are not found.
 _NOWHERE = Path("/nonexistent/zoo.cfg")
 _PASSWORD = "changeit"
 _NONCE = b"n" * NONCE_BYTES
@@ -33,7 +34,7 @@ _KINDS = (CHALLENGE, COUNTER, PROOF, 1)
 
 
 def fuzz_sasl(data: bytes) -> None:
-    """Nobody who does not know the secret gets through, and nothing but SaslError is raised."""
+    """No client without the secret is accepted, and no exception but SaslError is raised."""
     server = SaslServer({"bob": "secret"}, b"nonce")
     server.evaluate(b"")
     _refused(lambda: server.evaluate(data))
@@ -52,7 +53,7 @@ def _refused(step: Callable[[], object]) -> None:
 
 
 def fuzz_guard(data: bytes) -> None:
-    """Frames of whatever kind prove nothing, to either end."""
+    """Frames of any kind prove nothing, to either end."""
     ends = (Handshake(b"secret of sixteen", _NONCE), Handshake(b"secret of sixteen", _NONCE[::-1]))
     at = 0
     while at + 2 <= len(data):
@@ -69,7 +70,7 @@ def fuzz_guard(data: bytes) -> None:
 
 
 def fuzz_der(data: bytes) -> None:
-    """Read, or refused with ValueError."""
+    """The bytes are decoded, or rejected with ValueError."""
     for read in (subject_of, protected_key):
         try:
             read(data)
@@ -78,7 +79,7 @@ def fuzz_der(data: bytes) -> None:
 
 
 def fuzz_keystore(data: bytes) -> None:
-    """Read, or refused with ValueError: also behind a checksum that says it is whole."""
+    """The bytes are decoded, or rejected with ValueError, also with a valid checksum."""
     for content in (data, _sealed(data)):
         try:
             parse_store(content, _PASSWORD)
@@ -92,7 +93,7 @@ def _sealed(body: bytes) -> bytes:
 
 
 def fuzz_jaas(data: bytes) -> None:
-    """Read, or refused with ConfigError."""
+    """The file is read, or rejected with ConfigError."""
     try:
         users = parse_jaas(_NOWHERE, data.decode("utf-8", "replace"))
     except ConfigError:
@@ -101,7 +102,7 @@ def fuzz_jaas(data: bytes) -> None:
 
 
 def fuzz_zoocfg(data: bytes) -> None:
-    """Settings that are consistent, or one line that says what is wrong."""
+    """The settings are consistent, or one line names the fault."""
     with contextlib.suppress(ConfigError):
         parse_zoo_cfg(_NOWHERE, data.decode("utf-8", "replace"))
 
@@ -148,7 +149,7 @@ _SERVERS = b"server.1=a:1:2:observer;[::1]:3\nserver.2=[::1]:2888:3888:participa
 
 
 def seeds(name: str) -> list[bytes]:
-    """Valid input, or as near to it as it gets without a secret."""
+    """Return valid input, or input as close to valid as possible without a secret."""
     name_part = bytes.fromhex("310c300a06035504030c03626f62")
     fields = bytes.fromhex("a003020102020101300030003000") + _der(0x30, name_part)
     certificate = _der(0x30, _der(0x30, fields))

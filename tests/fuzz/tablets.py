@@ -1,4 +1,4 @@
-"""What comes to the peer port of a region server.
+"""Input of the peer port of a region server.
 
 server     a stream to the accepting side of the links between region servers: hello, TURN and BEAT frames
 """
@@ -52,7 +52,7 @@ class _Reactor:
 
 
 class _Socket:
-    """A socket that takes everything and is closed by nobody."""
+    """A socket that accepts everything and that no peer closes."""
 
     def fileno(self) -> int:
         return 9
@@ -68,7 +68,7 @@ class _Socket:
 
 
 class _Host:
-    """The host, as far as links report to it."""
+    """The host, as the target of the links' reports."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -88,7 +88,7 @@ class _Host:
 
 
 def fuzz_server(data: bytes) -> None:
-    """A stream costs at most its own connection; nothing is reported before a hello that fits."""
+    """A stream costs at most its own connection; nothing is reported before an acceptable hello."""
     from tests.fuzz.targets import pieces
 
     reactor: Any = _Reactor()
@@ -119,7 +119,7 @@ def _good(server: str) -> bytes:
 
 
 def seeds(_: str) -> list[bytes]:
-    """Streams of a good server; the first byte says how each is cut."""
+    """Return streams of a proper server; the first byte says how each is cut."""
     vote = Message(VOTE, 1, 2, 3, prev_index=4, prev_term=2)
     append = Message(APPEND, 1, 2, 3, prev_index=4, prev_term=2, entries=[Entry(3, 5, 0, b"row"), Entry(3, 6, 0, b"")])
     beat = Envelope("t", Message(HEARTBEAT, 1, 2, 3, commit=4))

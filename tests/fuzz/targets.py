@@ -1,4 +1,4 @@
-"""What is fuzzed. A target takes any bytes and raises only when something is wrong.
+"""The fuzzed functions. A target accepts any bytes and raises only if an invariant is broken.
 
     records    every record decoder of the client protocol, requests and replies
     client     a client's stream to a whole node: framing, handshake, requests, answers
@@ -9,8 +9,8 @@
     state      the chunks of a snapshot, each with the checksum it needs
     log        the records of a log, each with the checksum it needs
     config     a membership as the log has it
-    sasl, guard, der, keystore, jaas, zoocfg   what decides who may come in (tests/fuzz/security.py)
-    server     what comes to the peer port of a region server (tests/fuzz/tablets.py)
+    sasl, guard, der, keystore, jaas, zoocfg   authentication of clients and peers (tests/fuzz/security.py)
+    server     input of the peer port of a region server (tests/fuzz/tablets.py)
 
 The first byte of a stream says into which pieces it is cut on its way.
 """
@@ -56,7 +56,7 @@ TIME_MS = 1_700_000_000_000
 
 
 def _decoders() -> list[Callable[[bytes, int, int], Any]]:
-    """Every decoder of a record, in a fixed order."""
+    """Return every decoder of a record, in a fixed order."""
     special = {"decode_create", "decode_set_watches"}
     plain = [getattr(r, name) for name in sorted(dir(r)) if name.startswith("decode_") and name not in special]
     creates = (r.OP_CREATE, r.OP_CREATE2, r.OP_CREATE_CONTAINER, r.OP_CREATE_TTL)
@@ -76,7 +76,7 @@ DECODERS = _decoders()
 
 
 def fuzz_records(data: bytes) -> None:
-    """A decoder, chosen by the first byte, reads or refuses; it never looks behind the end it was given."""
+    """The decoder chosen by the first byte decodes or rejects; it never reads beyond the end that it was given."""
     if not data:
         return
     decode = DECODERS[data[0] % len(DECODERS)]
@@ -97,7 +97,7 @@ def _attempt(decode: Callable[[bytes, int, int], Any], data: bytes, at: int, end
 
 
 def fuzz_client(data: bytes) -> None:
-    """A client's stream costs at most its own connection; every whole frame it gets back can be read."""
+    """A client's stream costs at most its own connection; every whole frame that it receives can be decoded."""
     nodes = StoreNodes(1)
     node = nodes.leader()
     other = nodes.client(node)
@@ -132,7 +132,7 @@ def fuzz_client(data: bytes) -> None:
 
 
 def filled_machine() -> StateMachine:
-    """A small state with every kind of znode, a quota and access lists."""
+    """Return a small state with every kind of znode, a quota and access lists."""
     store = Store()
     client = store.client(SESSION)
     client.auth(b"digest", b"me:hash")
@@ -162,7 +162,8 @@ _READS = (
 
 
 def fuzz_apply(data: bytes) -> None:
-    """Whatever is committed is applied: one zxid each, refused without a trace, and the state stays a state."""
+    """Every committed command is applied: each gets one zxid, a rejected one leaves no trace, and the state stays
+    valid."""
     machine = StateMachine.restore([_FILLED])
     watches = WatchTable(len(data) % 3)
     if data[:1] == b"\xfe":
@@ -195,7 +196,7 @@ def _apply(machine: StateMachine, watches: WatchTable, command: Command) -> None
 
 
 def is_refused(outcome: CommandOutcome) -> bool:
-    """Whether the command was to change nothing; of a multi, its first part tells."""
+    """Return True if the command must change nothing; for a multi, its first part decides."""
     if outcome.err:
         return True
     return outcome.opcode == r.OP_MULTI and outcome.body[:4] == struct.pack("!i", r.OP_ERROR) and len(outcome.body) > 9
@@ -214,7 +215,7 @@ def _read(machine: StateMachine, watches: WatchTable, opcode: int, session_id: i
 
 
 def commands(data: bytes, machine: StateMachine) -> Iterator[tuple[int, int, int, bytes]]:
-    """(opcode, session, owner, body) of `opcode:u8 who:u8 length:u16 body`, as often as it fits."""
+    """Return (opcode, session, owner, body) of `opcode:u8 who:u8 length:u16 body`, as often as it fits."""
     known = [*_OPCODES, *_READS]
     at = 0
     while at + 4 <= len(data):
@@ -250,7 +251,7 @@ _MEMBER_KINDS = (
 
 
 def fuzz_peer(data: bytes) -> None:
-    """A peer's stream is read or refused; before its hello it may keep nothing worth speaking of."""
+    """A peer's stream is decoded or rejected; before its hello it may use only a little memory."""
     frames = framing.PeerFrames()
     try:
         for piece in pieces(data):
@@ -272,10 +273,8 @@ def _peer_body(frames: framing.PeerFrames, kind: int, block: bytes, at: int, end
 
 
 def fuzz_node(data: bytes) -> None:
-    """Whatever a peer sends after its hello, the node breaks the link or goes on.
-
-    No frame stops the node, and no frame takes term or log on the disk beyond the bounds of `coord.raft.bounds`.
-    """
+    """After a peer's hello, the node either breaks the link or continues. No frame stops the node, and no frame takes
+    term or log on the disk beyond the bounds of `coord.raft.bounds`."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     node = leader if data[:1] < b"\x80" else nodes.follower()
@@ -302,7 +301,7 @@ def fuzz_node(data: bytes) -> None:
 
 
 def _promised(node: Node) -> tuple[int, ...]:
-    """What a node has on its disk, or has told others."""
+    """Return the promises of a node: its durable state, and what it has sent to others."""
     log = node.core.log
     return (node.core.term, node.core.vote, log.last, log.last_term, log.commit, log.stable)
 
@@ -315,7 +314,7 @@ _REGION = RegionRecord("t", "r", start_key="b", end_key="y")
 
 
 def fuzz_rpc(data: bytes) -> None:
-    """A stream of RPC is read or refused, and so is every body in it."""
+    """A stream of RPC is decoded or rejected, and so is every body in it."""
     reader = rpc_wire.RpcFrameReader()
     try:
         for piece in pieces(data):
@@ -345,7 +344,7 @@ def _rpc_body(payload: rpc_wire.Payload) -> None:
 
 
 def fuzz_state(data: bytes) -> None:
-    """A snapshot with right checksums and any contents becomes a whole state or is refused as damaged."""
+    """A snapshot with valid checksums and any contents becomes a whole state, or is rejected as damaged."""
     stream = b"".join(state_chunk(kind, payload) for kind, payload in _parts(data))
     try:
         machine = StateMachine.restore([stream])
@@ -356,13 +355,13 @@ def fuzz_state(data: bytes) -> None:
 
 
 def state_chunk(kind: int, payload: bytes) -> bytes:
-    """A chunk as `coord.tree.snapshot` has it."""
+    """Return a chunk in the format of `coord.tree.snapshot`."""
     head = struct.pack("!BI", kind, len(payload))
     return head + struct.pack("!I", crc32c(payload, crc32c(head))) + payload
 
 
 def fuzz_log(data: bytes) -> None:
-    """A log with right checksums and any contents is read, or refused as damaged or as of another format."""
+    """A log with valid checksums and any contents is read, or rejected as damaged or as of another format."""
     disk = MemoryDisk()
     file = disk.open("wal/1.log", create=True)
     stream = b"".join(log_record(number, payload) for number, (_, payload) in enumerate(_parts(data), 1))
@@ -379,13 +378,13 @@ def fuzz_log(data: bytes) -> None:
 
 
 def log_record(sequence: int, items: bytes) -> bytes:
-    """A record as `coord.storage.wal` has it."""
+    """Return a record in the format of `coord.storage.wal`."""
     covered = struct.pack(">IQ", 8 + len(items), sequence) + items
     return MAGIC + covered[:4] + struct.pack(">I", crc32c(covered)) + covered[4:]
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(kind, payload) of `kind:u8 length:u16 payload`, as often as it fits."""
+    """Return (kind, payload) of `kind:u8 length:u16 payload`, as often as it fits."""
     at = 0
     while at + 3 <= len(data):
         kind, length = struct.unpack_from(">BH", data, at)
@@ -394,7 +393,7 @@ def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def fuzz_config(data: bytes) -> None:
-    """A membership is read or refused with ValueError."""
+    """A membership is decoded, or rejected with ValueError."""
     try:
         found = decode_configuration(data)
     except ValueError:
@@ -403,7 +402,7 @@ def fuzz_config(data: bytes) -> None:
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """The stream behind the first byte, cut as that byte says: whole, byte by byte, or in pieces of its size."""
+    """Return the stream after the first byte, cut as that byte says: whole, byte by byte, or in pieces of its size."""
     if not data:
         return
     step = (len(data), 1, 3, 7, 64, 1000)[data[0] % 6]

@@ -1,1 +1,1 @@
-"""Bulk plans on Spark as it is really run: clusters of separate processes, `spark-submit`, Spark Connect."""
+"""Bulk plans on Spark as in production: clusters of separate processes, `spark-submit`, Spark Connect."""

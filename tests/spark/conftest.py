@@ -1,4 +1,4 @@
-"""One standalone cluster for all tests, for its start costs ten seconds."""
+"""One standalone cluster for all tests, because its start takes ten seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spark.standalone import Standalone, spark_missing, standalone
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A Spark master and two workers as processes of their own."""
+    """Yield a Spark master and two workers as separate processes."""
     if spark_missing():
         pytest.skip(spark_missing())
     with standalone(tmp_path_factory.mktemp("spark")) as cluster:
@@ -21,12 +21,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture
 def workers(spark: Standalone) -> Iterator[Standalone]:
-    """The same, for a test that kills workers: all are there again afterwards."""
+    """Yield the same for a test that kills workers. All workers run again afterwards."""
     yield spark
     spark.mend()
 
 
 @pytest.fixture(scope="session")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for what tests share."""
+    """Return a directory that the tests share."""
     return tmp_path_factory.mktemp("work")

@@ -1,4 +1,4 @@
-"""A Spark Connect server as a process: Spark behind gRPC, with executors that know nothing of us."""
+"""A Spark Connect server as a process: Spark behind gRPC, with executors that do not have our modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.helpers import daemon, eventually, free_ports
 
 
 def connect_missing() -> str:
-    """Why there can be no such server, or no client of it, here."""
+    """Return why such a server or its client cannot run here; empty if they can."""
     if importlib.util.find_spec("grpc") is None:
         return "grpcio is not installed (extra 'connect')"
     folder = jvm.jars_folder()
@@ -26,7 +26,7 @@ def connect_missing() -> str:
 
 @contextlib.contextmanager
 def connect_server(folder: Path, master: str = "local[2]") -> Iterator[str]:
-    """A server whose tasks run on `master`; yields its URL."""
+    """Yield the URL of a server whose tasks run on `master`."""
     folder.mkdir(parents=True, exist_ok=True)
     (port,) = free_ports(1)
     options = {

@@ -1,4 +1,4 @@
-"""Planning jobs as processes: what they say while they run, and what they leave."""
+"""Planning jobs as processes: their progress lines, and their results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 from regions.plan.artifact.files import read_plan
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Far above what a job takes: two cores that do much else beside need ten times as long as when they are idle.
+#: Time limit of a job: two busy cores need ten times as long as idle ones.
 JOB_S = 400.0
 
 
 class Job:
-    """One job; `stages` is what it has said so far."""
+    """One job; `stages` are the stages that it has reported so far."""
 
     def __init__(self, words: list[str], env: dict[str, str] | None = None, cwd: Path = ROOT) -> None:
         self.process = subprocess.Popen(
@@ -51,7 +51,7 @@ class Job:
         self.errors = self.process.stderr.read()
 
     def follow(self, heard: Callable[[str], None] = lambda _: None) -> int:
-        """Until it ends, telling `heard` of each stage that it has finished; its exit status."""
+        """Wait until it ends. Call `heard` with each stage that it has finished. Return its exit status."""
         while (line := self._news.get(timeout=JOB_S)) is not None:
             self.lines.append(line)
             heard(str(line["stage"]))
@@ -61,19 +61,19 @@ class Job:
         return status
 
     def end(self) -> None:
-        """Kill it, and what it has started."""
+        """Kill it and the processes that it has started."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, 9)
             self.process.wait()
 
     @property
     def last(self) -> dict[str, Any]:
-        """Its last word."""
+        """Return its last line."""
         return self.lines[-1] if self.lines else {}
 
 
 def job_command(source: Path, output: Path, master: str, conf: list[str], *more: str) -> list[str]:
-    """`python -m regions.plan.spark_job` with these."""
+    """Return the command line of `python -m regions.plan.spark_job` with these arguments."""
     words = [sys.executable, "-m", "regions.plan.spark_job", "--input", str(source), "--output", str(output)]
     words += ["--master", master, *more]
     for setting in conf:
@@ -82,7 +82,7 @@ def job_command(source: Path, output: Path, master: str, conf: list[str], *more:
 
 
 def run_job(words: list[str], env: dict[str, str] | None = None, heard: Callable[[str], None] = lambda _: None) -> Job:
-    """A job from its start to its end."""
+    """Run a job from start to end."""
     job = Job(words, env)
     try:
         job.follow(heard)
@@ -92,7 +92,7 @@ def run_job(words: list[str], env: dict[str, str] | None = None, heard: Callable
 
 
 def digest_of(job: Job, output: Path) -> str:
-    """The digest of the plan that a job has left; its words if it left none."""
+    """Return the digest of a job's plan, or the job's output if there is no plan."""
     assert job.process.returncode == 0, (job.lines, job.errors[-3000:])
     made, _ = read_plan(output)
     assert job.last["digest"] == made.digest

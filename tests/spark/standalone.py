@@ -1,7 +1,8 @@
-"""A standalone Spark cluster of separate processes: one master, two workers, and executors that know nothing of us.
+"""A standalone Spark cluster of separate processes: one master, two workers, and executors that do not have our
+modules.
 
-The executors' Python is this interpreter without what is installed beside it in editable form, so RegionKeeper cannot
-be imported there unless the job has brought it along.
+The executors' Python is this interpreter without editable installs, so RegionKeeper cannot be imported there unless the
+job ships it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from tests.compat.spark_ha import environment, spark_daemon
 from tests.support.helpers import daemon, eventually, free_ports
 
 WORKERS = 2
-#: Until a JVM is up and registered, on a machine that does much else beside.
+#: Time limit until a JVM is up and registered, on a busy machine.
 START_S = 240.0
 
 
 def bare_python(folder: Path) -> Path:
-    """An interpreter with numpy, pyarrow, ortools and the like, and without RegionKeeper."""
+    """Return an interpreter with numpy, pyarrow, ortools and the like, but without RegionKeeper."""
     script = folder / "bare-python"
     packages = sysconfig.get_paths()["platlib"]
     # -S: the editable install is put into sys.path by site.py, and by nothing else.
@@ -45,13 +46,13 @@ class Standalone:
         self.port, self._web_port = free_ports(2)
         self.url = f"spark://127.0.0.1:{self.port}"
         self.python = bare_python(folder)
-        #: What a job needs on this one machine.
+        #: Settings that a job needs on this one machine.
         self.conf = [f"spark.pyspark.python={self.python}", "spark.executor.memory=600m"]
         self._running = contextlib.ExitStack()
         self._workers: dict[int, contextlib.ExitStack] = {}
 
     def start(self) -> None:
-        """Start everything; a job could run when it returns."""
+        """Start all processes. Return when a job could run."""
         ports = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self._web_port)]
         options = {"spark.master.rest.enabled": "false"}
         command = spark_daemon(options, "org.apache.spark.deploy.master.Master", *ports)
@@ -62,7 +63,7 @@ class Standalone:
         self.wait_workers(WORKERS)
 
     def start_worker(self, number: int) -> None:
-        """Start one; does not wait."""
+        """Start one worker. Do not wait."""
         port, web_port = free_ports(2)
         size = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / f"work{number}")]
         ports = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port)]
@@ -71,40 +72,40 @@ class Standalone:
         running.enter_context(self._daemon(command, f"worker{number}"))
 
     def kill_worker(self, number: int) -> None:
-        """kill -9, and its executors with it."""
+        """Kill a worker with kill -9, with its executors."""
         self._workers.pop(number).close()
 
     def mend(self) -> None:
-        """Start whoever was killed."""
+        """Start the workers that were killed."""
         for number in range(WORKERS):
             if number not in self._workers:
                 self.start_worker(number)
         self.wait_workers(WORKERS)
 
     def wait_workers(self, number: int) -> None:
-        """Until exactly so many are registered."""
+        """Wait until exactly that many workers are registered."""
         eventually(lambda: self._alive() == number, START_S, f"{number} workers")
 
     def _alive(self) -> int:
         return sum(one["state"] == "ALIVE" for one in self.page()["workers"])
 
     def _daemon(self, command: list[str], name: str) -> contextlib.AbstractContextManager[Any]:
-        # The daemons' own surroundings hold no path to our sources: executors inherit them.
+        # The daemons' environment has no path to our sources, because executors inherit it.
         surroundings = {**environment(), "PYTHONPATH": ""}
         return daemon(command, log=self.folder / f"{name}.log", env=surroundings, cwd=self.folder)
 
     def page(self) -> dict[str, Any]:
-        """What the Spark master says of itself. OSError if it does not answer."""
+        """Return the status page of the Spark master. Raise OSError without an answer."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}/json/", timeout=5) as answer:
             page: dict[str, Any] = json.load(answer)
             return page
 
     def finished(self) -> list[str]:
-        """Names of the applications that have run here to their end."""
+        """Return the names of the applications that have finished here."""
         return [f"{one['name']} {one['state']}" for one in self.page()["completedapps"]]
 
     def close(self) -> None:
-        """Kill everything."""
+        """Kill all processes."""
         for running in self._workers.values():
             running.close()
         self._running.close()
@@ -112,7 +113,7 @@ class Standalone:
 
 @contextlib.contextmanager
 def standalone(folder: Path) -> Iterator[Standalone]:
-    """A running cluster; its daemons' logs are printed when the test fails."""
+    """Yield a running cluster. Print its daemons' logs when the test fails."""
     cluster = Standalone(folder)
     try:
         cluster.start()
@@ -126,5 +127,5 @@ def standalone(folder: Path) -> Iterator[Standalone]:
 
 
 def spark_missing() -> str:
-    """Why there can be no such cluster here."""
+    """Return why such a cluster cannot run here; empty if it can."""
     return jvm.missing()

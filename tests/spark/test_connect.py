@@ -1,4 +1,4 @@
-"""Planning through a Spark Connect server: no Spark, and no Java, where the job is started."""
+"""Planning through a Spark Connect server: the machine that starts the job has no Spark and no Java."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(connect_missing()), reaso
 
 
 def test_a_plan_through_spark_connect_is_the_same_plan(tmp_path: Path) -> None:
-    """The server's workers get our modules as an artifact of the session; the client never looks for Java."""
+    """The server's workers get our modules as an artifact of the session; the client never starts Java."""
     snapshot = scenario("mixed", regions=1200, servers=40, seed=11)
     write_snapshot(tmp_path / "in", snapshot, Params(), kind="parquet")
     wanted = plan(snapshot, Params(), engine="sharded", shards=3).digest

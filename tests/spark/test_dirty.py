@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(spark_missing()), reason=
 
 
 def test_every_case_from_both_kinds_of_files(tmp_path: Path) -> None:
-    """One session for all of them."""
+    """One session for all cases."""
     for case in DIRTY:
         for kind in ("csv", "parquet"):
             write_snapshot(tmp_path / kind / case.name, case.snapshot, Params(), kind=kind)
@@ -39,7 +39,7 @@ def test_every_case_from_both_kinds_of_files(tmp_path: Path) -> None:
 
 
 def _planned(spark: object, directory: Path) -> Plan:
-    """The plan of one input directory, with what the job adds from the verdict."""
+    """Return the plan of one input directory, with the job's additions from the verdict."""
     given = spark_job.read_input(directory)
     solved = spark_job.solve(spark, given, ProgressWriter(io.StringIO(), 1, time.monotonic))
     made = spark_job.finished(given, solved)

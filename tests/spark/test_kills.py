@@ -1,4 +1,4 @@
-"""A real job, killed at each stage under `rk plan create`: greedy plans, and nothing of Spark is left behind."""
+"""A real job, killed at each stage under `rk plan create`: greedy plans, and no process of Spark is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(spark_missing()), reason=
 
 
 class Killer(PlainDisplay):
-    """Kills the job when it says that it has finished a stage."""
+    """Kills the job when it reports that it has finished a stage."""
 
     def __init__(self, folder: Path, stage: str) -> None:
         super().__init__(console(stderr=True))
@@ -43,7 +43,7 @@ class Killer(PlainDisplay):
 
 @pytest.mark.parametrize("stage", ["check", "session", "tables", "shards"])
 def test_a_job_killed_at_a_stage(tmp_path: Path, stage: str) -> None:
-    """The plan is greedy's, its note says what happened, and no process and no scratch file outlives it for long."""
+    """The plan is greedy's, its note names the kill, and no process or scratch file outlives the job for long."""
     snapshot = scenario("mixed", regions=600, servers=20, seed=5)
     display = Killer(tmp_path, stage)
     wish = PlanRequest("spark", "local[2]", deadline_s=JOB_S)

@@ -1,4 +1,4 @@
-"""Kubernetes by URL and settings: what reaches the API server, and what is said when it refuses."""
+"""Kubernetes by URL and settings: the requests that reach the API server, and the error when it refuses."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Refusing(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _refuse
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def api() -> Iterator[str]:
-    """Its address."""
+    """Return its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -51,7 +51,7 @@ def api() -> Iterator[str]:
 
 
 def test_settings_reach_the_api_server_and_its_refusal_is_a_line(api: str, tmp_path: Path) -> None:
-    """The namespace is the one of the setting; the job ends with status 6 and says which address refused it."""
+    """The namespace is that of the setting; the job ends with status 6 and names the address that refused it."""
     write_snapshot(tmp_path / "in", scenario("uniform", regions=20, servers=3, seed=1), Params())
     conf = ["spark.kubernetes.namespace=planners", "spark.kubernetes.container.image=none"]
     job = run_job(job_command(tmp_path / "in", tmp_path / "out", api, conf))

@@ -19,14 +19,14 @@ from tests.spark.standalone import spark_missing
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(spark_missing()), reason=spark_missing())]
 
 JAVA = Path(__file__).parent / "java"
-#: Region -> its files: what the name says of hosts, and bytes.
+#: Region -> its files: the hosts in the name, and bytes.
 FILES = {
     "r1": [("cf/a-h1+h2", 2500), ("cf/b-h1+h3", 10), ("_temporary/x-h3", 9000), ("cf/.hidden-h3", 9000)],
     "r2": [("one-h2+h3+h4", 3000)],
     "r3": [("empty-h1", 0)],
     "nobodys": [("a-h1+h2", 1)],
 }
-#: What that comes to: blocks of 1000 bytes, each on a host and the next one.
+#: The resulting rows: blocks of 1000 bytes, each on a host and the next one.
 ROWS = [
     *(BlockRow("r1", "h1", n) for n in (1000, 1000, 500, 10)),
     *(BlockRow("r1", "h2", n) for n in (1000, 1000, 500)),
@@ -39,7 +39,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def conf(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The settings by which the driver's Java knows the file system `hosts:`."""
+    """Return the settings by which the driver's Java knows the file system `hosts:`."""
     classes = tmp_path_factory.mktemp("classes")
     folder = jvm.jars_folder()
     assert folder is not None
@@ -50,7 +50,7 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def source(work: Path) -> tuple[Path, Snapshot]:
-    """An input directory whose table names a path, and the snapshot that says the same in block rows."""
+    """Return an input directory whose table names a path, and the snapshot with the same locations in block rows."""
     for region, files in FILES.items():
         for name, size in files:
             path = work / "located" / "data" / region / name
@@ -66,7 +66,8 @@ def source(work: Path) -> tuple[Path, Snapshot]:
 
 
 def test_a_path_instead_of_block_rows(source: tuple[Path, Snapshot], conf: list[str], tmp_path: Path) -> None:
-    """`rk plan create`: located before any engine plans, kept in the plan's own input, so explained as well."""
+    """`rk plan create` locates the blocks before any engine plans, and keeps them in the plan's input, so `explain` has
+    them, too."""
     wanted = plan(source[1], Params())
     settings = [word for setting in conf for word in ("--spark-conf", setting)]
     words = ["plan", "create", "--input", str(source[0]), "--output", str(tmp_path / "plan"), "--engine", "greedy"]
@@ -75,13 +76,13 @@ def test_a_path_instead_of_block_rows(source: tuple[Path, Snapshot], conf: list[
     assert "of 2 regions, 2 regions without any" in done.stderr
     stats = json.loads(done.stdout)["manifest"]["stats"]
     assert read_plan(tmp_path / "plan")[0].digest == wanted.digest
-    # One row for each region and host: h4 has no server, and nobody knows the region that two hosts have.
+    # One row for each region and host: h4 has no server, and the region on two hosts is unknown.
     assert stats["ignored"] == {"block_host": 1, "block_region": 2}
     assert stats["local_bytes"] == wanted.stats.local_bytes > 0
 
 
 def test_the_job_asks_by_itself(source: tuple[Path, Snapshot], conf: list[str], tmp_path: Path) -> None:
-    """In its own session, where it was not `rk plan create` that started it."""
+    """The job locates the blocks in its own session when `rk plan create` has not started it."""
     job = run_job(job_command(source[0], tmp_path / "out", "local[2]", conf))
     assert digest_of(job, tmp_path / "out") == plan(source[1], Params(), engine="sharded").digest
     assert "blocks" in [line["stage"] for line in job.lines]
@@ -92,7 +93,7 @@ def test_the_job_asks_by_itself(source: tuple[Path, Snapshot], conf: list[str], 
 def test_behind_spark_connect_a_java_of_this_machine_asks(
     source: tuple[Path, Snapshot], conf: list[str], tmp_path: Path
 ) -> None:
-    """The one thing that no client of Connect can ask of its server."""
+    """A client of Connect cannot ask its server for hosts, so a Java of this machine does."""
     with connect_server(tmp_path / "server") as url:
         hadoop = [one for one in conf if "hadoop" in one or "ClassPath" in one]
         job = run_job(job_command(source[0], tmp_path / "out", url, hadoop))
@@ -100,7 +101,7 @@ def test_behind_spark_connect_a_java_of_this_machine_asks(
 
 
 def test_a_path_that_is_not_there_is_named(source: tuple[Path, Snapshot], tmp_path: Path) -> None:
-    """Also one whose file system nobody knows."""
+    """The error names the path, also for an unknown file system."""
     for uri, said in (("file:///no/such/place", "there is no file:///no/such/place"), ("hosts:///x", "hosts")):
         words = ["plan", "create", "--input", str(source[0]), "--output", str(tmp_path / "p"), "--path", f"t={uri}"]
         done = run_rk(*words, timeout_s=JOB_S)

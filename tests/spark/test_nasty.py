@@ -1,4 +1,4 @@
-"""Inputs as strangers make them, by the Spark job: the plan of one process, bit for bit, or its refusal."""
+"""Random malformed inputs, planned by the Spark job: the plan of one process, bit for bit, or its error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ SEEDS: Final = (0, 1, 2, 3, 8, 11, 12, 19)
 
 
 def test_the_same_plan_from_other_orders_and_parts(tmp_path: Path) -> None:
-    """One session; each seed as it is and shuffled, in files of other kinds; counts are the same, too."""
+    """One session; each seed in two forms, the second shuffled and in other kinds of files. The counts are the same,
+    too."""
     inputs = []
     for seed in SEEDS:
         for shuffle in (0, 1):
@@ -40,13 +41,13 @@ def test_the_same_plan_from_other_orders_and_parts(tmp_path: Path) -> None:
 
 
 def _columns(column: str, values: Any) -> Any:
-    """A table of one region with another column in it."""
+    """Return a table of one region with a different column."""
     good = {"region_id": pa.array(["r"]), "table_id": pa.array(["t"]), "size_bytes": pa.array([1])}
     return pa.table({**good, column: values})
 
 
 def test_columns_of_other_types_are_read_alike(tmp_path: Path) -> None:
-    """Spark cuts off fractions and spells records out; a plan of such rows would be of another input."""
+    """Spark would cut off fractions and print records as text; such a plan would belong to another input."""
     cases = {
         "whole": _columns("size_bytes", pa.array([5.0])),
         "fraction": _columns("size_bytes", pa.array([1.5])),
@@ -72,7 +73,7 @@ def test_columns_of_other_types_are_read_alike(tmp_path: Path) -> None:
 
 
 def _by_spark(spark: object, directory: Path) -> object:
-    """Digest and counts, or the kind of refusal."""
+    """Return digest and counts, or the kind of error."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

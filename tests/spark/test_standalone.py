@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of separate processes runs the job, whoever starts it, and whoever of it dies."""
+"""A standalone Spark cluster of separate processes runs the job, also when processes die."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHARDS = 3
 
 @pytest.fixture(scope="module")
 def source(work: Path) -> tuple[Path, str]:
-    """An input with everything in it, and the digest of its plan in three shards."""
+    """Return an input with all features, and the digest of its plan in three shards."""
     snapshot = scenario("mixed", regions=1200, servers=40, seed=11)
     write_snapshot(work / "in", snapshot, Params(), kind="parquet")
     return work / "in", plan(snapshot, Params(), engine="sharded", shards=SHARDS).digest
@@ -36,7 +36,7 @@ def source(work: Path) -> tuple[Path, str]:
 def test_a_worker_that_is_killed_changes_nothing(
     workers: Standalone, source: tuple[Path, str], tmp_path: Path, stage: str
 ) -> None:
-    """What its executor had computed is computed again elsewhere: the digest is that of one process."""
+    """The work of its executor is computed again on another one: the digest is that of one process."""
     killed = []
 
     def kill_once(now: str) -> None:
@@ -52,7 +52,7 @@ def test_a_worker_that_is_killed_changes_nothing(
 
 
 def test_spark_submit_runs_the_job(spark: Standalone, source: tuple[Path, str], tmp_path: Path) -> None:
-    """The same file by Spark's own command, which names the master; executors get our modules from the job."""
+    """Spark's own command runs the same file and names the master; executors get our modules from the job."""
     folder = jvm.jars_folder()
     assert folder is not None
     words = [str(folder.parent / "bin" / "spark-submit"), "--master", spark.url]
@@ -62,14 +62,14 @@ def test_spark_submit_runs_the_job(spark: Standalone, source: tuple[Path, str], 
     env["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     job = run_job([*words, "--shards", str(SHARDS)], {key: value for key, value in env.items() if value})
     assert digest_of(job, tmp_path / "out") == source[1]
-    # Spark's own command prints a few lines before the job can quieten it; nothing of it may be a warning of ours.
+    # Spark's own command prints a few lines before the job can silence it; none of them may be a warning of ours.
     assert "Traceback" not in job.errors
 
 
 def test_executors_that_lack_something_are_told_of_in_a_line(
     spark: Standalone, source: tuple[Path, str], tmp_path: Path
 ) -> None:
-    """Not a stack of Java: which module, which interpreter, and the setting that names another one."""
+    """One line instead of a Java stack trace: the missing module, the interpreter, and the setting for another one."""
     bare = tmp_path / "nothing-installed"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
@@ -84,10 +84,8 @@ def test_executors_that_lack_something_are_told_of_in_a_line(
 
 
 def test_the_master_of_a_running_cluster_has_its_plans_made_there(workers: Standalone, tmp_path: Path) -> None:
-    """`rk up --spark-master URL`, then `rk plan create`, `diff` and `apply` with the same engine and address.
-
-    A worker is killed while the master's own plan is made: the digest is that of the exact plan all the same.
-    """
+    """`rk up --spark-master URL`, then `rk plan create`, `diff` and `apply` with the same engine and address. A worker
+    is killed while the master's plan is made: the digest is still that of the exact plan."""
     spark = workers
     address = ["--spark-master", spark.url]
     for setting in spark.conf:

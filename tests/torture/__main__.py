@@ -1,4 +1,4 @@
-"""python -m tests.torture --minutes 10: rounds of fresh seeds; a round that fails leaves its directory behind."""
+"""python -m tests.torture --minutes 10: rounds of fresh seeds; a failed round leaves its directory behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.torture.rounds import Round
 
 
 def main() -> int:
-    """0: all rounds were well."""
+    """Run the rounds. Return 0 if all of them succeeded."""
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="begin rounds for so long (10)")
     parser.add_argument("--seed", type=int, help="one round of this seed")
@@ -28,9 +28,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where rounds leave what failed; else a new temporary one")
     parser.add_argument("--keep", action="store_true", help="leave the directories of good rounds, too")
     given = parser.parse_args()
-    # Whatever ends this ends its nodes.
+    # Every signal that ends this process must also end its nodes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # It tells of every connection that is lost.
+    # kazoo logs every lost connection.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     only = tuple(name for name in given.only.split(",") if name)
     if unknown := [name for name in only if name not in WEIGHTS]:
@@ -94,13 +94,13 @@ def main() -> int:
 
 
 def say(line: str) -> None:
-    """For whoever watches."""
+    """Print a line of progress."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def can_mount(folder: Path) -> bool:
-    """Whether this user may mount small file systems."""
+    """Return True if this user may mount small file systems."""
     place = folder / "probe"
     place.mkdir(exist_ok=True)
     try:

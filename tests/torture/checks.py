@@ -1,4 +1,4 @@
-"""What must hold over everything that the clients of a round were told."""
+"""Invariants of a round, checked against all answers that its clients received."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Operation = tuple[float, float, int, bytes, bool]
 
 
 def linearizable(history: Iterable[Operation], maybe: dict[bytes, float], refused: Iterable[bytes]) -> list[str]:
-    """Whether the operations on one znode can have happened one at a time, each while it was asked for.
+    """Check that some order explains the operations on one znode, each at a moment between request and answer.
 
     Every write makes a version of its own, one higher than the last, so their order is known and need not be searched:
     each version has one value; what began after another had ended sees at least its version, and makes a higher one.
@@ -35,7 +35,7 @@ def linearizable(history: Iterable[Operation], maybe: dict[bytes, float], refuse
         early = [op for op in operations if op[2] == version and op[1] < began]
         if early:
             found.append(f"{value!r} was read before it was written")
-    # Highest version that was told to anybody, by the time of the telling.
+    # Highest version in any answer so far, by the time of the answer.
     told = sorted((ended, version) for _, ended, version, _, _ in operations)
     position = highest = 0
     for began, _, version, value, wrote in operations:
@@ -49,7 +49,7 @@ def linearizable(history: Iterable[Operation], maybe: dict[bytes, float], refuse
 
 
 def check_register(workers: list[Worker], last: tuple[bytes, int]) -> list[str]:
-    """`last`: the value and version at the end."""
+    """Check the register. `last`: the value and version at the end."""
     registers = [worker for worker in workers if isinstance(worker, Register)]
     history = [operation for worker in registers for operation in worker.history]
     end = max((operation[1] for operation in history), default=0.0) + 1
@@ -59,7 +59,7 @@ def check_register(workers: list[Worker], last: tuple[bytes, int]) -> list[str]:
 
 
 def check_sequences(workers: list[Worker], found: dict[str, bytes]) -> list[str]:
-    """`found`: what is below /seq at the end."""
+    """Check the sequential znodes. `found`: the znodes below /seq at the end."""
     violations: list[str] = []
     by_data: dict[bytes, list[str]] = {}
     for name, data in found.items():
@@ -87,7 +87,7 @@ def check_sequences(workers: list[Worker], found: dict[str, bytes]) -> list[str]
 
 
 def check_pairs(workers: list[Worker], found: set[str]) -> list[str]:
-    """`found`: the names below /pair at the end."""
+    """Check the transactions. `found`: the names below /pair at the end."""
     violations = []
     for worker in workers:
         if isinstance(worker, Pairs):
@@ -99,20 +99,20 @@ def check_pairs(workers: list[Worker], found: set[str]) -> list[str]:
 
 
 def check_ephemerals(workers: list[Worker], found: set[str]) -> list[str]:
-    """`found`: the names below /eph once every session that was left has had its time."""
+    """Check the ephemerals. `found`: the names below /eph after the timeouts of all abandoned sessions."""
     gone = {path for worker in workers if isinstance(worker, Owner) for path in worker.closed}
     gone |= {path for worker in workers if isinstance(worker, Deserter) for path in worker.left}
     return [f"ephemeral {path} outlives its session" for path in sorted(gone) if path.rpartition("/")[2] in found]
 
 
 def read_all(client: KazooClient, folder: str) -> dict[str, bytes]:
-    """Names and data of all children."""
+    """Return names and data of all children."""
     names = client.get_children(folder)
     waiting = [(name, client.get_async(f"{folder}/{name}")) for name in names]
     return {name: asked.get(60)[0] for name, asked in waiting}
 
 
 def longest_gap(workers: list[Worker], since: float) -> float:
-    """How long it took after `since` until a write was acknowledged that was asked for after it."""
+    """Return the seconds after `since` until a write that was sent after it was acknowledged."""
     later = [ended for worker in workers for began, ended in worker.writes if began > since]
     return min(later, default=since) - since

@@ -1,7 +1,7 @@
-"""Clients of a tortured ensemble: kazoo as it is, each in a thread, and everything they were told is written down.
+"""Clients of a tortured ensemble: unmodified kazoo, each client in a thread. All answers are recorded.
 
-A request that ended with its connection or its session may have been performed or not: that is `None` here, and no
-check may count on either.
+A request that ended with its connection or its session may have been performed or not. Its result is `None`, and no
+check may assume either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kazoo.protocol.states import Callback, KazooState
 from coord.wire import records as r
 from tests.support.rawclient import RawClient
 
-#: After these nobody knows whether the request was performed.
+#: Errors after which it is unknown whether the request was performed.
 UNKNOWN: Final = (
     *(x.ConnectionLoss, x.SessionExpiredError, x.OperationTimeoutError, x.ConnectionClosedError),
     *(x.SessionMovedError, KazooTimeoutError),
@@ -32,14 +32,14 @@ REGISTER: Final = "/register"
 
 
 def kazoo(hosts: list[str], timeout_s: float) -> KazooClient:
-    """A client that goes on for ever; not started."""
+    """Return a client that retries forever; not started."""
     retry = {"max_tries": -1, "delay": 0.02, "backoff": 2, "max_delay": 0.3}
     return KazooClient(",".join(hosts), timeout=timeout_s, connection_retry=retry)
 
 
 @contextlib.contextmanager
 def session(hosts: list[str], timeout_s: float, *, wait_s: float = 60.0) -> Iterator[KazooClient]:
-    """A session that is closed afterwards, if that works."""
+    """Yield a session. Close it afterwards, if possible."""
     client = kazoo(hosts, timeout_s)
     try:
         client.start(wait_s)
@@ -52,7 +52,7 @@ def session(hosts: list[str], timeout_s: float, *, wait_s: float = 60.0) -> Iter
 
 
 class Worker(threading.Thread):
-    """Works until it is told to stop. `violations` are in words."""
+    """Works until it is stopped. `violations` are lines of text."""
 
     def __init__(self, hosts: list[str], seed: int, timeout_s: float) -> None:
         super().__init__(name=f"{type(self).__name__}-{seed}", daemon=True)
@@ -62,15 +62,15 @@ class Worker(threading.Thread):
         self.seed = seed
         self.timeout_s = timeout_s
         self.violations: list[str] = []
-        #: Requests answered, and requests of which nobody knows.
+        #: Number of answered requests, and of requests with an unknown result.
         self.done = 0
         self.unknown = 0
-        #: (when it was asked for, when it was answered), of acknowledged writes.
+        #: (time of the request, time of the answer) of acknowledged writes.
         self.writes: list[tuple[float, float]] = []
         self._end = threading.Event()
 
     def run(self) -> None:
-        """Whatever stops a worker before its time is worth knowing."""
+        """Run until stopped. Record any error that ends the worker early."""
         try:
             self.begin()
             while not self._end.is_set():
@@ -79,7 +79,7 @@ class Worker(threading.Thread):
                 except UNKNOWN:
                     self.unknown += 1
                     time.sleep(0.02)
-        except Exception as error:  # a worker that dies would see nothing any more
+        except Exception as error:  # A worker that died would check nothing any more.
             self.violations.append(f"{self.name}: {error!r}")
         finally:
             with contextlib.suppress(Exception):
@@ -91,7 +91,7 @@ class Worker(threading.Thread):
         self.client.start(60)
 
     def step(self) -> None:
-        """Do something."""
+        """Do one step."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -100,11 +100,11 @@ class Worker(threading.Thread):
         self.client.close()
 
     def tell(self) -> None:
-        """No more steps."""
+        """Make the worker stop after the present step."""
         self._end.set()
 
     def pause(self, most_s: float) -> None:
-        """For a while, or until the end."""
+        """Wait for a while, or until the end."""
         self._end.wait(self.rng.random() * most_s)
 
 
@@ -114,11 +114,11 @@ class Register(Worker):
     def begin(self) -> None:
         """See Worker."""
         super().begin()
-        #: (asked, answered, version, value, wrote) in this machine's monotonic time.
+        #: (asked, answered, version, value, wrote) in monotonic time of this machine.
         self.history: list[tuple[float, float, int, bytes, bool]] = []
-        #: Values that may have been written or not, by when they were asked for.
+        #: Values whose write has an unknown result, with the time of the request.
         self.maybe: dict[bytes, float] = {}
-        #: Values whose write was refused.
+        #: Values whose write was rejected.
         self.refused: list[bytes] = []
         self._count = 0
 
@@ -156,12 +156,12 @@ class Register(Worker):
 
 
 class Sequencer(Worker):
-    """Many sequential znodes at a time over one session."""
+    """Creates many sequential znodes at a time over one session."""
 
     def begin(self) -> None:
         """See Worker."""
         super().begin()
-        #: What was asked for: data -> its name, None if nobody knows.
+        #: Requested creates: data -> name, None for an unknown result.
         self.asked: dict[bytes, str | None] = {}
         self._count = 0
 
@@ -187,12 +187,12 @@ class Sequencer(Worker):
 
 
 class Pairs(Worker):
-    """Transactions: two znodes or none, of which the acknowledged ones are remembered."""
+    """Transactions that create two znodes or none, with their results."""
 
     def begin(self) -> None:
         """See Worker."""
         super().begin()
-        #: Number -> whether the transaction was performed, None if nobody knows.
+        #: Number -> whether the transaction was performed, None for an unknown result.
         self.asked: dict[str, bool | None] = {}
 
     def step(self) -> None:
@@ -215,11 +215,11 @@ class Pairs(Worker):
 
 
 class Owner(Worker):
-    """Sessions with ephemerals, closed in good order; their owner looks whether they are there."""
+    """Sessions with ephemerals that are closed cleanly. The owner checks that the ephemerals exist."""
 
     def begin(self) -> None:
         """See Worker."""
-        #: Paths whose session was closed, and the close acknowledged.
+        #: Paths whose session was closed, with an acknowledged close.
         self.closed: list[str] = []
         self._count = 0
 
@@ -238,7 +238,7 @@ class Owner(Worker):
                 found = client.exists(path)
                 self.done += 1
                 if found is None:
-                    # The session is over, or the ephemeral is gone too early.
+                    # Either the session is over, or the ephemeral is gone too early.
                     client.exists("/eph")
                     if client.client_id == owner and client.state == KazooState.CONNECTED:
                         self.violations.append(f"ephemeral {path} of the living session {owner[0]:#x} is gone")
@@ -248,11 +248,11 @@ class Owner(Worker):
         self.closed += paths
 
     def finish(self) -> None:
-        """Nothing is left."""
+        """Check that no ephemeral is left."""
 
 
 class Deserter(Worker):
-    """Sessions that are left without a word; a second client sees when their ephemerals go."""
+    """Sessions that are abandoned without a close. A second client sees when their ephemerals disappear."""
 
     def begin(self) -> None:
         """See Worker."""
@@ -288,13 +288,13 @@ class Deserter(Worker):
         self.pause(timeout_s)
         self.client.sync(path)
         found = self.client.exists(path)
-        # The server heard of it last after `began`.
+        # The server received the last message of the session after `began`.
         if found is None and time.monotonic() - began < timeout_s:
             self.violations.append(f"ephemeral {path} is gone {time.monotonic() - began:.2f} s into {timeout_s} s")
 
 
 class Watcher(Worker):
-    """Leaves watches and reads on: whatever is newer must come behind the event."""
+    """Sets watches and continues to read: newer data must come after the event."""
 
     def begin(self) -> None:
         """See Worker."""
@@ -328,7 +328,7 @@ class Watcher(Worker):
             self.pause(0.03)
 
     def _flush(self) -> None:
-        """Let kazoo run the callbacks of what it has received."""
+        """Let kazoo run the callbacks of everything that it has received."""
         ran = threading.Event()
         self.client.handler.dispatch_callback(Callback("watch", ran.set, ()))
         if not ran.wait(30):

@@ -1,4 +1,4 @@
-"""The nodes of one round as processes, and what can be done to them."""
+"""The nodes of one round as processes, and the faults that hit them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.torture.plan import FORGETFUL, Fault, Plan
 
 AUTH: Final = "super:secret"
 DIGEST: Final = "super:" + base64.b64encode(hashlib.sha1(AUTH.encode(), usedforsecurity=False).digest()).decode()
-#: Before its loop runs a node dies of SIGTERM, as every program does.
+#: Until its loop runs, a node dies of SIGTERM like any program.
 YOUNG_S: Final = 30.0
-#: Room for one node's directory.
+#: Size of the file system of one node's directory.
 DISK: Final = "48m"
 
 
 class Ensemble:
-    """`folder` gets a directory and a log per node."""
+    """The nodes. `folder` gets a directory and a log per node."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
@@ -44,17 +44,17 @@ class Ensemble:
         self.links = Links(self.peer_ports) if plan.has_proxies else None
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.frozen: set[int] = set()
-        #: Nodes whose directory was damaged or emptied; they may set something aside.
+        #: Nodes whose directory was damaged or emptied. They may set files aside.
         self.damaged: set[int] = set()
         self.wiped: set[int] = set()
-        #: Nodes that were taken out of the store: they end.
+        #: Nodes that were removed from the store: they end.
         self.leaving: set[int] = set()
-        #: What went wrong, in words.
+        #: Violations as lines of text.
         self.violations: list[str] = []
         self.counts: dict[str, int] = {}
         #: When (monotonic) a leader was killed.
         self.leader_kills: list[float] = []
-        #: When what happened: begin, end, name.
+        #: Times of all faults: begin, end, name.
         self.happened: list[tuple[float, float, str]] = []
         self._chance = random.Random(plan.seed)
         self._started: dict[int, float] = {}
@@ -72,24 +72,24 @@ class Ensemble:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def home(self, node: int) -> Path:
-        """Where its file system is."""
+        """Return the folder of a node's file system."""
         return self.folder / f"disk{node}"
 
     def data(self, node: int) -> Path:
-        """Its data directory."""
+        """Return a node's data directory."""
         return self.home(node) / "data"
 
     def log(self, node: int) -> Path:
-        """What it printed."""
+        """Return a node's log file."""
         return self.folder / f"node{node}.log"
 
     @property
     def hosts(self) -> list[str]:
-        """Client addresses."""
+        """Return the client addresses."""
         return [f"127.0.0.1:{port}" for port in self.client_ports.values()]
 
     def command(self, node: int) -> list[str]:
-        """How it is started."""
+        """Return the command line of a node."""
         plan = self.plan
         words = [
             *("coord", "run", "--id", str(node), "--data-dir", str(self.data(node)), "--cluster", "torture"),
@@ -112,7 +112,7 @@ class Ensemble:
         return rk(*words, "--peers", ",".join(f"{other}=127.0.0.1:{port}" for other, port in ports.items()))
 
     def start(self, node: int) -> None:
-        """Start it, if it does not run."""
+        """Start a node unless it runs."""
         with self._lock:
             if node in self.processes or self._is_closed:
                 return
@@ -124,7 +124,7 @@ class Ensemble:
                 )
 
     def kill(self, node: int) -> None:
-        """kill -9."""
+        """Kill a node with kill -9."""
         with self._lock:
             process = self.processes.pop(node, None)
             if process is None:
@@ -135,17 +135,17 @@ class Ensemble:
             process.wait()
 
     def stop(self, node: int, *, timeout_s: float = 90.0) -> None:
-        """SIGTERM, and a good end."""
+        """Stop a node with SIGTERM, and check that it ends cleanly."""
         with self._lock:
             process = self.processes.get(node)
             if process is None or node in self.frozen:
                 return
             if not self._is_up(node):
-                # Before it has begun it dies of the signal, as every program does.
+                # Before its loop runs, the node dies of the signal like any program.
                 self.kill(node)
                 return
             del self.processes[node]
-            # Some tell the process, some the whole group of it and its children.
+            # Operators signal the process, or the whole group with its children.
             if self._chance.random() < 0.5:
                 os.killpg(process.pid, signal.SIGTERM)
             else:
@@ -163,7 +163,7 @@ class Ensemble:
             self.violations.append(f"node {node} ends with {status} on SIGTERM")
 
     def freeze(self, node: int, is_frozen: bool) -> None:
-        """SIGSTOP, SIGCONT."""
+        """Stop a node with SIGSTOP, and continue it later."""
         with self._lock:
             process = self.processes.get(node)
             if process is None or (node in self.frozen) == is_frozen:
@@ -172,13 +172,13 @@ class Ensemble:
             (self.frozen.add if is_frozen else self.frozen.discard)(node)
 
     def _note_end(self, node: int, process: subprocess.Popen[bytes]) -> None:
-        """A node that has ended by itself did so for no good reason."""
+        """Record a node that has ended by itself without a good reason."""
         status = process.poll()
         if status is not None and not (node in self.leaving and status == 0):
             self.violations.append(f"node {node} ended by itself with {status}")
 
     def look(self) -> None:
-        """Find nodes that ended by themselves."""
+        """Find nodes that have ended by themselves."""
         with self._lock:
             for node, process in list(self.processes.items()):
                 if process.poll() is not None:
@@ -186,7 +186,7 @@ class Ensemble:
                     del self.processes[node]
 
     def _is_up(self, node: int) -> bool:
-        """Whether it has come as far as to serve."""
+        """Return True if the node has started to serve."""
         try:
             with socket.create_connection(("127.0.0.1", self.admin_ports[node]), 0.2):
                 return True
@@ -196,12 +196,12 @@ class Ensemble:
     # --- what they say ------------------------------------------------------------------------------------------------
 
     def status(self, node: int) -> dict[str, Any]:
-        """The status page; OSError if there is none."""
+        """Return the status page. Raise OSError without one."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_ports[node]}/status", timeout=5) as answer:
             return dict(json.load(answer))
 
     def statuses(self) -> dict[int, dict[str, Any]]:
-        """Of all that answer."""
+        """Return the status of all nodes that answer."""
         found = {}
         for node in [node for node in self.processes if node not in self.frozen]:
             with contextlib.suppress(OSError, ValueError):
@@ -209,21 +209,21 @@ class Ensemble:
         return found
 
     def leader(self) -> int:
-        """Who leads, 0 if nobody is known to."""
+        """Return the leader, 0 if none is known."""
         leading = [(state["term"], node) for node, state in self.statuses().items() if state["leader"] == node]
         return max(leading)[1] if leading else 0
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def happen(self, fault: Fault) -> None:
-        """Let it happen, until it is over."""
+        """Run a fault until it is over."""
         if fault.name in FORGETFUL and self.damaged - {fault.node}:
             return
         self.counts[fault.name] = self.counts.get(fault.name, 0) + 1
         began = time.monotonic()
         try:
             getattr(self, "_" + fault.name.replace("-", "_"))(fault)
-        except Exception as error:  # on a thread of its own, where nobody would see it
+        except Exception as error:  # on a separate thread, whose errors would go unnoticed
             self.violations.append(f"{fault.name} could not be made to happen: {error!r}")
         self.happened.append((began, time.monotonic(), fault.name))
 
@@ -283,7 +283,7 @@ class Ensemble:
         self._shut(fault, lambda a, b: fault.node in (a, b), lambda a, b: fault.node in (a, b))
 
     def _isolate_one_way(self, fault: Fault) -> None:
-        """Nothing leaves it, or nothing reaches it: by the fault's chance."""
+        """Drop everything that leaves a node, or everything that reaches it, at random."""
         if fault.seed % 2:
             self._shut(fault, lambda a, b: a == fault.node, lambda a, b: b == fault.node)
         else:
@@ -317,14 +317,14 @@ class Ensemble:
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(1 << 16))
-        # The last page, too.
+        # Fill the last page, too.
         with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(512)):
                 pass
         rng = random.Random(fault.seed)
         if rng.random() < 0.3:
             time.sleep(fault.for_s / 2)
-            # A node that finds no room at all may refuse to start; it is tried again when there is some.
+            # A node without any room may refuse to start; start it again when there is room.
             self.kill(fault.node)
         time.sleep(fault.for_s)
         filler.unlink(missing_ok=True)
@@ -367,10 +367,10 @@ class Ensemble:
         self._while_down(fault, wipe)
 
     def _while_down(self, fault: Fault, change: Any) -> None:
-        """Damage, and no other damage to anybody until this node has caught up."""
+        """Damage a node that is down, and no other node until this one has caught up."""
         node = fault.node
         if not self._is_whole() or (self.data(node) / "damaged").exists():
-            # What others miss this node may have to bring; and a second repair is refused.
+            # Other nodes may need this node's data; and a second repair is refused.
             return
         self.damaged.add(node)
         self.kill(node)
@@ -378,11 +378,11 @@ class Ensemble:
         self.start(node)
         self._until_caught_up(fault)
         if not (self.data(node) / "damaged").exists():
-            # Nothing that counted was hit, or it has its state from the others.
+            # The damage hit no relevant bytes, or the node has its state from the others.
             self.counts["unnoticed"] = self.counts.get("unnoticed", 0) + 1
 
     def _is_whole(self) -> bool:
-        """Whether all nodes are there and have caught up."""
+        """Return True if all nodes run and have caught up."""
         states = self.statuses()
         return len(states) == len(self.ids) and not any(state["joining"] for state in states.values())
 
@@ -426,7 +426,7 @@ class Ensemble:
         self._tool("transfer-leader", str(fault.node))
 
     def _tool(self, *words: str) -> int:
-        """`rk coord …` with the right to; its exit status."""
+        """Run `rk coord …` with super's credential. Return its exit status."""
         command = rk("coord", *words, "--store", ",".join(self.hosts), "--auth", AUTH)
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if "Traceback" in done.stderr:
@@ -447,7 +447,7 @@ class Ensemble:
             sock.close()
 
     def lonely_kills(self, around_s: float) -> list[float]:
-        """When a leader was killed while nothing else happened to anybody, so long before it and after."""
+        """Return the times at which a leader was killed without any other fault for some time before and after."""
         return [
             at
             for at in self.leader_kills
@@ -457,7 +457,7 @@ class Ensemble:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def mend(self) -> None:
-        """Everything that can run runs, and nothing is in its way."""
+        """End all faults, and start every node that can run."""
         if self.links is not None:
             self.links.heal()
         for node in self.ids:
@@ -468,9 +468,9 @@ class Ensemble:
             self.start(node)
 
     def close(self) -> None:
-        """End what runs, and give the disks back."""
+        """End all processes, and unmount the disks."""
         with self._lock:
-            # Faults that are not over would start nodes again.
+            # Faults in progress would otherwise start nodes again.
             self._is_closed = True
             for node in list(self.processes):
                 self.processes.pop(node).kill()
@@ -478,7 +478,7 @@ class Ensemble:
             self.links.close()
 
     def unmount(self) -> None:
-        """The directories go."""
+        """Unmount the directories."""
         for folder in self._mounted:
             subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
 

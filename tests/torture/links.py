@@ -1,7 +1,7 @@
-"""Every link between two nodes goes through a door of its own, which can be shut, slowed or broken.
+"""A proxy for every link between two nodes, called a door, which can be shut, slowed or broken.
 
-One thread with one event loop for all of them. A door that is shut keeps its connections and takes no bytes, as a
-network that drops packets does; the kernel's buffers still fill, which is what a sender sees of it.
+One thread with one event loop runs all doors. A shut door keeps its connections and reads no bytes, like a network that
+drops packets. A sender only sees that the kernel's buffers fill.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ CHUNK: Final = 1 << 16
 
 
 class Door:
-    """From one node to another: connections that the first one opens. Both directions of each pass here."""
+    """The proxy from one node to another, for connections that the first node opens. Both directions of each pass
+    here."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.port = 0
-        #: To the target, and back.
+        #: Whether bytes pass to the target, and back.
         self.is_open = [True, True]
         self.delay_s = 0.0
         self._opened = asyncio.Event()
@@ -34,21 +35,21 @@ class Door:
         self.port = server.sockets[0].getsockname()[1]
 
     def set(self, *, there: bool, back: bool, delay_s: float = 0.0) -> None:
-        """Open or shut either direction."""
+        """Open or shut each direction."""
         self.is_open = [there, back]
         self.delay_s = delay_s
         self._opened.set()
         self._opened.clear()
 
     def reset(self) -> None:
-        """Break what is connected."""
+        """Break all connections."""
         for writer in list(self._writers):
             with contextlib.suppress(Exception):
                 writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self.is_open[0]:
-            # Nobody answers: as if the first packet were lost.
+            # Do not answer, as if the first packet were lost.
             await self._until_open(0)
         try:
             far_reader, far_writer = await asyncio.open_connection(*self.target)
@@ -80,12 +81,12 @@ class Door:
                 await self._until_open(direction)
             writer.write(data)
             await writer.drain()
-        # Whoever closes closes both: the nodes' links know no half of a connection.
+        # Close both sides: the nodes' links do not use half-closed connections.
         raise ConnectionResetError
 
 
 class Links:
-    """Doors between all pairs of nodes, by (from, to)."""
+    """The doors between all pairs of nodes, by (from, to)."""
 
     def __init__(self, ports: dict[int, int]) -> None:
         self.doors = {(a, b): Door(("127.0.0.1", ports[b])) for a in ports for b in ports if a != b}
@@ -100,11 +101,11 @@ class Links:
         asyncio.run_coroutine_threadsafe(listen(), self._loop).result(10)
 
     def port(self, source: int, target: int) -> int:
-        """Where `source` finds `target`."""
+        """Return the port at which `source` reaches `target`."""
         return self.doors[source, target].port
 
     def each(self, change: Callable[[int, int, Door], None]) -> None:
-        """Call `change(from, to, door)` for every door, on their thread."""
+        """Call `change(from, to, door)` for every door, on the doors' thread."""
 
         def run() -> None:
             for (a, b), door in self.doors.items():
@@ -113,7 +114,7 @@ class Links:
         self._loop.call_soon_threadsafe(run)
 
     def heal(self) -> None:
-        """All open, none slow."""
+        """Open all doors, and slow none."""
         self.each(lambda a, b, door: door.set(there=True, back=True))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What happens to the nodes of one round: a list of faults in time, made from the seed and nothing else."""
+"""The faults of one round, with their times. The seed alone determines the plan."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-#: Weight of each fault; what is not possible in a round is left out of it.
+#: Weight of each fault. Faults that are impossible in a round are left out.
 WEIGHTS: Final = {
-    "kill": 6,  # kill -9, and again after `for_s`
+    "kill": 6,  # kill -9, and a start after `for_s`
     "kill-leader": 4,
     "stop": 6,  # SIGTERM
     "freeze": 5,  # SIGSTOP
@@ -16,39 +16,39 @@ WEIGHTS: Final = {
     "storm": 3,  # SIGTERM and SIGKILL in quick succession, always on the same data
     "kill-all": 1,
     "stop-all": 1,
-    "isolate": 4,  # nothing gets from or to a node, connections stay
+    "isolate": 4,  # nothing passes from or to a node, connections stay
     "isolate-one-way": 3,
     "reset-links": 3,
     "slow-links": 2,
-    "full": 4,  # no room on its disk
-    "flip": 2,  # a bit of its log, while it is down
-    "cut-log": 1,  # the last bytes of its log, while it is down
+    "full": 4,  # no room on the node's disk
+    "flip": 2,  # a flipped bit of the log, while the node is down
+    "cut-log": 1,  # the last bytes of the log removed, while the node is down
     "flip-snapshot": 2,
-    "wipe": 1,  # its whole directory, and it joins anew
-    "replace": 1,  # it is taken out, emptied, and let in again
+    "wipe": 1,  # the whole directory removed; the node joins again
+    "replace": 1,  # the node is removed, emptied, and added again
     "transfer": 3,
-    "flood": 3,  # connections that say nothing, or nonsense
+    "flood": 3,  # connections that send nothing, or invalid bytes
 }
-#: These forget what was durable: no two of them before the node of the first has caught up, and no majority is ever
-#: without its memory.
+#: Faults that lose durable data. The next one comes only after the node of the former one has caught up, and never for
+#: a majority.
 FORGETFUL: Final = ("flip", "cut-log", "flip-snapshot", "wipe", "replace")
-#: For a node that is alone: what can happen to it and leave it all that it acknowledged.
+#: Faults for a store of one node: those that keep everything that it acknowledged.
 OF_ONE: Final = ("kill", "stop", "freeze", "storm", "full", "flood")
-#: These choose whom they hit when they happen, or hit all.
+#: Faults that choose their node when they happen, or hit all nodes.
 OF_NOBODY: Final = ("kill-leader", "freeze-leader", "kill-all", "stop-all")
-#: These need links that can be cut.
+#: Faults that need links that can be cut.
 OF_LINKS: Final = ("isolate", "isolate-one-way", "reset-links", "slow-links")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`name` happens to `node` (0: whoever leads, or nobody in particular) at `at_s` and lasts `for_s`."""
+    """Fault `name` hits `node` (0: the leader, or no particular node) at `at_s` and lasts `for_s`."""
 
     at_s: float
     name: str
     node: int
     for_s: float
-    #: For what else is left to chance within it.
+    #: For the random choices within the fault.
     seed: int
 
     def __str__(self) -> str:
@@ -58,19 +58,19 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """One round."""
+    """The plan of one round."""
 
     seed: int
     nodes: int
-    #: The faults end after this; then all is mended.
+    #: The faults end after this time, and are undone.
     length_s: float
     has_proxies: bool
-    #: Whether each node has a small file system of its own, in memory; else all have the machine's.
+    #: True if each node has a small file system in memory; otherwise all use the machine's.
     has_disks: bool
     snapshot_entries: int
     keep_entries: int
     tick_ms: int
-    #: How many files a node may open; a flood takes more than these, if they are few.
+    #: Limit of files that a node may open. If it is low, a flood exceeds it.
     descriptors: int
     fsync: str
     faults: list[Fault] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Plan:
 
 
 def make_plan(seed: int, *, length_s: float, only: tuple[str, ...] = (), can_fill: bool = True) -> Plan:
-    """The round of this seed. `only`: no other faults than these."""
+    """Return the plan of this seed. `only`: no faults other than these."""
     rng = random.Random(seed)
     nodes = rng.choice([1, 3, 3, 3, 3, 5])
     has_proxies = nodes > 1 and rng.random() < 0.5
@@ -104,7 +104,7 @@ def make_plan(seed: int, *, length_s: float, only: tuple[str, ...] = (), can_fil
         for name in OF_LINKS:
             del weights[name]
     else:
-        # A new directory learns the members' addresses from others, whose ways lead past the proxies.
+        # A new directory learns the members' addresses from other nodes; these addresses bypass the proxies.
         del weights["wipe"], weights["replace"]
     if nodes == 1:
         weights = {name: weights[name] for name in OF_ONE}
@@ -112,7 +112,7 @@ def make_plan(seed: int, *, length_s: float, only: tuple[str, ...] = (), can_fil
         del weights["full"]
     if only:
         weights = {name: weight for name, weight in weights.items() if name in only}
-    # Some rounds are of a few kinds only, so that one kind gets into the way of itself.
+    # Some rounds have only a few kinds of faults, so that faults of one kind interfere with each other.
     if not only and rng.random() < 0.3:
         chosen = rng.sample(sorted(weights), 4)
         weights = {name: weights[name] for name in chosen}

@@ -1,4 +1,4 @@
-"""One round: start, work, let things happen, mend, ask whether everything is as it must be."""
+"""One round: start, work, inject faults, end them, and check all invariants."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from tests.torture.clients import (
 from tests.torture.ensemble import Ensemble
 from tests.torture.plan import FORGETFUL, Plan
 
-#: After the last fault is mended everything works again within this.
+#: Time limit for recovery after the last fault has ended.
 RECOVERY_S: Final = 90.0
-#: What no node may ever print.
+#: Text that no node may ever print.
 FORBIDDEN: Final = re.compile(r"Traceback|AssertionError|Unhandled|InvalidTransition|StateDiverged|fault (at|while)")
-#: Only where somebody damaged something.
+#: Text that a node may print only after damage.
 OF_DAMAGE: Final = re.compile(r"set aside|damaged|is corrupt")
 
 Say = Callable[[str], None]
 
 
 class Round:
-    """What one round came to."""
+    """The result of one round."""
 
     def __init__(self, plan: Plan, folder: Path, say: Say) -> None:
         self.plan = plan
@@ -58,7 +58,7 @@ class Round:
         self._workers: list[Worker] = []
 
     def run(self) -> None:
-        """All of it; `violations` is empty if all is well."""
+        """Run the whole round. `violations` is empty on success."""
         ensemble = self._ensemble
         try:
             for node in ensemble.ids:
@@ -76,7 +76,7 @@ class Round:
             self.counts = ensemble.counts
 
     def close(self) -> None:
-        """Give the disks back."""
+        """Unmount the disks."""
         self._ensemble.unmount()
 
     # --- the parts ----------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Round:
             client.create(REGISTER)
 
     def _work(self) -> None:
-        """Clients and faults."""
+        """Run clients and faults."""
         ensemble, plan = self._ensemble, self.plan
         timeout_s = 20 * plan.tick_ms / 1000
         kinds: list[type[Worker]] = [Register] * 3 + [Sequencer] * 2 + [Pairs, Owner, Deserter, Watcher, Watcher]
@@ -101,11 +101,12 @@ class Round:
         threads: list[threading.Thread] = []
         for fault in plan.faults:
             if fault.name in FORGETFUL:
-                # While something that was durable is missing, nothing else may be.
+                # While durable data is missing, no other fault may happen.
                 for thread in threads:
                     thread.join()
             if time.monotonic() > began + fault.at_s + 2:
-                continue  # Something took its time, and all that was to happen meanwhile would happen at once.
+                # The last fault took long. Skip the faults that were due meanwhile: they would all happen at once.
+                continue
             if self._wait_until(began + fault.at_s):
                 self._say(
                     f"  {time.monotonic() - began:5.1f} s {fault.name} {fault.node or ''} for {fault.for_s:.2f} s"
@@ -137,14 +138,14 @@ class Round:
         self.outage_s = max((checks.longest_gap(self._workers, at) for at in ensemble.lonely_kills(1.0)), default=0.0)
 
     def _judge(self) -> None:
-        """Read what is there now, and compare with what was told."""
+        """Read the final state, and compare it with all answers."""
         with session(self._ensemble.hosts, 4) as client:
             client.sync("/")
             value, stat = client.get(REGISTER)
             self.violations += checks.check_register(self._workers, (value, stat.version))
             self.violations += checks.check_sequences(self._workers, checks.read_all(client, "/seq"))
             self.violations += checks.check_pairs(self._workers, set(client.get_children("/pair")))
-            # Whoever left without a word has some ticks more than its time.
+            # An abandoned session ends some ticks after its timeout.
             deadline = time.monotonic() + 3 * 20 * self.plan.tick_ms / 1000 + 2
             while self._outliving(client) and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -155,7 +156,7 @@ class Round:
         return checks.check_ephemerals(self._workers, set(client.get_children("/eph")))
 
     def _agree(self) -> None:
-        """All replicas come to hold the same."""
+        """Check that all replicas hold the same state."""
         deadline = time.monotonic() + RECOVERY_S
         states: set[tuple[int, str]] = set()
         while time.monotonic() < deadline:
@@ -167,7 +168,7 @@ class Round:
         self.violations.append(f"the nodes do not come to hold the same: {states}")
 
     def _end(self) -> None:
-        """Stop everything in good order and look at what is left."""
+        """Stop all processes cleanly and check what they leave."""
         ensemble = self._ensemble
         ensemble.look()
         threads = [threading.Thread(target=ensemble.stop, args=(node,)) for node in ensemble.ids]
@@ -185,11 +186,11 @@ class Round:
                     self.violations.append(f"undamaged node {node} has set something aside")
 
     def _verify(self) -> None:
-        """What the store's own tools say of directories and traces."""
+        """Check directories and traces with the store's own tools."""
         ensemble = self._ensemble
         asked = [("verify", *(str(ensemble.data(node)) for node in ensemble.ids))]
         if "cut-log" not in ensemble.counts:
-            # Where the end of a log is missing nobody can tell that it was there; the trace can.
+            # After the end of a log is cut, the log does not show that; the trace does.
             asked.append(("check-trace", *(str(ensemble.folder / f"trace{node}.ndjson") for node in ensemble.ids)))
         running = [
             subprocess.Popen(rk("coord", *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -203,7 +204,7 @@ class Round:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _wait_until(self, moment: float) -> bool:
-        """True at that moment; False when something is wrong already, and more faults would only hide it."""
+        """Wait until that moment. Return False after a violation: further faults would only hide it."""
         while (left := moment - time.monotonic()) > 0:
             time.sleep(min(left, 0.2))
             if self._ensemble.violations or any(worker.violations for worker in self._workers):
@@ -224,7 +225,7 @@ class Round:
         return False
 
     def _each_serves(self) -> None:
-        """Every node opens a session and takes a write."""
+        """Check that every node opens a session and accepts a write."""
         for node, host in zip(self._ensemble.ids, self._ensemble.hosts, strict=True):
             error: Exception | None = None
             deadline = time.monotonic() + RECOVERY_S
@@ -242,5 +243,5 @@ class Round:
 
 
 def _lines(text: str, pattern: re.Pattern[str]) -> list[str]:
-    """The first lines that match."""
+    """Return the first matching lines."""
     return [line[:300] for line in text.splitlines() if pattern.search(line)][:3]

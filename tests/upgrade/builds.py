@@ -1,4 +1,4 @@
-"""The two builds: this checkout, and an older one that is taken out of git.
+"""The two builds: this checkout, and an older one that is checked out from git.
 
 UPGRADE_FROM names the older commit. By default that is the newest tag from which this commit descends; without a tag,
 the last commit of the feature level before this one's: the parent of the last change of the table of levels.
@@ -29,7 +29,7 @@ def _git(*arguments: str) -> bytes:
 
 @functools.cache
 def older_commit() -> str:
-    """The commit of the older build."""
+    """Return the commit of the older build."""
     named = os.environ.get(VARIABLE, "")
     try:
         if not named:
@@ -43,14 +43,14 @@ def older_commit() -> str:
 
 
 def check_out(folder: Path) -> Path:
-    """Put the older build into `folder`; its sources run interpreted, with the packages of this environment."""
+    """Put the older build into `folder`. Its sources run interpreted, with the packages of this environment."""
     with tarfile.open(fileobj=BytesIO(_git("archive", older_commit()))) as archive:
         archive.extractall(folder, filter="data")
     return folder
 
 
 def rk_of(root: Path, *arguments: str) -> tuple[list[str], dict[str, str], Path]:
-    """(command line, environment, working directory) of `rk` of the build in `root`."""
+    """Return (command line, environment, working directory) of `rk` of the build in `root`."""
     # The working directory comes first on Python's path, PYTHONPATH reaches the processes that `rk` starts.
     environment = {"PYTHONPATH": str(root)}
     if root != NEWER:

@@ -1,4 +1,4 @@
-"""The older build, taken out of git once."""
+"""The older build, checked out from git once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.upgrade.builds import check_out, older_commit
 
 @pytest.fixture(scope="session")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of the older build."""
+    """Return the root of the older build."""
     print(f"older build: {older_commit()}")  # noqa: T201 (which builds a failure is about)
     return check_out(tmp_path_factory.mktemp("older"))

@@ -1,4 +1,4 @@
-"""A store whose nodes are of two builds, and clients that send it what no proper client would."""
+"""A store whose nodes are of two builds, and clients that send requests that no proper client would send."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.support.helpers import PATIENCE_S, daemon, eventually, free_ports
 from tests.upgrade.builds import rk_of
 
 NODES = (1, 2, 3)
-#: Of the random steps, each so many are preceded by one request that the builds answer differently.
+#: One in this many random steps is preceded by a request that the builds answer differently.
 DIFFERING_EVERY = 10
 
 
 class MixedStore:
-    """Three nodes; each start of a node names its build."""
+    """Three nodes. Each start of a node names its build."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,23 +41,23 @@ class MixedStore:
 
     @property
     def hosts(self) -> str:
-        """All addresses, as clients take them."""
+        """Return all addresses in the form that clients accept."""
         return ",".join(f"127.0.0.1:{port}" for port in self._clients.values())
 
     def address(self, node: int) -> str:
-        """Where clients find a node."""
+        """Return the client address of a node."""
         return f"127.0.0.1:{self._clients[node]}"
 
     def data_dir(self, node: int) -> Path:
-        """The data directory of a node."""
+        """Return the data directory of a node."""
         return self.folder / f"n{node}"
 
     def log(self, node: int) -> str:
-        """Everything that the processes of a node have written."""
+        """Return all output of the processes of a node."""
         return (self.folder / f"{node}.log").read_text(errors="replace")
 
     def start(self, node: int, root: Path) -> None:
-        """Start a node with the build in `root`; do not wait."""
+        """Start a node with the build in `root`. Do not wait."""
         peers = ",".join(f"{i}=127.0.0.1:{port}" for i, port in self._peers.items())
         command, environment, cwd = rk_of(
             root, "coord", "run", "--id", str(node), "--data-dir", str(self.data_dir(node)),
@@ -68,20 +68,20 @@ class MixedStore:
         self.processes[node] = self._stacks[node].enter_context(running)
 
     def stop(self, node: int) -> None:
-        """Stop a node as an operator does: it hands over first."""
+        """Stop a node as an operator does: it hands over its leadership first."""
         process = self.processes.pop(node)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0, self.log(node)[-2000:]
         self._stacks[node].close()
 
     def replace(self, node: int, root: Path) -> None:
-        """Stop a node and start it on its data with another build; wait until it serves."""
+        """Stop a node and start it on its data with another build. Wait until it serves."""
         self.stop(node)
         self.start(node, root)
         self.wait_ready()
 
     def page(self, node: int, name: str = "status") -> dict[str, Any]:
-        """A page of a node's admin port."""
+        """Return a page of a node's admin port."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._admins[node]}/{name}", timeout=10) as answer:
             page: dict[str, Any] = json.load(answer)
             return page
@@ -97,11 +97,11 @@ class MixedStore:
         eventually(serves, what="all nodes serve")
 
     def leader(self) -> int:
-        """Which node leads."""
+        """Return the leading node."""
         return int(eventually(lambda: self.page(next(iter(self.processes)))["leader"], what="a leader"))
 
     def check_alike(self) -> None:
-        """Wait until all nodes have one state; no process may have ended."""
+        """Wait until all nodes have one state. Fail if a process has ended."""
 
         def alike() -> bool:
             pages = [self.page(node) for node in self.processes]
@@ -114,18 +114,18 @@ class MixedStore:
             assert "differs from the others" not in self.log(node), self.log(node)[-2000:]
 
     def level(self, node: int) -> int:
-        """The level in force, as the node says; a build from before levels says nothing."""
+        """Return the level in force, as the node reports it. A build without levels reports none."""
         return int(self.page(node).get("level", 0))
 
     def close(self) -> None:
-        """Kill what runs."""
+        """Kill all running processes."""
         for stack in self._stacks.values():
             stack.close()
 
 
 @contextlib.contextmanager
 def connected(hosts: str) -> Iterator[KazooClient]:
-    """A client with a session."""
+    """Yield a client with a session."""
     client = KazooClient(hosts, timeout=20)
     client.start(PATIENCE_S)
     try:
@@ -136,17 +136,15 @@ def connected(hosts: str) -> Iterator[KazooClient]:
 
 
 def differing(root: bytes, number: int) -> Request:
-    """A request that every level answers in another way than the one before: random ones seldom get that far.
-
-    Level 1: a createTTL without a TTL in a multi.
-    """
+    """Return a request that each level answers differently from the level before; random requests seldom do. Level 1: a
+    createTTL without a TTL in a multi."""
     path = root + b"/differs-%d" % number
     create = r.CreateRequest(r.OP_CREATE_TTL, path, b"", r.OPEN_ACL, number % 5, 3_600_000)
     return Request(r.OP_MULTI, r.encode_multi([r.MultiOp(r.OP_CREATE_TTL, path, create=create)]))
 
 
 def play(store: MixedStore, seed: int, requests: int = 300) -> None:
-    """Send the random requests of a seed, each session to a node of its own."""
+    """Send the random requests of a seed, each session to its own node."""
     root = b"/u%05d" % seed
     nodes = sorted(store.processes)
     with connected(store.address(nodes[0])) as client:
@@ -176,7 +174,7 @@ def play(store: MixedStore, seed: int, requests: int = 300) -> None:
 
 
 class Writer:
-    """A client that writes all the time and remembers what was acknowledged."""
+    """A client that writes all the time and remembers the acknowledged writes."""
 
     def __init__(self, hosts: str) -> None:
         self._hosts = hosts
@@ -204,7 +202,7 @@ class Writer:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Write meanwhile; afterwards nothing of this client is under way."""
+        """Write during the block. Afterwards no request of this client is in progress."""
         self._is_idle.clear()
         self._goes_on.set()
         try:
@@ -215,7 +213,7 @@ class Writer:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Writer]:
-        """The client with its connection."""
+        """Run the client with its connection."""
         self._thread.start()
         assert self._is_idle.wait(PATIENCE_S), "the writing client does not get a session"
         try:
@@ -226,7 +224,7 @@ class Writer:
             self._thread.join(PATIENCE_S)
 
     def check(self, store: MixedStore) -> None:
-        """Everything acknowledged is there, whichever node is asked."""
+        """Check that every node has all acknowledged writes."""
         assert self.acknowledged
         for node in store.processes:
             with connected(store.address(node)) as client:

@@ -1,4 +1,4 @@
-"""Masters and region servers of two builds: rolled one after the other, while rows are written and read."""
+"""Masters and region servers of two builds, upgraded one after the other while rows are written and read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPLITS = [f"k{number:02}" for number in range(1, 12)]
 
 
 class BuiltProcess(Process):
-    """A daemon whose next start is of the build in `root`."""
+    """A daemon whose next start uses the build in `root`."""
 
     root = NEWER
 
@@ -40,7 +40,7 @@ class BuiltProcess(Process):
 
 
 class Rows(threading.Thread):
-    """Writes rows and reads them back, until it is told to end or a row is not there."""
+    """Writes rows and reads them back, until it is stopped or a row is missing."""
 
     def __init__(self, client: RegionClient) -> None:
         super().__init__(daemon=True)
@@ -63,7 +63,7 @@ class Rows(threading.Thread):
             self.fault = fault
 
     def end(self) -> None:
-        """Every row that was acknowledged is there."""
+        """Stop, and check that every acknowledged row exists."""
         self._is_over.set()
         self.join(2 * PATIENCE_S)
         assert self.fault is None, repr(self.fault)
@@ -74,7 +74,7 @@ class Rows(threading.Thread):
 
 @contextlib.contextmanager
 def cluster_of(root: Path, folder: Path, hosts: str) -> Iterator[Cluster]:
-    """Two masters and three servers of one build."""
+    """Yield two masters and three servers of one build."""
     folder.mkdir()
     cluster = Cluster(folder, hosts, masters=2, servers=3)
     cluster.masters = [_built(one, root) for one in cluster.masters]
@@ -95,12 +95,12 @@ def _built(process: Process, root: Path) -> BuiltProcess:
 
 
 def format_of(cluster: Cluster) -> int:
-    """The format in force."""
+    """Return the format in force."""
     return decode_cluster(cluster.zk.get(cluster.layout.cluster)[0]).format_version
 
 
 def test_masters_and_servers_are_upgraded_while_rows_are_read(tmp_path: Path, older: Path) -> None:
-    """No row is lost or unreadable, and the format rises with the last process."""
+    """No row is lost or unreadable, and the format rises with the last upgraded process."""
     with own_store(tmp_path / "store", 1) as hosts, cluster_of(older, tmp_path / "cluster", hosts) as cluster:
         cluster.wait_active()
         cluster.wait_servers(3)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MixedStore]:
-    """A store that is not started."""
+    """Return a store that is not started."""
     made = MixedStore(tmp_path)
     try:
         yield made
@@ -30,12 +30,12 @@ def store(tmp_path: Path) -> Iterator[MixedStore]:
 
 
 def verify(store: MixedStore) -> None:
-    """Replay the logs of the stopped nodes with this build, whichever build wrote them, and compare."""
+    """Replay the logs of the stopped nodes with this build, whichever build wrote them, and compare the states."""
     run_rk("coord", "verify", *(str(store.data_dir(node)) for node in NODES))
 
 
 def run_rk(*arguments: str) -> str:
-    """What a command of this build prints; it must succeed."""
+    """Return the output of a command of this build, which must succeed."""
     command, environment, cwd = rk_of(NEWER, *arguments)
     env = {**os.environ, **environment}
     done = subprocess.run(command, check=False, cwd=cwd, env=env, capture_output=True, text=True)
@@ -44,10 +44,8 @@ def run_rk(*arguments: str) -> str:
 
 
 def test_nodes_are_upgraded_taken_back_and_upgraded(store: MixedStore, older: Path) -> None:
-    """Under the random requests that the builds answer differently: one state, no write lost, no node ends.
-
-    The level rises when the last node of the older build is replaced, and not before.
-    """
+    """Random requests, which the builds answer differently, run meanwhile: the nodes have one state, no write is lost,
+    no node ends. The level rises when the last node of the older build is replaced, and not before."""
     for node in NODES:
         store.start(node, older)
     store.wait_ready()
@@ -65,7 +63,7 @@ def test_nodes_are_upgraded_taken_back_and_upgraded(store: MixedStore, older: Pa
             assert {store.level(node) for node in store.processes} == {level}
 
         check(level=before)
-        # Up with two of them, the leader among them, and back with one.
+        # Upgrade two of the nodes, with the leader, and take one back.
         leader = store.leader()
         follower, last = (node for node in NODES if node != leader)
         for node, root in ((follower, NEWER), (leader, NEWER), (follower, older), (follower, NEWER)):
@@ -93,7 +91,8 @@ def test_nodes_are_upgraded_taken_back_and_upgraded(store: MixedStore, older: Pa
 
 
 def test_the_older_build_is_refused_behind_the_raise(store: MixedStore, older: Path) -> None:
-    """On a directory that has the level it does not start; with an empty one it gets no link and is told why."""
+    """On a directory that has the level the older build does not start; with an empty directory it gets no link, and
+    the reason."""
     for node in NODES:
         store.start(node, NEWER)
     store.wait_ready()
@@ -109,7 +108,7 @@ def test_the_older_build_is_refused_behind_the_raise(store: MixedStore, older: P
     eventually(lambda: "the build of node 3 supports feature levels up to" in store.log(3), what="node 3 is told")
     assert f"start node 3 with a build that supports level {SUPPORTED}" in store.log(3)
     assert store.page(3)["applied_index"] == 0
-    # Nor does a leader wait for it: the two others serve, and say whom they refuse.
+    # A leader does not wait for it: the other two serve, and name the node that they reject.
     store.processes.pop(3).kill()
     store.check_alike()
     assert any("rejected a connection from a node that claims to be node 3" in store.log(node) for node in (1, 2))
