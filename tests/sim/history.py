@@ -11,13 +11,13 @@ from simulation.engine.timeline import POLL_US, SECOND, Timeline
 
 
 class Violation(AssertionError):  # noqa: N818 - it names what was violated
-    """An invariant does not hold."""
+    """Raised when an invariant does not hold."""
 
 
 class History(Timeline):
-    """The timeline of one seed and size. Subclasses add the machines, and say how a history is replayed."""
+    """The timeline of one seed and size. Subclasses add the machines, and the command that replays a history."""
 
-    #: What ends a history as a failure when an event raises it.
+    #: Exceptions of an event that end a history as a failure.
     FAILURES: ClassVar[tuple[type[Exception], ...]] = (AssertionError,)
     POLL_US: ClassVar[int] = POLL_US
 
@@ -29,7 +29,7 @@ class History(Timeline):
         self.counts: Counter[str] = Counter()
 
     def replay(self) -> str:
-        """Return the command that shows this history again."""
+        """Return the command that repeats this history."""
         raise NotImplementedError
 
     def note(self, line: str) -> None:
@@ -38,17 +38,15 @@ class History(Timeline):
             self.trace.append(f"{self.now / SECOND:.6f} {line}")
 
     def play_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
-        """Let time pass as `run_until` does.
-
-        Raises: Violation, with seed, time and how to see it again in the message.
-        """
+        """Let time pass as `run_until` does. Raise Violation with seed, time and the command that repeats the
+        history."""
         try:
             return self.run_until(end, done, self.POLL_US)
         except self.FAILURES as error:
             raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> Violation:
-        """Return the violation together with what is needed to see it again."""
+        """Return the violation with the command that repeats it."""
         text = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         return Violation(
             f"{text}\n  at {self.now / SECOND:.6f} s of seed {self.seed}, {self.size} nodes; replay: {self.replay()}"

@@ -1,7 +1,7 @@
-"""Bugs of masters and region servers, planted on purpose: what the simulation must find to be believed.
+"""Planted bugs of masters and region servers. A simulation is credible only if it finds them.
 
-Each is a set of patches of the real classes for the time of one run, and the kind of run that is hard on it.
-`tests/support/planted.py` plants them and looks for them.
+Each bug is a set of patches of the real classes for the time of one run, with the kind of run that reveals it.
+`tests/support/planted.py` plants them and searches for them.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from tests.support.planted import Found, Patch, PlantedBug, first_lately, hunt, 
 
 
 class Bug(PlantedBug):
-    """One planted bug. `seeds`: among so many, from 1 on, one must find it."""
+    """One planted bug. One of the seeds 1 to `seeds` must find it."""
 
     seeds = 10
-    #: Where one found it lately: looked at first, to save time; 0: in order.
+    #: The seed that last found the bug, tried first to save time; 0: seeds in order.
     lately = 0
-    #: Masters of the cluster; 0: by the seed.
+    #: Number of masters; 0: chosen by the seed.
     masters = 0
 
     def script(self, cluster: SimulatedCluster) -> None:
-        """Put the cluster through what is hard on the bug."""
+        """Put the cluster through the situation that reveals the bug."""
         DRILLS["random"](cluster)
 
     def options(self, seed: int) -> Options:
@@ -71,7 +71,7 @@ class Bug(PlantedBug):
             return run(self.options(seed), script=self.script)
 
     def hunt(self) -> Found | None:
-        """Return the first seed that finds it."""
+        """Return the first seed that finds the bug."""
         return hunt(lambda seed: self.try_seed(seed).violation, first_lately(self.lately, self.seeds))
 
 
@@ -81,7 +81,7 @@ def trouble(
     pause_s: float,
     prepare: Callable[[SimulatedCluster], None] | None = None,
 ) -> None:
-    """A run with these faults alone, and the operator at work."""
+    """Simulate a run with only these faults, and an active operator."""
     come_up(cluster)
     cluster.setting.work.until = cluster.timeline.now + int(cluster.options.duration_s * SECOND)
     if prepare is not None:
@@ -97,10 +97,10 @@ def trouble(
 
 
 class NoEpochCheck(Bug):
-    """Masters write without the check of their epoch.
+    """Masters write without a check of their epoch.
 
-    A session that is over protects as well: the check matters for a master that was killed and started again at once,
-    while what it had sent before is still on its way.
+    The end of the session protects as well. The check matters for a master that was killed and restarted at once, while
+    its earlier requests are still in flight.
     """
 
     seeds = 40
@@ -132,7 +132,7 @@ class NoEpochCheck(Bug):
 
 
 class ActiveIsEnough(Bug):
-    """The winner of /active reigns without raising the epoch."""
+    """The winner of /active becomes active without raising the epoch."""
 
     def patches(self) -> list[Patch]:
         async def keep_epoch(self: Election, _now_ms: int) -> int:
@@ -143,7 +143,7 @@ class ActiveIsEnough(Bug):
 
 
 class LowerEpochsObeyed(Bug):
-    """A server takes orders whatever master they are from."""
+    """A server executes orders of any master, whatever its epoch."""
 
     seeds = 40
 
@@ -171,7 +171,7 @@ def _any_version(op: Any) -> Any:
 
 
 class NoVersionByServers(Bug):
-    """Servers take their steps without naming the version they read."""
+    """Servers write their steps without checking the version that they have read."""
 
     def patches(self) -> list[Patch]:
         def operations(self: StepWriter, step: Any) -> Any:
@@ -182,7 +182,7 @@ class NoVersionByServers(Bug):
 
 
 class NoVersionByMasters(Bug):
-    """Masters force and delete transitions without naming the version they read."""
+    """Masters write and delete transitions without checking the version that they have read."""
 
     seeds = 60
 
@@ -201,7 +201,7 @@ class NoVersionByMasters(Bug):
 
 
 class LocationApart(Bug):
-    """OPENED is written, the location is not in the same write."""
+    """OPENED is written without the location, which follows in a separate write."""
 
     def patches(self) -> list[Patch]:
         def operations(self: StepWriter, step: Any) -> Any:
@@ -219,7 +219,7 @@ class LocationApart(Bug):
 
 
 class X1Literally(Bug):
-    """CLOSING whose destination died is forced OFFLINE although its source lives."""
+    """CLOSING is forced to OFFLINE when its destination dies, although its source lives."""
 
     seeds = 30
 
@@ -244,7 +244,7 @@ class X1Literally(Bug):
 
 
 class WipeOnFailover(Bug):
-    """Every new master takes its start for a cluster startup."""
+    """Every new master takes its takeover for a cluster startup, and deletes all transitions."""
 
     seeds = 30
     lately = 6
@@ -281,7 +281,7 @@ class ClosedWithoutIntent(Bug):
 
 
 class PlanForgotten(Bug):
-    """A bulk plan that a former master left unfinished is nobody's any more (X8)."""
+    """A new master forgets the unfinished bulk plan of its predecessor (X8)."""
 
     seeds = 30
 
@@ -296,7 +296,7 @@ class PlanForgotten(Bug):
 
 
 class MirrorMissesAnEvent(Bug):
-    """A standby takes no notice of regions that change: it takes them for being where they were."""
+    """A standby ignores changes of regions, and keeps their former servers."""
 
     def patches(self) -> list[Patch]:
         def event(self: StoreWatcher, event_type: int, path: str, zxid: int) -> None:
@@ -308,7 +308,7 @@ class MirrorMissesAnEvent(Bug):
 
 
 class MirrorKeepsWhatIsGone(Bug):
-    """A standby takes no notice of transitions that end."""
+    """A standby ignores the deletion of transitions."""
 
     def patches(self) -> list[Patch]:
         def gone(self: StandbyMirror, path: str) -> None:
@@ -320,7 +320,7 @@ class MirrorKeepsWhatIsGone(Bug):
 
 
 class HandedOverUnread(Bug):
-    """A new reign takes the mirror as it is, without what has changed and is still to be read."""
+    """A new active master uses its mirror before the pending reads have finished."""
 
     seeds = 30
     masters = 3
@@ -334,7 +334,7 @@ class HandedOverUnread(Bug):
         return [instead(StoreWatcher, "hand_over", hand_over)]
 
     def script(self, cluster: SimulatedCluster) -> None:
-        """Masters die while servers open regions one after the other, so that something was not read yet."""
+        """Kill masters while servers open regions one after the other, so that some changes are not read yet."""
         come_up(cluster)
         chance = cluster.timeline.chance
         cluster.setting.work.until = cluster.timeline.now + 15 * SECOND
@@ -351,7 +351,7 @@ class HandedOverUnread(Bug):
 
 
 class ProvedByWordAlone(Bug):
-    """A standby that has word of all changes counts as up to date before it has read them."""
+    """A standby counts as up to date when it has received all events, before it has read the changes."""
 
     def patches(self) -> list[Patch]:
         async def prove(self: StoreWatcher) -> None:
@@ -364,7 +364,7 @@ class ProvedByWordAlone(Bug):
 
 
 class ProvedByAPing(Bug):
-    """A standby takes any answer of its node of the store for proof, although the node may be behind."""
+    """A standby takes any answer of its store node as proof that its mirror is fresh, although the node may lag."""
 
     seeds = 30
 
@@ -384,7 +384,7 @@ class ProvedByAPing(Bug):
 
 
 class GapIgnored(Bug):
-    """A standby goes on with its mirror after its watches were out of force."""
+    """A standby keeps its mirror after a gap in its watches."""
 
     seeds = 30
 
@@ -401,7 +401,7 @@ class GapIgnored(Bug):
 
 
 def sessions_end(cluster: SimulatedCluster) -> None:
-    """Sessions of masters end, each next one is slow to begin, and the tables change all the time."""
+    """End sessions of masters, start the next ones slowly, and change the tables all the time."""
     come_up(cluster)
     cluster.setting.work.until = cluster.timeline.now + 15 * SECOND
     cluster.network.heavy = 0.3
@@ -412,7 +412,7 @@ def sessions_end(cluster: SimulatedCluster) -> None:
 
 
 class MirrorOutlivesItsSession(Bug):
-    """A standby has the mirror of its former session proved by a `sync` of the next one, which has no watches yet."""
+    """A standby proves the mirror of its former session with a `sync` of the next session, which has no watches yet."""
 
     seeds = 20
     masters = 3
@@ -433,7 +433,7 @@ class MirrorOutlivesItsSession(Bug):
 
 
 class LeaseIgnored(Bug):
-    """A server serves until it is told that its session is over."""
+    """A server serves until the store reports the end of its session."""
 
     seeds = 30
 
@@ -449,7 +449,7 @@ class LeaseIgnored(Bug):
 
 
 class BarOfOneStart(Bug):
-    """A fenced server is kept empty under the start code that was fenced; it joins again, and gets regions."""
+    """The fence of a server covers only the fenced start code: the server joins again, and gets regions."""
 
     def patches(self) -> list[Patch]:
         def only_that_start(cluster: Any) -> None:
@@ -474,7 +474,7 @@ class BarOfOneStart(Bug):
 
 
 class PurgedUnclaimed(Bug):
-    """Rows are removed when their time is over, without a write that keeps the table from being brought back."""
+    """Rows are removed after the grace period without a write that prevents the restoration of the table."""
 
     def patches(self) -> list[Patch]:
         async def claimed(self: Purging, table_id: str) -> Any:
@@ -491,12 +491,12 @@ class PurgedUnclaimed(Bug):
 
 
 class KeepsRegionsOfLostSession(Bug):
-    """A server that has lost its session goes on with the regions it had."""
+    """A server keeps serving the regions of a lost session."""
 
     def patches(self) -> list[Patch]:
         def keep(self: Replicas, _now_ms: int) -> None:
             self._replicas.clear()
-            self._counts = dict.fromkeys(Phase, 0)  # so that the observer finds the bug, and not `validate`
+            self._counts = dict.fromkeys(Phase, 0)  # Otherwise `validate` would find the bug before the observer.
 
         return [instead(Replicas, "session_lost", keep)]
 
@@ -508,7 +508,7 @@ class KeepsRegionsOfLostSession(Bug):
 
 
 class LostReports(Bug):
-    """What a heartbeat that was not answered told of is taken for told (HB-01)."""
+    """Reports in an unanswered heartbeat count as received (HB-01)."""
 
     def patches(self) -> list[Patch]:
         def failed(self: MasterLink, why: str, **more: Any) -> None:
@@ -522,7 +522,7 @@ class LostReports(Bug):
         return [instead(MasterLink, "failed", failed)]
 
     def script(self, cluster: SimulatedCluster) -> None:
-        """Regions come and go, and the connections that servers report over break again and again."""
+        """Open and close regions while the connections that carry the reports break again and again."""
         come_up(cluster)
         cluster.setting.work.until = cluster.timeline.now + 12 * SECOND
         masters = {master.host for master in cluster.masters}
@@ -538,7 +538,7 @@ class LostReports(Bug):
 
 
 class NewLeaderNotTold(Bug):
-    """A new leader gets the changes only, and asks for nothing more (HB-10, KUDU-1374)."""
+    """A new active master receives only changes, and does not request a full report (HB-10, KUDU-1374)."""
 
     def patches(self) -> list[Patch]:
         real = tie_module._STEPS

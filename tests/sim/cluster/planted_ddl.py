@@ -1,6 +1,6 @@
-"""The faults of Kudu's masters that our seeds name, planted one by one: the storm of operations must find each.
+"""Faults of Kudu's masters that our sources name, planted one by one. DDL stress must find each of them.
 
-Each is found among the first `seeds` seeds, by the script that stands beside it, on which the sound system holds.
+The script of a bug finds it among the first `seeds` seeds. Without the bug the same script finds no violation.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from tests.support.planted import Patch, instead
 
 
 class DdlBug(Bug):
-    """One that shows in a storm while masters come and go; nothing else is disturbed but the network's delays."""
+    """A bug that DDL stress with changes of masters reveals. There are no other faults than network delays."""
 
     seeds = 10
     elections: tuple[str, ...] = ("kill-active", "freeze-active", "vacate-active")
     pause_s = 0.8
     store_nodes = 1
     duration_s = 8.0
-    #: Weight of the delays' tail; it makes what is on its way meet more of the elections.
+    #: Weight of the delays' tail: with long delays more requests overlap with elections.
     heavy = 0.1
 
     def options(self, seed: int) -> Options:
-        """A cluster that has standbys, and servers enough to crowd on."""
+        """Return a cluster with standbys, and with enough servers for a table to crowd on."""
         return Options(
             seed, "ddl-storm", servers=4, masters=3, store_nodes=self.store_nodes, duration_s=self.duration_s
         )
 
     def script(self, cluster: SimulatedCluster) -> None:
-        """Four busy clients, and an election every second or so."""
+        """Run four busy clients, with an election about every second."""
         cluster.setting.limits = msgspec.structs.replace(cluster.setting.limits, bulk_min=1_000)
         come_up(cluster)
         clients = SimulatedDdlClients(cluster, 4, 0.03, 12, even="freeze-server" not in self.elections)
@@ -65,7 +65,7 @@ class DdlBug(Bug):
 
 
 class ColdServerList(DdlBug):
-    """KUDU-1358: a new leader places regions on servers that have sent it a heartbeat since it leads, and no others."""
+    """KUDU-1358: a new leader places regions on servers that have sent it a heartbeat, and on no others."""
 
     def patches(self) -> list[Patch]:
         def answer(self: HeartbeatReceiver, beat: Any) -> Any:
@@ -92,7 +92,7 @@ class ColdServerList(DdlBug):
 
 
 class StaleReplicas(DdlBug):
-    """KUDU-1353: a new leader has a stale list of replicas, so what was open before is told of no change, and stays."""
+    """KUDU-1353: a new leader has a stale list of replicas, so replicas opened before get no changes and stay open."""
 
     def patches(self) -> list[Patch]:
         def begin(self: Assigner, *arguments: Any, **more: Any) -> None:
@@ -123,9 +123,10 @@ class StaleReplicas(DdlBug):
 
 
 class LostWithTheLeader(DdlBug):
-    """KUDU-1374: what a former leader was to tell servers counts as told; reports of what is there change nothing."""
+    """KUDU-1374: schema changes that a former leader had yet to send count as sent; reports of replicas change
+    nothing."""
 
-    #: Servers that cannot be told for a while, so that tables are ALTERING when the leader dies.
+    #: Servers that are unreachable for a while, so that tables are ALTERING when the leader dies.
     elections = ("vacate-active", "freeze-server")
     duration_s = 15.0
 
@@ -143,7 +144,7 @@ class LostWithTheLeader(DdlBug):
 
 
 class RefusedWriteAborts(DdlBug):
-    """KUDU-495: a master whose write is refused, because another one leads, ends its process."""
+    """KUDU-495: a master ends its process when a write is rejected because another master leads."""
 
     def patches(self) -> list[Patch]:
         def end(self: ActiveMaster, reason: str) -> None:
@@ -156,7 +157,7 @@ class RefusedWriteAborts(DdlBug):
 
 
 class RetryIsNew(DdlBug):
-    """A retry is a request of its own: nobody knows what its first attempt, whose answer was lost, has led to."""
+    """A retry is treated as a new request: the result of its first attempt, whose answer was lost, is ignored."""
 
     def patches(self) -> list[Patch]:
         def entry(*_: Any) -> list[Any]:
@@ -169,7 +170,7 @@ class RetryIsNew(DdlBug):
 
 
 class AssignsUnchecked(DdlBug):
-    """A region is assigned without a look at its table's record, which says REMOVED or DISABLED by then."""
+    """A region is assigned without reading its table's record, which says REMOVED or DISABLED by then."""
 
     lately = 6
 
@@ -183,7 +184,7 @@ class AssignsUnchecked(DdlBug):
         return [instead(transition_writes, "offline", offline)]
 
     def script(self, cluster: SimulatedCluster) -> None:
-        """Tables are deleted or disabled while their regions are being assigned."""
+        """Delete or disable tables while their regions are being assigned."""
         cluster.setting.limits = msgspec.structs.replace(cluster.setting.limits, bulk_min=1_000)
         come_up(cluster)
         chance, operator = cluster.timeline.chance, cluster.operator
@@ -204,7 +205,7 @@ class AssignsUnchecked(DdlBug):
 
 
 class UncheckedAfterWaiting(DdlBug):
-    """An order that waited for the store to confirm its epoch is not checked again when its turn comes."""
+    """A server does not check an order again after the order has waited for the store to confirm the epoch."""
 
     elections = ("vacate-active", "freeze-server")
     duration_s = 15.0

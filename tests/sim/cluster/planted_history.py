@@ -1,4 +1,4 @@
-"""Bugs of the recorded history, planted on purpose: each must be found by the comparison with the store's own log."""
+"""Planted bugs of the recorded history. The comparison with the store's log must find each of them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.support.planted import Patch, instead
 
 
 def quick_merges() -> list[Patch]:
-    """Segments are merged as soon as there are two, so that a short run has many merges."""
+    """Merge segments as soon as there are two, so that a short run has many merges."""
     return [mock.patch.object(history, "MERGE_AT", 2), mock.patch.object(module, "COMPACT_MS", 0)]
 
 
 def lost_answers(cluster: SimulatedCluster) -> None:
-    """The active master's connection to the store breaks again and again while it has multis on their way."""
+    """Break the active master's connection to the store again and again while its multis are in flight."""
     come_up(cluster)
     cluster.setting.work.until = cluster.timeline.now + 12 * SECOND
     operate(cluster, 0.3)
@@ -43,7 +43,7 @@ def lost_answers(cluster: SimulatedCluster) -> None:
 
 
 class FoundStatesTold(Bug):
-    """A new master writes down the states that it finds as if they were steps."""
+    """A new master records the states that it finds as if they were steps."""
 
     def patches(self) -> list[Patch]:
         async def begin(self: HistoryWriter, uuid: str, address: str) -> None:
@@ -58,7 +58,7 @@ class FoundStatesTold(Bug):
                 )
             real(assigner, loaded, transitions, *rest)
 
-        #: Writers of history that have begun; the last is that of the master which takes over.
+        #: Writers of history that have begun; the last one is that of the present active master.
         writers: list[HistoryWriter] = []
         was, real = HistoryWriter.begin, active.take_over
         return [instead(HistoryWriter, "begin", begin), instead(active, "take_over", take_over)]
@@ -71,7 +71,7 @@ class FoundStatesTold(Bug):
 
 
 class LostAnswerToldTwice(Bug):
-    """A page whose answer was lost is written again, although its multi may have been performed."""
+    """A page is written again after its answer was lost, although its multi may have been performed."""
 
     def patches(self) -> list[Patch]:
         def lost(self: HistoryPage) -> None:
@@ -85,7 +85,7 @@ class LostAnswerToldTwice(Bug):
 
 
 class MergedOutOfOrder(Bug):
-    """Segments before and behind a page in doubt are merged: its steps change places with those behind it."""
+    """Segments before and after a page with an unknown outcome are merged, which changes the order of the steps."""
 
     seeds = 30
 
@@ -100,7 +100,7 @@ class MergedOutOfOrder(Bug):
 
 
 class StepsOfServersForgotten(Bug):
-    """A server announces a region as open without the steps that led there."""
+    """A server announces a region as open without the preceding steps."""
 
     def patches(self) -> list[Patch]:
         def announce(self: Replicas, replica: Any, now_ms: int) -> None:
@@ -112,7 +112,7 @@ class StepsOfServersForgotten(Bug):
 
 
 class Sound(Bug):
-    """No bug: on the scripts above, with as many merges, the history is the log."""
+    """No bug: on the scripts above, with as many merges, the history equals the log."""
 
     def patches(self) -> list[Patch]:
         return quick_merges()

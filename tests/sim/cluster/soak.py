@@ -1,8 +1,8 @@
-"""Fresh seeds of whole clusters for as long as wanted: `python -m tests.sim.cluster.soak --minutes 60`.
+"""Fresh seeds of whole clusters for a given time: `python -m tests.sim.cluster.soak --minutes 60`.
 
-Goes on after a violation and writes the run's file; the exit code is 1 if there was one. Three of four runs are of the
-drill `random`, the fourth is of one of the others, unless `--drill` names one for all; every tenth has a minute of
-trouble.
+The soak writes a file for each violation and continues; the exit code is 1 if there was one. Three of four runs use the
+drill `random`, the fourth one of the other drills, unless `--drill` names one for all. Every tenth run has a minute of
+faults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDER = Path("rk-simulations")
 
 
 def simulate(seed: int, drill: str, trouble_s: float) -> RunVerdict:
-    """One run."""
+    """Simulate one run."""
     drills = list(DRILLS)
     drill = drill or ("random" if seed % 4 else drills[seed // 4 % len(drills)])
     return run(Options(seed, drill, duration_s=trouble_s or (60.0 if seed % 10 == 1 else 15.0)))

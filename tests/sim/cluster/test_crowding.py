@@ -1,4 +1,4 @@
-"""The simulation's check of new places (DD-10): a server that no master can know of yet is not idle."""
+"""The simulation's check of new placements (DD-10): a server that no master can know yet does not count as idle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REGIONS = 8
 
 
 class Table:
-    """A table of which every region goes to server a, and nothing to b; c has come when it says so."""
+    """A table whose regions all go to server a and none to b; c registers when told."""
 
     def __init__(self) -> None:
         self.now = 100 * SECOND
@@ -30,7 +30,7 @@ class Table:
         self.crowding.changed(f"servers/{uuid}")
 
     def place(self) -> None:
-        """The table is made and assigned."""
+        """Create the table and assign it."""
         for number in range(REGIONS):
             region_id = f"t.{number:04}"
             self.shadow.regions[region_id] = RegionRecord("t", region_id)
@@ -43,8 +43,8 @@ class Table:
 
 @pytest.mark.parametrize(("age", "is_seen"), [(0, False), (KNOWN_AFTER_US - 1, False), (KNOWN_AFTER_US, True)])
 def test_a_server_counts_as_idle_once_every_master_must_have_heard_of_it(age: int, is_seen: bool) -> None:
-    """Found by seed 7100324: a master that went on after a freeze placed regions before it was told of a server that
-    had registered a tenth of a second before."""
+    """Found by seed 7100324: after a freeze a master placed regions before it received the registration of a server
+    that was a tenth of a second old."""
     table = Table()
     table.join("b")
     table.now += age
@@ -54,7 +54,7 @@ def test_a_server_counts_as_idle_once_every_master_must_have_heard_of_it(age: in
 
 
 def test_a_server_that_was_there_from_the_beginning_is_known() -> None:
-    """KUDU-1358 is about those."""
+    """KUDU-1358 concerns such servers."""
     table = Table()
     table.register("b")
     table.place()

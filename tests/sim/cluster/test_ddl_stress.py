@@ -1,4 +1,4 @@
-"""The simulated DDL stress run (TS-04): it passes, it is busy, and it finds every planted bug."""
+"""The simulated DDL stress run (TS-04): it passes, it does enough operations, and it finds every planted bug."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ SEEDS = range(1, 6)
 
 
 def test_the_catalog_equals_the_acknowledged_operations() -> None:
-    """Each operation has one definite result during failovers (TS-04, MF-09 to MF-15, OC-01 to OC-11).
-
-    At the end the store, the master and the servers agree with the results, to the last tablet.
-    """
+    """Each operation has one definite result during failovers (TS-04, MF-09 to MF-15, OC-01 to OC-11). At the end the
+    store, the master and the servers agree with the results, for every tablet."""
     seen: Counter[str] = Counter()
     for seed in SEEDS:
         verdict = run(Options(seed, "ddl-storm", masters=3, duration_s=8))
@@ -30,7 +28,8 @@ def test_the_catalog_equals_the_acknowledged_operations() -> None:
 
 @pytest.mark.parametrize("bug", DDL_BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_fault_is_found_where_the_sound_system_holds(bug: type[DdlBug]) -> None:
-    """KUDU-1358, KUDU-1353, KUDU-1374, KUDU-495, and request ids: found within `seeds` seeds, and only the fault."""
+    """KUDU-1358, KUDU-1353, KUDU-1374, KUDU-495, and request ids: found within `seeds` seeds, and not without the
+    fault."""
     found = bug().hunt()
     assert found is not None, f"{bug.__doc__} not caught by {bug.seeds} seeds"
     verdict = bug().try_seed(found.seed, planted=False)

@@ -1,4 +1,4 @@
-"""A region whose open ends its server, in whole simulated clusters: it is parked, and the others are served."""
+"""A region whose open kills its server, in whole simulated clusters: the region is parked, the others are served."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from simulation.drills import come_up
 from simulation.engine.timeline import SECOND
 from simulation.run import Options, run
 
-#: Long enough for two deaths, each with a session's timeout, and a failover in between.
+#: Long enough for two deaths, each with a session timeout, and a failover in between.
 SPAN_S = 60
-#: The bound, whatever a test patches.
+#: The real bound: tests patch the constant.
 DEATHS_MAX = hazards.DEATHS_MAX
 
 
 def deadly(cluster: SimulatedCluster) -> None:
-    """One region ends whoever opens it; masters are killed besides, in every second run. Then it is mended."""
+    """One region kills every server that opens it; every second run also kills masters. Then the region is repaired."""
     come_up(cluster)
     work = cluster.setting.work
     work.until = cluster.timeline.now + SPAN_S * SECOND
@@ -44,7 +44,8 @@ def deadly(cluster: SimulatedCluster) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_region_that_ends_its_servers_is_parked(seed: int) -> None:
-    """After DEATHS_MAX servers, whatever becomes of the masters; retried when it is mended, it is served."""
+    """The region is parked after DEATHS_MAX servers, also when masters change. After its repair and a retry it is
+    served."""
     verdict = run(Options(seed, regions=8, servers=4), script=deadly)
     assert verdict.ok, f"seed {seed}: {verdict.violation}"
 

@@ -1,10 +1,10 @@
-"""A master that ends at each tenth of carrying out a plan, on every road that plans take (X8, FW-03, N4).
+"""A master dies at each tenth of the execution of a plan, for each kind of plan (X8, FW-03, N4).
 
-Two masters and three servers in simulated time; the store takes the plan's writes in small multis, so that there are
-tenths. The strike comes at the commit that completes a tenth: the active master is killed, or stands still until
-another one has raised the epoch and then goes on with what it had in hand, or loses its session while it writes. The
-observer asks after every commit whether a region was doubled or written by a master whose epoch is over; at the end
-nothing may be lost or without an owner, and no plan unfinished.
+Two masters and three servers run in simulated time. The store accepts the plan's writes in small multis, so that there
+are tenths. The fault comes at the commit that completes a tenth: the active master is killed; or it is frozen until
+another master has raised the epoch, and then continues its work; or it loses its session while it writes. After every
+commit the observer checks that no region is open twice or written under an old epoch. At the end no region may be lost
+or without an owner, and every plan must be finished.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from simulation.engine.timeline import SECOND
 from simulation.run import Options, run
 
 REGIONS = 20
-#: A strike at 0 meets the plan when its record has just been written; at 10, when its last replica has arrived.
+#: The fault at 0 comes when the plan's record has just been written; at 10, when its last replica is open.
 TENTHS = range(11)
-#: Steps of a master by which a plan comes forward, two for each replica.
+#: A master's steps that advance a plan, two for each replica.
 STEPS = ("master: (none) -> OFFLINE", "master: CLOSED -> OFFLINE", "master: OPENED -> (deleted)")
 
 
 class Road(NamedTuple):
-    """A way on which plans are carried out: what is there before, and what begins it."""
+    """A kind of plan: the state before it, and the event that begins it."""
 
     name: str
     before: Callable[[SimulatedCluster], None]
@@ -49,7 +49,7 @@ def _die_and_start(cluster: SimulatedCluster) -> None:
     for machine in cluster.machines:
         if machine.process is not None:
             machine.process.kill()
-    cluster.run_for(8)  # all sessions end: only then is it a start
+    cluster.run_for(8)  # All sessions end: only then is the next start a startup.
     for machine in cluster.machines:
         cluster.timeline.later(cluster.timeline.chance.below(SECOND), machine.start)
 
@@ -57,7 +57,7 @@ def _die_and_start(cluster: SimulatedCluster) -> None:
 ROADS = (
     # RT-06 to RT-08: a table is created, and a bulk plan places it.
     Road("new table", _nothing, lambda cluster: cluster.operator.create(REGIONS)),
-    # X7: everything has died; the wipe, the plan and the OFFLINE znodes of a start.
+    # X7: all processes have died; the deletion of transitions, the plan and the OFFLINE znodes of a startup.
     Road("cluster start", _a_table, _die_and_start),
     # `rk plan apply` in ten parts: every region moves to the next server.
     Road("operator's plan", _a_table, lambda cluster: cluster.operator.apply("plan-1")),
@@ -65,19 +65,19 @@ ROADS = (
 
 
 def kill(cluster: SimulatedCluster) -> None:
-    """kill -9; it starts again some time later."""
+    """Kill the master with kill -9. It starts again some time later."""
     cluster.faults.kill(cluster.faults.active() or cluster.masters[0])
 
 
 def freeze(cluster: SimulatedCluster) -> None:
-    """It stands still until its session is over, wakes, and goes on."""
+    """Freeze the master until its session is over, then let it continue."""
     active = cluster.faults.active()
     if active is not None and active.process is not None:
         active.process.freeze(int(2.5 * cluster.setting.master_timeout_ms * 1000))
 
 
 def depose(cluster: SimulatedCluster) -> None:
-    """The store ends its session: the epoch is raised while it writes."""
+    """Let the store end the master's session: the epoch is raised while it writes."""
     cluster.store.end_session(cluster.observer.epoch_session)
 
 
@@ -85,7 +85,7 @@ STRIKES = (kill, freeze, depose)
 
 
 class Striker:
-    """Strikes once, at the commit by which the plan under way has come far enough."""
+    """Strikes once, at the commit by which the present plan has come far enough."""
 
     def __init__(self, cluster: SimulatedCluster, tenth: int, strike: Callable[[SimulatedCluster], None]) -> None:
         self._cluster = cluster
@@ -99,7 +99,7 @@ class Striker:
         return sum(self._cluster.observer.counts.get(step, 0) for step in STEPS)
 
     def changed(self, _path: str) -> None:
-        """A commit has changed the picture."""
+        """Handle a commit that has changed the cluster state."""
         if self.has_struck or not set(self._cluster.observer.shadow.plans) - self._plans_before:
             return
         if self._steps() - self._steps_before >= self._after:
@@ -108,7 +108,7 @@ class Striker:
 
 
 def _struck(road: Road, strike: Callable[[SimulatedCluster], None], tenth: int) -> SimulatedCluster:
-    """A run in which the strike comes at that tenth; whatever the observer has against it fails the test."""
+    """Run with a fault at that tenth. Any violation that the observer finds fails the test."""
     lived: list[tuple[SimulatedCluster, Striker]] = []
 
     def script(cluster: SimulatedCluster) -> None:
@@ -133,7 +133,7 @@ def _struck(road: Road, strike: Callable[[SimulatedCluster], None], tenth: int) 
 def test_a_plan_survives_its_master(
     road: Road, strike: Callable[[SimulatedCluster], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No region lost, doubled or without an owner, and an operator's plan ends where it wanted everything."""
+    """No region is lost, open twice or without an owner, and an operator's plan reaches its goal."""
     monkeypatch.setattr("master.assignment.transitions.OPS_MAX", 4)
     for tenth in TENTHS:
         cluster = _struck(road, strike, tenth)

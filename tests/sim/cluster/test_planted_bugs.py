@@ -1,4 +1,4 @@
-"""A simulation that finds nothing proves nothing: each planted bug must be caught within its number of seeds."""
+"""Each planted bug must be found within its number of seeds: a simulation that finds nothing proves nothing."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from simulation.run import run
 
 
 def test_a_wrong_count_in_one_server_ends_the_run() -> None:
-    """Nothing outside of the server could see the mistake; the violation names the server and the invariant."""
+    """Other processes could not see the mistake; the violation names the server and the invariant."""
     real = Replicas._announce
 
     def announce(self: Replicas, replica: Any, now_ms: int) -> None:

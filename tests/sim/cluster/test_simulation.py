@@ -28,14 +28,14 @@ from simulation.run import Options, read_recording, record, run
 Script = Callable[[SimulatedCluster], None]
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Short histories, in groups so that a failure names a few seeds only; each seed is a test of RF-01 to RF-08,
-#: MF-01 to MF-14, X1 to X8 and FN-01 at once.
+#: Short histories, in groups so that a failure names only a few seeds. Each seed tests RF-01 to RF-08, MF-01 to MF-14,
+#: X1 to X8 and FN-01 at once.
 GROUPS = [range(first, first + 10) for first in range(1, 101, 10)]
 
 
 @pytest.mark.parametrize("seeds", GROUPS, ids=[f"{group.start}..{group.stop - 1}" for group in GROUPS])
 def test_everything_at_once(seeds: range) -> None:
-    """N3: whatever the faults, the invariants hold after every event, and everything recovers when they stop."""
+    """N3: under all faults the invariants hold after every event, and everything recovers when the faults stop."""
     for seed in seeds:
         verdict = run(Options(seed, duration_s=8))
         assert verdict.ok, f"{verdict.violation}; again: python -m cli simulate --seed {seed} --duration 8 --trace"
@@ -50,7 +50,7 @@ def test_drill(drill: str) -> None:
 
 
 def _catch(cluster: SimulatedCluster, state: RegionState, strike: Callable[[TransitionRecord], None]) -> None:
-    """Strike at the next transition that is in `state`, while regions are opened, closed and moved."""
+    """Inject a fault at the next transition in `state`, while regions are opened, closed and moved."""
     cluster.setting.work.until = cluster.timeline.now + 60 * SECOND
     for _ in range(40):
         cluster.operator.create(4)
@@ -67,14 +67,15 @@ def _catch(cluster: SimulatedCluster, state: RegionState, strike: Callable[[Tran
 
 
 def _everything_dies(state: RegionState) -> Callable[[SimulatedCluster], None]:
-    """RT-25: all masters and servers die when a transition is in `state`; the next master finds it at a startup."""
+    """RT-25: all masters and servers die when a transition is in `state`; the next master finds the transition at a
+    startup."""
 
     def script(cluster: SimulatedCluster) -> None:
         def strike(_: TransitionRecord) -> None:
             for machine in cluster.machines:
                 if machine.process is not None:
                     machine.process.kill()
-            cluster.run_for(8)  # all sessions end
+            cluster.run_for(8)  # All sessions end.
             for machine in cluster.machines:
                 machine.start()
 
@@ -86,7 +87,7 @@ def _everything_dies(state: RegionState) -> Callable[[SimulatedCluster], None]:
 
 
 def _destination_dies_after_it_opened(cluster: SimulatedCluster) -> None:
-    """RF-08, X5: the master that ordered it is dead, too, and the next one finds OPENED and no server."""
+    """RF-08, X5: the master that gave the order dies too, and the next one finds OPENED and no server."""
 
     def strike(record: TransitionRecord) -> None:
         opener = [
@@ -104,7 +105,7 @@ def _destination_dies_after_it_opened(cluster: SimulatedCluster) -> None:
 
 
 def _opens_take_long(cluster: SimulatedCluster) -> None:
-    """X11: some get on and say so, others hang until the deadline."""
+    """X11: some opens report progress, others hang until the deadline."""
     work, setting = cluster.setting.work, cluster.setting
     setting.limits = msgspec.structs.replace(setting.limits, open_timeout_ms=4_000)
     come_up(cluster)
@@ -115,7 +116,7 @@ def _opens_take_long(cluster: SimulatedCluster) -> None:
 
 
 def _servers_do_not_begin(cluster: SimulatedCluster) -> None:
-    """RT-11: they stand still, for less than their session lives."""
+    """RT-11: servers are frozen, for less than their session timeout."""
     setting = cluster.setting
     setting.limits = msgspec.structs.replace(setting.limits, start_timeout_ms=2_000)
     setting.session_timeout_ms = 12_000
@@ -128,9 +129,9 @@ def _servers_do_not_begin(cluster: SimulatedCluster) -> None:
     cluster.run_for(15)
 
 
-#: Rows that no run takes: rows of regions are not simulated, nor builds that do not know of kinds of servers. Tests of
-#: both: tests/unit/regions/assign/test_assigner_faults.py, tests/unit/regionserver/replica/test_host.py. Configurations
-#: of tablets do not change yet: tests/unit/master/assignment/test_races.py.
+#: Rows that no run takes. The rows of regions are not simulated, nor builds that do not know kinds of servers; these
+#: have tests in tests/unit/regions/assign/test_assigner_faults.py and tests/unit/regionserver/replica/test_host.py.
+#: Configurations of tablets do not change yet: tests/unit/master/assignment/test_races.py.
 NOT_SIMULATED: Final = {
     ("master", "OPENING", "OFFLINE", Cause.ABANDONED.value),
     ("master", "OFFLINE", "", Cause.ABANDONED.value),
@@ -141,7 +142,7 @@ NOT_SIMULATED: Final = {
 
 
 def test_every_step_of_the_table_is_taken() -> None:
-    """TS-06: the runs are no idle ones: each row of the table of legal steps is taken, for each of its causes."""
+    """TS-06: the runs take each row of the table of legal steps, for each of its causes."""
     taken: set[tuple[str, str, str, str]] = set()
     counted: set[str] = set()
     scripts = [DRILLS["random"]] * 12 + [DRILLS["table-creation"]] * 4
@@ -171,7 +172,8 @@ def test_every_step_of_the_table_is_taken() -> None:
 
 
 def test_the_same_seed_is_the_same_history_in_every_process() -> None:
-    """N3: no order of a set or a dict, no clock and no chance of this machine gets in."""
+    """N3: the history does not depend on the order of a set or dict, nor on a clock or random source of this
+    machine."""
     digests = set()
     for hash_seed in ("1", "2"):
         made = subprocess.run(
@@ -188,7 +190,7 @@ def test_the_same_seed_is_the_same_history_in_every_process() -> None:
 
 
 def test_a_run_is_repeated_from_its_file(tmp_path: Path) -> None:
-    """N3: a failing seed is a file that another person replays."""
+    """N3: a failing seed is written to a file that another person can replay."""
     verdict = run(Options(5, duration_s=2))
     path = record(verdict, tmp_path)
     assert read_recording(path).digest == verdict.digest
@@ -207,7 +209,7 @@ def test_a_run_is_repeated_from_its_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_none() -> None:
-    """The message names the file and where such files come from."""
+    """The message names the file and says how such files are made."""
     result = CliRunner().invoke(simulate, ["--replay", __file__], standalone_mode=False)
     assert "is not a recording of a simulation" in str(result.exception)
 
@@ -226,7 +228,7 @@ def test_wrong_options_are_explained(wrong: list[str]) -> None:
 
 
 def test_a_frozen_process_wakes_with_its_timers_first() -> None:
-    """As a real reactor: timers that are due, then what its sockets received."""
+    """Like a real reactor: first the due timers, then the received data."""
     timeline = Timeline(SeededRandom(1))
     process = Process(timeline, Network(timeline), "h", 1, 1.0)
     seen: list[str] = []
@@ -240,7 +242,7 @@ def test_a_frozen_process_wakes_with_its_timers_first() -> None:
 
 
 def test_what_a_cut_holds_back_comes_late_and_in_order() -> None:
-    """Old data in flight: a healed cut delivers what was sent before."""
+    """A healed cut delivers old data in flight that was sent before."""
     timeline = Timeline(SeededRandom(1))
     network = Network(timeline)
     got: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster of tablets, and what an operator wants, one thing after the other."""
+"""Faults of a cluster of tablets, and requests of an operator, one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def fault(world: World) -> None:
-    """One thing goes wrong, or an operator wants something."""
+    """Inject one fault, or send one request of an operator."""
     if world.calm:
         return
     machine = world.chance.choice(list(world.machines.values()))
@@ -41,7 +41,7 @@ def fault(world: World) -> None:
 
 
 def power_cut(world: World) -> None:
-    """Everything stops and starts again: a cluster startup."""
+    """Stop all processes and start them again: a cluster startup."""
     world.counts["power cut"] += 1
     world.stop_master()
     for machine in world.machines.values():

@@ -13,7 +13,8 @@ from simulation.checks.history import HistoryCheck
 
 
 class RecordedSteps:
-    """Each step is in the history once, in order, with its cause, or kept by its znode until a master's next step."""
+    """Checks that each step is in the history once, in order, with its cause, or kept by its znode until a master's
+    next step."""
 
     def __init__(self, violated: Callable[[str], None]) -> None:
         self.check = HistoryCheck(violated)
@@ -29,7 +30,7 @@ class RecordedSteps:
         epoch: int,
         entries: list[HistoryEntry],
     ) -> None:
-        """A step has committed, in one multi with the entries that its master wrote."""
+        """Handle a committed step, with the history entries that its master wrote in the same multi."""
         server = None if actor is Actor.MASTER or record is None else trail.server_of(record)
         self.check.committed(key, former, record, "" if server is None else server.uuid, epoch)
         if entries:
@@ -38,6 +39,6 @@ class RecordedSteps:
         self.check.check_kept(key, None if record is None else encode(record), version)
 
     def end(self) -> None:
-        """Compare the whole history, as a reader sees it."""
+        """Compare the whole history, as a reader sees it, with the committed steps."""
         assert self.check.steps, "a run without a step shows nothing"
         self.check.check_all()

@@ -1,4 +1,4 @@
-"""Servers and Raft groups of the simulated cluster, and what must hold when it has come to rest."""
+"""Servers and Raft groups of the simulated cluster, and the invariants at rest."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CONFIG: Final = AssignerConfig(create_timeout_ms=6_000, open_timeout_ms=4_000, r
 
 
 class BrokenInvariantError(AssertionError):
-    """An invariant does not hold."""
+    """Raised when an invariant does not hold."""
 
 
 class Group:
-    """One Raft group, as those outside of it can observe it."""
+    """One Raft group, as processes outside of it can observe it."""
 
     def __init__(self, members: tuple[Member, ...]) -> None:
         self.configs: dict[ConfigId, tuple[Member, ...]] = {NO_CONFIG: members}
@@ -32,9 +32,9 @@ class Group:
         self.term = 0
         self.leader = 0
         self.index = 0
-        #: No election before.
+        #: Time before which no election takes place.
         self.quiet_until = 0
-        #: A leader that is cut off from the others: it goes on reporting what it knew (number, term, configuration).
+        #: A leader that is cut off from the others, and continues to report its state: (number, term, configuration).
         self.cut_off: tuple[int, int, ConfigId] | None = None
 
     @property
@@ -50,11 +50,11 @@ class Machine:
         self.rack = rack
         self.start_code = 0
         self.lives = False
-        #: What survives a crash: the superblocks, by region.
+        #: State that survives a crash: the superblocks, by region.
         self.disk: dict[str, ReplicaOnDisk] = {}
-        #: Replicas whose order is being carried out by this process.
+        #: Replicas whose order this process is carrying out.
         self.busy: set[str] = set()
-        #: What the active master has heard of, by region.
+        #: Reports that the active master has received, by region.
         self.told: dict[str, TabletReport] = {}
 
     @property
@@ -69,7 +69,8 @@ class Machine:
 
 
 def check_at_rest(world: World) -> None:
-    """Every region is RUNNING, or replaced, or has lost a majority; nothing is under way that could go on."""
+    """Check that every region is RUNNING, or replaced, or has lost a majority, and that no work is left that could
+    continue."""
     for region_id, (record, _) in world.regions.items():
         if record.state is TabletState.REPLACED:
             continue
@@ -81,7 +82,7 @@ def check_at_rest(world: World) -> None:
             able = group is not None and _lost(world, region_id, group)
             world.require(able, f"no leader, and no disk was lost: {record}")
         for member in record.members if has_leader else ():
-            # A number that was begun and never made (a crash in front of the superblock) is the policy's.
+            # A number that was begun and never made (a crash before the superblock) is left to the policy.
             was_made = (region_id, member.number) in world.begun
             waits = f"{region_id}-{member.number}" in world.transitions
             world.require(was_made or waits, f"{region_id}-{member.number} was never made")
@@ -99,6 +100,6 @@ def check_at_rest(world: World) -> None:
 
 
 def _lost(world: World, region_id: str, group: Group) -> bool:
-    """Whether too many disks were lost for a majority."""
+    """Return True if too many disks were lost for a majority."""
     kept = [one for one in group.members if region_id in world.machines[one.uuid].disk]
     return len(kept) < majority(len(group.members))

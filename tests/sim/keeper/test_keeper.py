@@ -12,11 +12,11 @@ from regions.replication.keeper import Keeper
 from tests.sim.keeper.planted import PLANTED, play
 from tests.sim.keeper.world import BrokenInvariantError, World
 
-#: RK_SEEDS plays more of them: `RK_SEEDS=2000 pytest tests/sim/keeper`.
+#: RK_SEEDS sets the number of seeds: `RK_SEEDS=2000 pytest tests/sim/keeper`.
 SEEDS: Final = int(os.environ.get("RK_SEEDS", "40"))
-#: A planted bug is found within so many.
+#: Number of seeds within which a planted bug must be found.
 SEEDS_PLANTED: Final = 60
-#: What a run must have met; a simulation that never meets it proves nothing about it.
+#: Situations that a run must reach: a simulation that never reaches one proves nothing about it.
 RARE: Final = (
     "open: MAKE", "open: WAKE", "open: AMNESIA", "close rest: CLOSE", "close tombstone: CLOSE", "close delete: CLOSE",
     "master server death", "master abandoned", "master not a member", "master replaced", "master replan",
@@ -26,7 +26,7 @@ RARE: Final = (
 
 
 def test_no_seed_breaks_an_invariant() -> None:
-    """Numbers, configurations, RUNNING, legal steps; and everything comes to rest when the faults have stopped."""
+    """Numbers, configurations, RUNNING, legal steps; and the cluster comes to rest when the faults have stopped."""
     met: Counter[str] = Counter()
     for seed in range(SEEDS):
         met.update(World(seed).run().counts)
@@ -48,7 +48,7 @@ def test_five_replicas_of_seven_servers() -> None:
 
 
 def test_a_seed_is_one_history() -> None:
-    """What a failure prints is found again."""
+    """The seed that a failure prints repeats the failure."""
     first, second = World(7).run(), World(7).run()
     assert (first.counts, first.regions, first.transitions) == (second.counts, second.regions, second.transitions)
     assert World.keeper_type is Keeper

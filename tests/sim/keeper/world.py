@@ -60,7 +60,7 @@ from tests.sim.keeper.history import RecordedSteps
 from tests.sim.keeper.model import CONFIG, BrokenInvariantError, Group, Machine, check_at_rest
 
 TABLE: Final = "t"
-#: A leader is elected so long after the former one is gone.
+#: Time from the loss of a leader to the election of the next one.
 ELECTION_MS: Final = 300
 
 
@@ -215,7 +215,8 @@ class World:
             self.after(self.chance.randint(1, 30), lambda effect=effect: self._effect(effect, epoch, reign))
 
     def _effect(self, effect: object, epoch: int, reign: int) -> None:
-        """One effect reaches the store, or the wire. The answer reaches nobody but the master of that reign."""
+        """Carry out one effect at the store or on the wire. Only the same tenure of the same master receives the
+        answer."""
 
         def answer(act: Callable[[Keeper], None]) -> None:
             def arrive() -> None:
@@ -468,7 +469,7 @@ class World:
     # --- groups and reports -----------------------------------------------------------------------------------------
 
     def runs(self, region_id: str, member: Member) -> bool:
-        """Whether a member takes part."""
+        """Return True if a member takes part."""
         machine = self.machines[member.uuid]
         local = machine.disk.get(region_id)
         return (
@@ -494,7 +495,7 @@ class World:
             self.led.add(region_id)
 
     def remove_voter(self, region_id: str) -> None:
-        """A leader commits a configuration without one of the other voters."""
+        """Let a leader commit a configuration without one of the other voters."""
         group = self.groups[region_id]
         others = [one for one in group.members if one.number != group.leader]
         if not group.leader or len(others) < 2 or self.regions[region_id][0].state is not TabletState.RUNNING:
@@ -507,7 +508,8 @@ class World:
         self.counts["voter removed"] += 1
 
     def cut_off(self, region_id: str) -> None:
-        """A leader reaches the master and no other member. It does not know that another one leads by now."""
+        """Cut a leader off from all other members but not from the master. It does not know that another member leads
+        by now."""
         group = self.groups[region_id]
         if group.leader and group.cut_off is None:
             group.cut_off = (group.leader, group.term, group.config_id)
@@ -542,7 +544,7 @@ class World:
         if not changed and not gone:
             return
         if not self.calm and self.chance.random() < 0.1:
-            return  # lost; told with the next one
+            return  # lost; reported with the next one
         machine.told = reports
         reign, server = self.reign, machine.incarnation
 

@@ -14,7 +14,7 @@ from tests.sim.raft.group import Simulation
 
 
 def main() -> int:
-    """Exit code 0 if every invariant held, 1 otherwise."""
+    """Run simulations. Return exit code 0 if every invariant held, 1 otherwise."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.sim.raft", description="Deterministic simulation of Raft groups."
     )

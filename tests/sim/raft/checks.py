@@ -1,8 +1,8 @@
-"""The invariants, checked incrementally: what a node hands out in a Ready is all that can have changed.
+"""The invariants, checked incrementally: only the state in a node's Ready can have changed.
 
-Log matching is checked by induction: (index, term) names one content and one predecessor for ever, whoever holds it,
-so two logs that share a position share everything before it. State-machine safety is a hash chain: the state behind
-index i is one number for ever.
+Log matching is checked by induction: (index, term) names one content and one predecessor, forever and on all nodes. So
+two logs that share a position share everything before it. State-machine safety is a hash chain: the state after index i
+is one number forever.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ MASK = (1 << 61) - 1
 
 
 def digest(state: int, entry: Entry) -> int:
-    """The state behind `entry`, given the state before."""
+    """Return the digest of the state after `entry`, given the digest before."""
     return (state * 1000003 + crc32(entry.data) * 31 + entry.term * 7 + entry.kind + 1) & MASK
 
 
 class Read:
-    """A read that was asked for and is not answered."""
+    """A read that is not answered yet."""
 
     def __init__(self, node: int, floor: int) -> None:
         self.node = node
-        #: What was committed anywhere when the read arrived.
+        #: The highest index committed anywhere when the read arrived.
         self.floor = floor
 
 
 class Checker:
-    """What is known about the whole history of one group."""
+    """Everything known about the history of one group."""
 
     def __init__(self, first_state: int = 0) -> None:
         self.leaders: dict[int, int] = {}
@@ -43,7 +43,7 @@ class Checker:
         self.candidates: dict[int, list[int]] = {}
         # (index << 32 | term) -> crc32 of the data << 32 | term of the entry before
         self.contents: dict[int, int] = {}
-        #: State behind index i; [0] is the beginning.
+        #: Digest of the state after index i; [0] is the initial state.
         self.states: list[int] = [first_state]
         #: Highest index committed anywhere.
         self.commit = 0
@@ -59,7 +59,7 @@ class Checker:
     # --- per Ready
 
     def on_ready(self, node: SimNode, r: Ready, nodes: dict[int, SimNode]) -> None:
-        """Check what `node` is about to do; nothing of it has left the node yet."""
+        """Check a node's next effects, before any of them leaves the node."""
         if r.changed:
             self._check_role(node, r)
         if r.entries:
@@ -82,14 +82,15 @@ class Checker:
         if other != node.id:
             raise Violation(f"election safety: {other} and {node.id} lead term {r.term}")
         if r.term < self.commit_term:
-            return  # an election that ended late; what is newer than its term it need not know
+            return  # This leader won a late election. It need not know entries newer than its term.
         log = node.core_now().log
         if log.offset <= self.commit and log.term_at(self.commit) != self.commit_term:
             held = f"{self.commit_term}/{self.commit}"
             raise Violation(f"leader completeness: {node.id} leads term {r.term} without the committed {held}")
 
     def _check_config(self, node: SimNode) -> None:
-        """What is in force is the newest configuration in the log, or else what was committed up to the snapshot."""
+        """Check that the configuration in force is the newest in the log, or else the last committed one up to the
+        snapshot."""
         core = node.core_now()
         configs, log = core.configs, core.log
         index, data = configs.newest_index(), configs.current.encode()
@@ -101,7 +102,7 @@ class Checker:
             raise Violation(f"{node.id} has {configs.current} in force, not what its log says at {index}")
 
     def on_vote(self, m: Message) -> None:
-        """A granted vote leaves its node."""
+        """Check a granted vote that leaves its node."""
         before = self.votes.setdefault((m.term, m.src, m.memory), m.dst)
         if before != m.dst:
             raise Violation(f"{m.src} votes for {before} and {m.dst} in term {m.term}")
@@ -122,7 +123,7 @@ class Checker:
         node.commit = r.commit
         core = node.core_now()
         if core.log.offset >= r.commit:
-            return  # by a snapshot: what it holds is checked against the states
+            return  # By a snapshot: its content is compared with the states.
         term = core.log.term_at(r.commit)
         if r.commit <= self.commit:
             known = self.committed.get(r.commit, term)
@@ -136,7 +137,7 @@ class Checker:
         configs = core.configs
         config = configs.current
         if configs.newest_index() > r.commit and not self._durable_on_majority(r.commit, term, config, nodes):
-            # The change may have been appended in this same turn, behind the commit.
+            # The change may have been appended in this turn, after the commit.
             config = configs.at(configs.newest_index() - 1)
         if not self._durable_on_majority(r.commit, term, config, nodes):
             raise Violation(f"{node.id} commits {term}/{r.commit}, durable on no majority of {config}")
@@ -158,7 +159,7 @@ class Checker:
     # --- applying
 
     def on_apply(self, node: SimNode, entry: Entry) -> None:
-        """`node` performs `entry` on its state."""
+        """Check that `node` applies `entry` to its state."""
         index = entry.index
         if index != node.applied + 1:
             raise Violation(f"{node.id} applies {index} after {node.applied}")
@@ -173,7 +174,7 @@ class Checker:
             raise Violation(f"state machine safety: {node.id} applies another {entry.term}/{index} than somebody did")
 
     def on_install(self, node: SimNode, index: int, state: int) -> None:
-        """`node` takes a snapshot as its state."""
+        """Check that `node` installs a snapshot as its state."""
         if index >= len(self.states) or self.states[index] != state:
             raise Violation(f"{node.id} installs a snapshot at {index} that is nobody's state")
         if index <= node.applied:
@@ -185,11 +186,11 @@ class Checker:
     # --- clients
 
     def on_acked(self, index: int, state: int) -> None:
-        """A client was told that its write at `index` is done; `state` is what its node saw then."""
+        """Check an acknowledged write at `index`; `state` is its node's state at that moment."""
         self.acked.append((index, state))
 
     def at_the_end(self) -> None:
-        """Every acknowledged write is part of the one history."""
+        """Check that every acknowledged write is part of the one history."""
         for index, state in self.acked:
             if index >= len(self.states) or self.states[index] != state:
                 raise Violation(f"acknowledged write at {index} is missing")

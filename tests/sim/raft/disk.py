@@ -1,4 +1,4 @@
-"""A node's disk: what is written is safe only after the sync behind it; a crash keeps some beginning of the rest."""
+"""A node's disk. A write is durable only after the next sync; a crash keeps a prefix of the unsynced writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Record:
 
 
 class SimDisk:
-    """Durable state and the queue of writes in front of it, in order."""
+    """Durable state, and the ordered queue of writes that are not durable yet."""
 
     def __init__(self, snapshot: RaftSnapshot) -> None:
         self.hard_state = HardState(0, 0)
@@ -29,11 +29,11 @@ class SimDisk:
         self.queue: list[Record] = []
 
     def write(self, record: Record) -> None:
-        """Hand a record to the operating system; not safe yet."""
+        """Pass a record to the operating system; it is not durable yet."""
         self.queue.append(record)
 
     def sync(self, count: int) -> list[Record]:
-        """The first `count` records of the queue are durable now; they are returned."""
+        """Make the first `count` records of the queue durable and return them."""
         done = self.queue[:count]
         del self.queue[:count]
         for record in done:
@@ -41,19 +41,19 @@ class SimDisk:
         return done
 
     def save_snapshot(self, meta: RaftSnapshot, keep: int) -> None:
-        """A snapshot of the node's own, in a file of its own; the log up to index `keep` may go."""
+        """Save the node's own snapshot in a separate file. The log up to index `keep` may be dropped."""
         if meta.index <= self.snapshot.index:
             return
         self.snapshot = meta
         self.log = [entry for entry in self.log if entry.index > keep]
 
     def newest_config(self) -> int:
-        """The index of the newest configuration in the log here, committed or not; 0 for none."""
+        """Return the index of the newest configuration in this log, committed or not; 0 without one."""
         return max((entry.index for entry in self.log if entry.kind == CONFIG), default=0)
 
     def crash(self, chance: SeededRandom) -> bool:
-        """Power is lost: of the queue, some beginning survives, its last record perhaps in part. True if it was
-        torn."""
+        """Cut the power: a prefix of the queue survives, perhaps with a part of its last record. Return True if a
+        record was torn."""
         queue, self.queue = self.queue, []
         survivors = chance.below(len(queue) + 1)
         for record in queue[:survivors]:
@@ -65,7 +65,7 @@ class SimDisk:
         return True
 
     def holds(self, index: int, term: int) -> bool:
-        """Whether the entry (index, term) is durable here, in the log or in the snapshot."""
+        """Return True if the entry (index, term) is durable here, in the log or in the snapshot."""
         log = self.log
         if log and log[0].index <= index <= log[-1].index:
             return log[index - log[0].index].term == term
@@ -82,7 +82,7 @@ class SimDisk:
             log = self.log
             first = new[0].index
             if not log or first > log[-1].index + 1 or first < log[0].index:
-                # A gap only follows a snapshot of the node's own that overtook the log.
+                # A gap only follows the node's own snapshot, if it overtook the log.
                 assert not log or first <= self.snapshot.index + 1, f"gap on disk before {first}"
                 self.log = new
             else:

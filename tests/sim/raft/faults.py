@@ -1,4 +1,4 @@
-"""What is done to a group: faults, changes, clients; and afterwards the demand that it recovers."""
+"""Faults, changes and clients of a group, and the final check that it recovers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from simulation.engine.timeline import SECOND
 from tests.sim.history import Violation
 from tests.sim.raft.group import Bug, SimNode, Simulation
 
-#: Everybody is reachable and up again: a leader, a new commit and equal replicas within this many seconds. Two lost
-#: elections of at most 24 ticks of 65 ms each, and the time to catch up; seen in practice: below 4 s.
+#: Time within which the group must recover once all nodes are reachable: a leader, a new commit and equal replicas. Two
+#: lost elections of at most 24 ticks of 65 ms each, and the time to catch up; in practice below 4 s.
 RECOVERY_S: Final = 15
 #: Longer than the longest election timeout: 24 ticks of 65 ms.
 QUIET_S: Final = 2
 
 
 class Story:
-    """One simulated history: trouble for a while, then peace."""
+    """One simulated history: a time of faults, then a time without."""
 
     def __init__(self, simulation: Simulation, trouble_s: int) -> None:
         self.sim = simulation
         self.trouble_us = trouble_s * SECOND
         self.write_gap_us = simulation.chance.pick([30_000, 100_000, 300_000])
         self.fault_gap_us = simulation.chance.pick([150_000, 600_000, 1_500_000])
-        # A part of the faults for each seed: some situations only arise when others stay away ("swarm testing").
+        # Each seed uses a subset of the faults: some situations only arise without others ("swarm testing").
         kinds = [
             self._crash,
             self._crash_leader,
@@ -52,15 +52,12 @@ class Story:
             self.fault_gap_us = 200_000
         simulation.eager_changes = self._change_members in chosen or self._rival_changes in chosen
         simulation.on_new_leader = self._eager_change
-        #: A leader with an unfinished change, and the node it wants to add: its successor is to make another change.
+        #: A leader with an unfinished change, and the node that it adds. Its successor is to make another change.
         self.rival: tuple[int, int] | None = None
         self.faults: list[Callable[[], None]] = [*chosen, *simulation.chance.some(chosen), self._heal, self._heal]
 
     def run(self) -> None:
-        """Trouble, peace, and the checks that only make sense at the end.
-
-        Raises: Violation.
-        """
+        """Run the faults, the recovery, and the checks at the end. Raise Violation."""
         sim = self.sim
         sim.at(sim.now, self._next_write)
         sim.at(sim.now, self._next_read)
@@ -71,7 +68,7 @@ class Story:
         if not sim.play_until(sim.now + RECOVERY_S * SECOND, lambda: self._recovered(before)):
             nodes = "\n  ".join(f"{n.core_now().configs.current} {n.core_now().log.last}" for n in sim.nodes.values())
             raise sim.failure(f"no recovery within {RECOVERY_S} s:\n  {nodes}")
-        # Nobody may disturb a leader that all hear.
+        # Without faults no node may depose a leader that reaches all others.
         terms = len(sim.check.leaders)
         sim.play_until(sim.now + QUIET_S * SECOND)
         if len(sim.check.leaders) != terms or not sim.leaders():
@@ -86,7 +83,7 @@ class Story:
     def _next_write(self) -> None:
         sim = self.sim
         sim.at(sim.now + 1 + sim.chance.below(2 * self.write_gap_us), self._next_write)
-        # Not only at the true leader: whoever thinks it leads gets writes.
+        # Every node that considers itself the leader gets writes, not only the true leader.
         for node in sim.leaders():
             if node.paused_until <= sim.now:
                 sim.propose(node, 1 + sim.chance.below(4))
@@ -114,7 +111,7 @@ class Story:
         self._crash_node(self.sim.chance.pick(list(self.sim.nodes.values())))
 
     def _lose_disk(self) -> None:
-        """A voter comes back without its disk: any one, and no second one before the first has been replaced."""
+        """Lose a voter's disk. The next one is lost only after this voter has been replaced."""
         sim = self.sim
         node = sim.chance.pick(list(sim.nodes.values()))
         config = self._settled()
@@ -124,9 +121,9 @@ class Story:
             sim.at(sim.now + sim.chance.pick([1, 100_000, SECOND, 4 * SECOND]), sim._restart, node)
 
     def _settled(self) -> Configuration | None:
-        """The committed members, if nobody holds a newer change and no voter's disk is missing; else None.
+        """Return the committed members, if no node holds a newer change and no voter's disk is missing; else None.
 
-        Whatever is lost beyond that, nothing acknowledged is, but the group might never have a majority again.
+        Further losses would lose no acknowledged write, but the group might never have a majority again.
         """
         sim = self.sim
         index, data = (
@@ -156,7 +153,7 @@ class Story:
                     self.sim.cut.add((source, target))
 
     def _isolate_leader(self) -> None:
-        """Whoever leads is cut off, in one direction or both; its clients do not know."""
+        """Cut off every node that considers itself the leader, in one direction or both. Its clients do not notice."""
         sim = self.sim
         leaders = sim.leaders()
         if not leaders:
@@ -172,7 +169,7 @@ class Story:
         sim.note(f"cut off: {leader}")
 
     def _deafen_leader(self) -> None:
-        """Whoever leads sleeps, is cut off, and wakes up not knowing how long it slept."""
+        """Pause a leader, cut it off, and let it continue without knowing how long it was paused."""
         sim = self.sim
         leaders = [node for node in sim.leaders() if node.paused_until <= sim.now]
         if leaders:
@@ -201,7 +198,7 @@ class Story:
         sim.note(f"cut: {source} -> {target}")
 
     def _bridge(self) -> None:
-        """Two sides that do not see each other, and one node that sees both."""
+        """Separate two sides that cannot communicate, except through one node that reaches both."""
         sim = self.sim
         everybody = list(sim.nodes)
         bridge = sim.chance.pick(everybody)
@@ -213,7 +210,7 @@ class Story:
         sim.note(f"bridge: {one} {bridge} {other}")
 
     def _heal(self) -> None:
-        """All links work; connections are new, so both ends may learn that the old one broke."""
+        """Restore all links. Connections are new, so both ends may learn that the old ones broke."""
         sim = self.sim
         cut = sorted(sim.cut)
         sim.cut.clear()
@@ -223,7 +220,7 @@ class Story:
         sim.note("healed")
 
     def _flap(self) -> None:
-        """A connection breaks and is there again."""
+        """Break a connection and restore it."""
         sim = self.sim
         node, peer = sim.chance.pick(list(sim.nodes.values())), sim.chance.pick(list(sim.nodes))
         if node.id != peer:
@@ -231,14 +228,15 @@ class Story:
             sim.counts["flap"] += 1
 
     def _echo(self) -> None:
-        """An old connection turns up again, with what was on it."""
+        """Deliver an old connection's data again."""
         sim = self.sim
         for m in sim.chance.some(list(sim.wire)):
             sim.at(sim.now + sim.chance.below(SECOND), sim._deliver, m)
         sim.counts["echo"] += 1
 
     def _echo_acknowledgements(self) -> None:
-        """A leader that has led before keeps one follower, and gets what others acknowledged in its earlier terms."""
+        """Let a leader that has led before keep one follower, and receive acknowledgments of its earlier terms from the
+        others."""
         sim = self.sim
         leaders = [(node, [m for m in sim.acknowledgements if self._is_late(node, m)]) for node in sim.leaders()]
         late = [(node, messages) for node, messages in leaders if messages]
@@ -279,7 +277,7 @@ class Story:
                 sim.pump(node)
 
     def _transfer_to_mute(self) -> None:
-        """Leadership is handed to a node that hears and is not heard: it raises the term for itself alone."""
+        """Transfer the leadership to a node that receives and cannot send: it raises the term only for itself."""
         sim = self.sim
         for node in sim.leaders():
             to = sim.chance.pick(list(sim.nodes))
@@ -310,7 +308,7 @@ class Story:
         if self.rival is None or node.id in self.rival:
             self._change_at(node, 2)
             return
-        # The second act of the rivals: the successor removes its predecessor, and one node does not hear of that.
+        # The successor removes its predecessor, and one node does not receive that change.
         predecessor, newcomer = self.rival
         self.rival = None
         deaf = [n for n in node.core.configs.current.voters if n not in (node.id, predecessor)]
@@ -322,7 +320,7 @@ class Story:
             self.sim.at(self.sim.now + SECOND // 2, self._rivals_meet, [predecessor, newcomer, ignorant])
 
     def _rivals_meet(self, camp: list[int]) -> None:
-        """The last act: the predecessor, its newcomer and the ignorant one are together, the others elsewhere."""
+        """Bring the predecessor, its newcomer and the uninformed node together, apart from the others."""
         if self.sim.faulty:
             rest = [node for node in self.sim.nodes if node not in camp]
             self.sim.cut.clear()
@@ -331,7 +329,7 @@ class Story:
             self.sim.counts["rivals_met"] += 1
 
     def _rival_changes(self) -> None:
-        """Two leaders, one after the other, change the membership: the schedules of raft-dev, July 2015."""
+        """Let two leaders, one after the other, change the membership: the schedules of raft-dev, July 2015."""
         sim = self.sim
         leaders = [node for node in sim.leaders() if node.paused_until <= sim.now]
         if not leaders:
@@ -351,7 +349,7 @@ class Story:
             sim.note(f"rivals: {leader.id} adds {newcomer}")
 
     def _change_at(self, node: SimNode, times: int) -> None:
-        """Ask for membership changes, the second one before the first can be committed."""
+        """Request membership changes, the second one before the first can be committed."""
         for _ in range(times):
             self._propose_change(node, self._some_change(node.core_now().configs.current))
         self.sim.pump(node)
@@ -359,7 +357,7 @@ class Story:
     def _propose_change(self, node: SimNode, config: Configuration) -> None:
         voters = node.core_now().configs.current.voters
         if any(not node.core_now().configs.current.counts(v, self.sim.nodes[v].memory) for v in voters):
-            return  # The shell refuses what would leave no majority of those that are there.
+            return  # The shell rejects a change that would leave no majority of the running nodes.
         try:
             node.core_now().propose_config(config)
             self.sim.counts["change"] += 1
@@ -367,7 +365,7 @@ class Story:
             self.sim.counts["change_refused"] += 1
 
     def _some_change(self, config: Configuration) -> Configuration:
-        """A random next configuration, perhaps one that must be refused; never without a voter."""
+        """Return a random next configuration, which may be invalid; never without a voter."""
         chance = self.sim.chance
         node = chance.pick(list(self.sim.nodes))
         if config.is_voter(node) and len(config.voters) > 1:
@@ -392,7 +390,7 @@ class Story:
                 sim.start(node)
 
     def _recovered(self, before: int) -> bool:
-        """One leader, news committed since peace began, everybody who belongs to the group at the same point."""
+        """Return True if there is one leader, a new commit since the faults ended, and all members are equal."""
         sim = self.sim
         leaders = sim.leaders()
         if len(leaders) != 1 or sim.check.commit <= before + 3 or sim.check.reads_answered == 0:
@@ -406,7 +404,7 @@ class Story:
 def run_one(seed: int, size: int, trouble_s: int = 20, bug: type[Bug] = Bug, trace: bool = False) -> Simulation:
     """Simulate one seed to its end.
 
-    Raises: Violation.
+    Raise Violation.
     """
     simulation = Simulation(seed, size, bug, trace)
     Story(simulation, trouble_s).run()

@@ -1,4 +1,4 @@
-"""A group of Raft cores: clocks that drift, a network that misbehaves, and the shells that drive the cores."""
+"""A group of Raft cores, with drifting clocks, a faulty network, and the shells that drive the cores."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ class Crashed(Exception):  # noqa: N818 - it is no error
 
 
 class Bug(PlantedBug):
-    """Faults planted in the shell, for the tests of the simulation itself; this one plants none."""
+    """Bugs planted in the shell. This base class plants none."""
 
     core_class: type[RaftCore] = RaftCore
-    #: Messages that must wait for the disk do not.
+    #: True: messages that must wait for the disk do not wait.
     ack_before_sync = False
-    #: The vote is never written.
+    #: True: the vote is never written.
     forgets_vote = False
     #: Numbers of first members to try.
     sizes: tuple[int, ...] = (3, 5)
 
 
 class SimNode:
-    """One process and its disk. `core` is None while it is down."""
+    """One process and its disk. `core` is None while the process is down."""
 
     def __init__(self, node_id: int, first: RaftSnapshot) -> None:
         self.id = node_id
         self.first = first
         self.disk = SimDisk(first)
-        #: What this disk remembers as, and disks that are lost, by memory.
+        #: The memory of this disk, and lost disks by memory.
         self.memory = FIRST_MEMORY
         self.lost: dict[int, SimDisk] = {}
         self.core: RaftCore | None = None
-        #: Counts starts: timers and disk answers of an earlier life are void.
+        #: Number of starts: timers and disk answers of an earlier start are void.
         self.life = 0
         self.tick_us = TICK_US
         self.sync_us = 2000.0
@@ -71,22 +71,23 @@ class SimNode:
         self.state = 0
         self.commit = 0
         self.snapshotting = False
-        #: data of own proposals of this life -> index
+        #: Data of proposals since the start -> index.
         self.proposed: dict[bytes, int] = {}
 
     def holds(self, index: int, term: int, memory: int) -> bool:
-        """Whether the entry (index, term) is, or was until it was lost, durable on the disk with that memory."""
+        """Return True if the entry (index, term) is durable on the disk with that memory, or was until the disk was
+        lost."""
         disk = self.disk if memory == self.memory else self.lost.get(memory)
         return disk is not None and disk.holds(index, term)
 
     def core_now(self) -> RaftCore:
-        """The core of a node that is up."""
+        """Return the core of a node that is up."""
         assert self.core is not None, f"{self.id} is down"
         return self.core
 
 
 class Simulation(History):
-    """One group of nodes 1 .. n (and spare ones behind), one seed."""
+    """One group of nodes 1 .. n (and spare nodes after them), one seed."""
 
     POLL_US = SECOND // 2
 
@@ -108,7 +109,7 @@ class Simulation(History):
             max_append_bytes=append_bytes,
             max_apply_entries=chance.pick([1, 3, 256]),
         )
-        # The network: what may happen to each message.
+        # The network: the possible faults of each message.
         self.loss = chance.pick([0.0, 0.0, 0.01, 0.05])
         self.repeat = chance.pick([0.0, 0.0, 0.02])
         self.heavy = chance.pick([0.0, 0.01, 0.05])
@@ -117,11 +118,11 @@ class Simulation(History):
         self.crash_in_step = chance.pick([0.0, 0.0005, 0.002])
         self.snapshot_every = chance.pick([10, 25, 80])
         self.faulty = True
-        #: A new leader is asked at once to change the membership, before it may.
+        #: True: a new leader is asked at once to change the membership, before it may.
         self.eager_changes = False
-        #: What was on the wire lately, for connections that turn up again with old data in them.
+        #: Recent messages on the wire, for connections that deliver old data again.
         self.wire: deque[Message] = deque(maxlen=400)
-        #: Acknowledgements of entries, which outlive the terms of their leaders.
+        #: Acknowledgments of entries, which outlive the terms of their leaders.
         self.acknowledgements: deque[Message] = deque(maxlen=400)
         #: One-way cuts.
         self.cut: set[tuple[int, int]] = set()
@@ -141,7 +142,7 @@ class Simulation(History):
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def start(self, node: SimNode) -> None:
-        """Start the process from what its disk holds."""
+        """Start the process from its disk."""
         disk = node.disk
         node.life += 1
         node.core = self.bug.core_class(
@@ -157,7 +158,7 @@ class Simulation(History):
         self.at(self.now + 1 + self.chance.below(node.tick_us), self._tick, node, node.life)
 
     def crash(self, node: SimNode) -> None:
-        """Power off. What was not synced is lost, but for a beginning of it; peers may see the connection break."""
+        """Cut the power. Unsynced writes are lost except a prefix; peers may see the connection break."""
         if node.core is None:
             return
         torn = node.disk.crash(self.chance)
@@ -170,7 +171,7 @@ class Simulation(History):
                 self.at(self.now + 500 + self.chance.below(5000), self._link_broke, peer, node.id)
 
     def lose_disk(self, node: SimNode) -> None:
-        """The disk of a node that is down is gone; it comes back with an empty one."""
+        """Replace the disk of a node that is down by an empty one."""
         node.lost[node.memory] = node.disk
         node.disk = SimDisk(node.first)
         node.memory = 2 + self.chance.below(1 << 40)
@@ -186,7 +187,7 @@ class Simulation(History):
         if node.life != life or node.core is None:
             return
         if node.paused_until > self.now:
-            # Not only when the pause was to end: peace may end it earlier.
+            # Not only when the pause was to end: the end of the faults may shorten it.
             self.at(min(node.paused_until, self.now + node.tick_us), self._tick, node, life)
             return
         self.at(self.now + node.tick_us, self._tick, node, life)
@@ -196,7 +197,7 @@ class Simulation(History):
     # --- the shell of one node ----------------------------------------------------------------------------------------
 
     def pump(self, node: SimNode) -> None:
-        """Do what the core wants done."""
+        """Carry out the effects of the core."""
         core = node.core
         if core is None:
             return
@@ -212,12 +213,13 @@ class Simulation(History):
             self._take_snapshot(node)
 
     def _validate(self, core: RaftCore) -> None:
-        """Recompute every invariant of a core. Not with a planted bug: the checks of the history must find those."""
+        """Recompute every invariant of a core. Skipped with a planted bug, which the checks of the history must
+        find."""
         if self.bug is Bug:
             core.validate()
 
     def _step(self, node: SimNode) -> None:
-        """Between any two things a node does, its power may fail."""
+        """Perhaps cut the power between two effects of a node."""
         if self.faulty and self.crash_in_step and self.chance.happens(self.crash_in_step):
             self.counts["crash_in_step"] += 1
             self.crash(node)
@@ -314,7 +316,7 @@ class Simulation(History):
     # --- network ------------------------------------------------------------------------------------------------------
 
     def send(self, m: Message) -> None:
-        """Give a message to the network."""
+        """Send a message over the network."""
         if m.kind == SNAPSHOT:
             self._transfer(m)
             return
@@ -378,7 +380,7 @@ class Simulation(History):
             self.pump(node)
 
     def _transfer(self, m: Message) -> None:
-        """The payload takes its time, and may not get through; the sender's core is told either way."""
+        """Transfer a snapshot, which takes time and may fail. The sender's core learns the result."""
         life = self.nodes[m.src].life
         begins = self.now + self.chance.below(300_000)
         self.at(begins, self._transfer_ends, m, life)
@@ -399,15 +401,15 @@ class Simulation(History):
     # --- clients ------------------------------------------------------------------------------------------------------
 
     def leaders(self) -> list[SimNode]:
-        """Nodes that think they lead."""
+        """Return the nodes that consider themselves the leader."""
         return [node for node in self.nodes.values() if node.core is not None and node.core.role == LEADER]
 
     def awake(self) -> list[SimNode]:
-        """Nodes that are up and not paused."""
+        """Return the nodes that are up and not paused."""
         return [node for node in self.nodes.values() if node.core is not None and node.paused_until <= self.now]
 
     def propose(self, node: SimNode, count: int) -> None:
-        """A client writes `count` times at `node`, in one turn."""
+        """Write `count` times as a client of `node`, in one turn."""
         core = node.core_now()
         for _ in range(count):
             self._writes += 1
@@ -420,7 +422,7 @@ class Simulation(History):
         self.pump(node)
 
     def read(self, node: SimNode) -> None:
-        """A client reads at `node`."""
+        """Read as a client of `node`."""
         self._contexts += 1
         try:
             node.core_now().read_index(self._contexts)

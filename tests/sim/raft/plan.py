@@ -1,10 +1,10 @@
-"""What one simulated history is made of, as one line that can be kept, run again and made smaller.
+"""The definition of one simulated history, as one line that can be kept, repeated and shrunk.
 
     seed=17 nodes=3 trouble=2.5 without=_flip,_kill skip=3,7 absent=2 in=store
 
-A seed decides everything; the rest takes things away from what it decides: whole kinds of faults, single faults by
-their number in the history, clients. A plan means the same history on the same commit only; on another one it is a
-seed like any other, which is why those that once failed are kept and always run.
+A seed decides everything. The other fields remove parts of its history: whole kinds of faults, single faults by their
+number, clients. A plan means the same history only on the same commit. On another commit it is one more seed, so plans
+that once failed are kept and always run.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Plan:
     nodes: int = 3
     #: Simulated seconds of faults.
     trouble_s: float = 0.0
-    #: Kinds of faults that stay away, by the names of their methods.
+    #: Omitted kinds of faults, by the names of their methods.
     without: tuple[str, ...] = ()
-    #: Faults that stay away, by number.
+    #: Omitted faults, by number.
     skip: tuple[int, ...] = ()
-    #: Clients that stay away, by number.
+    #: Omitted clients, by number.
     absent: tuple[int, ...] = ()
     what: str = STORE
 
     def length_s(self) -> float:
-        """Simulated seconds of faults, the usual ones unless told."""
+        """Return the simulated seconds of faults, by default the usual ones."""
         return self.trouble_s or TROUBLE_S[self.what]
 
     def __str__(self) -> str:
-        """As `parse_plan` reads it."""
+        """Return the line that `parse_plan` reads."""
         parts = [f"seed={self.seed}", f"nodes={self.nodes}"]
         if self.trouble_s:
             parts.append(f"trouble={self.trouble_s:g}")
@@ -51,12 +51,12 @@ class Plan:
         return " ".join(parts)
 
     def replay(self) -> str:
-        """The command that shows this history."""
+        """Return the command that repeats this history."""
         return f"python -m tests.sim.store --plan '{self}' --trace"
 
 
 def parse_plan(text: str) -> Plan:
-    """The inverse of `str`. Raise ValueError, KeyError."""
+    """Return the plan of a line: the inverse of `str`. Raise ValueError, KeyError."""
     fields = dict(part.split("=", 1) for part in text.split())
     unknown = set(fields) - {"seed", "nodes", "trouble", "without", "skip", "absent", "in"}
     if unknown:
@@ -73,23 +73,23 @@ def parse_plan(text: str) -> Plan:
 
 
 class Failure:
-    """How a history failed: in words, and what it was made of until then."""
+    """How a history failed: the violation, and the plan and faults until then."""
 
     def __init__(self, text: str, at_s: float, faults: list[tuple[int, str]], clients: list[int]) -> None:
         self.text = text
         self.at_s = at_s
-        #: (number, kind) of those that happened.
+        #: (number, kind) of the faults that happened.
         self.faults = faults
         self.clients = clients
 
     def kind(self) -> str:
-        """The beginning of what was violated, without numbers: a smaller history should fail alike."""
+        """Return the beginning of the violation without numbers: a smaller history must fail with the same text."""
         line = self.text.partition("\n")[0]
         return "".join(char for char in line if not char.isdigit())[:40]
 
 
 def shrink(plan: Plan, failure: Failure, run: Callable[[Plan], Failure | None], runs_max: int = 120) -> Plan:
-    """The smallest history found in `runs_max` runs that still fails in the same way."""
+    """Return the smallest history found in `runs_max` runs that still fails in the same way."""
     left = runs_max
     smaller = True
     while smaller and left > 0:
@@ -106,7 +106,7 @@ def shrink(plan: Plan, failure: Failure, run: Callable[[Plan], Failure | None], 
 
 
 def _smaller(plan: Plan, failure: Failure) -> Iterator[Plan]:
-    """What might be left out, the largest parts first."""
+    """Yield smaller plans, those that omit the largest parts first."""
     length = plan.length_s()
     if failure.at_s + 0.1 < length:
         yield replace(plan, trouble_s=round(failure.at_s + 0.1, 1))

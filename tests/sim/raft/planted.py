@@ -1,7 +1,7 @@
 """Bugs that Raft implementations have had, planted on purpose: the simulation must find each of them.
 
-Numbers in the docstrings are those of well-known failures: LogCabin's figure 8, PySyncObj's forgotten votes, CCF's
-old acknowledgements, Ongaro's membership bug of 2015, and others of their kind.
+The bugs come from well-known failures: LogCabin's figure 8, PySyncObj's forgotten votes, CCF's old acknowledgments,
+Ongaro's membership bug of 2015, and similar ones.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class OldAnswerCounted(Bug):
     number = 7
     known = "CCF #5674"
     favours = ("_echo_acknowledgements", "_isolate_leader", "_bridge")
-    sizes = (5,)  # of three, a majority stores what one follower acknowledges, and nothing takes that away
+    sizes = (5,)  # With three nodes, one follower's acknowledgment makes a majority, which nothing undoes.
     core_class = _OldAnswerCore
 
 
@@ -127,7 +127,7 @@ class EarlyConfigChange(Bug):
     number = 9
     known = "Ongaro, raft-dev 2015"
     favours = ("_rival_changes",)
-    sizes = (4,)  # two majorities of an odd group overlap even then
+    sizes = (4,)  # Two majorities of a group with an odd number of voters overlap even then.
     core_class = _EarlyChangeCore
 
 

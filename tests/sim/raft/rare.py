@@ -1,6 +1,6 @@
-"""Situations that bugs hide in. A simulation that never gets there proves nothing about them, so each is counted.
+"""Rare situations in which bugs hide. A simulation that never reaches one proves nothing about it, so each is counted.
 
-`make test` reaches those of MET on its own seeds; a soak of `ENOUGH` seeds or more fails if one of all stays at 0.
+The seeds of `make test` reach those of MET. A soak of `ENOUGH` seeds or more fails if any count stays at 0.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-#: So many seeds are enough to expect every situation.
+#: Number of seeds that should reach every situation.
 ENOUGH: Final = 400
 
-#: What happens to bare Raft groups (`tests.sim.raft`).
+#: Situations of bare Raft groups (`tests.sim.raft`).
 GROUP_MET: Final = (
     *("bridge", "change", "change_refused", "compaction", "competing_candidates", "config_reverted", "crash_in_step"),
     *("deafened", "echo", "election_lost", "isolation", "lost", "old_messages", "one_way_cut", "partition", "pause"),
@@ -19,7 +19,7 @@ GROUP_MET: Final = (
     *("transfer_failed", "transfer_lost", "truncate", "vote_ignored"),
 )
 
-#: What happens to whole stores and their clients (`tests.sim.store`).
+#: Situations of whole stores and their clients (`tests.sim.store`).
 STORE_MET: Final = (
     # faults
     *("bit_flip", "bridge", "client_cut", "client_vanished", "clock_drift", "clock_jump", "crash_in_step"),
@@ -32,7 +32,7 @@ STORE_MET: Final = (
     # Raft in whole nodes
     *("competing_candidates", "election_lost", "joined", "quorum_lost", "rejected", "resent", "snapshot"),
     *("snapshot_install", "snapshot_offer", "state_taken_over", "transfer", "truncate", "vote_ignored"),
-    # damage that a node finds at its start, and what becomes of it
+    # damage that a node finds at its start, and its consequence
     *("repaired", "stopped_by_disk", "torn_tail"),
     # members
     *("change_begun", "configurations", "found_nobody", "promote", "removal_noticed", "wiped_outsider"),
@@ -41,10 +41,10 @@ STORE_MET: Final = (
     *("build_downgraded", "build_upgraded", "level_raised", "level_refused_at_start"),
 )
 
-#: Rarer: only a soak is sure to meet them.
+#: Rarer situations: only a soak reaches them reliably.
 STORE_RARE: Final = ("change_given_up", "config_reverted", "left", "member_again", "start_failed", "transfer_failed")
 
 
 def missed(counts: Counter[str], names: tuple[str, ...]) -> list[str]:
-    """Those of `names` that never occurred."""
+    """Return those of `names` that never occurred."""
     return [name for name in names if not counts[name]]

@@ -1,6 +1,7 @@
-"""The list of famous bugs, and for each what is planted and how soon it is caught: `python -m tests.sim.raft.table`.
+"""The list of famous bugs, with the planted bugs and the number of seeds that find each: `python -m
+tests.sim.raft.table`.
 
-docs/simulation.md holds what this prints; a test compares the two.
+docs/simulation.md contains the output; a test compares the two.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 from tests.sim.raft import test_planted_bugs as groups
 from tests.sim.store import test_planted_bugs as stores
 
-#: The list, in the words of the table.
+#: The list, as named in the table.
 FAMOUS: Final = {
     1: "old-term entries committed by counting; figure 8",
     2: "term or vote not durable before the reply",
@@ -39,14 +40,14 @@ FAMOUS: Final = {
     24: "watches lost, doubled, early, late, or heard by the wrong ones",
     25: "replicas that decide differently",
 }
-#: What no planted bug can be made of, and why.
+#: Famous bugs that cannot be planted, and why.
 ELSEWHERE: Final = {
     23: "no counter here has 32 bits: `tests/unit/coord/tree/test_machine.py` tests numbers at the limit",
 }
 
 
 def rows() -> list[tuple[int, str, str, str, int]]:
-    """(number, planted bug, known from, simulation, seeds within which it is caught)."""
+    """Return (number, planted bug, known from, simulation, seeds within which it is found)."""
     found = []
     for where, within in (("group", groups.WITHIN), ("store", stores.WITHIN), ("log", stores.LOG_WITHIN)):
         for bug, seeds in within.items():
@@ -56,7 +57,7 @@ def rows() -> list[tuple[int, str, str, str, int]]:
 
 
 def table() -> str:
-    """The table, as it is in docs/simulation.md."""
+    """Return the table as it is in docs/simulation.md."""
     lines = ["| | planted bug | known from | in | within |", "| --- | --- | --- | --- | --- |"]
     for number, title in FAMOUS.items():
         lines.append(f"| **{number}** | **{title}** | | | |")

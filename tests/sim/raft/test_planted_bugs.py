@@ -1,6 +1,6 @@
-"""The simulation finds the bugs that are planted in it, and finds nothing where there is none.
+"""The simulation finds every planted bug, and finds nothing without one.
 
-Each bug is looked for on seeds from 1 on, with the numbers of first members that suit it, and must show within the
+The search for a bug begins at seed 1, with the suitable numbers of first members. The bug must be found within the
 number of seeds stated here.
 """
 
@@ -16,7 +16,7 @@ from tests.sim.raft.faults import run_one
 from tests.sim.raft.group import Bug
 from tests.support.planted import first_lately, hunt_at_sizes
 
-#: Planted bug -> seeds within which it must be caught (about twice what it takes today).
+#: Planted bug -> seeds within which it must be found (about twice the present number).
 WITHIN: dict[type[Bug], int] = {
     planted.AckBeforeSync: 3,
     planted.AnyLogElected: 8,
@@ -42,7 +42,7 @@ WITHIN: dict[type[Bug], int] = {
     planted.VoteForgotten: 60,
 }
 
-#: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
+#: The seed that last found the bug, tried first to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
     planted.EarlyConfigChange: 146,
     planted.OldAnswerCounted: 89,
@@ -56,7 +56,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
-    """Some invariant, or an assertion of the core itself, stops the run."""
+    """An invariant, or an assertion of the core itself, stops the run."""
     seeds = first_lately(LATELY.get(bug, 0), WITHIN[bug])
     found = hunt_at_sizes(partial(run_one, bug=bug), bug.sizes, seeds)
     assert found is not None, f"{bug.__name__} not caught within {WITHIN[bug]} seeds"
@@ -64,7 +64,7 @@ def test_planted_bug_is_caught(bug: type[Bug]) -> None:
 
 @pytest.mark.parametrize("bug", [bug for bug in WITHIN if bug.favours], ids=lambda bug: bug.__name__)
 def test_the_same_troubles_do_not_upset_the_sound_core(bug: type[Bug]) -> None:
-    """What catches a bug is the bug, not the choice of faults that brings it out."""
+    """The planted bug causes the violation, not the choice of faults that reveals it."""
     sound = type("Sound", (Bug,), {"favours": bug.favours})
     for seed in range(1, 11):
         run_one(seed, bug.sizes[0], bug=sound)

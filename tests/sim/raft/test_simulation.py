@@ -1,4 +1,4 @@
-"""Many seeds, every invariant after every step, and proof that the rare states were reached."""
+"""Many seeds, every invariant after every step, and proof that the rare situations were reached."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.sim.raft.rare import GROUP_MET, missed
 
 ROOT = Path(__file__).resolve().parents[3]
 
-#: (first members, seeds). A violation names its seed and the command that shows it again.
+#: (first members, seeds). A violation names its seed and the command that repeats it.
 RUNS = [(3, range(1, 141)), (5, range(1, 61))]
-#: Where RK_PURE asks for the interpreted core, after the compiled one has had them all: each sort of group again.
+#: With RK_PURE (the interpreted core) run fewer seeds: the compiled core has run all of them. Each kind of group again.
 if PURE_VARIABLE in os.environ:
     RUNS = [(3, range(1, 41)), (5, range(1, 21))]
 
 
 def run_all() -> Counter[str]:
-    """Run all seeds; return what was counted on the way."""
+    """Run all seeds and return the counts."""
     counts: Counter[str] = Counter()
     for size, seeds in RUNS:
         for seed in seeds:
@@ -41,7 +41,7 @@ def run_all() -> Counter[str]:
 
 
 def _check_that_the_simulated_clients_get_work_done(history: Counter[str]) -> None:
-    """Invariants hold trivially where nothing happens."""
+    """Otherwise the invariants would hold only because nothing happens."""
     assert history["committed"] > 20 * history["seeds"]
     assert history["acknowledged"] > 10 * history["seeds"]
     assert history["reads_answered"] > 10 * history["seeds"]
@@ -49,7 +49,7 @@ def _check_that_the_simulated_clients_get_work_done(history: Counter[str]) -> No
 
 
 def _check_that_rare_states_are_reached(history: Counter[str]) -> None:
-    """Each of the situations that bugs hide in occurred."""
+    """Each of the rare situations occurred."""
     assert missed(history, GROUP_MET) == []
 
 
@@ -75,7 +75,8 @@ def test_a_run_that_is_done_leaves_the_next_event() -> None:
 
 
 def test_one_seed_gives_one_history_whatever_the_hash_seed() -> None:
-    """Nothing depends on the order of a set or on object identity: two processes, byte-equal traces."""
+    """Nothing depends on the order of a set or on object identity: the traces of two processes are equal, byte by
+    byte."""
     traces = [
         subprocess.run(
             [sys.executable, "-m", "tests.sim.raft", "--seed", "7", "--nodes", "5", "--trouble-s", "8", "--trace"],
@@ -86,7 +87,7 @@ def test_one_seed_gives_one_history_whatever_the_hash_seed() -> None:
         ).stdout
         for hash_seed in ("1", "4242")
     ]
-    # All but the line that says how long it took.
+    # All lines but the one with the duration.
     histories = [[line for line in trace.splitlines() if b" of CPU" not in line] for trace in traces]
     assert len(histories[0]) > 1000
     assert histories[0] == histories[1]

@@ -16,7 +16,7 @@ from tests.support.interpreted import run_interpreted
 
 
 def main() -> int:
-    """Exit code 0 if every check held, 1 otherwise."""
+    """Run simulations. Return exit code 0 if every check held, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.store", description="Simulation of whole store nodes.")
     parser.add_argument("--seed", type=int, help="run this seed only")
     parser.add_argument("--plan", type=parse_plan, help="run this history only, as a failure prints it")

@@ -1,14 +1,14 @@
-"""Amnesia: a node comes back without all of what its disk held.
+"""Amnesia: a node restarts without a part of its disk, or without all of it.
 
-Any one disk, at any time, whatever else happens to the others: they may be paused, cut off, down or torn. A second disk
-is lost only when the first one has been replaced: its node counts again, with a memory of its own. The same holds while
-a late starter of a new store waits to be let in: nobody can tell its disk from a wiped one. Nothing acknowledged
-may be missing then, whatever is done in which order; and the store must have a majority again at the end, so nothing is
-lost where that would be impossible for any store:
+Any one disk may be lost at any time, while the other nodes are paused, cut off, down or have torn writes. A second disk
+is lost only when the first one has been replaced: its node counts again, with a new memory. The same holds while a late
+starter of a new store waits to be added, because its disk looks like a wiped one. No acknowledged write may be lost in
+any order of events, and the store must have a majority again at the end. So no disk is lost where recovery would be
+impossible for any store:
 
 - fewer than three voters, or a change of the members that is not committed: the last majority may need this disk
   (for the same reason operators change no members while a disk has damage that its node has not found yet);
-- a node that has never held anything beside one that is emptied: nobody could tell it that there was something.
+- a node that never had data, beside one that is emptied: no other node could tell it that the store had data.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tests.sim.store.clients import Client
     from tests.sim.store.world import Host, World
 
-#: What is lost: the directory, the log, the end of its last file, any one file.
+#: What is lost: the directory, the log, the end of its last file, or any one file.
 HARMS: Final = ("directory", "log", "tail", "file")
 
 
 def may_lose(world: World, clients: Iterable[Client], host: Host) -> bool:
-    """Return True if the store must survive that `host` loses its disk now."""
+    """Return True if the store must survive the loss of this disk now."""
     config = world.check.config()
     if not config.is_voter(host.id) or len(config.voters) < 3 or host.is_flipped or not world.check.configs:
         return False
@@ -54,17 +54,17 @@ def is_change_under_way(world: World, clients: Iterable[Client]) -> bool:
 
 
 def _spares_another(each: Host, host: Host) -> bool:
-    """Return True if voter `each` is in order, so that `host` may lose its disk."""
+    """Return True if voter `each` is intact, so that `host` may lose its disk."""
     if each.is_flipped or each.is_odd:
         return False
     if each is host:
-        # A late starter that waits to be let in is no second disk. A disk that lost something loses no more.
+        # A late starter that waits to be added does not count as a second lost disk. A damaged disk loses no more.
         return each.lost_memory == 0 or each.is_whole()
     return each.is_whole() and each.has_held()
 
 
 def lose(world: World, host: Host, chance: SeededRandom) -> None:
-    """Stop the machine and take away what `chance` says."""
+    """Stop the machine and remove the part of the disk that `chance` selects."""
     harm = chance.pick(list(HARMS))
     if host.process is not None:
         host.process.power_cut()

@@ -1,4 +1,4 @@
-"""What an answer to a client must be, by the model: of a write at its zxid, of a read behind the zxid it carries."""
+"""The expected answers to clients, by the model: to a write at its zxid, to a read at the zxid that it carries."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ SESSION_ENDED: Final = (e.SESSION_EXPIRED, e.SESSION_MOVED)
 
 
 def check_ok(who: str, what: str, err: int) -> None:
-    """It was to be granted."""
+    """Check that the request was granted."""
     if err != e.OK:
         raise Violation(f"{who}: err {err} for {what}")
 
 
 def check_refused_read_only(who: str, xid: int, err: int) -> None:
-    """A node without a leader cannot write."""
+    """Check that a node without a leader rejected a write."""
     if err != e.NOT_READ_ONLY:
         raise Violation(f"{who}: err {err} for {xid} from a node that serves reads only")
 
 
 def check_auth(model: Model, who: str, session_id: int, zxid: int, err: int) -> None:
-    """Who the client is stands in the log at this zxid."""
+    """Check that the log has the client's identity at this zxid."""
     expected = model.history[zxid - 1]
     if (expected.command.session_id, expected.command.opcode, expected.err) != (session_id, r.OP_AUTH, err):
         raise Violation(f"{who}: err {err} for its auth at zxid {zxid}, where history has another command or answer")
 
 
 def expected_at(model: Model, who: str, session_id: int, request: Request, zxid: int, err: int) -> Expected:
-    """What history says of the write that is said to have happened at `zxid`."""
+    """Return the outcome in the history for the write that is reported at `zxid`."""
     expected = model.history[zxid - 1]
     command = expected.command
     if command.session_id != session_id or command.cxid != request.xid or command.body != request.body:
@@ -48,7 +48,7 @@ def expected_at(model: Model, who: str, session_id: int, request: Request, zxid:
 
 
 def check_write(who: str, request: Request, expected: Expected, err: int, body: bytes) -> None:
-    """The record of the answer to a write."""
+    """Check the record of the answer to a write."""
     if err == e.OK and request.opcode != r.OP_CLOSE_SESSION:
         said = _answer(request.opcode, body)
         if said != expected.answer:
@@ -58,7 +58,7 @@ def check_write(who: str, request: Request, expected: Expected, err: int, body: 
 def check_read(
     model: Model, who: str, opcode: int, path: bytes, zxid: int, err: int, body: bytes, identities: list[Identity]
 ) -> None:
-    """getData, exists, getChildren2 and getACL."""
+    """Check the answers to getData, exists, getChildren2 and getACL."""
     view = model.at(path, zxid)
     needed = r.PERM_READ | r.PERM_ADMIN if opcode == r.OP_GET_ACL else r.PERM_READ
     should = e.NO_NODE if view is None else e.OK if allows(view[9], needed, identities) else e.NO_AUTH
@@ -89,14 +89,14 @@ def check_read(
 
 
 def _masked(acl: tuple[Line, ...]) -> tuple[Line, ...]:
-    """As those see it who may not administer: no digests."""
+    """Return the access list as clients without the admin right see it: without digests."""
     return tuple(
         (perms, scheme, name.partition(b":")[0] + b":x" if scheme == b"digest" else name) for perms, scheme, name in acl
     )
 
 
 def _answer(opcode: int, body: bytes) -> Any:
-    """A write's answer as the model puts it."""
+    """Return a write's answer in the model's form."""
     if opcode == r.OP_CREATE:
         return r.decode_path(body, 0, len(body))
     if opcode in (r.OP_CREATE2, r.OP_CREATE_CONTAINER, r.OP_CREATE_TTL):

@@ -1,8 +1,9 @@
-"""The judge of a simulated store: one history, and everybody has to be part of it.
+"""The checks of a simulated store: there is one history, which all nodes and clients share.
 
-History is what nodes apply: the first one to apply an index writes it down, whoever applies it later must apply the
-same. A replica of the judge's own and the `Model` perform it command by command; after each turn of a process its
-digest is compared with that replica's at the same zxid. What clients are told is judged by the model (`clients`).
+The history consists of the applied entries: the first node that applies an index records the entry, and every later
+node must apply the same. A separate replica and the `Model` perform the history command by command. After each turn of
+a process its digest is compared with that replica's at the same zxid. The model also checks the answers to clients
+(`clients`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class NodeView:
-    """What the judge has seen of one process."""
+    """The observed state of one process."""
 
     def __init__(self, process: Process) -> None:
         self.applied = process.node.applied_index
@@ -37,22 +38,22 @@ class NodeView:
         self.expiry_since_ms = 0
         self.proposed = 0
         self.resent = 0
-        #: Session -> this machine's monotonic time at which its leader last heard of it.
+        #: Session -> this machine's monotonic time when its leader last received a sign of it.
         self.heard_ms: dict[int, int] = {}
-        #: What was heard in the turn that is not over: the turn may have decided before.
+        #: Signs of sessions in the present turn: the turn may have decided before.
         self.hearing_ms: dict[int, int] = {}
-        #: Sessions whose end is decided and not proposed (leadership is being handed over).
+        #: Sessions whose end is decided but not proposed (leadership is being transferred).
         self.decided: set[int] = set()
 
 
 class Checks:
-    """The judge."""
+    """The checks of one history."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.model = Model()
         self.replica = StateMachine(supported=JUDGE)
-        #: By index - 1: checksum of the entry, and the zxid behind it.
+        #: By index - 1: checksum of the entry, and the zxid after it.
         self.entries: list[int] = []
         self.zxids: list[int] = []
         #: By zxid: the state's digest.
@@ -63,14 +64,14 @@ class Checks:
         #: (session, owner) -> xids that were committed under it, in order.
         self.performed: dict[tuple[int, int], list[int]] = {}
         self.sessions_ended: dict[int, int] = {}
-        #: Session -> the machines' clocks when its newest request that was answered was sent.
+        #: Session -> the machines' clocks at the time when the newest of its answered requests was sent.
         self.answered_at: dict[int, dict[int, float]] = {}
         #: Session -> (leader, its clock, timeout) when its end was last proposed.
         self.ended_by: dict[int, tuple[int, int, int]] = {}
-        #: What Raft did, held against its rules.
+        #: Checks Raft's events against its rules.
         self.trace = TraceModel()
         self._candidates: dict[int, set[int]] = {}
-        #: Committed configurations, each with the zxid at which /zookeeper/config tells it.
+        #: Committed configurations, each with the zxid at which /zookeeper/config shows it.
         self.configs: list[tuple[int, Configuration]] = []
         #: Index of the newest of them.
         self.config_index = 0
@@ -80,19 +81,19 @@ class Checks:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def on_start(self, process: Process) -> None:
-        """A process has recovered from its disk."""
+        """Handle a process that has recovered from its disk."""
         self._views[process.host.id] = NodeView(process)
         self._compare(process)
 
     def on_wiped(self, node_id: int) -> None:
-        """The operator emptied a directory."""
+        """Handle a directory that the operator has emptied."""
         self._views.pop(node_id, None)
         self.trace.forget(node_id)
 
     # --- Raft ---------------------------------------------------------------------------------------------------------
 
     def traced(self, node_id: int, events: list[Event]) -> None:
-        """What Raft does in a process now."""
+        """Handle the Raft events of a process."""
         try:
             for event in events:
                 self.trace.take(node_id, event)
@@ -100,7 +101,7 @@ class Checks:
             raise Violation(str(violation)) from violation
 
     def stands(self, node_id: int, term: int) -> None:
-        """A process stands for election."""
+        """Handle a process that stands for election."""
         rivals = self._candidates.setdefault(term, set())
         rivals.add(node_id)
         self.world.counts["competing_candidates"] += len(rivals) == 2
@@ -108,20 +109,20 @@ class Checks:
     # --- members ------------------------------------------------------------------------------------------------------
 
     def config(self) -> Configuration:
-        """The newest one that is committed."""
+        """Return the newest committed configuration."""
         return self.configs[-1][1] if self.configs else Configuration(list(range(1, self.world.size + 1)))
 
     def members(self) -> list[int]:
-        """Its members."""
+        """Return its members."""
         return self.config().members()
 
     def has_moved(self) -> bool:
-        """Whether there ever were other members than the first."""
+        """Return True if the members ever changed."""
         first = list(range(1, self.world.size + 1))
         return any(config.members() != first for _, config in self.configs)
 
     def after_turn(self, process: Process, *, is_whole: bool = True) -> None:
-        """Look at what a process did in a turn; nothing of it has reached anybody yet."""
+        """Check the effects of a process's turn, before any of them reaches another process."""
         node = process.node
         view = self._views[process.host.id]
         if node.proposals.resent != view.resent:
@@ -151,7 +152,7 @@ class Checks:
     def _compare(self, process: Process) -> None:
         node = process.node
         if process.host.is_odd:
-            return  # so that it can find out itself
+            return  # so that the node can find out by itself
         index = node.applied_index
         zxid = self.zxids[index - 1] if 0 < index <= len(self.zxids) else 0 if index == 0 else -1
         machine = node.machine
@@ -211,7 +212,7 @@ class Checks:
         if opcode in (r.OP_CLOSE_SESSION, r.OP_EXPIRE) and expected.err == e.OK:
             self.sessions_ended[command.session_id] = expected.zxid
             if opcode == r.OP_CLOSE_SESSION:
-                # The client itself: whatever end a leader had proposed before was in vain.
+                # The client closed the session itself: a leader's earlier proposal to end it had no effect.
                 self.ended_by.pop(command.session_id, None)
             self.world.counts["expired" if opcode == r.OP_EXPIRE else "closed"] += 1
         if opcode == r.OP_DELETE_CONTAINER and expected.err == e.OK:
@@ -237,13 +238,13 @@ class Checks:
     # --- sessions: never ended before the leader's own clock allows it ------------------------------------------------
 
     def on_peer_frame(self, process: Process, kind: int, block: bytes, at: int, end: int) -> None:
-        """A process gets a frame from a peer."""
+        """Handle a frame that a process receives from a peer."""
         if kind == codec.TOUCH:
             for session_id in codec.decode_touch(block, at, end):
                 self.on_heard(process, session_id)
 
     def on_heard(self, process: Process, session_id: int) -> None:
-        """A process hears of a session."""
+        """Handle a sign of a session at a process."""
         view = self._views.get(process.host.id)
         if view is not None:
             view.hearing_ms[session_id] = process.host.clock.monotonic_ms()
@@ -274,14 +275,15 @@ class Checks:
                     view.decided.add(command.session_id)
 
     def on_answered(self, session_id: int, sent_at: dict[int, float], who: str) -> None:
-        """A client gets the answer to a request that it sent when the machines' clocks stood at `sent_at`."""
+        """Handle the answer to a client's request that was sent when the machines' clocks showed `sent_at`."""
         self.answered_at[session_id] = sent_at
         ended = self.ended_by.get(session_id)
         if ended is not None and session_id not in self.model.sessions:
             self._check_promise(session_id, who, *ended)
 
     def _check_promise(self, session_id: int, who: str, leader: int, now_ms: int, timeout_ms: int) -> None:
-        """By the clock of the leader that ends it, a session outlives its last answered request by its timeout."""
+        """Check that a session outlives its last answered request by its timeout, by the clock of the leader that ends
+        it."""
         sent_at = self.answered_at.get(session_id, {}).get(leader)
         if sent_at is not None and now_ms + 1 - sent_at < timeout_ms:
             raise Violation(
@@ -306,17 +308,17 @@ class Checks:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def at_rest(self) -> bool:
-        """Every member has applied the whole history."""
+        """Return True if every member has applied the whole history."""
         last = len(self.entries)
         processes = [self.world.hosts[node].process for node in self.members()]
         return all(process is not None and process.node.applied_index == last for process in processes)
 
     def overdue(self, since_ms: int) -> list[bytes]:
-        """Znodes that the store itself should have deleted, were it `since_ms` on its clock."""
+        """Return the znodes that the store should have deleted itself by `since_ms` of its clock."""
         return [path for path, node in self.model.nodes.items() if node.is_reapable(since_ms)]
 
     def _check_gaps(self) -> None:
-        """What was performed of the writes of a connection is a beginning of them."""
+        """Check that the performed writes of each connection are a prefix of the sent ones."""
         places: dict[tuple[int, int], list[int]] = {}
         for session_id, writes in self.sent:
             for xid in writes:

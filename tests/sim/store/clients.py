@@ -1,9 +1,9 @@
-"""Simulated clients: the real wire protocol, and nothing is believed.
+"""Simulated clients: they speak the real wire protocol and check every answer.
 
-A client keeps its session over connections to any node, pipelines requests, pings, gives up a silent server, says who
-it is and puts its watches back with setWatches2, and now and then leaves without a word or speaks over two connections
-at once. What it is told is judged at once (`answers`): every write by what history says at its zxid, every read by the
-state behind the zxid of its answer, events by the watches that were left and what changed since.
+A client keeps its session over connections to any node, pipelines requests, pings, gives up a silent server,
+authenticates, and restores its watches with setWatches2. Sometimes it disappears without a close, or uses two
+connections at once. Every answer is checked at once (`answers`): a write against the history at its zxid, a read
+against the state at the zxid of its answer, events against the watches and the changes since.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ WRITES: Final = (
     *(r.OP_CREATE, r.OP_CREATE2, r.OP_CREATE_CONTAINER, r.OP_CREATE_TTL, r.OP_SET_DATA, r.OP_SET_ACL, r.OP_DELETE),
     *(r.OP_MULTI, r.OP_CLOSE_SESSION),
 )
-#: Who a client may be.
+#: Possible identities of a client.
 USERS: Final = (b"ann", b"bob")
 
 
 def digest_of(user: bytes, password: bytes) -> bytes:
-    """The id of that user in access lists."""
+    """Return the id of that user in access lists."""
     return user + b":" + base64.b64encode(hashlib.sha1(user + b":" + password, usedforsecurity=False).digest())
 
 
-#: What znodes are protected with: nothing; their creator only; to be read by all and changed by one user; a list that
-#: is none.
+#: Access lists of znodes: open; for the creator only; readable by all and changed by one user; an invalid list.
 ACCESS_LISTS: Final = (
     r.OPEN_ACL,
     [r.Acl(r.PERM_ALL, b"auth", b"")],
@@ -59,13 +58,13 @@ class Request:
         self.path = path
         self.body = body
         self.watch = watch
-        #: Of a sync: what anybody had been told when it was sent.
+        #: Of a sync: the highest zxid that any client had received when it was sent.
         self.floor = 0
         #: Of addWatch.
         self.mode = 0
         #: Of setWatches2.
         self.sets: r.WatchSets | None = None
-        #: Clocks of the machines when it was sent.
+        #: Clocks of the machines when the request was sent.
         self.sent_at: dict[int, float] = {}
 
 
@@ -78,28 +77,28 @@ class Link:
         self.reader = FrameReader(1 << 24, 4)
         self.pending: deque[Request] = deque()
         self.is_open = False
-        #: The node serves reads alone, without the log.
+        #: True if the node serves only reads, without the log.
         self.is_read_only = False
-        #: What this connection has proved, where the log does not know it (read-only).
+        #: Identities that this connection has proved if the log does not have them (read-only).
         self.identities: list[tuple[bytes, bytes]] = []
         #: None until the handshake is answered.
         self.watching: Watching | None = None
         self.heard_at = client.world.now
         self.sent_at = client.world.now
         self.output = b""
-        #: How many bytes were sent with the end of each frame that the server has not been seen to read whole.
+        #: Number of bytes sent up to the end of each frame that the server has not read completely, as far as known.
         self._ends: deque[int] = deque()
         self._sent = 0
         self.zxid = 0
-        #: The session it was opened for, 0 for a new one.
+        #: The session for which the connection was opened, 0 for a new one.
         self.session_id = client.session_id
-        #: Clocks of the machines at each ping that is not answered, oldest first.
+        #: Clocks of the machines at each unanswered ping, oldest first.
         self.pings: deque[dict[int, float]] = deque()
-        #: Xids of the writes sent over it, in order.
+        #: Xids of the writes sent over the connection, in order.
         self.writes: list[int] = []
 
     def send(self, data: bytes) -> None:
-        """One frame."""
+        """Send one frame."""
         self._sent += len(data)
         self._ends.append(self._sent)
         self.output += data
@@ -117,7 +116,7 @@ class Link:
             self.output = self.output[sent:]
 
     def is_heard(self) -> bool:
-        """Whether the server has read whole frames since the last call: a part of one says nothing yet."""
+        """Return True if the server has read whole frames since the last call. A part of one does not count."""
         before = len(self._ends)
         while self._ends and self._ends[0] <= self.sock.taken:
             self._ends.popleft()
@@ -131,9 +130,9 @@ class Client:
         self.world = world
         self.number = number
         self.name = b"c%d" % number
-        # Its own, so that what one client does depends on no other and on no fault.
+        # A separate random source: the client's actions depend on no other client and on no fault.
         chance = self.chance = SeededRandom(world.seed * 1_000_003 + number)
-        #: Who it says it is, b"" nobody.
+        #: Its identity, b"" for none.
         self.user = chance.pick([b"", b"", *USERS])
         self.password = b"pw"
         self.takes_read_only = chance.happens(0.5)
@@ -148,7 +147,7 @@ class Client:
         self.seen = 0
         self.xid = 0
         self.link: Link | None = None
-        #: Connections it has left without closing them.
+        #: Connections that it has abandoned without closing them.
         self.left: list[Link] = []
         self.kept = Watching(0)
         self.is_gone = False
@@ -161,7 +160,7 @@ class Client:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """It comes to life some time in the first second."""
+        """Start at some time in the first second."""
         self.world.at(self.world.now + self._begins_us, self._act)
 
     def _act(self) -> None:
@@ -188,7 +187,7 @@ class Client:
                 link.send(r.encode_request_frame(r.XID_PING, r.OP_PING, b""))
 
     def _some_node(self) -> int:
-        """Mostly one of those that serve, as far as anybody knows."""
+        """Return a node, mostly one that serves."""
         hosts = self.world.hosts
         members = [node for node in self.world.check.members() if node in hosts]
         return self.chance.pick(members if members and self.chance.happens(0.9) else list(hosts))
@@ -205,12 +204,12 @@ class Client:
         world.note(f"client {self.number} dials {node}, session {self.session_id:#x}, has seen {self.seen}")
         link.send(len(record).to_bytes(4, "big") + record)
         if self.chance.happens(0.15):
-            # Requests right behind the handshake, as a client in a hurry may send them.
+            # Requests right after the handshake, as an impatient client sends them.
             self._introduce(link)
             self._ask(link)
 
     def drop(self, link: Link, *, quietly: bool = False) -> None:
-        """Leave a connection; `quietly`: the server is not told."""
+        """Drop a connection; `quietly`: the server does not notice."""
         self.world.counts["connection_loss"] += len(link.pending)
         self._owes_sync |= not self.world.faulty
         if quietly:
@@ -221,13 +220,13 @@ class Client:
             self.link = None
 
     def calm(self) -> None:
-        """Trouble is over: work steadily, and begin with a sync."""
+        """Handle the end of the faults: work steadily, and begin with a sync."""
         self.think_us = 40_000
         self.depth = min(self.depth, 3)
         self._owes_sync = True
 
     def vanish(self) -> None:
-        """The client's machine is gone for good."""
+        """Lose the client's machine for good."""
         self.is_gone = True
         self.world.counts["client_vanished"] += 1
         for link in [*self.left, *([self.link] if self.link else [])]:
@@ -235,13 +234,13 @@ class Client:
         self.link = None
 
     def _strange(self, link: Link) -> None:
-        """Things that happen to clients."""
+        """Do one of the unusual actions of clients."""
         chance = self.chance
         what = chance.below(4)
         if what == 0:
             self.drop(link)
         elif what == 1:
-            # Another connection takes the session while requests of this one are on their way.
+            # Another connection takes the session while requests of this one are in flight.
             self._ask(link)
             self.drop(link, quietly=True)
             self.world.counts["two_connections"] += 1
@@ -265,7 +264,7 @@ class Client:
         return self.xid
 
     def request(self, link: Link, request: Request) -> None:
-        """Send one."""
+        """Send one request."""
         if request.opcode == r.OP_SYNC:
             request.floor = self.world.check.told
         link.pending.append(request)
@@ -276,7 +275,7 @@ class Client:
         link.send(r.encode_request_frame(request.xid, request.opcode, request.body))
 
     def _introduce(self, link: Link) -> None:
-        """Say who this is, and put the watches back."""
+        """Authenticate, and restore the watches."""
         if self.user:
             body = r.encode_auth(b"digest", self.user + b":" + self.password)
             self.request(link, Request(r.XID_AUTH, r.OP_AUTH, b"", body))
@@ -354,7 +353,7 @@ class Client:
         self.request(link, Request(xid, create.opcode, path, r.encode_create(create)))
 
     def _create_special(self, link: Link, xid: int) -> None:
-        """Containers with children that come and go, znodes with a TTL, znodes that not everybody may touch."""
+        """Create containers with children that come and go, znodes with a TTL, and znodes with restricted access."""
         chance = self.chance
         kind = chance.below(4)
         lines = chance.pick(ACCESS_LISTS)
@@ -377,7 +376,7 @@ class Client:
         if kind == 0:
             flags = chance.below(4)
             name = b"/s/m-" if flags & r.CREATE_SEQUENTIAL else b"/s/m" + self.name
-            # What a createTTL without a TTL is depends on the feature level.
+            # The meaning of a createTTL without a TTL depends on the feature level.
             opcode, ttl_ms = (r.OP_CREATE_TTL, 1500) if chance.happens(0.2) else (r.OP_CREATE, 0)
             create = r.CreateRequest(opcode, name, b"m", r.OPEN_ACL, flags, ttl_ms)
             return r.MultiOp(opcode, name, b"m", -1, create)
@@ -388,7 +387,7 @@ class Client:
         return r.MultiOp(r.OP_SET_DATA, path, b"multi", -1 if chance.happens(0.7) else self._guess(path))
 
     def _guess(self, path: bytes, field: int = 3) -> int:
-        """A version that may be right."""
+        """Return a version that may be right."""
         view = self.world.check.model.at(path, self.seen)
         return (int(view[field]) if view is not None else 0) + (1 if self.chance.happens(0.2) else 0)
 
@@ -460,7 +459,7 @@ class Client:
             self.kept = watching
 
     def _confirmed(self, link: Link, sent_at: dict[int, float]) -> None:
-        """A request was answered: its session lives for its timeout from the moment at which it was sent."""
+        """Handle an answered request: its session lives for its timeout from the time when the request was sent."""
         if not link.is_read_only:
             self.world.check.on_answered(link.session_id, sent_at, self._who(link))
 
@@ -508,7 +507,7 @@ class Client:
         self._introduce(link)
 
     def _begin_alone(self, link: Link, response: r.ConnectResponse) -> None:
-        """A node without a leader serves reads; a session that it makes up is nobody else's."""
+        """Handle a session of a node without a leader, which serves reads; no other node knows this session."""
         if not self.takes_read_only:
             raise Violation(f"{self._who(link)} is served read-only and did not say that it can do with that")
         self.world.counts["read_only"] += 1
@@ -544,7 +543,7 @@ class Client:
             self._judge_read(link, request, zxid, err, body, identities)
 
     def _judge_alone(self, link: Link, request: Request, zxid: int, err: int, body: bytes) -> None:
-        """An answer of a node that serves reads only."""
+        """Check an answer of a node that serves only reads."""
         opcode = request.opcode
         if opcode == r.OP_AUTH:
             answers.check_ok(self._who(link), "auth", err)
@@ -563,7 +562,7 @@ class Client:
     def _judge_read(
         self, link: Link, request: Request, zxid: int, err: int, body: bytes, identities: list[tuple[bytes, bytes]]
     ) -> None:
-        """An answer from the tree of one node, for somebody with `identities`."""
+        """Check an answer from the tree of one node, for a client with `identities`."""
         model = self._model()
         who = self._who(link)
         opcode = request.opcode

@@ -1,8 +1,8 @@
-"""A node's disk: writes and syncs take effect in simulated time, and a power cut keeps what it likes of the rest.
+"""A node's disk: writes and syncs take effect in simulated time, and a power cut keeps any part of the unsynced rest.
 
-Three views of every file: what a reader sees (the page cache), what is durable, and the operations in between with the
-times at which they begin and end. The log's writer works in a time of its own (`working_at`): a sync it issues now
-ends later, and a crash in between finds it unfinished.
+Every file has three parts: the content for readers (the page cache), the durable content, and the operations in between
+with the times at which they begin and end. The log's writer has its own time (`begin_work`, `end_work`): a sync that it
+issues now ends later, and a crash in between finds the sync unfinished.
 
     power cut   durable content, and of the unfinished writes any set of sectors; names likewise one by one
     kill        the page cache as it was at that moment; it is still not durable
@@ -42,7 +42,7 @@ class SimFile:
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
         self.content = bytearray()
-        #: The page cache in front of `operations`, and what is durable.
+        #: The page cache before `operations`, and the durable content.
         self.base = bytearray()
         self.durable = bytearray()
         self.operations: list[Operation] = []
@@ -76,7 +76,7 @@ class SimFile:
         try:
             disk.trouble("sync")
         except OSError:
-            # The pages count as clean from now on, whether they got to the disk or not: no later sync writes them.
+            # The pages count as clean from now on, whether they reached the disk or not: no later sync writes them.
             self.settle(begins)
             for operation in self.operations:
                 _perform(self.base, operation)
@@ -104,7 +104,7 @@ class SimFile:
         self.operations.append(operation)
 
     def settle(self, now: int) -> None:
-        """What the last finished sync covers is durable."""
+        """Make durable what the last finished sync covers."""
         operations = self.operations
         count = 0
         for position, operation in enumerate(operations):
@@ -116,7 +116,7 @@ class SimFile:
         del operations[:count]
 
     def written_back(self, now: int) -> None:
-        """The system has written what waited for it, as it does after a while without being asked."""
+        """Let the system write back all pending pages, as it does after a while without a sync."""
         self.settle(now)
         late: list[Operation] = []
         for operation in self.operations:
@@ -128,7 +128,7 @@ class SimFile:
         self.operations = late
 
     def killed(self, now: int) -> None:
-        """The process is gone; what it had not begun did not happen."""
+        """Handle the death of the process: operations that had not begun did not happen."""
         self.settle(now)
         self.operations = [op for op in self.operations if op[1] <= now and op[0] != SYNC]
         self.content = bytearray(self.base)
@@ -136,11 +136,11 @@ class SimFile:
             _perform(self.content, operation)
 
     def power_cut(self, now: int, chance: SeededRandom) -> bool:
-        """The machine is gone. True if a write was torn."""
+        """Handle a power cut. Return True if a write was torn."""
         self.settle(now)
         unsafe = [op for op in self.operations if op[1] <= now and op[0] != SYNC]
         self.operations.clear()
-        mode = chance.below(4)  # nothing of it, all, a beginning, anything
+        mode = chance.below(4)  # Nothing of it, all of it, a prefix, or any part.
         reached = chance.below(len(unsafe) + 1)
         torn = False
         for position, operation in enumerate(unsafe):
@@ -178,7 +178,7 @@ class SimDisk:
         self.now = now
         self.files: dict[str, SimFile] = {}
         self.durable: dict[str, SimFile] = {}
-        #: (what, begins, ends, folder or path, other path, file) not covered by a finished sync of the folder.
+        #: (kind, begins, ends, folder or path, other path, file) of changes that no finished sync of the folder covers.
         self.changes: list[tuple[str, int, int, str, str, SimFile | None]] = []
         #: Operation -> (errno, how many times it still fails); "any" stands for all.
         self.failures: dict[str, tuple[int, int]] = {}
@@ -188,7 +188,7 @@ class SimDisk:
         self.failed_syncs = 0
         #: Failures injected since the process started.
         self.injected = 0
-        #: While not None: the time of the thread that is writing, and how long its syncs take.
+        #: While not None: the time of the writing thread, and the duration of its syncs.
         self._cursor: int | None = None
         self._sync_us: Callable[[], int] = _no_time
 
@@ -198,19 +198,19 @@ class SimDisk:
         return self.now() if self._cursor is None else self._cursor
 
     def take_time(self) -> int:
-        """The end of a sync that begins now."""
+        """Return the end of a sync that begins now."""
         if self._cursor is None:
             return self.now()
         self._cursor += self._sync_us()
         return self._cursor
 
     def begin_work(self, sync_us: Callable[[], int]) -> None:
-        """From here on operations follow each other in the time of a thread."""
+        """Let the following operations take place one after the other in the time of a thread."""
         self._cursor = self.now()
         self._sync_us = sync_us
 
     def end_work(self) -> int:
-        """When the thread will be done."""
+        """Return when the thread will be done."""
         assert self._cursor is not None
         ends, self._cursor = self._cursor, None
         return ends
@@ -291,7 +291,7 @@ class SimDisk:
     # --- the simulation's side
 
     def settle(self) -> None:
-        """Names covered by a finished sync of their folder are durable."""
+        """Make durable the names that a finished sync of their folder covers."""
         now = self.now()
         covered: dict[str, int] = {}
         for place, (what, _, ends, folder, _, _) in enumerate(self.changes):
@@ -319,7 +319,7 @@ class SimDisk:
         self.durable[path] = file
 
     def killed(self) -> None:
-        """The process is gone, the machine is not."""
+        """Handle the death of the process; the machine continues."""
         self.settle()
         now = self.now()
         self._end_thread()
@@ -330,7 +330,7 @@ class SimDisk:
         self.failures.clear()
 
     def power_cut(self) -> bool:
-        """The machine is gone. True if a write was torn."""
+        """Handle a power cut. Return True if a write was torn."""
         self.settle()
         now = self.now()
         self._end_thread()
@@ -359,18 +359,18 @@ class SimDisk:
         self._cursor = None
 
     def lose(self, path: str) -> None:
-        """The file is gone; the machine is off."""
+        """Remove the file while the machine is off."""
         del self.files[path]
         self.durable.pop(path, None)
 
     def shorten(self, path: str, size: int) -> None:
-        """The end of the file is gone; the machine is off."""
+        """Cut off the end of the file while the machine is off."""
         file = self.files[path]
         for content in (file.content, file.base, file.durable):
             del content[size:]
 
     def flip(self, path: str, offset: int, bit: int) -> None:
-        """The medium has changed one bit of what it holds."""
+        """Flip one bit on the medium."""
         file = self.files[path]
         for content in (file.content, file.base, file.durable):
             if offset < len(content):
@@ -382,7 +382,7 @@ def _folder(path: str) -> str:
 
 
 def _nothing() -> None:
-    """The default of `step`."""
+    """Do nothing: the default of `step`."""
 
 
 def _no_time() -> int:

@@ -1,4 +1,4 @@
-"""What is done to a store and its clients; and afterwards the demand that everything recovers."""
+"""Faults of a store and its clients, and the final check that everything recovers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.sim.store.forgeries import Forger
 from tests.sim.store.operators import Operator
 from tests.sim.store.world import Bug, Host, World
 
-#: Everything is reachable and up again: a leader, every client served, replicas identical, dead sessions gone within
-#: this many seconds. Links dialled again after at most 1 s, two elections of at most 24 ticks of 65 ms, a session
-#: timeout of 2 s on a slow clock, once more if the leader changed; seen in practice: below 9 s.
+#: Time within which the store must recover once all nodes are reachable: a leader, every client served, equal replicas,
+#: dead sessions gone. Links are dialed again after at most 1 s, two elections of at most 24 ticks of 65 ms, a session
+#: timeout of 2 s on a slow clock, once more if the leader changed; in practice below 9 s.
 RECOVERY_S: Final = 20
 
-#: Beginning of a line that a node logs -> what it is counted as.
+#: Beginning of a log line of a node -> the situation that it shows.
 LOGGED: Final = {
     "installed the snapshot": "state_taken_over",
     "node {id} counts again": "joined",
@@ -40,7 +40,7 @@ LOGGED: Final = {
 
 
 class Story:
-    """One simulated history: trouble for a while, then peace."""
+    """One simulated history: a time of faults, then a time without."""
 
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
@@ -49,7 +49,7 @@ class Story:
         #: (number, kind) of the faults that happened.
         self.happened: list[tuple[int, str]] = []
         self._number = 0
-        # Of its own, and each fault has its own again, so that leaving one out changes as little as can be of the rest.
+        # Separate random sources, also for each fault, so that omitting a fault changes the rest as little as possible.
         self._schedule = chance = self.chance = SeededRandom(world.seed * 1_000_003)
         self.fault_gap_us = chance.pick([150_000, 400_000, 1_000_000])
         kinds: list[Callable[[], None]] = [
@@ -80,7 +80,7 @@ class Story:
             self._cut_client,
             self._transfer,
         ]
-        # A part of the faults for each seed: some situations only arise when others stay away ("swarm testing").
+        # Each seed uses a subset of the faults: some situations only arise without others ("swarm testing").
         chosen = chance.some(kinds) or kinds
         if world.bug.favours:
             chosen = [kind for kind in kinds if kind.__name__ in world.bug.favours]
@@ -96,10 +96,7 @@ class Story:
         self._peace_ms = 0
 
     def run(self) -> None:
-        """Trouble, peace, and the checks that only make sense at the end.
-
-        Raises: Violation.
-        """
+        """Run the faults, the recovery, and the checks at the end. Raise Violation."""
         world = self.world
         globalLogPublisher.addObserver(self._on_log)
         try:
@@ -124,7 +121,7 @@ class Story:
                 self.world.counts[name] += 1
                 process = self.world.current
                 if name == "repaired" and process is not None and not process.host.is_flipped:
-                    # A cure must not hide what made it necessary.
+                    # A repair must not hide the reason for it.
                     self.world.logged.append(f"the log of a sound disk is set aside: {event.get('error')}")
         failure = event.get("log_failure")
         if form.startswith("raft "):
@@ -188,7 +185,7 @@ class Story:
             self._count("kill")
 
     def _kill_twice(self) -> None:
-        """The process dies, comes back on the page cache it finds, and then the machine dies."""
+        """Kill the process, restart it on its page cache, and then cut the power."""
         host = self._pick()
         if host is not None and host.process is not None:
             host.process.kill()
@@ -208,7 +205,7 @@ class Story:
                     self.world.net.cut.add((source, target))
 
     def _isolate_leader(self) -> None:
-        """Whoever leads is cut off from the others, in one direction or both; its clients do not know."""
+        """Cut off every node that considers itself the leader, in one direction or both. Its clients do not notice."""
         leaders = self.world.leaders()
         if leaders:
             leader = [self.chance.pick(leaders).host.id]
@@ -221,7 +218,7 @@ class Story:
             self._count("isolation")
 
     def _isolate_at_change(self) -> None:
-        """The next change of members gets no further than the leader that begins it."""
+        """Cut off the leader that begins the next change of members, so that the change reaches no other node."""
         for process in self.world.leaders():
             core = process.node.core
 
@@ -250,7 +247,7 @@ class Story:
         self._count("one_way_cut")
 
     def _bridge(self) -> None:
-        """Two sides that do not see each other, and one node that sees both."""
+        """Separate two sides that cannot communicate, except through one node that reaches both."""
         chance = self.chance
         everybody = list(self.world.hosts)
         bridge = chance.pick(everybody)
@@ -261,7 +258,8 @@ class Story:
         self._count("bridge")
 
     def _part_from_leader(self) -> None:
-        """Leader and another node do not see each other for a while; the rest sees both, so that nobody is elected."""
+        """Cut the link between the leader and another node for a while. The other links work, so no election takes
+        place."""
         leaders = self.world.leaders()
         others = [host.id for host in self._up() if host.process not in leaders]
         if leaders and others:
@@ -276,14 +274,14 @@ class Story:
         self.world.net.heal()
 
     def _reset(self) -> None:
-        """A connection breaks; its ends learn of it at different times."""
+        """Break a connection. Its ends learn of it at different times."""
         net = self.world.net
         ends = [net.ends[fd] for fd in sorted(net.ends) if net.ends[fd].peer is not None]
         if ends:
             net.break_connection(self.chance.pick(ends))
 
     def _flap(self) -> None:
-        """All links between two nodes break again and again."""
+        """Break all links between two nodes again and again."""
         hosts = list(self.world.hosts)
         one, other = self.chance.pick(hosts), self.chance.pick(hosts)
         for again in range(3):
@@ -332,7 +330,7 @@ class Story:
             self._count("disk_error")
 
     def _failed_sync(self) -> None:
-        """One sync fails and the pages count as clean; soon after, the power fails, too."""
+        """Let one sync fail with its pages counted as clean. Soon after, cut the power, too."""
         host = self._pick()
         if host is not None:
             host.disk.failures["sync"] = (errno.EIO, 1)
@@ -350,10 +348,10 @@ class Story:
         disk.is_full = False
 
     def _flip(self) -> None:
-        """A bit of something durable changes, on one node in the whole history.
+        """Flip a bit of durable data, on one node in the whole history.
 
-        Of the end of a log only if the system has written everything back, the seal as well. The process dies with it
-        then: a torn write over the seal would be a second fault, at which nobody could tell any more.
+        At the end of a log only if the system has written everything back, also the seal. Then the process is killed,
+        too: a torn write over the seal would be a second fault, after which damage could not be recognized.
         """
         host = self._pick()
         running = self.world.running()
@@ -374,7 +372,7 @@ class Story:
             for process in running
             if process.host.id in members
         ):
-            return  # a node that has nothing yet and one that loses everything are no minority
+            return  # A node without data and one that loses all its data are not a minority.
         disk = host.disk
         disk.settle()
         paths = [path for path in sorted(disk.durable) if path in disk.files and path.endswith((".log", ".snap"))]
@@ -401,7 +399,7 @@ class Story:
             self._count("bit_flip")
 
     def _lose_memory(self) -> None:
-        """A disk, or a part of it, is lost, whatever the other nodes are at."""
+        """Lose a disk or a part of it, in any state of the other nodes."""
         host = self.chance.pick(list(self.world.hosts.values()))
         if amnesia.may_lose(self.world, self.clients, host):
             amnesia.lose(self.world, host, self.chance)
@@ -414,7 +412,7 @@ class Story:
             self.chance.pick(alive).vanish()
 
     def _cut_client(self) -> None:
-        """A client and a node do not reach each other."""
+        """Cut the link between a client and a node."""
         client = self.chance.pick(self.clients)
         node = self.chance.pick(list(self.world.hosts))
         if self.chance.happens(0.7):
@@ -448,7 +446,8 @@ class Story:
         world.builds.make_peace()
 
     def _recovered(self, began: dict[Client, tuple[int, int]]) -> bool:
-        """One leader that everybody knows, every client served, replicas identical, dead sessions gone."""
+        """Return True if all nodes know one leader, every client is served, replicas are equal, and dead sessions are
+        gone."""
         world = self.world
         leaders = world.leaders()
         if len(leaders) != 1:
@@ -496,21 +495,21 @@ class Story:
 
 
 class _Fields(dict[str, Any]):
-    """Lets a log line be formatted whatever it names."""
+    """Formats a log line with any fields."""
 
     def __missing__(self, key: str) -> str:
         return f"{{{key}}}"
 
 
 def is_interpreted() -> bool:
-    """Whether bugs can be planted: a compiled core takes no subclasses."""
+    """Return True if bugs can be planted: a compiled core cannot be subclassed."""
     return str(core_module.__file__).endswith(".py")
 
 
 def run_plan(plan: Plan, bug: type[Bug] = Bug, trace: bool = False) -> World:
     """Simulate one history to its end.
 
-    Raises: Violation.
+    Raise Violation.
     """
     world = World(plan.seed, plan.nodes, bug, trace)
     run_world(world, plan)
@@ -530,13 +529,13 @@ def run_world(world: World, plan: Plan) -> None:
 def run_one(seed: int, size: int = 3, trouble_s: float = 0, bug: type[Bug] = Bug, trace: bool = False) -> World:
     """Simulate one seed to its end.
 
-    Raises: Violation.
+    Raise Violation.
     """
     return run_plan(Plan(seed, size, trouble_s), bug, trace)
 
 
 def failure_of(plan: Plan, bug: type[Bug] = Bug) -> Failure | None:
-    """How this history fails, None if it does not."""
+    """Return how this history fails, None if it does not."""
     world = World(plan.seed, plan.nodes, bug)
     world.plan = plan
     with world.bug.planted():

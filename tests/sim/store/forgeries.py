@@ -1,7 +1,7 @@
-"""Somebody at the peer ports who speaks in the name of nodes: Raft messages that no node can have sent.
+"""An attacker at the peer ports who sends Raft messages in the name of nodes that no node can have sent.
 
-A node takes each of them at any moment, in any role, and refuses it; nothing of the node has changed then. So histories
-are the same with forgeries and without, and every seed has them.
+At any moment, in any role, a node must reject each of them and change nothing. So histories are the same with forgeries
+and without, and every seed has them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from simulation.engine.timeline import SECOND
 from tests.sim.history import Violation
 from tests.sim.store.world import World
 
-#: Pause between two forged messages somewhere in the store.
+#: Pause between two forged messages in the store.
 EVERY_US: Final = SECOND // 5
 
 Forge = Callable[[RaftCore, int, SeededRandom], Message | None]
 
 
 def _leap(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
-    """A term far beyond the node's own. A node in term 0 takes any."""
+    """Return a message with a term far beyond the node's own. A node in term 0 accepts any."""
     if core.term == 0:
         return None
     kind = PRE_VOTE + chance.below(READ_INDEX_RESP)
@@ -50,12 +50,12 @@ def _leap(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
 
 
 def _usurp(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
-    """Another leader of the node's own term."""
+    """Return a message of another leader in the node's own term."""
     return Message(chance.pick([APPEND, HEARTBEAT, COMMIT]), src, core.id, core.term) if core.leadership else None
 
 
 def _acknowledge(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
-    """More than the log holds, or a round of reads that was never begun."""
+    """Return an acknowledgment beyond the log, or for a round of reads that was never begun."""
     if core.leadership is None:
         return None
     if chance.happens(0.5):
@@ -65,7 +65,7 @@ def _acknowledge(core: RaftCore, src: int, chance: SeededRandom) -> Message | No
 
 
 def _rewrite(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
-    """An entry in the place of a committed one."""
+    """Return an append with a different entry in place of a committed one."""
     log = core.log
     if log.commit <= log.offset or core.leadership is not None:
         return None
@@ -75,7 +75,7 @@ def _rewrite(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
 
 
 def _gap(core: RaftCore, src: int, chance: SeededRandom) -> Message | None:
-    """Entries that do not follow each other."""
+    """Return an append with a gap between its entries."""
     last = core.log.last
     entries = [Entry(core.term, last + 1, NORMAL, b""), Entry(core.term, last + 2 + chance.below(5), NORMAL, b"")]
     if entries[1].index == last + 2:
@@ -87,14 +87,14 @@ _FORGERIES: Final[list[Forge]] = [_leap, _usurp, _acknowledge, _rewrite, _gap]
 
 
 class Forger:
-    """Sends forged messages to the nodes of one world, with a chance of its own."""
+    """Sends forged messages to the nodes of one world, with its own random source."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._chance = SeededRandom(world.seed * 1_000_033)
 
     def begin(self) -> None:
-        """From the first second on."""
+        """Send forged messages from the first second on."""
         self._world.at(SECOND, self._forge)
 
     def _forge(self) -> None:

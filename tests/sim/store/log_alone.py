@@ -1,6 +1,5 @@
-"""The log on its simulated disk and nothing else: batches, power cuts at any step, restarts. Some
-eighty histories a second, so that what needs a rare size in a rare place is met.
-"""
+"""The log alone on its simulated disk: batches, power cuts at any step, restarts. Some eighty histories a second, so
+that bugs that need a rare size at a rare position are found."""
 
 from __future__ import annotations
 
@@ -20,10 +19,7 @@ BATCHES: Final = 40
 
 
 def run_log(seed: int, bug: type[Bug] = Bug) -> None:
-    """One history of a log.
-
-    Raises: Violation.
-    """
+    """Run one history of a log. Raise Violation."""
     with bug().planted():
         _History(seed).run()
 
@@ -37,7 +33,7 @@ class _History:
         self.segment_bytes = self.chance.pick([300, 800, 3000])
         self.sizes = self.chance.pick([[20], [20, 600], [10, 100, 1500]])
         self.crashes = self.chance.pick([0.01, 0.05])
-        #: What was written, by index - 1; the first `acknowledged` of them durably.
+        #: The written entries, by index - 1; the first `acknowledged` of them are durable.
         self.written: list[bytes] = []
         self.acknowledged = 0
 

@@ -1,6 +1,6 @@
 """The parts of a machine that a process uses: clocks, a reactor, a thread for the log, a child for snapshots, sockets.
 
-Each does in simulated time what its model in `coord.server` or `coord.storage` does in real time.
+Each part works in simulated time like its counterpart in `coord.server` or `coord.storage`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PowerCut(BaseException):
 
 
 class SimReactor:
-    """One process's reactor."""
+    """The reactor of one process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -51,7 +51,7 @@ class SimReactor:
         self._preferred.add(fd)
 
     def know(self, sock: Any) -> Any:
-        """A socket that this process has got from its system."""
+        """Add a socket that this process has received from its system."""
         self._sockets[sock.fileno()] = sock
         sock.on_ready = self.poke
         return sock
@@ -83,7 +83,7 @@ class SimReactor:
             self._process.wake()
 
     def serve(self) -> None:
-        """Everything that is due or ready, peers before clients."""
+        """Run all due timers and ready sockets, peers before clients."""
         due, self.due = self.due, []
         for function, args in due:
             function(*args)
@@ -111,7 +111,7 @@ class SimReactor:
 
 
 class ThreadedWriter:
-    """What `ThreadWriter` does, in simulated time: everything that waits becomes one write and one sync."""
+    """`ThreadWriter` in simulated time: all waiting batches become one write and one sync."""
 
     def __init__(self, process: Process, wal: Wal) -> None:
         self._process = process
@@ -208,7 +208,7 @@ class ThreadedWriter:
 
 
 class ForkedJob:
-    """What `ForkSnapshotJob` does: the state as it was at the fork is written some time later."""
+    """`ForkSnapshotJob` in simulated time: the state at the fork is written some time later."""
 
     def __init__(self, process: Process, snapshots: Snapshots) -> None:
         self._process = process
@@ -238,7 +238,7 @@ class ForkedJob:
 
 
 class NodeTracer:
-    """Tells the judge what Raft does in a node (a `coord.server.interfaces.Tracer`)."""
+    """Passes a node's Raft events to the checks (a `coord.server.interfaces.Tracer`)."""
 
     def __init__(self, process: Process, *, is_new: bool) -> None:
         self._id = process.host.id
@@ -256,7 +256,7 @@ class NodeTracer:
 
 
 class PeerEvents:
-    """Stands between a node and its links, to see what the checks must know."""
+    """A layer between a node and its links, which shows the frames to the checks."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -279,7 +279,7 @@ class PeerEvents:
 
 
 class HostClock:
-    """A machine's clocks: the monotonic one runs at its own rate, the other one also jumps."""
+    """A machine's clocks: the monotonic one runs at its own rate, the wall clock also jumps."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -303,7 +303,7 @@ class HostClock:
 
 
 class ListeningDoor:
-    """A listening socket whose accepted sockets the process's reactor knows."""
+    """A listening socket whose accepted sockets are added to the process's reactor."""
 
     def __init__(self, process: Process, listening: Listening) -> None:
         self._process = process
@@ -321,7 +321,7 @@ class ListeningDoor:
 
 
 class ProcessSockets:
-    """Stands for the module `socket` in `coord.peers.dialing`: makes sockets of the process whose turn it is."""
+    """Replaces the module `socket` in `coord.peers.dialing`: makes sockets of the process whose turn it is."""
 
     def __init__(self, world: World, real: Any) -> None:
         self._world = world
@@ -338,9 +338,9 @@ class ProcessSockets:
 
 
 class NobodyAnswersError(CoordError):
-    """A new node finds no store to join."""
+    """Raised when a new node finds no store to join."""
 
 
 def member_of(node_id: int) -> MemberAddress:
-    """The addresses of a machine."""
+    """Return the addresses of a machine."""
     return MemberAddress(node_id, (f"10.0.0.{node_id}", 1), client=(f"10.0.0.{node_id}", 2))

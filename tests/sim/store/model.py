@@ -1,8 +1,8 @@
-"""What a store must answer: a deliberately simple tree that keeps its whole history.
+"""A model of the store's answers: a deliberately simple tree that keeps its whole history.
 
-`Model.apply` takes the committed commands one by one and says what each of them must have answered. The state behind
-any zxid can be asked for afterwards, which is how the answers to reads are judged. Knows the operations that the
-simulated clients use and nothing of how the store does them.
+`Model.apply` takes the committed commands one by one and returns the expected answer of each. The state at any earlier
+zxid can be read, which is how the answers to reads are checked. The model has the operations that the simulated clients
+use, and shares no code with the store.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from coord.wire import records as r
 #: One line of an access list: permissions, scheme, id.
 Line = tuple[int, bytes, bytes]
 Identity = tuple[bytes, bytes]
-#: What a znode looks like at one moment: data, czxid, mzxid, version, cversion, owner, children,
-#: pzxid, aversion, access list.
+#: A znode at one moment: data, czxid, mzxid, version, cversion, owner, children, pzxid, aversion, access list.
 View = tuple[bytes, int, int, int, int, int, int, int, int, tuple[Line, ...]]
 
 CREATES: Final = (r.OP_CREATE, r.OP_CREATE2, r.OP_CREATE_CONTAINER, r.OP_CREATE_TTL)
@@ -28,7 +27,7 @@ CONFIG_PATH: Final = b"/zookeeper/config"
 
 
 def allows(acl: tuple[Line, ...], perms: int, identities: list[Identity]) -> bool:
-    """Whether somebody with these identities has one of the permissions."""
+    """Return True if a client with these identities has one of the permissions."""
     if any(scheme == b"super" for scheme, _ in identities):
         return True
     who = [(b"world", b"anyone"), *identities]
@@ -36,13 +35,13 @@ def allows(acl: tuple[Line, ...], perms: int, identities: list[Identity]) -> boo
 
 
 class Znode:
-    """One znode as it is now."""
+    """One znode in its present state."""
 
     def __init__(self, data: bytes, zxid: int, owner: int, acl: tuple[Line, ...] = OPEN, time_ms: int = 0) -> None:
         self.data = data
         self.czxid = self.mzxid = self.pzxid = zxid
         self.version = self.aversion = 0
-        #: The session of an ephemeral; 0 for others.
+        #: The session that owns an ephemeral; 0 for other znodes.
         self.owner = owner
         self.acl = acl
         self.is_container = False
@@ -53,7 +52,7 @@ class Znode:
         self.children: dict[bytes, None] = {}
 
     def is_reapable(self, time_ms: int) -> bool:
-        """Whether the store itself may delete it."""
+        """Return True if the store itself may delete the znode."""
         if self.children:
             return False
         if self.is_container:
@@ -75,7 +74,7 @@ class Znode:
 
 
 class Expected:
-    """One command of the history and the answer it must have got."""
+    """One command of the history and its expected answer."""
 
     def __init__(self, zxid: int, command: Command) -> None:
         self.zxid = zxid
@@ -83,7 +82,7 @@ class Expected:
         self.err = e.OK
         #: create: the path; setData: the version; multi: a list of (err, path or version or None).
         self.answer: Any = None
-        #: (event type, path, access list that decides who may hear of it), in order.
+        #: (event type, path, access list that decides which clients receive it), in order.
         self.events: list[tuple[int, bytes, tuple[Line, ...]]] = []
 
 
@@ -99,7 +98,7 @@ class SimSession:
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer
-    """The operation is refused with this code."""
+    """Raised when the operation is rejected with this code."""
 
     def __init__(self, err: int) -> None:
         super().__init__(err)
@@ -107,7 +106,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer
 
 
 class Model:
-    """Tree and sessions at `zxid`, and how they got there."""
+    """Tree and sessions at `zxid`, with their history."""
 
     def __init__(self) -> None:
         self.zxid = 0
@@ -116,10 +115,10 @@ class Model:
         #: The leader's clock of the last group.
         self.time_ms = 0
         self.nodes: dict[bytes, Znode] = {}
-        #: Session -> (zxid, identities from there on; None behind its end).
+        #: Session -> (zxid, identities from there on; None after its end).
         self._identities: dict[int, list[tuple[int, list[Identity] | None]]] = {}
         self.sessions: dict[int, SimSession] = {}
-        #: By zxid - 1.
+        #: Expected commands and answers; the item at zxid - 1 belongs to zxid.
         self.history: list[Expected] = []
         self._zxids: dict[bytes, list[int]] = {}
         self._views: dict[bytes, list[View | None]] = {}
@@ -134,17 +133,17 @@ class Model:
     # --- the past -----------------------------------------------------------------------------------------------------
 
     def at(self, path: bytes, zxid: int) -> View | None:
-        """The znode as it was behind `zxid`; None if there was none."""
+        """Return the znode as it was at `zxid`; None if it did not exist."""
         place = bisect_right(self._zxids.get(path, ()), zxid)
         return self._views[path][place - 1] if place else None
 
     def children_at(self, path: bytes, zxid: int) -> tuple[bytes, ...]:
-        """Names of its children behind `zxid`, in the order of their creation."""
+        """Return the names of its children at `zxid`, in the order of their creation."""
         place = bisect_right(self._zxids.get(path, ()), zxid)
         return self._children[path][place - 1] if place else ()
 
     def identities_at(self, session_id: int, zxid: int) -> list[Identity] | None:
-        """What the session had proved behind `zxid`; None if there was no such session."""
+        """Return the identities of the session at `zxid`; None if there was no such session."""
         found: list[Identity] | None = None
         for since, identities in self._identities.get(session_id, ()):
             if since > zxid:
@@ -167,7 +166,7 @@ class Model:
     # --- the next command ---------------------------------------------------------------------------------------------
 
     def apply_membership(self, text: bytes) -> Expected:
-        """A configuration is committed: its server lines are in /zookeeper/config from now on."""
+        """Apply a committed configuration: /zookeeper/config has its server lines from now on."""
         self.zxid += 1
         expected = Expected(self.zxid, Command(0, 0, 0, r.OP_RECONFIG, b""))
         self.history.append(expected)
@@ -179,7 +178,7 @@ class Model:
         return expected
 
     def raise_level(self, level: int) -> None:
-        """The level in force is another from now on."""
+        """Set the level in force."""
         self.zxid += 1
         self.history.append(Expected(self.zxid, Command(0, 0, 0, r.OP_ERROR, b"")))
         self.level = max(self.level, level)
@@ -237,7 +236,7 @@ class Model:
         self._commit(changed)
 
     def _reap(self, changed: dict[bytes, Znode | None], path: bytes, expected: Expected) -> None:
-        """The leader's own deletion of a container or TTL znode, checked again when it is performed."""
+        """Perform the leader's own deletion of a container or TTL znode, which is checked again at that time."""
         node = self.nodes.get(path)
         if node is None:
             raise Refused(e.NO_NODE)
@@ -302,7 +301,7 @@ class Model:
             return self._set_acl(changed, op, who)
         if op.create is not None:
             if op.opcode == r.OP_CREATE_TTL and op.create.flags not in (5, 6):
-                # Alone it is never sent; in a multi it is an ordinary create since level 1.
+                # Clients never send it alone; in a multi it is an ordinary create since level 1.
                 if self.level < CREATE_TTL_IN_MULTI:
                     raise Refused(e.BAD_ARGUMENTS)
                 op = r.MultiOp(
@@ -336,7 +335,7 @@ class Model:
 
     @staticmethod
     def _resolve(lines: list[r.Acl] | None, who: list[Identity]) -> tuple[Line, ...]:
-        """What a request's lines stand for: `auth` for whatever the session has proved."""
+        """Return a request's access list with `auth` replaced by the session's identities."""
         resolved: dict[Line, None] = {}
         for line in lines or ():
             if line.scheme != b"auth":
@@ -426,5 +425,5 @@ class Model:
 
 
 def parent_of(path: bytes) -> bytes:
-    """The path of the parent."""
+    """Return the path of the parent."""
     return path.rpartition(b"/")[0] or b"/"

@@ -1,10 +1,10 @@
-"""The network: byte streams between machines, as TCP gives them, with everything that TCP does not hide.
+"""The network: byte streams between machines like TCP's, with all the faults that TCP does not hide.
 
 Bytes of one direction arrive in order, in pieces, after delays with a heavy tail, or not at all because the connection
-broke. A cut from A to B holds back what A sends; if it lasts, A gives the connection up, and B may never hear of that.
-A connection that one end has given up still delivers what was on its way, perhaps after its successor has begun.
+broke. A cut from A to B holds back A's data. If the cut lasts, A gives up the connection, and B may never notice. A
+connection that one end has given up still delivers the data in flight, perhaps after its successor has begun.
 
-`SimSocket` has the methods of a socket that `coord.peers.stream` uses, and may raise what they may raise.
+`SimSocket` has the methods of a socket that `coord.peers.stream` uses, and raises the same errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tests.sim.store.world import World
 
-#: Bytes on their way or unread in one direction; more is refused, as by a full socket buffer.
+#: Limit of bytes in flight or unread in one direction; more are rejected, as by a full socket buffer.
 WINDOW: Final = 96 << 10
 FIN: Final = b""
 
@@ -27,7 +27,7 @@ class SimSocket:
 
     def __init__(self, net: Network, machine: int) -> None:
         self.net = net
-        #: Where this end is; clients are negative.
+        #: The machine of this end; clients are negative.
         self.machine = machine
         self.peer: SimSocket | None = None
         self._fd = net.next_fd()
@@ -35,18 +35,18 @@ class SimSocket:
         self.at_end = False
         self.error = 0
         self.is_closed = False
-        #: Bytes this end sent that the other has not read.
+        #: Bytes that this end sent and the other end has not read.
         self.unread = 0
-        #: Bytes this end sent that the other has read.
+        #: Bytes that this end sent and the other end has read.
         self.taken = 0
         self.is_blocked = False
-        #: Tells the owner that there is something to read, or room to write.
+        #: Called when there is data to read, or room to write.
         self.on_ready: Callable[[SimSocket], None] = _nobody
-        # What this end has sent: when the last of it arrives, and what a cut holds back.
+        # Data of this end: the arrival time of the last byte, and the data that a cut holds back.
         self._free_at = 0
         self.held: deque[bytes] = deque()
         self.held_since = -1
-        #: Told when the other end reads what this one sent.
+        #: Called when the other end reads data of this end.
         self.on_read: Callable[[int], None] | None = None
 
     # --- what a socket can do
@@ -125,7 +125,7 @@ class SimSocket:
         self.on_ready(self)
 
     def broken(self, code: int) -> None:
-        """This end learns that the connection is gone."""
+        """Let this end learn that the connection is gone."""
         if not self.is_closed and not self.error:
             self.error = code
             self.on_ready(self)
@@ -170,7 +170,7 @@ class Network:
         chance = world.chance
         #: One-way cuts: (from machine, to machine).
         self.cut: set[tuple[int, int]] = set()
-        #: Cuts that outlast `heal` -> until when.
+        #: Cuts that outlast `heal` -> their end.
         self.lasting: dict[tuple[int, int], int] = {}
         self.heavy = chance.pick([0.0, 0.003, 0.02])
         self.give_up_us = int(chance.pick([600_000, 1_500_000, 5_000_000]))
@@ -187,7 +187,7 @@ class Network:
     # --- connecting
 
     def connect(self, sock: SimSocket, address: tuple[str, int]) -> None:
-        """`10.0.0.<node>`, port 1 for peers and 2 for clients."""
+        """Connect to `10.0.0.<node>`, port 1 for peers and 2 for clients."""
         machine = int(address[0].rpartition(".")[2])
         what = "peer" if address[1] == 1 else "client"
         other = SimSocket(self, machine)
@@ -236,7 +236,7 @@ class Network:
         return delay
 
     def transmit(self, sock: SimSocket, data: bytes) -> None:
-        """`data` (or FIN) leaves `sock`."""
+        """Send `data` (or FIN) from `sock`."""
         other = sock.peer
         assert other is not None
         world = self.world
@@ -273,7 +273,7 @@ class Network:
             sock.broken(errno.ETIMEDOUT)
 
     def heal(self, *, for_good: bool = False) -> None:
-        """Cuts end but for those that last, unless it is `for_good`; what they held back is on its way again."""
+        """End all cuts except lasting ones, or with `for_good` also those. Data that they held back is sent."""
         if for_good:
             self.lasting.clear()
         self.cut = {pair for pair, until in self.lasting.items() if until > self.world.now}
@@ -288,13 +288,13 @@ class Network:
     # --- ends
 
     def closed(self, sock: SimSocket) -> None:
-        """The owner of `sock` closed it: the other end reads to the end of what was sent."""
+        """Handle a close by the owner of `sock`: the other end reads all data sent before."""
         self.ends.pop(sock.fileno(), None)
         if sock.peer is not None and not sock.peer.is_closed and not sock.error:
             self.transmit(sock, FIN)
 
     def break_connection(self, sock: SimSocket) -> None:
-        """The connection of `sock` breaks: one end notices at once, the other when everything has arrived."""
+        """Break the connection of `sock`: one end notices at once, the other when all data has arrived."""
         self.world.counts["reset"] += 1
         other = sock.peer
         sock.held.clear()
@@ -304,7 +304,8 @@ class Network:
             self.world.at(max(self.world.now + late, sock._free_at), self._break_end, other, errno.ECONNRESET)
 
     def machine_gone(self, machine: int, *, silent: bool) -> None:
-        """A process ended, which its system tells the others, or its machine did, which they find out."""
+        """Handle the end of a process, which its system reports to the others, or of its machine, which they have to
+        notice."""
         for (where, what), listening in list(self.listening.items()):
             if where == machine:
                 listening.is_closed = True
@@ -330,4 +331,4 @@ class Network:
 
 
 def _nobody(sock: Any) -> None:
-    """The default of `on_ready`."""
+    """Do nothing: the default of `on_ready`."""

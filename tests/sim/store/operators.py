@@ -1,9 +1,8 @@
-"""Operators: clients that change the members of the store while everything else happens to it.
+"""Operators: clients that change the members of the store during the other faults.
 
-They send requests that can be granted and requests that cannot, two of them at once in some histories, set up
-machines before or after they are let in, leave dead ones in and take living ones out, and now and then empty the
-directory of a machine that is out. What they are told must be true: whatever is said to be done was so in some
-committed configuration since they asked.
+They send valid and invalid requests, in some histories two at once. They set up machines before or after adding them,
+keep dead members, remove living ones, and sometimes empty the directory of a removed machine. Every success must be
+true: some configuration committed after the request contains the requested change.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tests.sim.store.world import SUPER_PASSWORD, Host, member_of
 if TYPE_CHECKING:
     from tests.sim.store.world import World
 
-#: Codes of refusals.
+#: Codes of rejections.
 REFUSALS: Final = (
     *(e.BAD_ARGUMENTS, e.BAD_VERSION, e.NEW_CONFIG_NO_QUORUM, e.RECONFIG_IN_PROGRESS, e.NO_AUTH),
     *(e.SESSION_EXPIRED, e.SESSION_MOVED),
@@ -34,12 +33,12 @@ MEMBERSHIP_OPCODES: Final = (r.OP_RECONFIG, r.OP_MEMBERSHIP)
 
 
 class RequestedChange:
-    """What was asked for, and how a configuration looks that has it."""
+    """A requested change, and a test for configurations that contain it."""
 
     def __init__(self, text: str, is_fulfilled: Callable[[Configuration], bool]) -> None:
         self.text = text
         self.is_fulfilled = is_fulfilled
-        #: How many configurations were committed when it was sent.
+        #: Number of committed configurations when it was sent.
         self.since = 0
 
 
@@ -70,7 +69,7 @@ class Operator(Client):
         if self._is_calm or self.chance.happens(0.5):
             super()._ask(link)
         elif not self._changes and link.is_open and all(map(_is_sound, self.world.hosts.values())):
-            # Who takes a voter out while another one's disk is lost or damaged may lose the majority for good.
+            # Removing a voter while another voter's disk is lost or damaged may lose the majority for good.
             self._request_change(link)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -94,7 +93,7 @@ class Operator(Client):
             self._send_membership(link, {"do": "list"}, lambda _: True)
 
     def _prepare(self, host: Host) -> None:
-        """Set the machine up, perhaps on an emptied disk; it waits to be let in."""
+        """Set the machine up, perhaps on an emptied disk. It waits to be added."""
         chance = self.chance
         if host.process is None and chance.happens(0.5) and self._is_out_of_everything(host.id):
             self.world.counts["wiped_outsider"] += 1
@@ -103,7 +102,8 @@ class Operator(Client):
             host.install()
 
     def _is_out_of_everything(self, node: int) -> bool:
-        """Whether no configuration that anybody may still act upon has this node: its disk is nobody's memory."""
+        """Return True if no configuration that any node may still use has this node: then its disk is no member's
+        memory."""
         for host in self.world.hosts.values():
             process = host.process
             if process is None and host.id != node and host.is_installed:

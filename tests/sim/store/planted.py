@@ -1,7 +1,7 @@
 """Bugs that stores like this one have had, planted on purpose: the simulation must find each of them.
 
-Each is a set of patches of the real classes for the time of one run. `number` is that of the list of famous bugs that
-the simulation was designed against (docs/simulation.md repeats it in words).
+Each bug is a set of patches of the real classes for the time of one run. `number` is its number in the list of famous
+bugs in docs/simulation.md.
 """
 
 from __future__ import annotations

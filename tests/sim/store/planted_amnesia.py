@@ -1,7 +1,7 @@
 """Planted bugs around disks that are lost, whole or in part (`tests.sim.store.amnesia`).
 
-A bug that is not here: the acknowledgements of a wiped voter count. Random faults that lose one disk at a time did not
-show it within 120 seeds. The simulation of bare Raft finds it, and so does a scripted schedule of whole nodes
+One bug is not here: the acknowledgments of a wiped voter count. Random faults that lose one disk at a time did not find
+it within 120 seeds. The simulation of bare Raft finds it, and so does a scripted schedule of whole nodes
 (tests/unit/coord/server/test_amnesia.py).
 """
 

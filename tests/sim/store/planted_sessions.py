@@ -1,4 +1,5 @@
-"""Bugs in the life of sessions, planted on purpose: who may answer a client, and who must agree to a session's end."""
+"""Planted bugs in the life of sessions: which node may answer a client, and which nodes must agree to a session's
+end."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from coord.server.sessions import contact, endings
 from tests.sim.store.world import Bug
 from tests.support.planted import Patch, instead
 
-#: Faults that keep a node and its leader apart while another node sees both.
+#: Faults that cut the link between a node and its leader while another node reaches both.
 APART = ("_part_from_leader",)
 
 

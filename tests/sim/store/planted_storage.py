@@ -1,4 +1,4 @@
-"""Bugs in what a node keeps on its disk, planted on purpose: syncs, snapshots, torn and damaged writes."""
+"""Planted bugs in a node's files: syncs, snapshots, torn and damaged writes."""
 
 from __future__ import annotations
 

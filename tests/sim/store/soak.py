@@ -1,8 +1,8 @@
-"""Fresh seeds for as long as wanted: `python -m tests.sim.store.soak --minutes 60`.
+"""Fresh seeds for a given time: `python -m tests.sim.store.soak --minutes 60`.
 
-Goes on after a violation, makes its history smaller and prints it as a line for `seeds.txt`; the exit code is 1 if
-there was one, and also if one of the situations of `tests.sim.raft.rare` was never met on enough seeds. The bare Raft
-groups of `tests.sim.raft` take every fourth turn.
+After a violation the soak shrinks its history, prints it as a line for `seeds.txt`, and continues. The exit code is 1
+if there was a violation, or if a situation of `tests.sim.raft.rare` never occurred on enough seeds. Every fourth
+history is one of the bare Raft groups of `tests.sim.raft`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.sim.store.faults import failure_of, run_plan
 from tests.support.interpreted import run_interpreted
 
 SIZES = (3, 3, 5)
-#: A failing history is made smaller by so many runs at most.
+#: Largest number of runs to shrink a failing history.
 SHRINK_RUNS = 80
 
 
 def run(seed: int) -> tuple[str, Counter[str], Counter[str]]:
-    """One history: what was violated, or "", and what was counted of a store or of a group."""
+    """Run one history. Return the violation, or "", and the counts of a store or of a group."""
     size = SIZES[seed % len(SIZES)]
     if seed % 4 == 0:
         try:

@@ -1,4 +1,4 @@
-"""Which disks the simulation may lose: one at a time, and a node that waits to be let in is one."""
+"""The disks that the simulation may lose: one at a time. A node that waits to be added counts as one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEP_US = 2000
 
 
 def _peaceful(seed: int) -> World:
-    """A store of three machines to which nothing happens; the third one is not installed yet."""
+    """Return a store of three machines without faults; the third one is not installed yet."""
     world = World(seed, 3)
     world.members_move = world.faulty = False
     world.crash_in_step = 0
@@ -38,7 +38,7 @@ def _started(world: World, number: int) -> Process:
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_no_disk_is_lost_beside_a_late_starter_that_waits(seed: int) -> None:
-    """Its log fills before it counts; with a second disk gone, one of three voters would be left."""
+    """Its log fills before it counts; with a second disk lost, only one of three voters would be left."""
     world = _peaceful(seed)
     late = _started(world, 3)
     core = late.node.core
@@ -52,7 +52,8 @@ def test_no_disk_is_lost_beside_a_late_starter_that_waits(seed: int) -> None:
 
 
 def test_no_disk_is_lost_beside_an_emptied_one() -> None:
-    """The operator has emptied a directory: until it is started, and then until it counts, it holds nothing."""
+    """The operator has emptied a directory: its node holds nothing until it is started, and does not count until
+    later."""
     world = _peaceful(1)
     _started(world, 3)
     assert world.play_until(60 * SECOND, lambda: amnesia.may_lose(world, [], world.hosts[1]))

@@ -1,4 +1,4 @@
-"""What the simulation has found, each as the shortest history that shows it."""
+"""Bugs that the simulation has found, each as the shortest history that shows it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _set(client: Client, xid: int, data: bytes) -> None:
 
 
 def _with_znode() -> tuple[StoreNodes, Client]:
-    """Three nodes, and on a follower a client that has made a znode."""
+    """Return three nodes, and a client on a follower that has created a znode."""
     nodes = StoreNodes(3)
     client = nodes.client(nodes.follower())
     create = records.CreateRequest(op.OP_CREATE, PATH, b"old", records.OPEN_ACL, 0)
@@ -44,7 +44,8 @@ def _with_znode() -> tuple[StoreNodes, Client]:
 
 
 def test_neither_a_sync_nor_the_reads_behind_it_see_later_writes() -> None:
-    """sync, get, set in one go: the set must not overtake the others, and no answer has a lower zxid than another."""
+    """sync, get, set at once: the set must not overtake the others, and no answer has a lower zxid than an earlier
+    one."""
     nodes, client = _with_znode()
     client.request(2, op.OP_SYNC, records.encode_path(PATH))
     client.request(3, op.OP_GET_DATA, records.encode_path_watch(PATH, False))
@@ -68,7 +69,7 @@ def test_a_client_that_goes_is_heard_of_to_its_last_word() -> None:
 
 
 def test_a_record_whose_sync_failed_is_durable_once_a_restart_has_taken_it_up() -> None:
-    """After a failed sync the pages count as written: whoever reads the record back must write it again."""
+    """After a failed sync the pages count as written, so a process that reads the record back must write it again."""
     for seed in range(20):
         now = [0]
         disk = SimDisk("disk", SeededRandom(seed), lambda: now[0])  # noqa: B023
@@ -86,7 +87,7 @@ def test_a_record_whose_sync_failed_is_durable_once_a_restart_has_taken_it_up() 
 
 
 def test_names_that_a_restart_found_are_durable() -> None:
-    """A process dies between creating or renaming a file and syncing the folder; its successor builds on the file."""
+    """A process dies between creating or renaming a file and syncing the folder; its successor uses the file."""
     for seed in range(20):
         disk = SimDisk("disk", SeededRandom(seed), lambda: 0)
         wal, _ = open_wal(disk, "wal", segment_bytes=1)
@@ -106,7 +107,8 @@ def test_names_that_a_restart_found_are_durable() -> None:
 
 
 def test_requests_that_came_before_their_session_see_nothing_before_its_events() -> None:
-    """An early read that leaves a watch, and behind its session in the same group a write to what it watches."""
+    """An early read sets a watch; a later write in the same group, after the session's start, changes the watched
+    znode."""
     nodes, writer = _with_znode()
     early = Client(writer.node, nodes.clock)
     early.connect()
@@ -122,7 +124,8 @@ def test_requests_that_came_before_their_session_see_nothing_before_its_events()
 
 
 def test_a_node_that_has_voted_has_not_lost_its_disk() -> None:
-    """The first leader has a log; its voters died before they got any of it. They must vote again, or nobody leads."""
+    """The first leader has a log; its voters died before they received any of it. They must vote again, or there is no
+    leader."""
     voter, wiped = StoreNodes(3).nodes[1], StoreNodes(3).nodes[1]
     voter.core.term = 1
     for node in (voter, wiped):
@@ -132,7 +135,7 @@ def test_a_node_that_has_voted_has_not_lost_its_disk() -> None:
 
 
 def test_a_crash_while_the_log_is_pruned_leaves_no_gap() -> None:
-    """Removals that are not synced may be lost one by one, so the older ones have to be durable first."""
+    """Unsynced removals may be lost one by one, so the older ones have to be durable first."""
     for seed in range(40):
         disk = SimDisk("disk", SeededRandom(seed), lambda: 0)
         wal, _ = open_wal(disk, "wal", segment_bytes=1)
@@ -146,7 +149,7 @@ def test_a_crash_while_the_log_is_pruned_leaves_no_gap() -> None:
 
 
 def test_a_snapshot_whose_receipt_is_lost_is_not_waited_for_for_ever() -> None:
-    """The leader's link to a node is up and the way back is not: the state arrives, the answer to it never does."""
+    """The leader's link to a node works and the way back does not: the state arrives, the answer never does."""
     nodes = StoreNodes(3, snapshot_entries=5, keep_entries=0)
     leader = nodes.leader()
     lead = leader.settings.node_id

@@ -1,4 +1,4 @@
-"""The simulation of whole stores finds the bugs that are planted in them, and finds nothing where there is none."""
+"""The simulation of whole stores finds every planted bug, and finds nothing without one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.store.log_alone import run_log
 from tests.sim.store.world import Bug
 from tests.support.planted import first_lately, hunt, violation_of
 
-#: Planted bug -> seeds within which it must be caught (about three times what it took when it was planted).
+#: Planted bug -> seeds within which it must be found (about three times the number when it was planted).
 WITHIN: dict[type[Bug], int] = {
     planted_storage.AckBeforeSync: 24,
     planted_sessions.AnsweredWithoutContact: 95,
@@ -61,7 +61,7 @@ WITHIN: dict[type[Bug], int] = {
     planted_levels.OlderStaysLinked: 55,
     planted_levels.PlansByOwnLevel: 20,
 }
-#: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
+#: The seed that last found the bug, tried first to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
     planted_storage.AckBeforeSync: 8,
     planted_sessions.AnsweredWithoutContact: 32,
@@ -89,7 +89,7 @@ LATELY: dict[type[Bug], int] = {
     planted_levels.OlderStaysLinked: 22,
     planted_levels.PlansByOwnLevel: 7,
 }
-#: The same for bugs of the log, which `log_alone` shows.
+#: The same for bugs of the log, which `log_alone` finds.
 LOG_WITHIN: dict[type[Bug], int] = {planted_storage.TornTailKept: 230}
 
 pytestmark = pytest.mark.skipif(not is_interpreted(), reason="bugs are planted by patches; compiled code takes none")
@@ -97,7 +97,7 @@ pytestmark = pytest.mark.skipif(not is_interpreted(), reason="bugs are planted b
 
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
-    """Some check, or an assertion of the store itself, stops the run."""
+    """A check, or an assertion of the store itself, stops the run."""
     found = hunt(
         lambda seed: violation_of(partial(run_one, seed, bug=bug)), first_lately(LATELY.get(bug, 0), WITHIN[bug])
     )
@@ -106,7 +106,7 @@ def test_planted_bug_is_caught(bug: type[Bug]) -> None:
 
 @pytest.mark.parametrize("bug", LOG_WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_of_the_log_is_caught(bug: type[Bug]) -> None:
-    """By a restart that does not find what was written; the sound log holds on the same seeds."""
+    """A restart does not find the written entries. Without the bug the same seeds pass."""
     found = hunt(lambda seed: violation_of(partial(run_log, seed, bug)), range(1, LOG_WITHIN[bug] + 1))
     assert found is not None, f"{bug.__name__} not caught within {LOG_WITHIN[bug]} seeds"
     for seed in range(1, found.seed + 1):
@@ -114,7 +114,7 @@ def test_planted_bug_of_the_log_is_caught(bug: type[Bug]) -> None:
 
 
 def test_the_table_in_the_documentation_is_that_of_the_code() -> None:
-    """Every famous bug is planted or said to be tested elsewhere; `python -m tests.sim.raft.table` prints the table."""
+    """Every famous bug is planted, or its other test is named; `python -m tests.sim.raft.table` prints the table."""
     from tests.sim.raft import table
 
     planted_numbers = {row[0] for row in table.rows()}
@@ -124,7 +124,7 @@ def test_the_table_in_the_documentation_is_that_of_the_code() -> None:
 
 @pytest.mark.parametrize("favours", sorted({bug.favours for bug in WITHIN if bug.favours}), ids="+".join)
 def test_the_same_troubles_do_not_upset_the_sound_store(favours: tuple[str, ...]) -> None:
-    """What catches a bug is the bug, not the choice of faults that brings it out."""
+    """The planted bug causes the violation, not the choice of faults that reveals it."""
     sound = type("Sound", (Bug,), {"favours": favours})
     for seed in range(1, 3):
         run_one(seed, bug=sound)

@@ -1,4 +1,4 @@
-"""Histories that failed once, and how a failing one is made smaller."""
+"""Histories that failed once, and shrinking a failing one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def kept() -> list[Plan]:
-    """The plans of the file."""
+    """Return the plans of the file."""
     lines = SEEDS.read_text().splitlines()
     return [parse_plan(line) for line in lines if line.strip() and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("plan", kept(), ids=str)
 def test_what_failed_once_holds(plan: Plan) -> None:
-    """Each plan of the file."""
+    """Each plan of the file passes now."""
     if plan.what == GROUP:
         run_group(plan.seed, plan.nodes)
     else:
@@ -43,7 +43,7 @@ def test_what_failed_once_holds(plan: Plan) -> None:
 
 
 def test_a_plan_is_a_line() -> None:
-    """There and back; what it does not know is refused."""
+    """A plan is printed and parsed again; unknown fields are rejected."""
     plan = Plan(17, 5, 2.5, ("_flip", "_kill"), (3, 7), (2,), GROUP)
     assert parse_plan(str(plan)) == plan
     assert parse_plan("seed=1") == Plan(1)
@@ -52,7 +52,7 @@ def test_a_plan_is_a_line() -> None:
 
 
 def test_a_failing_history_is_made_smaller() -> None:
-    """What is left out does not matter to the failure; what is kept does."""
+    """Removed parts do not matter for the failure; the remaining parts do."""
 
     def run(plan: Plan) -> Failure | None:
         if "_a" in plan.without or 9 in plan.skip or plan.length_s() < 2:
@@ -70,7 +70,7 @@ def test_a_failing_history_is_made_smaller() -> None:
 
 
 def test_a_real_failure_says_how_to_see_it_again_and_gets_smaller() -> None:
-    """A planted bug, from its violation to a history with less in it that still shows it."""
+    """A planted bug, from its violation to a smaller history that still shows it."""
     bug = planted.EphemeralsLeft
     plan = next(plan for plan in map(Plan, range(1, 10)) if failure_of(plan, bug) is not None)
     failure = failure_of(plan, bug)
@@ -85,7 +85,7 @@ def test_a_real_failure_says_how_to_see_it_again_and_gets_smaller() -> None:
 def test_the_trace_of_a_failing_history_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is what the command in a failure's text is for."""
+    """The command in a failure's text prints the trace."""
 
     def fail(world: World, _: Plan) -> None:
         world.note("what happened")
@@ -98,7 +98,7 @@ def test_the_trace_of_a_failing_history_is_printed(
 
 
 def test_a_server_hears_of_a_session_by_whole_frames() -> None:
-    """Half a request before the end of a connection says nothing of the session: it may be ended in time."""
+    """Half a request before the end of a connection is no sign of the session, which may be ended in time."""
     world = World(1, 3)
     sock = SimSocket(world.net, -1)
     link = Link(Client(world, 1), sock)
@@ -112,6 +112,6 @@ def test_a_server_hears_of_a_session_by_whole_frames() -> None:
 
 
 def test_a_situation_that_never_occurred_is_named() -> None:
-    """What a soak fails for, and `make test` too."""
+    """A soak and `make test` fail for it."""
     assert missed(Counter(a=3, b=0), ("a", "b", "c")) == ["b", "c"]
     assert len(set(STORE_MET + STORE_RARE)) == len(STORE_MET) + len(STORE_RARE)

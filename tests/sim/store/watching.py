@@ -1,8 +1,7 @@
-"""What a connection's watches must bring, computed from history: each change that they hear of, once, in order.
+"""The expected events of a connection's watches, computed from the history: each change once, in order.
 
-A watch left by a read answered at zxid Z hears of the first change behind Z. So when the connection is told anything
-of zxid W, every event up to W has to have been delivered before; `_due` are the events of one zxid that are still to
-come.
+A watch set by a read that is answered at zxid Z fires at the first change after Z. So when the connection receives data
+of zxid W, it must have received every event up to W; `_due` are the events of one zxid that are still missing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Table = dict[bytes, None]
 
 
 class Watching:
-    """The watches of one connection, and how far history has been compared with its events."""
+    """The watches of one connection, and the zxid up to which the history has been compared with its events."""
 
     def __init__(self, session_id: int) -> None:
         self.data: Table = {}
@@ -30,7 +29,7 @@ class Watching:
         self.child: Table = {}
         self.persistent: Table = {}
         self.recursive: Table = {}
-        #: Whose they are: access lists decide what it may hear of.
+        #: The owner: access lists decide which events it may receive.
         self.session_id = session_id
         self._cursor = 0
         self._due: deque[tuple[int, bytes]] = deque()
@@ -38,11 +37,11 @@ class Watching:
         self._missed: list[tuple[int, bytes]] = []
 
     def is_empty(self) -> bool:
-        """Whether nothing is watched."""
+        """Return True if nothing is watched."""
         return not (self.data or self.exist or self.child or self.persistent or self.recursive)
 
     def as_sets(self, zxid: int) -> r.WatchSets:
-        """For setWatches2."""
+        """Return the watches for setWatches2."""
         return r.WatchSets(
             zxid, list(self.data), list(self.exist), list(self.child), list(self.persistent), list(self.recursive)
         )
@@ -50,11 +49,11 @@ class Watching:
     # --- leaving watches
 
     def add(self, path: bytes, mode: int) -> None:
-        """addWatch was answered."""
+        """Handle the answer to addWatch."""
         (self.recursive if mode == r.WATCH_PERSISTENT_RECURSIVE else self.persistent)[path] = None
 
     def leave(self, opcode: int, path: bytes, err: int) -> None:
-        """A read that asked for a watch was answered."""
+        """Handle the answer to a read that set a watch."""
         if opcode == r.OP_EXISTS:
             if err != e.NO_AUTH:
                 (self.data if err == e.OK else self.exist)[path] = None
@@ -64,9 +63,10 @@ class Watching:
     def restored(
         self, model: Model, sets: r.WatchSets, zxid: int, who: str, identities: list[tuple[bytes, bytes]]
     ) -> None:
-        """setWatches2 was answered at `zxid`: what was missed has been told, the rest is watched again.
+        """Handle the answer to setWatches2 at `zxid`: missed changes were reported, the other watches are set again.
 
-        Of what changed and may not be read by somebody with `identities`, nothing is told, and no watch is left.
+        Changes of znodes that a client with `identities` may not read are not reported, and their watches are
+        removed.
         """
         missed: dict[tuple[int, bytes], None] = {}
         since = sets.relative_zxid
@@ -103,7 +103,7 @@ class Watching:
     # --- events
 
     def up_to(self, model: Model, zxid: int, who: str) -> None:
-        """Something of `zxid` has been told: no event up to there may be missing."""
+        """Handle data of `zxid`: no event up to that zxid may be missing."""
         if self._due:
             raise Violation(f"{who} is told of zxid {zxid} before the event {self._due[0]} of {self._cursor}")
         if self.is_empty():
@@ -115,7 +115,7 @@ class Watching:
                 raise Violation(f"{who} is told of zxid {zxid} and misses the event {due[0]} of {self._cursor}")
 
     def event(self, model: Model, zxid: int, kind: int, path: bytes, who: str) -> None:
-        """An event has arrived."""
+        """Handle an event."""
         if zxid == r.ZXID_UNKNOWN:
             self._missed.append((kind, path))
             return
@@ -134,7 +134,7 @@ class Watching:
     def _heard(self, model: Model, zxid: int) -> list[tuple[int, bytes]]:
         heard = []
         for kind, path, acl in model.history[zxid - 1].events:
-            # A watch is used up by what its owner may not hear of, too.
+            # An event that its owner may not receive removes the watch, too.
             if self._hears(kind, path) and self._may_hear(model, zxid, acl):
                 heard.append((kind, path))
         return heard

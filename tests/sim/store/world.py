@@ -1,4 +1,4 @@
-"""What runs on the timeline: machines with disks and clocks, and on them processes that are whole store nodes.
+"""The simulated machines with disks and clocks, and their processes, which are whole store nodes.
 
 A process is the real `Node`, `PeerLinks`, `ClientListener`, `Wal` and `Snapshots`; only what `coord.server.service`
 takes from the machine is simulated: sockets, the reactor, the clock, entropy, the disk, the log's thread and the
@@ -52,7 +52,7 @@ from tests.support.planted import PlantedBug
 
 TICK_S: Final = 0.05
 CLUSTER: Final = b"simulated store."
-#: Of a machine's directory: the members that its store began with, as the service's meta.json has them.
+#: Name of the initial members in a machine's directory; the service has them in meta.json.
 META: Final = "members"
 #: The operator of the store, who may change its members.
 SUPER_PASSWORD: Final = b"secret"
@@ -60,23 +60,23 @@ SUPER_DIGEST: Final = "super:" + b64encode(sha1(b"super:" + SUPER_PASSWORD, used
 
 
 class Bug(PlantedBug):
-    """Faults planted in the processes, for the tests of the simulation itself; this one plants none."""
+    """Bugs planted in the processes. This base class plants none."""
 
     sizes: tuple[int, ...] = (3,)
-    #: How likely the power fails at each step of a machine; 0: as the seed says.
+    #: Probability of a power cut at each step of a machine; 0: chosen by the seed.
     crash_in_step = 0.0
-    #: Whether the members change; None: as the seed says.
+    #: Whether the members change; None: chosen by the seed.
     members_move: bool | None = None
-    #: (older, newer) build, see `Builds`; None: as the seed says.
+    #: (older, newer) build, see `Builds`; None: chosen by the seed.
     upgrade: tuple[int, int] | None = None
 
 
-#: Every so many turns a node's invariants are recomputed: that looks at the whole log and tree.
+#: Turns between two validations of a node's invariants, which read the whole log and tree.
 VALIDATE_TURNS: Final = 100
 
 
 class Process:
-    """One life of a store node."""
+    """One run of a store node's process."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -133,7 +133,7 @@ class Process:
                 connections_per_address_max=0,
                 pause_bytes=world.pause_bytes,
                 stall_ms=3000,
-                # In every twelfth world the clients of a node do not get their answers in one turn.
+                # In every twelfth world a node's clients do not all receive their answers in one turn.
                 sends_per_turn=1 if world.seed % 12 == 1 else 1000,
             ),
             lambda word: word,
@@ -148,7 +148,8 @@ class Process:
         self.reactor.callLater(TICK_S * chance.unit(), self._tick)
 
     def validate(self) -> None:
-        """Recompute every invariant of the node. Not with a planted bug: the checks of the history must find those."""
+        """Recompute every invariant of the node. Skipped with a planted bug, which the checks of the history must
+        find."""
         if type(self.world.bug) is Bug and self.node.failure is None:
             self.node.core.validate()
             self.node.machine.validate()
@@ -167,7 +168,7 @@ class Process:
         self.node.tick()
 
     def wake(self) -> None:
-        """Something arrived: there will be a turn."""
+        """Plan a turn, because something arrived."""
         if not self._is_woken and not self.is_dead:
             self._is_woken = True
             world = self.world
@@ -199,7 +200,7 @@ class Process:
             self.power_cut()
             return
         except OSError as error:
-            # As the service does with whatever escapes from a turn.
+            # As the service does with any error of a turn.
             node.on_failed(error)
         finally:
             world.current = None
@@ -221,7 +222,7 @@ class Process:
             self.wake()
 
     def failed(self, error: Exception) -> None:
-        """The node stops itself: only a disk that failed is a reason."""
+        """Handle a node that stops itself: only a failed disk is a valid reason."""
         disk = self.host.disk
         world = self.world
         world.note(f"{self.host.id} stops: {error!r}")
@@ -240,12 +241,12 @@ class Process:
         self.host.restart_later()
 
     def kill(self) -> None:
-        """SIGKILL: the machine goes on."""
+        """Kill the process with SIGKILL. The machine continues."""
         self._end(silent=False)
         self.host.disk.killed()
 
     def power_cut(self) -> None:
-        """The machine is off."""
+        """Cut the power of the machine."""
         if self.is_dead:
             return
         self.host.is_on = False
@@ -275,14 +276,15 @@ class Host:
         self.process: Process | None = None
         self.is_on = True
         self.paused_until = 0
-        #: A life of the process; also its incarnation.
+        #: Number of starts of the process; also its incarnation.
         self.lives = 0
-        #: The highest feature level that the build of this life supports (-1 before the first), and of all lives.
+        #: The highest feature level that the present build supports (-1 before the first), and the highest of all
+        #: builds so far.
         self.build = self.best_build = -1
-        #: The operator has seen that the older build is of no use here.
+        #: The operator has noticed that the older build cannot be used here.
         self.must_be_newer = False
         self.is_flipped = False
-        #: The memory that it lost (`tests.sim.store.amnesia`), 0: it is whole; and whether all of it was lost.
+        #: The memory that it lost (`tests.sim.store.amnesia`), 0 if it is whole; and whether all of the disk was lost.
         self.lost_memory = 0
         self.must_forget = False
         #: The memory in which a bit flipped (`tests.sim.store.faults`), 0: none.
@@ -291,11 +293,11 @@ class Host:
         self.config_index = 0
         self.has_log = False
         self.memory = FIRST_MEMORY
-        #: Its process holds a state that the log did not make.
+        #: True if its process has a state that does not follow from the log.
         self.is_odd = False
-        #: Whether anybody wants the process to run.
+        #: True if the process is to run.
         self.is_installed = node_id <= world.size
-        #: Whether it looks for a running store when its directory is new.
+        #: True if it looks for a running store when its directory is new.
         self.joins = not self.is_installed
         chance = world.chance
         self.sync_us = chance.pick([150.0, 1500.0, 1500.0, 12_000.0])
@@ -312,11 +314,11 @@ class Host:
         self.memory = FIRST_MEMORY
 
     def has_held(self) -> bool:
-        """Whether there is anything durable in this machine's log."""
+        """Return True if this machine's log has anything durable."""
         return self.process.node.core.log.stable > 0 if self.process is not None else self.has_log
 
     def is_whole(self) -> bool:
-        """Return True if this machine's disk is none that the store does without at the moment.
+        """Return True unless the store can do without this machine's disk at the moment.
 
         The store does without a disk that lost something (`tests.sim.store.amnesia`), and without the disk of every
         voter that does not count: a wiped one, a repaired one, or a late starter of a new store.
@@ -340,7 +342,7 @@ class Host:
         return self.memory if self.process is None else self.process.node.core.memory
 
     def has_hidden_damage(self) -> bool:
-        """Return True if a bit of the disk has flipped and the node has not set the damaged log aside since."""
+        """Return True if a bit of the disk has flipped and the node has not set the damaged log aside yet."""
         return self.damaged_memory == self.present_memory()
 
     def token(self, size: int) -> bytes:
@@ -348,7 +350,8 @@ class Host:
         return bytes(self.world.chance.below(256) for _ in range(size))
 
     def began_with(self) -> Configuration:
-        """The members that this directory began with; of a new one, those of a new store or of the one it joins.
+        """Return the initial members of this directory; for a new one, those of a new store or of the store that it
+        joins.
 
         Raise CoordError when no member of the store answers, OSError, PowerCut.
         """
@@ -362,19 +365,19 @@ class Host:
         return decode_configuration(read_file(disk, META))
 
     def install(self) -> None:
-        """The operator wants this machine in the store: on a new disk if it was never used or is to be used anew."""
+        """Let the operator add this machine to the store: on a new disk if it was never used or is to be emptied."""
         self.is_installed = self.joins = True
         if self.process is None:
             self.restart_later()
 
     def wipe(self) -> None:
-        """The operator empties the directory. The process is not running."""
+        """Empty the directory. The process is not running."""
         self.new_disk()
         self.joins = True
         self.world.check.on_wiped(self.id)
 
     def sync_span(self) -> int:
-        """How long a sync takes this time."""
+        """Return the duration of the next sync."""
         world = self.world
         span = self.sync_us * (0.5 + world.chance.unit())
         if world.faulty and world.chance.happens(0.004):
@@ -383,7 +386,7 @@ class Host:
         return int(span)
 
     def restart_later(self) -> None:
-        """Somebody or something starts the process again."""
+        """Plan the next start of the process."""
         if not self._restart_planned and self.is_installed:
             self._restart_planned = True
             chance = self.world.chance
@@ -396,7 +399,7 @@ class Host:
             self.start()
 
     def start(self) -> None:
-        """Start the process on what the disk holds."""
+        """Start the process from its disk."""
         world = self.world
         self.is_on = True
         self.paused_until = 0
@@ -427,7 +430,7 @@ class Host:
         self.process.wake()
 
     def _stillborn(self) -> None:
-        """The process ended before it had begun."""
+        """Handle a process that ended during its start."""
         if self.world.current is not None:
             self.world.current.is_dead = True
 
@@ -453,7 +456,7 @@ class Host:
         self.emptied()
 
     def emptied(self) -> None:
-        """The operator takes the state from the others."""
+        """Empty the directory: the node takes the state from the others."""
         world = self.world
         had_joined = self.joins
         self.wipe()
@@ -477,7 +480,7 @@ class World(History):
         self.logged: list[str] = []
         self.faulty = True
         self.current: Process | None
-        #: Machines that are no members at first.
+        #: Machines that are not members at first.
         self.spares = 0
         self.members_move = chance.happens(0.4)
         if self.bug.members_move is not None:
@@ -510,7 +513,7 @@ class World(History):
             self.at(chance.below(200_000), self._first_start, host)
 
     def settings(self, node_id: int) -> NodeSettings:
-        """Small numbers, so that everything happens in seconds."""
+        """Return settings with small numbers, so that everything happens in seconds."""
         return NodeSettings(
             node_id,
             tick_ms=200,
@@ -531,11 +534,11 @@ class World(History):
         )
 
     def first_members(self) -> dict[int, MemberAddress]:
-        """Where the first members are."""
+        """Return the addresses of the first members."""
         return {i: member_of(i) for i in range(1, self.size + 1)}
 
     def found_by(self, machine: int) -> Configuration:
-        """What the members of the store that `machine` reaches say of it. Raise NobodyAnswersError."""
+        """Return the answer of the store's members that `machine` reaches. Raise NobodyAnswersError."""
         found = []
         for process in self.awake():
             other = process.host.id
@@ -555,7 +558,7 @@ class World(History):
         return f"{self.plan.replay()}\n  smaller: the same with --shrink for --trace"
 
     def play_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; `coord.peers.dialing` finds the simulated sockets meanwhile. See History."""
+        """Let time pass; `coord.peers.dialing` uses the simulated sockets meanwhile. See History."""
         real, dialing.socket = dialing.socket, ProcessSockets(self, dialing.socket)  # type: ignore[assignment,attr-defined]
         try:
             return super().play_until(end, done)
@@ -565,33 +568,33 @@ class World(History):
     # --- machines -----------------------------------------------------------------------------------------------------
 
     def is_on(self, machine: int) -> bool:
-        """Whether the machine answers at all."""
+        """Return True if the machine runs."""
         host = self.hosts.get(machine)
         return host is None or host.is_on
 
     def step_of(self, machine: int) -> None:
-        """Between any two things a machine does, its power may fail. Raise PowerCut."""
+        """Perhaps cut the power between two operations of a machine. Raise PowerCut."""
         if self.crash_in_step and self.faulty and machine > 0 and self.chance.unit() < self.crash_in_step:
             self.counts["crash_in_step"] += 1
             raise PowerCut
 
     def clocks(self) -> dict[int, float]:
-        """Monotonic milliseconds of every machine."""
+        """Return the monotonic milliseconds of every machine."""
         return {node_id: host.clock.exact_ms() for node_id, host in self.hosts.items()}
 
     def running(self) -> list[Process]:
-        """Processes that are up."""
+        """Return the processes that are up."""
         return [host.process for host in self.hosts.values() if host.process is not None]
 
     def members(self) -> list[Process]:
-        """Those of them that are members."""
+        """Return the processes that are up and are members."""
         members = self.check.members()
         return [process for process in self.running() if process.host.id in members]
 
     def awake(self) -> list[Process]:
-        """Processes that are up and not paused."""
+        """Return the processes that are up and not paused."""
         return [process for process in self.running() if process.host.paused_until <= self.now]
 
     def leaders(self) -> list[Process]:
-        """Processes that think they lead."""
+        """Return the processes that consider themselves the leader."""
         return [process for process in self.running() if process.node.core.leadership is not None]

@@ -1,8 +1,8 @@
-"""Invariants of one tablet over all servers, checked when something of them can have changed.
+"""Invariants of one tablet over all servers, checked after each event that concerns them.
 
 Elections, log matching, commits and the history of applied entries are those of bare Raft groups
-(`tests.sim.raft.checks`). On top of them: rows and results are equal at equal indexes, a write happens once, what was
-acknowledged is there, promises are durable when they leave, and a number that lost its memory serves nothing.
+(`tests.sim.raft.checks`). In addition: rows and results are equal at equal indexes, a write happens once, acknowledged
+writes exist, promises are durable when they are sent, and a number that lost its memory serves nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Member:
-    """One replica, as the checks of Raft groups want to see it."""
+    """One replica, in the form that the checks of Raft groups need."""
 
     def __init__(self, tablet: str, number: int, server: SimServer) -> None:
         self.id = number
@@ -34,7 +34,7 @@ class Member:
         self.commit = 0
         self.applied = 0
         self.state = 0
-        #: This number has lost its memory: it must not promise or serve anything any more.
+        #: True if this number has lost its memory: it must not promise or serve anything any more.
         self.is_burned = False
 
     def core_now(self) -> RaftCore:
@@ -49,7 +49,7 @@ class Member:
 
 
 class TabletCheck:
-    """Everything that is known about the history of one tablet. Also the tracer of its groups."""
+    """Everything known about the history of one tablet. Also the tracer of its groups."""
 
     def __init__(self, tablet: str, members: dict[int, Member], now: Callable[[], int]) -> None:
         self.tablet = tablet
@@ -63,7 +63,7 @@ class TabletCheck:
         self.fates: dict[tuple[str, int], tuple[int, int]] = {}
         #: Acknowledged writes: (writer, number, index).
         self.acknowledged: list[tuple[str, int, int]] = []
-        #: Key -> (number of the write or 0, what its client saw).
+        #: Key -> (number of the write or 0, the operation as its client saw it).
         self.history: dict[str, list[tuple[int, KeyOperation]]] = {}
         self.reads = 0
 
@@ -74,7 +74,7 @@ class TabletCheck:
         self.raft.on_ready(self.members[group.replica.number], ready, self.members)  # type: ignore[arg-type]
 
     def on_start(self, number: int, index: int) -> None:
-        """A replica starts with rows at `index`."""
+        """Handle the start of a replica with rows at `index`."""
         member = self.members[number]
         if index >= len(self.raft.states):
             raise Violation(f"{number} of {self.tablet} starts at {index}, which nobody has applied")
@@ -84,7 +84,7 @@ class TabletCheck:
     def on_round(
         self, number: int, entries: Sequence[Entry], outcomes: Sequence[WriteOutcome], rows: RowsImage
     ) -> None:
-        """A replica has applied entries to its rows."""
+        """Handle a round of entries that a replica has applied to its rows."""
         member = self.members[number]
         self._must_count(member, "applies entries")
         for entry, outcome in zip(entries, outcomes, strict=True):
@@ -107,7 +107,7 @@ class TabletCheck:
             raise Violation(f"write {name} of {self.tablet} happened at {before} and again at {entry.index}")
 
     def on_sent(self, m: Message) -> None:
-        """A message of a replica leaves its server."""
+        """Handle a message of a replica that leaves its server."""
         member = self.members[m.src]
         if m.kind in (VOTE, VOTE_RESP, PRE_VOTE_RESP, APPEND_RESP) and (m.granted or m.kind == VOTE):
             self._must_count(member, f"sends a message of kind {m.kind}")
@@ -138,23 +138,23 @@ class TabletCheck:
     # --- what clients are told
 
     def on_write_done(self, number: int, writer: str, write: int, index: int) -> None:
-        """A server tells a client that its write is done."""
+        """Handle the answer of a server that a write is done."""
         self._must_count(self.members[number], "answers a write")
         self.acknowledged.append((writer, write, index))
 
     def on_read_served(self, number: int, applied: int, floor: int) -> None:
-        """A server answers a read from rows at `applied`; `floor` is the lowest index that the read may see."""
+        """Handle a server's answer from rows at `applied`; `floor` is the lowest index that the read may see."""
         self._must_count(self.members[number], "answers a read")
         self.reads += 1
         if applied < floor:
             raise Violation(f"{number} of {self.tablet} answers a read at {applied} that must see {floor}")
 
     def on_operation(self, key: str, number: int, operation: KeyOperation) -> None:
-        """A client's operation has come to its end, or was given up."""
+        """Handle the end of a client's operation, or its abandonment."""
         self.history.setdefault(key, []).append((number, operation))
 
     def _operations(self, key: str) -> list[KeyOperation]:
-        """Return what happened to a key. The log says what became of writes whose clients gave up.
+        """Return the operations on a key. The log has the outcome of writes whose clients gave up.
 
         A write is visible from the moment at which some replica applied its entry. A write without an entry never
         happened: a read that sees its value is a violation.
@@ -169,7 +169,7 @@ class TabletCheck:
         return operations
 
     def at_the_end(self) -> None:
-        """Check what only the whole history shows."""
+        """Check the invariants of the whole history."""
         self.raft.at_the_end()
         for writer, number, index in self.acknowledged:
             if self.executed.get((writer, number)) != index:

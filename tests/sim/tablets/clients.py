@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: Keys of one tablet. Few, so that clients meet.
 KEYS: Final = ("a", "b")
-#: An attempt without an answer is repeated elsewhere after so long.
+#: Time after which an unanswered attempt is repeated at another server.
 TIMEOUTS_US: Final = (120_000, 300_000, 800_000)
-#: The tablet's time when a write began, as clients send it. Results are kept for ten minutes; no history is so long.
+#: The tablet's time when a write began, as clients send it. Results are kept for ten minutes, longer than any history.
 BEGAN_MS: Final = 1
 
 
@@ -44,11 +44,11 @@ class SimRequest:
     floor: int = 0
 
     def answered(self, server: SimServer, answer: TabletAnswer) -> None:
-        """The server answers."""
+        """Handle the server's answer."""
         self.client.on_answer(server, self, answer)
 
     def read(self, server: SimServer, value: bytes | None, index: int) -> None:
-        """The server answers a read from its rows."""
+        """Handle the server's answer to a read."""
         self.client.on_read(server, self, value, index)
 
 
@@ -66,14 +66,14 @@ class SimClient:
         self.number = 0
         self.attempts = 0
         self.is_stopped = False
-        #: What is under way; None between operations.
+        #: The operation in progress; None between operations.
         self.access: Access | None = None
         self.is_at_least = False
         self.key = ""
         self.value: bytes | None = None
         self.expected: bytes | None = None
         self.invoked = 0
-        #: Value of each key as this client saw it last, and the index of its last write.
+        #: Value of each key as this client last saw it, and the index of its last write.
         self.seen: dict[str, bytes | None] = {}
         self.wrote_index = 0
         #: Every write by its number, for late copies.
@@ -171,7 +171,7 @@ class SimClient:
         return request.number == self.number and self.access is not None
 
     def on_answer(self, server: SimServer, request: SimRequest, answer: TabletAnswer) -> None:
-        """A server has answered an attempt; the answer takes its time."""
+        """Handle the answer to an attempt, which arrives after a delay."""
         if answer.fate is Fate.DONE:
             outcome = answer.value
             assert isinstance(outcome, WriteOutcome)
@@ -180,7 +180,7 @@ class SimClient:
         self._later(self._take_answer, request, answer)
 
     def on_read(self, server: SimServer, request: SimRequest, value: bytes | None, index: int) -> None:
-        """A server has read."""
+        """Handle the result of a read at a server."""
         self._later(self._take_read, request, value)
 
     def _later(self, what: object, *arguments: object) -> None:
@@ -213,7 +213,7 @@ class SimClient:
             self._finish(True)
 
     def on_reset(self, request: SimRequest) -> None:
-        """The connection to the server broke."""
+        """Handle the break of the connection to the server."""
         if self._is_present(request) and request.attempt == self.attempts:
             self.target = self.world.chance.pick(self.members)
             self._retry(request)
@@ -236,7 +236,7 @@ class SimClient:
             self.send()
 
     def _finish(self, succeeded: bool | None) -> None:
-        """End the operation; None: nobody knows what became of it."""
+        """End the operation. None: its outcome is unknown."""
         access, self.access = self.access, None
         assert access is not None, f"{self.name} has nothing under way"
         if not (access is Access.READ and self.is_at_least):
@@ -252,20 +252,20 @@ class SimClient:
             self.seen[self.key] = self.value
             self.world.counts[access.name.lower()] += 1
         elif succeeded is False:
-            # Another value than expected is there; a read will tell.
+            # The row has another value than expected; a read will show it.
             self.world.counts["cas_refused"] += 1
             self.seen.pop(self.key, None)
         self.world.at(self.world.now + 1 + self.world.chance.below(2 * self.pause_us), self.begin)
 
     def stop(self) -> None:
-        """Begin nothing more. What is under way goes on until it is answered."""
+        """Begin no more operations. The present one continues until it is answered."""
         self.is_stopped = True
 
     def is_done(self) -> bool:
-        """Return True if nothing is under way."""
+        """Return True if no operation is in progress."""
         return self.access is None
 
     def give_up(self) -> None:
-        """The history is over: what is under way stays open."""
+        """Give up: the history is over, and the present operation stays open."""
         if self.access is not None:
             self._finish(None)

@@ -1,8 +1,8 @@
-"""A server's shared log. Writes are safe only after the sync behind them.
+"""A server's shared log. Writes are durable only after the next sync.
 
-A kill leaves what the operating system had: some beginning of the unsynced records, which the next start finds and
-syncs. A power cut leaves any subset of the unsynced records. A later record that survives behind a lost one is no part
-of the log: recovery stops at the first that is missing, because each record carries the seal of the one before.
+A kill leaves a prefix of the unsynced records in the operating system; the next start finds and syncs them. A power cut
+leaves any subset of the unsynced records. A record that survives after a lost one is not part of the log: recovery
+stops at the first missing record, because each record carries the seal of the one before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.sim.history import Violation
 
 
 class SimSlot:
-    """What is durable of one replica."""
+    """The durable state of one replica."""
 
     def __init__(self, opened: OpenSlot) -> None:
         self.tablet = opened.tablet
@@ -28,7 +28,7 @@ class SimSlot:
         self.floor = opened.floor
         self.entries: list[LogItem] = []
         self.damage: str | None = None
-        #: The entries before the damage: what was durable once was acknowledged rightly.
+        #: The entries before the damage: entries that were durable once were acknowledged correctly.
         self.before_damage: list[LogItem] | None = None
 
     def last(self) -> Position:
@@ -36,7 +36,7 @@ class SimSlot:
         return Position(self.entries[-1].index, self.entries[-1].term) if self.entries else self.floor
 
     def holds(self, index: int, term: int) -> bool:
-        """Return True if the entry (index, term) is here, or behind the floor, or was until it was damaged."""
+        """Return True if the entry (index, term) is here, or below the floor, or was here until it was damaged."""
         if index <= self.floor.index:
             return True
         entries = self.entries if self.before_damage is None else self.before_damage
@@ -75,7 +75,7 @@ class SimSlot:
             self.floor = Position(floor.index, floor.term)
 
     def recovered(self) -> RecoveredSlot:
-        """Return what a start finds."""
+        """Return the contents that a start finds."""
         return RecoveredSlot(
             self.tablet,
             self.number,
@@ -89,7 +89,7 @@ class SimSlot:
 
 
 class SimLog:
-    """The shared log of one server: durable slots, and records that no sync has reached."""
+    """The shared log of one server: durable slots, and records that are not synced yet."""
 
     def __init__(self) -> None:
         self.slots: dict[int, SimSlot] = {}
@@ -104,7 +104,7 @@ class SimLog:
         return slot
 
     def write(self, number: int, changes: Sequence[Change]) -> None:
-        """Hand a record to the operating system."""
+        """Pass a record to the operating system."""
         self.queue.append((number, changes))
 
     def begin(self, span_us: int) -> int:
@@ -112,24 +112,24 @@ class SimLog:
         return span_us
 
     def sync(self, count: int) -> int:
-        """The first `count` records are durable. Return the number of the last write in them, 0 for floors alone."""
+        """Make the first `count` records durable. Return the number of the last write in them, 0 for floors alone."""
         done, self.queue = self.queue[:count], self.queue[count:]
         for _, changes in done:
             self._perform(changes)
         return max((number for number, _ in done), default=0)
 
     def lose(self) -> None:
-        """The disk is replaced by an empty one."""
+        """Replace the disk by an empty one."""
         self.slots = {}
         self.queue = []
 
     def kill(self, chance: SeededRandom) -> None:
-        """The process is killed."""
+        """Kill the process."""
         self.sync(chance.below(len(self.queue) + 1))
         self.queue = []
 
     def power_cut(self, chance: SeededRandom, counts: Counter[str]) -> None:
-        """The machine loses power."""
+        """Cut the power of the machine."""
         survived = [chance.happens(0.5) for _ in self.queue]
         whole = survived.index(False) if False in survived else len(survived)
         if any(survived[whole:]):
@@ -140,7 +140,7 @@ class SimLog:
         self.queue = []
 
     def damage(self, slot: int) -> None:
-        """A part of what the slot held durably is unreadable: everything from some entry on."""
+        """Damage the slot: everything durable from some entry on is unreadable."""
         it = self.slots[slot]
         it.damage = "a record of the log is damaged"
         if it.before_damage is None:

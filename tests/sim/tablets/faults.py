@@ -67,7 +67,7 @@ class Story:
     def run(self) -> None:
         """Trouble, peace, and the checks that only make sense at the end.
 
-        Raises: Violation.
+        Raise Violation.
         """
         world = self.world
         with world.bug().planted():
@@ -384,7 +384,7 @@ class Story:
 def run_one(seed: int, size: int, trouble_s: float = TROUBLE_S, bug: type[Bug] = Bug, trace: bool = False) -> World:
     """Simulate one seed to its end.
 
-    Raises: Violation.
+    Raise Violation.
     """
     planted = bug()
     with planted.planted():

@@ -1,4 +1,4 @@
-"""Bugs that hosts of many Raft groups have had, or nearly have: what the simulation must find to be believed."""
+"""Planted bugs of hosts of many Raft groups. A simulation is credible only if it finds them."""
 
 from __future__ import annotations
 

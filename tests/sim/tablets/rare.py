@@ -1,13 +1,13 @@
-"""Situations that bugs hide in, counted: a simulation that never gets there proves nothing about them."""
+"""Rare situations in which bugs hide, counted: a simulation that never reaches one proves nothing about it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: So many seeds are enough to expect every situation.
+#: Number of seeds that should reach every situation.
 ENOUGH: Final = 300
 
-#: Met on the seeds of `make test`.
+#: Situations that the seeds of `make test` reach.
 TABLETS_MET: Final = (
     # faults
     *(
@@ -24,7 +24,7 @@ TABLETS_MET: Final = (
     ),
     *("lost", "one_way_cut", "partition", "power_cut", "power_cut_all", "quick_restart", "repeated", "rows_damaged"),
     *("slot_damaged", "slow_sync", "stalled_disk"),
-    # what a power cut leaves of a log, and frames of processes that were replaced
+    # the log after a power cut, and frames of processes that were replaced
     *("former_process", "hole_in_log", "replaced_process", "unsynced_lost"),
     *("real_log_recovered", "torn_sectors"),
     # Raft

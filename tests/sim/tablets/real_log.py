@@ -1,7 +1,7 @@
 """The shared log itself (`coord.storage.shared`), on a simulated disk that loses any set of unsynced sectors.
 
-The model beside it says what must be there after each start: everything that was synced, and of the record that was
-being written all or nothing.
+The model predicts the content after each start: everything that was synced, and all or nothing of the record that was
+being written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RealLog(SimLog):
         self._disks += 1
         self._disk = SimDisk(self._name, SeededRandom(f"{self._name} disk {self._disks}"), self._now)
         self._log, _ = open_shared_log(self._disk, segment_bytes=SEGMENT_BYTES)
-        #: Batches of the records in the queue, and how many of them the disk has been given.
+        #: Batches of the records in the queue, and the number of them that were passed to the disk.
         self._batches: list[SlotBatch] = []
         self._begun = 0
 
@@ -84,7 +84,7 @@ class RealLog(SimLog):
         counts["real_log_recovered"] += 1
 
     def _reopen(self) -> None:
-        """Open the log anew, and let the model follow what is found there."""
+        """Open the log anew, and let the model follow the log's content."""
         self._log, found = open_shared_log(self._disk, segment_bytes=SEGMENT_BYTES)
         begun, self._begun = self._begun, 0
         why = self._difference(found)
@@ -98,7 +98,7 @@ class RealLog(SimLog):
         self._batches = []
 
     def _difference(self, found: RecoveredLog) -> str:
-        """Return how the log that was found differs from the model, "" if it does not."""
+        """Return how the opened log differs from the model, "" if it does not."""
         if set(found.slots) != set(self.slots):
             return f"slots {sorted(found.slots)}, expected {sorted(self.slots)}"
         for number, expected in self.slots.items():

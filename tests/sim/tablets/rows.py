@@ -1,6 +1,6 @@
-"""Rows of one replica, as a dictionary: entries change it one after the other, and writers' results are kept with it.
+"""Rows of one replica as a dictionary with the writers' results. Entries change it one after the other.
 
-Two states: what the page cache holds, which a kill leaves, and the last steady point, which a power cut leaves.
+There are two states: the page cache, which survives a kill, and the last steady point, which survives a power cut.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class RowsImage:
         return WriteOutcome(DONE, entry.term, entry.index)
 
     def fingerprint(self) -> tuple[int, int, int]:
-        """Return what is equal in all replicas at one index: digests of rows and results."""
+        """Return the digests of rows and results, which are equal in all replicas at one index."""
         results = 0
         for key, value in self.results.items():
             results = (results + _hash(key, value)) & _MASK
@@ -118,7 +118,7 @@ class SimRows:
         self.steady = RowsImage()
 
     def power_cut(self) -> None:
-        """What no steady point holds is gone."""
+        """Drop the changes since the last steady point."""
         self.now = self.steady.copy()
 
 

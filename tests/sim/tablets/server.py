@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Holding:
-    """What this server's superblock says of a tablet."""
+    """The content of this server's superblock for a tablet."""
 
     slot: int
     number: int
-    #: "": READY; else the state that does not run: LOST (the number is burned) or FAILED (the rows are damaged).
+    #: "": READY; else the reason why the replica does not run: LOST (the number is burned) or FAILED (damaged rows).
     trouble: str = ""
 
 
@@ -31,24 +31,24 @@ class SimServer:
         self.log = log
         self.rows: dict[str, SimRows] = {}
         self.holdings: dict[str, Holding] = {}
-        #: Slots that the disk has lost, for the check of what was durable once.
+        #: Slots that the disk has lost, to check data that was durable once.
         self.lost: dict[str, SimSlot] = {}
         self.turn: Turn | None = None
-        #: Counts starts: events of an earlier life are void. It is the start code, too.
+        #: Number of starts: events of an earlier start are void. Also the start code.
         self.life = 0
         self.tick_us = 50_000
         self.sync_us = 1000.0
         self.apply_us = 300.0
         self.paused_until = 0
-        #: Tablets whose code is broken until the process is started again.
+        #: Tablets whose code raises until the process is started again.
         self.broken: set[str] = set()
         self.is_pump_planned = False
         self.is_syncing = False
-        #: Requests of clients that wait for an answer of this process: request -> who is told.
+        #: Requests that wait for an answer of this process: request -> the client's attempt.
         self.requests: dict[int, SimRequest] = {}
 
     def slot_of(self, tablet: str) -> SimSlot | None:
-        """Return what is, or was until it was lost, durable of a tablet here."""
+        """Return the durable state of a tablet here, or the state before it was lost."""
         holding = self.holdings.get(tablet)
         return self.log.slots.get(holding.slot) if holding is not None else self.lost.get(tablet)
 

@@ -1,4 +1,4 @@
-"""The simulation of tablets finds the bugs that are planted in it, and finds nothing where there is none."""
+"""The simulation of tablets finds every planted bug, and finds nothing without one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.tablets.faults import run_one
 from tests.sim.tablets.world import Bug
 from tests.support.planted import first_lately, hunt_at_sizes
 
-#: Planted bug -> seeds within which it must be caught (at least twice what it takes today).
+#: Planted bug -> seeds within which it must be found (at least twice the present number).
 WITHIN: dict[type[Bug], int] = {
     planted.AnsweredWhenAppended: 5,
     planted.CompareIgnored: 5,
@@ -38,7 +38,7 @@ WITHIN: dict[type[Bug], int] = {
     planted.WrittenTwice: 5,
 }
 
-#: Where it was caught lately: looked at first, to save time. The claim is WITHIN.
+#: The seed that last found the bug, tried first to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
     planted.ReadBeforeOwnCommit: 3,
     planted.TermWithoutEntries: 2,
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("bug", WITHIN, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: type[Bug]) -> None:
-    """Some invariant, or an assertion of the code itself, stops the run."""
+    """An invariant, or an assertion of the code itself, stops the run."""
     seeds = first_lately(LATELY.get(bug, 0), WITHIN[bug])
     found = hunt_at_sizes(partial(run_one, bug=bug), bug.sizes, seeds)
     assert found is not None, f"{bug.__name__} not caught within {WITHIN[bug]} seeds"
@@ -65,7 +65,7 @@ def test_every_planted_bug_is_looked_for() -> None:
 
 @pytest.mark.parametrize("favours", sorted({bug.favours for bug in WITHIN if bug.favours}), ids="-".join)
 def test_the_same_troubles_do_not_upset_the_sound_hosts(favours: tuple[str, ...]) -> None:
-    """What catches a bug is the bug, not the choice of faults that brings it out."""
+    """The planted bug causes the violation, not the choice of faults that reveals it."""
     sound = type("Sound", (Bug,), {"favours": favours})
     for seed in range(1, 5):
         run_one(seed, 3, bug=sound)

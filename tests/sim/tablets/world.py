@@ -26,7 +26,7 @@ from tests.support.planted import PlantedBug
 
 CLUSTER: Final = "cluster"
 TICK_US: Final = 50_000
-#: A log write that takes longer counts as a disk that does not answer.
+#: Limit of a log write, beyond which the disk counts as unresponsive.
 STALL_US: Final = SECOND
 
 
@@ -35,7 +35,7 @@ class Crashed(Exception):  # noqa: N818 - it is no error
 
 
 class Bug(PlantedBug):
-    """Faults planted in hosts and shells, for the tests of the simulation itself; this one plants none."""
+    """Bugs planted in hosts and shells. This base class plants none."""
 
     core_class: type[RaftCore] = RaftCore
     #: The shell's faults; see `planted`.
@@ -53,7 +53,7 @@ class Bug(PlantedBug):
 class World(History):
     """Servers s1 .. sN and a few tablets, one seed."""
 
-    #: Nothing that goes wrong inside a tablet or its link may leave the host as an exception.
+    #: No fault inside a tablet or its link may leave the host as an exception.
     FAILURES: ClassVar[tuple[type[Exception], ...]] = (Exception,)
     LOOK_US = SECOND // 2
 
@@ -74,7 +74,7 @@ class World(History):
         self.lazy = chance.pick([0.0, 0.3, 0.9])
         self.crash_in_step = chance.pick([0.0, 0.0, 0.001])
         self.is_faulty = True
-        #: Frames that were on the wire lately, for connections that turn up again with old data.
+        #: Recent frames on the wire, for connections that deliver old data again.
         self.wire: deque[tuple[str, str, bytes]] = deque(maxlen=200)
         self.cut: set[tuple[str, str]] = set()
         self._link_free: dict[tuple[str, str], int] = {}
@@ -102,7 +102,8 @@ class World(History):
         return f"python -m tests.sim.tablets --seed {self.seed} --servers {self.size} --trace"
 
     def _make_log(self, name: str) -> SimLog:
-        """Every fourth seed has the shared log itself, on a disk that loses sectors; the others have a model of it."""
+        """Return the log: every fourth seed uses the shared log itself, on a disk that loses sectors, the others a
+        model."""
         if self.seed % 4:
             return SimLog()
         return RealLog(f"{self.seed}-{name}", lambda: self.now)
@@ -144,7 +145,7 @@ class World(History):
         self.at(self.now + self.chance.below(SECOND), self._next_steady, server, server.life)
 
     def _open(self, server: SimServer, tablet: str) -> None:
-        """Do what the start-up table says of one tablet."""
+        """Carry out the start's decision about one tablet."""
         turn = server.turn_now()
         number = next((number for number, name in self.places[tablet].items() if name == server.name), 0)
         if tablet not in server.holdings and self.bug.reopens_lost_numbers and number:
@@ -202,7 +203,7 @@ class World(History):
                 self.later(1000, request.client.on_reset, request)
 
     def break_links(self, server: SimServer) -> None:
-        """The connections to and from a server break, and the other ends notice; some a little later."""
+        """Break the connections to and from a server. The other ends notice, some a little later."""
         for other in self.servers.values():
             if other is not server:
                 self.at(self.now + 100 + self.chance.below(3000), self._link_broke, other, server.name, server.life)
@@ -229,7 +230,7 @@ class World(History):
     # --- the shell of one server --------------------------------------------------------------------------------------
 
     def soon(self, server: SimServer) -> None:
-        """End the turn now, or let it take further inputs first."""
+        """End the turn now, or accept further inputs first."""
         if server.is_pump_planned:
             return
         if self.lazy and self.chance.unit() < self.lazy:
@@ -250,7 +251,7 @@ class World(History):
             self._carry_out(server, out)
 
     def _step(self, server: SimServer) -> None:
-        """Between any two things that a shell does, its process may die."""
+        """Perhaps kill the process between two effects of its shell."""
         if self.is_faulty and self.crash_in_step and self.chance.happens(self.crash_in_step):
             self.counts["crash_in_step"] += 1
             self.kill(server, power=self.chance.happens(0.5))
@@ -398,7 +399,7 @@ class World(History):
             self._move_floor(server, tablet, image.index)
 
     def _move_floor(self, server: SimServer, tablet: str, index: int) -> None:
-        """Let the log drop what the rows hold durably and every member is known to have: there are no copies yet."""
+        """Let the log drop the entries that the rows hold durably and every member has: there are no copies yet."""
         group = server.turn_now().groups[tablet]
         needed = 0 if group.failure else group.everywhere()
         floor = server.turn_now().steady(tablet, min(index, needed))
@@ -450,7 +451,7 @@ class World(History):
         self.at(arrival, self.deliver, source, to, data)
 
     def deliver(self, source: str, to: str, data: bytes) -> None:
-        """Let a frame arrive."""
+        """Deliver a frame."""
         server = self.servers[to]
         if server.turn is None:
             return
@@ -475,7 +476,7 @@ class World(History):
     # --- clients ------------------------------------------------------------------------------------------------------
 
     def next_request(self) -> int:
-        """Return a number for a request that no other has."""
+        """Return an unused number for a request."""
         self._requests += 1
         return self._requests
 
@@ -490,7 +491,7 @@ class World(History):
     # --- views --------------------------------------------------------------------------------------------------------
 
     def leaders(self, tablet: str) -> list[SimServer]:
-        """Return the servers whose replica of a tablet believes to lead."""
+        """Return the servers whose replica of a tablet considers itself the leader."""
         return [
             server
             for server in self.servers.values()
@@ -505,7 +506,7 @@ class World(History):
         return server.turn is not None and server.paused_until <= self.now
 
     def sound_members(self, tablet: str) -> list[SimServer]:
-        """Return the servers whose replica of a tablet runs, or will when its server is started."""
+        """Return the servers whose replica of a tablet runs, or will run when its server is started."""
         sound = []
         for name in self.places[tablet].values():
             server = self.servers[name]
