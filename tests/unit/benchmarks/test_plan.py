@@ -22,7 +22,7 @@ from regions.plan.problem.scenarios import SCENARIOS, scenario
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("method", ["sorted", "hbase"])
 def test_references_place_every_replica_once(name: str, method: str) -> None:
-    """A plain way may break bounds, never the rules without which it would be no plan at all."""
+    """A plain method may exceed bounds, but must follow the rules without which its result is not a plan."""
     snapshot = scenario(name, regions=300, servers=30, seed=8)
     problem = encode(snapshot, Params(), {})
     pairs = sort_by_value(problem) if method == "sorted" else retain_then_deal(problem, snapshot)
@@ -36,7 +36,7 @@ def test_references_place_every_replica_once(name: str, method: str) -> None:
 
 
 def test_least_moves_are_those_that_bounds_force() -> None:
-    """Eight regions on one of two servers: four have to go; on a server that is gone, nothing is counted."""
+    """With eight regions on one of two servers four have to move; regions of a dead server are not counted."""
     regions = [RegionRow(f"r{i}", "t", 1) for i in range(8)]
     servers = [ServerRow("a", "ha"), ServerRow("b", "hb")]
     last = [LastRow(f"r{i}", 0, "a") for i in range(7)] + [LastRow("r7", 0, "gone")]
@@ -48,7 +48,7 @@ def test_least_moves_are_those_that_bounds_force() -> None:
 
 
 def test_hbase_questions_are_what_they_say() -> None:
-    """Nothing to move when all are back; as many moves as the new servers are due when they are empty."""
+    """Nothing has to move when all servers are back; when servers are empty, their shares have to move."""
     found = {}
     for name, snapshot in inputs(600, 20, 5).items():
         made = worth(encode(snapshot, Params(), {}), plan(snapshot).rows)
@@ -58,7 +58,7 @@ def test_hbase_questions_are_what_they_say() -> None:
 
 
 def test_a_dead_servers_regions_are_all_open_again() -> None:
-    """The assigner is led through the whole event: answer, orders, and every step to the end."""
+    """The test drives the assigner through the whole event: answer, orders, and every step to the end."""
     death = Death(loaded(400, 20), "server-00007")
     assert len(death.placed) == len(death.victims) == 20
     assert death.closed == 0
@@ -67,7 +67,7 @@ def test_a_dead_servers_regions_are_all_open_again() -> None:
 
 
 def test_bench_measures_renders_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """From the command line to the table, and again from the raw file; a name that is none is told."""
+    """From the command line to the table, and again from the raw file; an unknown name is reported."""
     pytest.importorskip("pyarrow")
     pytest.importorskip("ortools")
     monkeypatch.setitem(program.SIZES, "10k", (300, 30))
@@ -86,7 +86,7 @@ def test_bench_measures_renders_and_refuses(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_tables_tell_failures_and_unknown_optima() -> None:
-    """A plan that was not made has its reason in the table; without the exact flow there is no ratio."""
+    """A failed plan has its reason in the table; without the exact flow there is no ratio."""
     failed = Row(size="1m", scenario="mixed", engine="spark", error="no Java")
     snapshot = scenario("uniform", regions=60, servers=6, seed=1)
     alone = Row(

@@ -10,7 +10,7 @@ from benchmarks.store.report import Results, as_json, table
 
 
 def some(tmp_path: Path) -> Results:
-    """As two processes with --raw left them."""
+    """Return results as two processes with --raw leave them."""
     first, second = tmp_path / "a", tmp_path / "b"
     lines = [
         {"nodes": 3, "row": "set 10x16", "target": ZOOKEEPER, "ops_s": 100.0, "server_cpu_us_per_op": 50.0},

@@ -111,7 +111,7 @@ def test_wrong_options_are_refused(arguments: list[str], monkeypatch: pytest.Mon
 
 
 class _Client:
-    """Takes puts; the keys of region 1 wait for `may_go_on`."""
+    """Accepts puts; those of keys of region 1 wait for `may_go_on`."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []

@@ -24,7 +24,7 @@ from tests.unit.regionserver.client.tablets.test_calls import PATHS, Bench
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Three servers with table "rows", of two tablets; rk finds them."""
+    """Yield three servers with table "rows", which has two tablets; rk finds them."""
     made = Bench()
 
     @contextlib.contextmanager
@@ -42,7 +42,7 @@ def run(*words: str) -> Result:
 
 
 def status(result: Result) -> int:
-    """The exit status of the process."""
+    """Return the exit status of the process."""
     if isinstance(result.exception, CliError):
         return result.exception.exit_code
     assert result.exception is None, result.exception

@@ -1,4 +1,4 @@
-"""The command line itself: help, shared options, and errors as one clear line."""
+"""The command line: help, shared options, and errors as one clear line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.helpers import free_ports
 
 
 def test_help_lists_every_command_below_its_heading(capsys: pytest.CaptureFixture[str]) -> None:
-    """And says what the exit statuses mean."""
+    """The help also explains the exit statuses."""
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
     for entry in ENTRIES:
@@ -29,7 +29,7 @@ def test_help_lists_every_command_below_its_heading(capsys: pytest.CaptureFixtur
 
 
 def test_help_imports_no_command() -> None:
-    """Else it would be slow: neither tables nor kazoo nor Twisted are loaded for it."""
+    """Otherwise the help would be slow: it loads neither tables nor kazoo nor Twisted."""
     slow = ("rich", "kazoo", "twisted")
     code = f"import sys; from cli.main import run; run(['--help']); print([m for m in {slow} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -37,13 +37,13 @@ def test_help_imports_no_command() -> None:
 
 
 def test_every_entry_names_a_module_that_exists() -> None:
-    """The table and the files agree."""
+    """The table agrees with the files."""
     for entry in ENTRIES:
         assert importlib.util.find_spec(entry.target.partition(":")[0]) is not None, entry.target
 
 
 def test_store_address_without_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """The wrong part, and how it is written."""
+    """The error names the wrong part and the right form."""
     assert run(["status", "--store", "localhost"]) == EXIT_USAGE
     assert "'localhost' is not host:port" in capsys.readouterr().err
 
@@ -52,7 +52,7 @@ def test_store_address_without_port_is_named(capsys: pytest.CaptureFixture[str])
 def test_shared_options_are_taken_before_and_after_the_subcommand(
     place: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing answers at a free port, whichever way the store was named."""
+    """Nothing answers at a free port, in both positions of the option."""
     words = ["table", "list"]
     words[place:place] = ["--store", f"127.0.0.1:{free_ports(1)[0]}"]
     assert run(words) == EXIT_UNREACHABLE
@@ -64,7 +64,7 @@ def test_shared_options_are_taken_before_and_after_the_subcommand(
 def test_option_beats_environment_even_before_the_subcommand(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RK_STORE is only what is used when nobody said anything."""
+    """RK_STORE applies only without the option."""
     here, there = free_ports(2)
     monkeypatch.setenv("RK_STORE", f"127.0.0.1:{there}")
     assert run(["--store", f"127.0.0.1:{here}", "table", "list"]) == EXIT_UNREACHABLE
@@ -74,7 +74,7 @@ def test_option_beats_environment_even_before_the_subcommand(
 
 
 def test_no_cluster_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two lines: what and where, then the way out."""
+    """Two lines: the error with its place, then the remedy."""
     assert run(["status", "--data-dir", str(tmp_path)]) == EXIT_REFUSED
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"rk: no local cluster in {tmp_path}"
@@ -82,13 +82,13 @@ def test_no_cluster_says_how_to_start_one(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the way to the help."""
+    """The error names the help."""
     assert run(["stats"]) == EXIT_USAGE
     assert "stats" in capsys.readouterr().err
 
 
 def test_unexpected_fault_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """RK_DEBUG=1 is what shows a traceback."""
+    """Only RK_DEBUG=1 shows a traceback."""
     monkeypatch.setattr(Globals, "data_path", property(lambda _self: 1 // 0))
     assert run(["status"]) == 70
     errors = capsys.readouterr().err
@@ -100,7 +100,7 @@ def test_unexpected_fault_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_status_of_a_silent_store_still_shows_its_nodes(capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON on standard output, the complaint on standard error."""
+    """JSON goes to standard output, the error to standard error."""
     (port,) = free_ports(1)
     assert run(["--json", "status", "--store", f"127.0.0.1:{port}"]) == EXIT_UNREACHABLE
     captured = capsys.readouterr()
@@ -118,7 +118,7 @@ def test_status_of_a_silent_store_still_shows_its_nodes(capsys: pytest.CaptureFi
 
 
 def test_every_command_but_daemons_takes_json_behind_it() -> None:
-    """Options stand before or after the subcommand."""
+    """Options are accepted before and after the subcommand."""
 
     def lacking(command: click.Command, name: str) -> Iterator[str]:
         context = click.Context(command)
@@ -134,11 +134,11 @@ def test_every_command_but_daemons_takes_json_behind_it() -> None:
 
 
 def test_a_backup_into_no_directory_is_told_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And not by the name of a draft that nobody knows."""
+    """The error does not name the draft file, which users do not know."""
     assert run(["coord", "backup", str(tmp_path / "none" / "file")]) == EXIT_USAGE
     assert f"directory {tmp_path / 'none'} does not exist" in capsys.readouterr().err
 
 
 def test_hosts_are_normalised() -> None:
-    """The zk:// of an outside store is only a spelling."""
+    """The zk:// of an outside store is only a prefix."""
     assert parse_hosts("zk://a:1, b:2/") == "a:1,b:2"

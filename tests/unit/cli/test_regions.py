@@ -1,4 +1,4 @@
-"""`rk region` on tablets: what works says how many replicas take part, what does not says so in a sentence."""
+"""`rk region` on tablets: successful commands print how many replicas take part, others an error sentence."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_closed_tablet_is_not_said_to_be_on_its_servers(
 
 
 def test_members_of_closed_tablets_are_not_open() -> None:
-    """They keep their servers, and their files."""
+    """The members keep their servers and their files."""
     assert replica_state(MEMBERS[0], REGION, TABLE) == "?", "no report yet"
     assert replica_state(msgspec.structs.replace(MEMBERS[0], takes_part=True), REGION, TABLE) == "open"
     disabled = msgspec.structs.replace(TABLE, intent=TableIntent.DISABLED)

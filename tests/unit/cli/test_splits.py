@@ -40,20 +40,20 @@ def test_any_input_cuts_into_exactly_that_many_regions_that_lose_no_byte(entries
 
 
 def test_equal_keys_cut_equally() -> None:
-    """Twelve keys of one byte into four regions: three each."""
+    """Twelve keys of one byte into four regions: three keys each."""
     cut = split_evenly([SizedKey(chr(97 + n), 1) for n in range(12)], 4)
     assert cut.sizes_bytes == [3, 3, 3, 3]
     assert cut.keys == ["d", "g", "j"]
 
 
 def test_one_huge_key_does_not_starve_the_regions_behind_it() -> None:
-    """What is left is shared anew after the huge one."""
+    """The rest is divided anew after the huge key."""
     cut = split_evenly([SizedKey("a", 1000), *(SizedKey(f"b{n}", 10) for n in range(9))], 4)
     assert cut.sizes_bytes == [1000, 30, 30, 30]
 
 
 def test_example_cuts_into_200_regions_without_a_tiny_one() -> None:
-    """The packages of a Debian release, whose largest ones exceed an equal share twice over."""
+    """The packages of a Debian release; the largest packages are more than twice an equal share."""
     cut = split_evenly(read_keys(example_path()), 200)
     share = sum(cut.sizes_bytes) / 200
     assert len(cut.sizes_bytes) == 200
@@ -62,7 +62,7 @@ def test_example_cuts_into_200_regions_without_a_tiny_one() -> None:
 
 
 def test_plain_and_gzip_files_read_alike(tmp_path: Path) -> None:
-    """Columns may be named; without a size column every key counts one."""
+    """Columns may be named; without a size column every key counts as one byte."""
     text = "name,weight\nalpha,3\nbeta,4\n"
     (tmp_path / "plain.csv").write_text(text)
     (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(text.encode()))
@@ -92,7 +92,7 @@ def test_broken_file_is_named_with_its_line(tmp_path: Path, content: bytes, comp
 
 
 def test_missing_file_and_column_are_named(tmp_path: Path) -> None:
-    """Not found is another exit status than not understood."""
+    """A missing file has another exit status than an invalid one."""
     with pytest.raises(NotFoundError, match=r"nowhere\.csv"):
         read_keys(tmp_path / "nowhere.csv")
     (tmp_path / "some.csv").write_text("a,b\n1,2\n")

@@ -1,4 +1,4 @@
-"""`rk table`: what is asked of the master for which words, newcomers' mistakes, and how a table is shown."""
+"""`rk table`: the requests to the master, common errors, and the output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regions.records.schema import AddColumn, DropColumn, RenameColumn
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The requests that would be sent; each is answered."""
+    """Return the list of requests; each is answered."""
     sent: list[Any] = []
 
     def ask(_given: object, wish: Any, wait_ms: int) -> ms.TableSummary:
@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def run(*words: str) -> Any:
-    """The exit's exception, None for success."""
+    """Return the error of the command, None for success."""
     return CliRunner().invoke(rk, ["table", *words], standalone_mode=False).exception
 
 
@@ -66,7 +66,7 @@ def test_a_table_with_columns_in_buckets(asked: list[Any]) -> None:
 
 @pytest.mark.parametrize("option", ["--replicas", "--replication"])
 def test_copies_of_a_table(asked: list[Any], option: str) -> None:
-    """The former name of the option stays; storage is the master's choice unless it is named."""
+    """The former name of the option is accepted; the master chooses the storage unless it is given."""
     assert run("create", "orders", option, "3") is None
     assert (
         run("create", "orders", option, "5", "--storage", "tablet", "--racks-min", "2", "--allow-under-replicated")
@@ -84,7 +84,7 @@ def test_copies_of_a_table(asked: list[Any], option: str) -> None:
 
 
 def test_where_the_rows_lie_is_said() -> None:
-    """After the creation, and by `rk table show`, which warns of one copy only where there is one."""
+    """After the creation, and in `rk table show`, which warns of a single copy only if there is one."""
     tablet = TableRecord("1a2b3c4d", "orders", replication=3, storage=Storage.TABLET)
     assert tables.storage_words(tablet) == "tablets, 3 replicas each"
     assert tables.storage_words(TableRecord("1a2b3c4d", "orders")) == "rows in the shared directory"
@@ -93,7 +93,7 @@ def test_where_the_rows_lie_is_said() -> None:
 
 
 def test_an_alteration_is_one_request(asked: list[Any]) -> None:
-    """Drop, rename, add, in this order whatever the order of the words."""
+    """Drop, rename, add, in this order for any order of the options."""
     assert run("alter", "orders", "--add-column", "v:int8", "--rename-column", "a:b", "--drop-column", "v") is None
     [wish] = asked
     assert wish.steps == [DropColumn("v"), RenameColumn("a", "b"), AddColumn(sc.parse_column("v:int8"))]
@@ -116,7 +116,7 @@ def test_an_alteration_is_one_request(asked: list[Any]) -> None:
     ],
 )
 def test_mistakes_are_told_before_anything_is_sent(asked: list[Any], words: list[str], why: str) -> None:
-    """What was wrong, in one line."""
+    """One line names the error."""
     error = run(*words)
     assert isinstance(error, CliError), error
     assert why in str(error)
@@ -124,7 +124,7 @@ def test_mistakes_are_told_before_anything_is_sent(asked: list[Any], words: list
 
 
 def test_buckets_and_a_file_of_sizes_exclude_each_other(asked: list[Any], tmp_path: Path) -> None:
-    """The sizes are of ranges of keys, which buckets do not have."""
+    """The sizes belong to ranges of keys, which buckets do not have."""
     source = tmp_path / "keys.csv"
     source.write_text("key,size_bytes\na,1\nb,1\n")
     error = run("create", "orders", "--from", str(source), "--regions", "2", "--hash-buckets", "2")
@@ -158,7 +158,7 @@ def test_buckets_and_a_file_of_sizes_exclude_each_other(asked: list[Any], tmp_pa
     ],
 )
 def test_a_table_as_people_read_it(record: TableRecord, altered: int, lines: list[str]) -> None:
-    """Schema, partitions, and how far an alteration is; a standby cannot tell how far."""
+    """Schema, partitions, and the progress of an alteration, which a standby does not know."""
     counts = ms.TableSummary(record, 1, 3, 3, 0, 0, altered)
     shown = tables.table_lines(record, counts)
     assert shown[1:] == lines

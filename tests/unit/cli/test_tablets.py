@@ -1,4 +1,4 @@
-"""`rk tablet`, and how fsck and why show tablets: over a real keeper, with a master and servers that answer from it."""
+"""`rk tablet`, and the output of fsck and why for tablets, over a real keeper with a master and servers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run(*words: str) -> Any:
 
 
 def test_list_says_what_stands_against_each(cluster: FakeCluster) -> None:
-    """Health, leader, members and why, in text and as JSON."""
+    """Health, leader, members and the reason, in text and as JSON."""
     found = run("list")
     assert found.exception is None
     lines = found.output.splitlines()
@@ -109,7 +109,7 @@ def test_list_says_what_stands_against_each(cluster: FakeCluster) -> None:
 
 
 def test_a_dead_server_keeps_its_name(cluster: FakeCluster) -> None:
-    """The history in the store knows its address; a damaged segment, and one that is gone, cost nothing."""
+    """The history in the store has its address; damaged and missing segments are skipped."""
     [dead] = [one for one in cluster.tablets.world.machines.values() if not one.lives]
     record = dead.record
     daemon = Daemon("server-2", "server", f"{record.host}:{record.port}", "", "", "")
@@ -129,7 +129,7 @@ def test_a_dead_server_keeps_its_name(cluster: FakeCluster) -> None:
 
 
 def test_filters_reach_the_master(cluster: FakeCluster) -> None:
-    """A server by its name or the prefix of its uuid; one that is not running by its whole uuid."""
+    """A server by name or by a prefix of its uuid; a server that does not run by its whole uuid."""
     found = run("list", "--table", "orders", "--server", cluster.tablets.leader("t.0"), "--health", "healthy")
     assert "no tablet fits" in found.output
     [asked] = cluster.asked
@@ -142,7 +142,7 @@ def test_filters_reach_the_master(cluster: FakeCluster) -> None:
 
 
 def test_limit_and_pages(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is listed in pages; --limit says that there is more."""
+    """The list is read in pages; --limit says whether there are more tablets."""
     monkeypatch.setattr(ms, "TABLETS_PAGE_MAX", 1)
     assert len(json.loads(run("list", "--json").output)["tablets"]) == 2
     assert [one.after for one in cluster.asked] == ["", "t.0"]
@@ -195,7 +195,7 @@ def test_show_has_the_present_figures_of_the_servers(cluster: FakeCluster, monke
 
 
 def test_mistakes_of_newcomers(cluster: FakeCluster) -> None:
-    """Unknown, ambiguous, and of a table with shared storage: one sentence and what to do."""
+    """Unknown and ambiguous tablets, and regions of a shared table: one sentence with a remedy."""
     cases = [
         ("x", 4, "no tablet 'x'", "`rk tablet list` shows the tablets."),
         ("t", 1, "'t' begins the ids of 2 tablets: t.0, t.1", "Give more of the id."),
@@ -212,7 +212,7 @@ def test_mistakes_of_newcomers(cluster: FakeCluster) -> None:
 
 
 def test_orphans_are_named(cluster: FakeCluster) -> None:
-    """A replica that no table knows."""
+    """An orphan is a replica that no table knows."""
     keeper = cluster.tablets.watch.keeper
     leader = cluster.tablets.machine(cluster.tablets.leader("t.0"))
     keeper.reported(leader.incarnation, [TabletReport("x.7", "x", 2, ReplicaState.RUNNING)], [])
@@ -220,7 +220,7 @@ def test_orphans_are_named(cluster: FakeCluster) -> None:
 
 
 def test_the_matrix(cluster: FakeCluster) -> None:
-    """A row for the store and for each member; the leader is marked; what is unknown is `?`."""
+    """A row for the store and for each member; the leader is marked; unknown values are `?`."""
     view = cluster.tablets.view()
     stream = io.StringIO()
     names = Names(cluster.servers(), None)
@@ -242,7 +242,8 @@ def test_the_matrix(cluster: FakeCluster) -> None:
 
 
 def test_servers_are_asked_in_pages_with_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None for a server that is late, that rejects the request or that has been restarted; others in whole."""
+    """None for a server that is late, that rejects the request or that was restarted; complete lists from the
+    others."""
     servers = [
         ServerRecord(uuid, "h", port, 1, tablets=uuid != "shared")
         for port, uuid in enumerate(("pages", "late", "old", "again", "shared"), 1)
@@ -264,7 +265,7 @@ def test_servers_are_asked_in_pages_with_one_deadline(monkeypatch: pytest.Monkey
 
 
 def why_of(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, *, master: bool) -> tuple[TabletWhy, str]:
-    """What `rk why t.0` finds and prints, with and without a master."""
+    """Return the answer and the output of `rk why t.0`, with or without a master."""
     view = cluster.tablets.view()
     region = next(one for one in view.regions["t"] if one.region_id == "t.0")
 
@@ -282,7 +283,7 @@ def why_of(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, *, master: boo
 
 
 def test_why_judges_alike_with_and_without_a_master(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same health and reason; without a master the screen says who judged, and since when is not known."""
+    """Health and reason are the same; without a master the screen names the judge, and "since" is unknown."""
     with_master, text = why_of(cluster, monkeypatch, master=True)
     alone, text_alone = why_of(cluster, monkeypatch, master=False)
     assert (with_master.from_master, alone.from_master) == (True, False)
@@ -296,7 +297,7 @@ def test_why_judges_alike_with_and_without_a_master(cluster: FakeCluster, monkey
 
 
 def test_status_counts_tablets_by_health() -> None:
-    """Healths without tablets are left out; unknown leaders are `?`."""
+    """Healths without tablets are omitted; unknown leaders are `?`."""
     lines = [
         status.ServerLine("server-1", "h:1", "up", tablets=3, leaders=None),
         status.ServerLine("server-2", "h:2", "up", tablets=2, leaders=0),

@@ -1,4 +1,4 @@
-"""Options and variables that say how to get into a store."""
+"""Options and variables for the connection to the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_command_has_the_same_options(words: tuple[str, ...]) -> None:
 
 
 def test_options_beat_variables(tmp_path: Path) -> None:
-    """Names alike; a credential may be in a file, of which the first line counts."""
+    """The names correspond; a credential may be in a file, whose first line counts."""
     ca = tmp_path / "ca.pem"
     ca.write_text("")
     (tmp_path / "secret").write_text("bob:from-file\nnot this\n")
@@ -43,7 +43,7 @@ def test_options_beat_variables(tmp_path: Path) -> None:
 
 
 def test_what_is_made_is_for_the_credential() -> None:
-    """A digest credential as its hash, a SASL user by name; kazoo is told the same."""
+    """A digest credential is named by its hash, a SASL user by name; kazoo gets the same."""
     access = read_access({"store-auth": "super:test", "store-sasl": "ops:secret"}, {})
     lines = [Acl(31, b"digest", b"super:D/InIHSb7yEEbrWz8b9l71RjZJU="), Acl(31, b"sasl", b"ops")]
     assert access.acl() == lines
@@ -54,14 +54,15 @@ def test_what_is_made_is_for_the_credential() -> None:
 
 
 def test_a_store_that_was_away_is_looked_for_twice_a_second() -> None:
-    """Kazoo's own pauses double up to a minute, for which a cluster that is back would seem to be away."""
+    """Kazoo's own pauses double up to a minute, so a cluster that is back would still seem to be away."""
     assert KazooClient("127.0.0.1:1", **kazoo_options(read_access({}, {})))._conn_retry.max_delay <= 0.5
 
 
 def test_daemons_get_what_was_given_without_a_secret_on_their_command_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As variables; paths are absolute, for a daemon may stand elsewhere."""
+    """Daemons get the settings as variables; paths are absolute, because a daemon may have another working
+    directory."""
     monkeypatch.chdir(tmp_path)
     given = {"store-auth": "@secret", "store-tls-ca": "ca.pem", "store-sasl": "a:b", "store-tls-host-check": "no"}
     assert as_variables(given) == {
@@ -85,7 +86,7 @@ def test_daemons_get_what_was_given_without_a_secret_on_their_command_lines(
     ],
 )
 def test_what_cannot_be_is_named(given: dict[str, str], says: str) -> None:
-    """The setting, by both its names."""
+    """The error has both names of the setting."""
     with pytest.raises(UsageFaultError) as raised:
         read_access(given, {})
     assert says in str(raised.value)

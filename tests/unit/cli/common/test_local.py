@@ -24,7 +24,7 @@ from cli.common.local import (
 
 
 def shape(**changes: object) -> Shape:
-    """The default shape, with changes."""
+    """Return the default shape, with changes."""
     values: dict[str, object] = {
         "store_nodes": 3,
         "masters": 2,
@@ -50,7 +50,7 @@ def test_default_shape_has_the_documented_ports(tmp_path: Path) -> None:
 
 
 def test_largest_shape_uses_no_port_twice(tmp_path: Path) -> None:
-    """The port plan has room for all."""
+    """The port plan has room for all daemons."""
     local = design(shape(store_nodes=STORE_NODES_MAX, masters=MASTERS_MAX, servers=SERVERS_MAX), tmp_path)
     ports = [port for daemon in local.daemons() for port, _ in daemon.ports()]
     assert len(ports) == len(set(ports)) == 3 * STORE_NODES_MAX + 2 * MASTERS_MAX + 2 * SERVERS_MAX
@@ -68,7 +68,7 @@ def test_outside_store_means_no_nodes_of_our_own(tmp_path: Path) -> None:
 
 
 def test_store_node_is_told_all_peers(tmp_path: Path) -> None:
-    """Its own address among them."""
+    """Its own address is among them."""
     local = design(shape(), tmp_path)
     words = command_line(local.coord[1], local, shape())
     assert words[words.index("--id") + 1] == "2"
@@ -92,7 +92,7 @@ def test_impossible_shape_names_its_option(tmp_path: Path, changes: dict[str, ob
 
 
 def test_description_survives_the_file(tmp_path: Path) -> None:
-    """What is written is read."""
+    """The file is read as it was written."""
     local = design(shape(), tmp_path)
     local.masters[0].pid = 42
     write_cluster(local, tmp_path)
@@ -100,7 +100,7 @@ def test_description_survives_the_file(tmp_path: Path) -> None:
 
 
 def test_directory_without_cluster_says_how_to_get_one(tmp_path: Path) -> None:
-    """`rk up`, --data-dir or --store."""
+    """The error names `rk up`, --data-dir and --store."""
     assert read_cluster(tmp_path / "nothing") is None
     with pytest.raises(CliError) as caught:
         require_cluster(tmp_path)
@@ -109,14 +109,14 @@ def test_directory_without_cluster_says_how_to_get_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"{", b'{"format_version": "\xff"}', b"[]"])
 def test_unreadable_description_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
-    """A file that is something else is named."""
+    """The error names the file."""
     (tmp_path / "cluster.json").write_bytes(content)
     with pytest.raises(CliError, match="cluster description"):
         read_cluster(tmp_path)
 
 
 def test_super_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
-    """Mode 0600, another one for each cluster, kept over restarts; nodes are told a hash."""
+    """The file has mode 0600, differs for each cluster, and survives restarts; nodes get only a hash."""
     assert read_super(tmp_path) == ""
     made = make_super(tmp_path)
     assert make_super(tmp_path) == made == read_super(tmp_path)

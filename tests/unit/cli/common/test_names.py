@@ -20,7 +20,7 @@ LOCAL = LocalCluster("127.0.0.1:21801", "/regionkeeper", False, 21800, [], [], [
 
 
 def test_local_names_are_those_of_rk_up() -> None:
-    """By uuid, by incarnation; unknown ones by the beginning of their uuid."""
+    """By uuid or by incarnation; unknown servers are shown by the beginning of their uuid."""
     names = Names([ONE, TWO], LOCAL)
     assert names.of_uuid("aa11") == "server-1"
     assert names.of(Incarnation("aa22", 9)) == "server-2"
@@ -40,7 +40,7 @@ def test_server_is_found_by_any_of_its_names(text: str) -> None:
 
 
 def test_ambiguous_and_unknown_names_say_so() -> None:
-    """And which servers live."""
+    """The error also lists the live servers."""
     names = Names([ONE, TWO], LOCAL)
     with pytest.raises(CliError, match="matches 2 servers"):
         names.find("aa")
@@ -50,21 +50,21 @@ def test_ambiguous_and_unknown_names_say_so() -> None:
 
 
 def test_a_new_server_is_learned() -> None:
-    """A watch runs longer than the servers it began with."""
+    """A watch may run for longer than the servers that were there at its start."""
     names = Names([ONE], LOCAL)
     names.learn(TWO)
     assert names.of_uuid("aa22") == "server-2"
 
 
 def test_uuids_of_unknown_servers_are_short_in_sentences() -> None:
-    """As in tables; those of known servers are names."""
+    """As in tables; known servers are shown by name."""
     known, gone = "11111111-2222-3333-4444-555555555555", "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
     names = Names([ServerRecord(known, "h", 1, 1)], None)
     assert names.in_sentence(f"1 on {known}@7, 2 on {gone}") == "1 on h:1, 2 on aaaaaaaa"
 
 
 def test_a_dead_server_of_a_local_cluster_keeps_its_name(tmp_path: Path) -> None:
-    """Its own directory says who it is; a directory without a readable file names nobody."""
+    """The server's own directory has its identity; a directory without a readable file gives no name."""
     uuid = "11111111-2222-3333-4444-555555555555"
     dead, new = (
         Daemon(name, "server", "127.0.0.1:1", "", str(tmp_path / name), "") for name in ("server-1", "server-2")

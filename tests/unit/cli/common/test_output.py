@@ -1,4 +1,4 @@
-"""Reports for programs: every field, always; and nothing is done unasked."""
+"""Reports for programs always have every field; and no command acts without confirmation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regions.records.model import Incarnation, TableIntent, TableRecord, TableSt
 
 @pytest.mark.parametrize("show", [output.print_json, output.print_json_line])
 def test_a_report_has_the_fields_that_have_their_default(show: object, capsys: pytest.CaptureFixture[str]) -> None:
-    """In znodes and between processes they are left out: a script would find no `state` of a RUNNING table."""
+    """Znodes and messages omit default values; a script would find no `state` of a RUNNING table."""
     found = Tables([TableSummary(TableRecord("t", "orders"), 1, 1, 1, 0, 0)])
     assert b"RUNNING" not in msgspec.json.encode(found)
     assert callable(show)
@@ -35,14 +35,14 @@ def test_a_report_has_the_fields_that_have_their_default(show: object, capsys: p
 
 
 def test_with_json_nobody_is_asked_and_nothing_is_done() -> None:
-    """`rk table delete t --json` in a script is no consent."""
+    """`rk table delete t --json` in a script is not a confirmation."""
     with pytest.raises(CliError, match="nothing was deleted") as refused:
         output.confirm("delete table t?", "nothing was deleted", as_json=True)
     assert "--yes" in refused.value.hint
 
 
 def test_a_reader_that_has_gone_ends_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    """`rk up | head`: what nobody reads goes nowhere, and standard error says so once."""
+    """`rk up | head`: further output is dropped, and standard error says so once."""
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
@@ -63,7 +63,7 @@ def test_a_reader_that_has_gone_ends_nothing(capsys: pytest.CaptureFixture[str],
 
 
 def test_other_errors_of_the_output_are_raised(monkeypatch: Any) -> None:
-    """A full disk is not a reader that has gone; `output_may_fail` deals with the disk."""
+    """A full disk is not a closed reader; `output_may_fail` handles the disk."""
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         output.keep_going("the cluster goes on")
@@ -77,7 +77,7 @@ def test_other_errors_of_the_output_are_raised(monkeypatch: Any) -> None:
 
 
 def test_a_process_whose_reader_has_gone_ends_well() -> None:
-    """No complaint of the interpreter at exit about what was still buffered, and no exit status of its own."""
+    """The interpreter prints no error about buffered output at exit, and the exit status does not change."""
     program = (
         "from cli.common import output, display\n"
         "output.keep_going('it goes on')\n"

@@ -1,4 +1,4 @@
-"""What `rk up` and drills wait for."""
+"""Conditions for which `rk up` and drills wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATUS = msgspec.convert(
 
 
 def test_a_tablet_that_clients_cannot_use_is_in_transition() -> None:
-    """A table that was just created is not at rest, though no member has a transition yet."""
+    """A new table is not at rest, even if no member has a transition yet."""
     assert as_wanted(msgspec.structs.replace(STATUS, rit=0, unusable=2)).rit == 2
     assert as_wanted(STATUS) == STATUS
 

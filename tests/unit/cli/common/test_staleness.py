@@ -1,4 +1,4 @@
-"""`--max-stale`, `--min-zxid`, `--masters`: what may be written, and what is said of what may not (FW-01, MF-16)."""
+"""`--max-stale`, `--min-zxid`, `--masters`: valid values, and errors for invalid ones (FW-01, MF-16)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_times_as_people_write_them(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1s", "2w", "s", "1e3"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """With an example."""
+    """The error has an example."""
     with pytest.raises(UsageFaultError) as refused:
         duration_ms(text)
     assert "2s" in refused.value.hint
@@ -53,34 +53,34 @@ def test_zxids_in_both_notations(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1f3"])
 def test_what_is_no_zxid_is_refused(text: str) -> None:
-    """With an example."""
+    """The error has an example."""
     with pytest.raises(UsageFaultError) as refused:
         zxid_of(text)
     assert "0x1f3" in refused.value.hint
 
 
 def test_an_age_is_told_in_one_line() -> None:
-    """Who said it, how old it is, and the zxid to ask for next time."""
+    """The line names the master, the age, and the zxid for the next request."""
     said = in_words(AsOf(320, 0x1F3, "standby", "h:1"))
     assert said == "data at most 0.32 s old when the request was sent (zxid 0x1f3), from the standby h:1"
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1", "a:x", "a:1,", "a:99999"])
 def test_a_wrong_address_of_a_master_is_named(text: str) -> None:
-    """The part that is wrong, and how to write it."""
+    """The error names the wrong part and the right form."""
     with pytest.raises(UsageFaultError, match="master address"):
         parse_addresses(text, "master", "--masters a:1")
 
 
 def test_a_command_that_reads_the_store_says_that_it_needs_one() -> None:
-    """Masters alone are not enough for it."""
+    """Masters alone are not enough for such a command."""
     with pytest.raises(UsageFaultError) as refused:
         MastersAlone(["127.0.0.1:1"]).tables()
     assert "--store" in refused.value.hint
 
 
 def test_masters_of_the_local_cluster_have_its_store(tmp_path: Path) -> None:
-    """MF-16: to name them must not take the store away from the commands that read it."""
+    """MF-16: naming masters must not take the store away from commands that read it."""
     given = Globals()
     given.data_dir = str(tmp_path)
     given.masters = "127.0.0.1:25031"
@@ -93,7 +93,7 @@ def test_masters_of_the_local_cluster_have_its_store(tmp_path: Path) -> None:
 
 
 class Asked:
-    """Stands for the masters: keeps what it was asked."""
+    """Stands for the masters: keeps the requests."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -106,7 +106,7 @@ class Asked:
 
 
 def test_the_bound_reaches_the_masters_and_the_age_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FW-01: with a bound any master may answer, and says how old it is; without one nothing is said of age."""
+    """FW-01: with a bound any master may answer, and reports its age; without a bound no age is printed."""
     monkeypatch.setattr(connect, "MasterClient", Asked)
     Asked.requests.clear()
     bounded = CliRunner().invoke(table, ["list", "--masters", "h:1", "--max-stale", "2s"], obj=Globals())

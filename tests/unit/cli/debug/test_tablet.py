@@ -1,4 +1,4 @@
-"""`rk debug tablet`: a stopped server's files in words; damage is named, a running server is left alone."""
+"""`rk debug tablet` prints a stopped server's files: damage is named, a running server's directory is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER: Final = "t1.r8"
 
 
 class Box:
-    """A stopped server: one tablet that lives, and one that was removed."""
+    """A stopped server with one live tablet and one removed tablet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -107,7 +107,7 @@ def test_a_superblock_in_words(box: Box, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_whose_promise_counts(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
-    """The log's while it lives, else the tombstone's."""
+    """The log's while the slot lives, otherwise the tombstone's."""
     for tablet, source in ((TABLET, "the shared log"), (OTHER, "the tombstone")):
         assert box.rk("cmeta", tablet, "--json") == 0
         found = printed(capsys)
@@ -239,7 +239,7 @@ def test_another_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_every_cut_of_every_file_is_one_clear_line(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
-    """No traceback, whatever is left of a file."""
+    """No traceback, however short a file is."""
     for file in [*(box.path / "tablet-meta").iterdir(), *(box.path / "consensus-meta").iterdir()]:
         whole = file.read_bytes()
         for length in range(0, len(whole), 41):
@@ -254,7 +254,7 @@ def test_every_cut_of_every_file_is_one_clear_line(box: Box, capsys: pytest.Capt
 
 
 def write_rows(box: Box, boot: str, *, steady: bool = True) -> None:
-    """Let the living tablet apply two entries."""
+    """Let the live tablet apply two entries."""
     path = str(box.path / "data" / f"{TABLET}.3.mdb")
     opened = TabletRows.open(path, Identity(TABLET, 3), boot, (0, 0))
     for index, key in ((1, "b"), (2, "c")):

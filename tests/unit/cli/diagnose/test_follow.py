@@ -1,4 +1,4 @@
-"""A follower whose connection breaks: nothing hangs, nothing is made up, no failure goes unseen."""
+"""A follower whose connection breaks: nothing hangs, nothing is invented, every failure is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOSING = TransitionRecord("t.0", "t", 0, RegionState.CLOSING, source=Incarnatio
 
 
 class AnyStore(LossyStore):
-    """Takes watches of every kind, and connects when asked to."""
+    """Accepts watches of every kind, and connects when asked to."""
 
     def add_watch(self, path: str, callback: Any, *, recursive: bool) -> Any:
         return super().add_watch(path, callback, recursive=True)
@@ -54,14 +54,14 @@ class Followed:
         self.run(self.follower.start())
 
     def run(self, work: Any) -> list[Any]:
-        """Begin it and have the store answer; its results, if it has ended."""
+        """Begin the work and let the store answer. Return the results, if the work has ended."""
         results: list[Any] = []
         ensureDeferred(work).addBoth(results.append)
         self.store.answer()
         return results
 
     def begin(self) -> None:
-        """A transition appears, and word of it comes."""
+        """Create a transition and deliver its event."""
         path = self.layout.transition("t.0", 0)
         self.store.put(path, encode(CLOSING))
         self.follower._transition_event(EVENT_CREATED, path, 0)
@@ -69,7 +69,7 @@ class Followed:
 
 @pytest.fixture
 def complaints() -> Any:
-    """What is logged as an error meanwhile, failed Deferreds that nobody looked at among it."""
+    """Return everything logged as an error meanwhile, also unhandled failures of Deferreds."""
     found: list[Any] = []
 
     def observer(event: Any) -> None:
@@ -85,7 +85,8 @@ def complaints() -> Any:
 def test_a_line_whose_reads_are_cut_off_is_told_without_what_was_to_be_read(
     answered: int, complaints: list[Any]
 ) -> None:
-    """A store node dies while the region of a change is read: the line comes, the next one is whole again."""
+    """A store node dies while the region of a change is read: the line is printed without the region, the next one is
+    complete."""
     followed = Followed()
     followed.begin()
     followed.store.answer(answered)
@@ -102,7 +103,7 @@ def test_a_line_whose_reads_are_cut_off_is_told_without_what_was_to_be_read(
 
 
 def test_servers_are_not_down_because_they_could_not_be_read(complaints: list[Any]) -> None:
-    """Two reads are cut off at once, nobody is taken for dead, and both failures are looked at."""
+    """Two reads fail at once: no server counts as dead, and both failures are handled."""
     followed = Followed()
     assert sorted(followed.follower.servers) == ["s1", "s2"]
     followed.follower._servers_event(EVENT_CREATED, followed.layout.server("s2"), 0)
@@ -114,7 +115,7 @@ def test_servers_are_not_down_because_they_could_not_be_read(complaints: list[An
 
 
 def test_what_makes_no_sense_hides_nothing_else() -> None:
-    """Somebody has written rubbish over a server and a transition; the rest is followed."""
+    """Invalid data is in the znodes of a server and a transition; the rest is followed."""
     followed = Followed()
     followed.store.put(followed.layout.server("s1"), b"{")
     followed.store.put(followed.layout.transition("t.1", 0), b"?")
@@ -125,7 +126,7 @@ def test_what_makes_no_sense_hides_nothing_else() -> None:
 
 
 def test_a_session_that_ends_while_another_is_begun_is_begun_again() -> None:
-    """Else the follower would be deaf from then on: `rk watch` shows nothing, a drill waits for ever."""
+    """Otherwise the follower would miss all later changes: `rk watch` shows nothing, a drill waits forever."""
     followed = Followed()
     store = followed.store
     store.persistent.clear()
@@ -145,7 +146,8 @@ def test_a_session_that_ends_while_another_is_begun_is_begun_again() -> None:
 
 
 def test_versions_of_an_ended_session_are_forgotten() -> None:
-    """The replica's transition ended unseen between two sessions and began anew: its steps are counted from there."""
+    """The replica's transition ended unseen between two sessions and began anew: its steps are counted from the new
+    one."""
     followed = Followed()
     store, path = followed.store, followed.layout.transition("t.0", 0)
     store.put(path, encode(CLOSING), version=5)

@@ -1,4 +1,4 @@
-"""`rk history`: what its lines say, and what it reads from segments and from znodes."""
+"""`rk history`: its lines, and the entries that it reads from segments and from znodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "t1.0001-0"
 
 
 class Cluster:
-    """What `read_past` uses of a store, with the order in which it was asked."""
+    """The methods of a store that `read_past` uses; records the order of the calls."""
 
     layout = LAYOUT
 
@@ -45,7 +45,7 @@ def past_of(cluster: Cluster) -> HistoryView:
 
 
 def test_steps_that_no_master_has_written_down_are_read_from_their_znodes() -> None:
-    """The znodes first: a step that is written down in between is then found twice, and not left out."""
+    """The znodes are read first: a step that is recorded in between is then found twice instead of not at all."""
     assigned = pack([HistoryEntry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3)])
     here = Incarnation("s1", 1)
     opened = TransitionRecord("t1.0001", "t1", 0, RegionState.OPENED, None, here, epoch=3, took=(5, 6))
@@ -68,7 +68,7 @@ def test_a_znode_that_makes_no_sense_is_told_and_hides_nothing() -> None:
 
 
 def test_a_gap_and_steps_without_a_time_are_said_in_words() -> None:
-    """Nothing is guessed: a reader sees where the history does not join."""
+    """Nothing is guessed: the output shows where entries are missing."""
     entries = [
         HistoryEntry(1, KEY, "master", "", "OFFLINE", "assign", "s1", 3),
         HistoryEntry(9, KEY, "server", "OPENING", "OPENING", "progress", "s1", 3, missed=2),

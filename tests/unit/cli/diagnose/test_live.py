@@ -1,4 +1,4 @@
-"""The full screen of `rk watch --live`, drawn without a terminal; and which lines the filters let pass."""
+"""The full screen of `rk watch --live`, drawn without a terminal; and the lines that the filters accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which server reaches which master, as `rk status` says it (HB-12)."""
+"""Which server reaches which master, as `rk status` prints it (HB-12)."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def said(*found: Reach) -> str:
     ],
 )
 def test_what_status_says(found: list[Reach], expected: str) -> None:
-    """A line if all is well; else those that are not heard, and no others."""
+    """One line if all heartbeats arrive; otherwise the missing ones, and no others."""
     assert expected in said(*found)
     assert ("s1" in said(*found)) == (OLD in found)
 
 
 def test_a_server_is_summed_up() -> None:
-    """Heard by how many of the masters that could be asked."""
+    """The number of masters that receive its heartbeats, of those that answered."""
     assert summary([WELL, OLD, MUTE], "s1") == "1/2, 0.4 s"
     assert summary([NEVER], "s2") == "0/1"
     assert said() == ""
 
 
 def test_a_master_that_cannot_be_asked_is_no_silence_of_the_servers() -> None:
-    """Nobody can tell; and the command does not fail because of it."""
+    """The reach is unknown then; and the command does not fail."""
     [port] = free_ports(1)
     servers = [ServerRecord("s1", "127.0.0.1", 1, 7)]
     [found] = reaches([MasterRecord("m1", "127.0.0.1", port, 1)], servers, Names(servers, None))

@@ -1,4 +1,4 @@
-"""`rk watch`: what is refused before anything is watched."""
+"""`rk watch`: arguments that are rejected before the watch begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regions.records.model import TableRecord, TableState
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[watch.Wanted]:
-    """A cluster with the tables `packages` and `users`; what would be watched of it."""
+    """Yield a cluster with the tables `packages` and `users`, and the list of watches that would begin."""
     tables = [
         TableRecord("t1", "packages"),
         TableRecord("t2", "users"),
@@ -42,12 +42,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[watch.Wanted]:
 
 
 def run(*words: str) -> BaseException | None:
-    """What `rk watch` raises."""
+    """Return the error of `rk watch`."""
     return CliRunner().invoke(rk, ["watch", *words], standalone_mode=False).exception
 
 
 def test_a_table_that_does_not_exist_is_refused(watched: list[watch.Wanted]) -> None:
-    """It would be watched in silence, for ever; those that there are, are named."""
+    """Otherwise the watch would wait forever without output; the error names the existing tables."""
     refused = run("--table", "nosuch")
     assert isinstance(refused, NotFoundError)
     assert (str(refused), refused.hint) == ("no table 'nosuch'", "Tables: packages, users. More: rk table list.")

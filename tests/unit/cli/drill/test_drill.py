@@ -1,4 +1,4 @@
-"""Judging what a drill saw: owners, locations, history; and the report."""
+"""The judgment of a drill's observations: owners, locations, history; and the report."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from regions.transitions.observed import Change, History, ObservedTransition
 
 
 def region(name: str, uuid: str | None = "s1") -> RegionRecord:
-    """A region that the store says is open on `uuid`."""
+    """Return a region that the store has open on `uuid`."""
     return RegionRecord("t", name, replicas=(ReplicaLocation(0, uuid, 1 if uuid else None),))
 
 
 def hosted(name: str, state: str = "OPEN") -> HostedReplica:
-    """A replica as a server lists it."""
+    """Return a replica as a server lists it."""
     return HostedReplica(name, "t", 0, state)
 
 
 def observation(**changes: object) -> Observation:
-    """Two regions on two servers, all well, with changes."""
+    """Return an observation of two sound regions on two servers, with changes."""
     values: dict[str, object] = {
         "regions": [region("r1"), region("r2", "s2")],
         "open_lists": {"s1@1": [hosted("r1")], "s2@1": [hosted("r2")]},
@@ -50,31 +50,31 @@ def observation(**changes: object) -> Observation:
 
 
 def broken(seen: Observation) -> list[str]:
-    """Names of the checks that did not hold."""
+    """Return the names of the checks that did not hold."""
     return [one.name for one in check_at_rest(seen) if not one.held]
 
 
 def test_all_well_holds() -> None:
-    """Every check, and each says what it looked at."""
+    """Every check holds, and each names what it has checked."""
     assert broken(observation()) == []
     assert all(one.detail for one in check_at_rest(observation()))
 
 
 def test_two_owners_are_found() -> None:
-    """The worst that can happen."""
+    """Two servers have one region open: the worst case."""
     seen = observation(open_lists={"s1@1": [hosted("r1"), hosted("r2")], "s2@1": [hosted("r2")]})
     assert broken(seen) == ["each region open on exactly one live server"]
     assert check_at_rest(seen)[0].examples == ["r2-0 is open on 2 servers s1@1, s2@1"]
 
 
 def test_no_owner_is_found() -> None:
-    """A replica that is only being opened is not open."""
+    """A replica that is still being opened does not count as open."""
     seen = observation(open_lists={"s1@1": [hosted("r1", "OPENING")], "s2@1": [hosted("r2")]})
     assert broken(seen) == ["each region open on exactly one live server"]
 
 
 def test_wrong_place_stray_and_silence_are_found() -> None:
-    """The store must name the server, and a server must have nothing besides."""
+    """The store must name the server, and a server must have no other regions."""
     assert broken(observation(regions=[region("r1", "s2"), region("r2", "s2")])) == [
         "the store names the right servers"
     ]
@@ -84,7 +84,7 @@ def test_wrong_place_stray_and_silence_are_found() -> None:
 
 
 def test_history_must_be_legal_and_the_epoch_must_rise() -> None:
-    """A failover without a new epoch is one that did not fence."""
+    """A failover without a new epoch did not fence the old master."""
     record = TransitionRecord("r1", "t", 0, RegionState.CLOSED, epoch=1)
     history = History()
     history.see(ObservedTransition(0, "r1-0", record, 0, 5, 5))
@@ -94,7 +94,7 @@ def test_history_must_be_legal_and_the_epoch_must_rise() -> None:
 
 
 def test_outage_is_from_the_first_leaving_to_opened() -> None:
-    """A move is CLOSING, CLOSED, OFFLINE, OPENING, OPENED; the time runs from the first."""
+    """A move is CLOSING, CLOSED, OFFLINE, OPENING, OPENED; the time runs from the first step."""
     record = TransitionRecord("r1", "t", 0, RegionState.CLOSING)
     states = ["", "CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""]
     steps = enumerate(itertools.pairwise(states))
@@ -103,7 +103,7 @@ def test_outage_is_from_the_first_leaving_to_opened() -> None:
 
 
 def test_longest_gap_is_between_neighbours() -> None:
-    """In seconds."""
+    """The gap is in seconds."""
     assert longest_gap_s([0, 10, 510, 520]) == 0.5
     assert longest_gap_s([7]) == 0.0
 
@@ -118,7 +118,7 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 
 def test_report_names_what_was_broken() -> None:
-    """With a bounded number of examples, and the verdict last."""
+    """The number of examples is bounded, and the verdict comes last."""
     checks = [check("fine", [], "all of them"), check("bad", [f"v{n}" for n in range(9)], "")]
     report = DrillReport("store-leader", "store-1", [Figure("gap", 0.25, "s", "why")], checks, 10, 2, ["a note"])
     text = io.StringIO()
@@ -131,7 +131,7 @@ def test_report_names_what_was_broken() -> None:
 
 
 def test_unavailability_is_over_the_affected_and_over_all() -> None:
-    """Each region counts with its longest outage; the others of the table count as zero."""
+    """Each region counts with its longest outage; the other regions of the table count as zero."""
     seen = unavailability([Outage("r1", 0.0, 1.0), Outage("r1", 5.0, 8.0), Outage("r2", 0.0, 0.5)], 200, 0.5)
     assert (seen.regions, seen.affected) == (200, 2)
     assert (seen.p50_s, seen.p99_s, seen.longest_s) == (0.5, 3.0, 3.0)
@@ -142,7 +142,7 @@ def test_unavailability_is_over_the_affected_and_over_all() -> None:
 
 
 def test_refusals_are_excused_by_a_move_since_the_last_good_answer_only() -> None:
-    """A client that asks at the old place later is refused once; a region that stayed has no excuse."""
+    """A client with an old address is rejected once; a region that did not move has no excuse."""
     stale = LoadOperation("r1", "read", 5.0, 5.1, "ok", 2, "", ("not_serving",))
     good = LoadOperation("r1", "write", 1.0, 1.1, "ok", 1)
     moved = {"r1": [(102.0, 103.0)]}
@@ -153,14 +153,14 @@ def test_refusals_are_excused_by_a_move_since_the_last_good_answer_only() -> Non
 
 
 def test_a_move_too_quick_to_be_seen_is_a_move() -> None:
-    """Only its end is known: the znode was gone before it could be read."""
+    """Only its end was observed: the znode was gone before it could be read."""
     record = TransitionRecord("r1", "t", 0, RegionState.OPENED)
     assert moves_of([Change(5000, "r1-0", "", "", record, missed=5)]) == {"r1": [(4.0, 5.0)]}
     assert moves_of([]) == {}
 
 
 def test_a_move_whose_steps_were_all_seen_at_its_end_began_before_it() -> None:
-    """The watcher was late, and read only what was there last; a client had met the move meanwhile."""
+    """The watcher was late and read only the last state, while a client had noticed the move before."""
     record = TransitionRecord("r1", "t", 0, RegionState.OPENED)
     way = ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED"]
     changes = [
@@ -173,7 +173,7 @@ def test_a_move_whose_steps_were_all_seen_at_its_end_began_before_it() -> None:
 
 
 def test_a_move_first_seen_when_it_opens_again_is_a_move() -> None:
-    """Several legal ways lead from nothing to OPENING in so many steps, so what was not seen is not told."""
+    """Several legal paths lead from nothing to OPENING in that many steps, so the unobserved steps are not printed."""
     opening, opened = (TransitionRecord("r1", "t", 0, state) for state in (RegionState.OPENING, RegionState.OPENED))
     history = History()
     history.see(ObservedTransition(5000, "r1-0", opening, 3, czxid=1, mzxid=4))
@@ -183,7 +183,7 @@ def test_a_move_first_seen_when_it_opens_again_is_a_move() -> None:
 
 
 def test_slowness_is_no_refusal() -> None:
-    """A machine that does other things makes requests slow, and no region unavailable."""
+    """A busy machine makes requests slow, but no region unavailable."""
     slow = LoadOperation("r1", "read", 5.0, 5.9, "ok", 1)
     late = LoadOperation("r1", "read", 6.0, 7.9, "ok", 2, "", ("timeout",))
     failed = LoadOperation("r1", "read", 8.0, 8.9, "failed", 2, "no answer", ("timeout",))
@@ -194,7 +194,7 @@ def test_slowness_is_no_refusal() -> None:
 
 
 def test_store_writes_are_lost_or_there_twice_by_their_names() -> None:
-    """The number of the write is in the name, and the store adds another to each copy."""
+    """The number of the write is in the name, and the store adds another number to each copy."""
     writer = Writer.__new__(Writer)
     writer.acked = {0: "w-0000000-0000000000", 1: "w-0000001-0000000001"}
     children = ["w-0000001-0000000001", "w-0000001-0000000002", "w-0000002-0000000003"]
@@ -202,7 +202,7 @@ def test_store_writes_are_lost_or_there_twice_by_their_names() -> None:
 
 
 def test_summary_spreads_each_figure_over_the_runs_and_names_the_broken() -> None:
-    """A run that was not carried out is no success."""
+    """A run that was not carried out does not count as a success."""
     bad = check("no store write lost", ["w"], "")
     runs = [
         DrillReport("store-leader", "store-1", [Figure("gap", value, "s", "why")], checks, 1, 0, seed=seed)

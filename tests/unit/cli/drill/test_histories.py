@@ -1,4 +1,4 @@
-"""Clients with checked histories, over rows in memory: sound rows pass, and planted faults are found."""
+"""Clients with checked histories, over rows in memory: sound rows pass, planted faults are found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLETS = [RegionRecord("t", f"t.{number}", f"k{number}", f"k{number + 1}", next
 
 
 class Rows:
-    """Rows that all clients share. `fault` is what an operation does wrong."""
+    """Rows that all clients share. `fault` is the fault of an operation."""
 
     def __init__(self, fault: str = "") -> None:
         self.values: dict[str, bytes] = {}
@@ -67,11 +67,11 @@ class FakeClient:
                 self.rows.values[key] = value
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def conduct(monkeypatch: pytest.MonkeyPatch, rows: Rows) -> tuple[HistoryClients, InvariantCheck]:
-    """Let the clients work on `rows`, and check."""
+    """Let the clients work on `rows`, and return the check."""
     monkeypatch.setattr(histories, "RegionClient", FakeClient)
     locator: Any = rows
     clients = HistoryClients(locator, {"t": TABLETS}, 20_000.0, seed=1)

@@ -1,4 +1,4 @@
-"""The load that drills run: what it finds when the cluster lies, and how it counts unavailability."""
+"""The load of drills: it finds wrong answers of the cluster, and measures unavailability."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def operation(
 
 
 def test_outages_are_runs_of_disturbed_operations() -> None:
-    """From the first that was disturbed to the end of the last before one went well."""
+    """An outage runs from the first disturbed operation to the end of the last one before a good one."""
     found = outages_of(
         [
             operation("a", 0.0, 0.1),
@@ -44,7 +44,7 @@ def test_outages_are_runs_of_disturbed_operations() -> None:
 
 
 class Rows:
-    """Stands for the client: a dict, and what the test does to it."""
+    """Stands for the client: a dict with the faults of the test."""
 
     def __init__(self) -> None:
         self.rows: dict[str, bytes] = {}
@@ -66,7 +66,7 @@ class Rows:
         return len(changes)
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Regions:
@@ -97,8 +97,8 @@ def running(rows: Rows) -> Load:
 
 
 def test_a_sound_cluster_gives_a_sound_report(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts agree, keys lie in their regions and are cleared away."""
-    monkeypatch.setattr(load_module, "SLOW_S", 60.0)  # a machine that stands still for a moment is not what is asked
+    """Counts agree; keys are in their regions and are removed afterwards."""
+    monkeypatch.setattr(load_module, "SLOW_S", 60.0)  # A short pause of the machine is not the subject of this test.
     load = running(rows)
     assert len(rows.rows) == 3 * KEYS
     for region in Regions().regions("rows") or []:
@@ -114,7 +114,7 @@ def test_a_sound_cluster_gives_a_sound_report(rows: Rows, monkeypatch: pytest.Mo
     "left", [None, b'{"seq":1}', b'{"seq":999999}', b"?"], ids=["lost", "old", "invented", "alien"]
 )
 def test_what_is_not_as_acknowledged_is_found(rows: Rows, left: bytes | None) -> None:
-    """A row that is gone, one that was undone by an old write, one that nobody wrote, one that is no row of ours."""
+    """A missing row, one reverted by an old write, one that was never written, and a foreign row."""
     load = running(rows)
     load._stopped.set()
     load._driver.join()
@@ -130,7 +130,7 @@ def test_what_is_not_as_acknowledged_is_found(rows: Rows, left: bytes | None) ->
 
 
 def test_a_write_without_an_answer_may_be_there_or_not(rows: Rows) -> None:
-    """Unknown is neither lost nor done."""
+    """An unknown outcome is neither lost nor done."""
     load = running(rows)
     rows.failing = Unavailable("silence", may_have_been_done=True)
 
@@ -149,7 +149,7 @@ def test_a_write_without_an_answer_may_be_there_or_not(rows: Rows) -> None:
 
 
 def test_a_region_that_cannot_be_checked_is_a_violation(rows: Rows) -> None:
-    """What was not seen was not proved."""
+    """A region that could not be read proves nothing."""
     load = running(rows)
     load._stopped.set()
     load._driver.join()
@@ -168,7 +168,7 @@ def test_an_unknown_table_is_told_before_anything_runs(rows: Rows) -> None:
 
 @pytest.mark.parametrize("buckets", [2, 64])
 def test_keys_of_a_load_are_in_their_region_whatever_its_bucket(buckets: int) -> None:
-    """Else what is seen of one region would be booked for another, and a server refuse what names the wrong place."""
+    """Otherwise an outage would be counted for another region, and servers would reject keys of the wrong bucket."""
     specs = partitioning.ranges(["m"], buckets)
     for number, spec in enumerate(specs):
         region = RegionRecord("t", f"t.{number}", spec.start_key, spec.end_key, hash_buckets=buckets)
@@ -180,7 +180,7 @@ def test_keys_of_a_load_are_in_their_region_whatever_its_bucket(buckets: int) ->
 
 
 def test_a_load_whose_start_was_interrupted_can_be_stopped(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while the keys are written: what was written is deleted, and nothing else goes wrong."""
+    """Ctrl-C while the keys are written: the written ones are deleted, and no other error occurs."""
     load = made(rows)
 
     def interrupted() -> None:

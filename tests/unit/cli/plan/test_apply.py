@@ -1,4 +1,4 @@
-"""`rk plan` against a cluster: what is handed over, what is refused and why. The master's half is the real one (N4)."""
+"""`rk plan` against a cluster: submitted moves, rejections and reasons. The master's half is the real one (N4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytest.importorskip("pyarrow")
 
 
 class MemoryCluster:
-    """What `rk plan` uses of a cluster: a master without a network, a store without a disk."""
+    """The methods of a cluster that `rk plan` uses: a master without a network, a store without a disk."""
 
     local = None
 
@@ -38,7 +38,7 @@ class MemoryCluster:
         self.store = memory_store()
         self.ruler = Ruler(self.store)
         self.layout: Layout = LAYOUT
-        #: Answers that get lost on their way, by the type of the request.
+        #: Requests whose answers are lost, by type.
         self.lost: list[type] = []
         self.asked: list[msgspec.Struct] = []
 
@@ -103,7 +103,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
 
 @pytest.fixture
 def made(cluster: MemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A plan of the cluster as it is: two regions for each server."""
+    """Return a plan of the present cluster: two regions for each server."""
     directory = tmp_path / "plan"
     assert run(["plan", "create", "--output", str(directory), "--engine", "greedy"]) == 0
     assert "2..2" in capsys.readouterr().out
@@ -118,7 +118,7 @@ def _ordered(cluster: MemoryCluster) -> dict[str, str]:
 def test_apply_hands_over_what_differs_once(
     cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In parts; a part whose answer got lost is sent again, and taken once."""
+    """The moves are submitted in parts; a part whose answer was lost is sent again, and accepted once."""
     monkeypatch.setattr(apply, "PART_MOVES", 3)
     cluster.lost = [ms.AddPlanMoves]
     assert run(["plan", "apply", str(made), "--no-wait", "--json"]) == 0
@@ -133,7 +133,7 @@ def test_apply_hands_over_what_differs_once(
 
 
 def test_abort_and_resume(cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was withdrawn is ordered again, under the plan's id."""
+    """Canceled moves are ordered again, under the plan's id."""
     assert run(["plan", "resume", str(made)]) == EXIT_NOT_FOUND
     assert "never applied here" in capsys.readouterr().err
     assert run(["plan", "apply", str(made), "--no-wait"]) == 0
@@ -151,7 +151,7 @@ def test_abort_and_resume(cluster: MemoryCluster, made: Path, capsys: pytest.Cap
 def test_a_stale_plan_is_refused_and_rebase_keeps_what_fits(
     cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A server has gone since: nothing is ordered, unless greedy may decide about its regions."""
+    """A server is gone by now: nothing is ordered, unless greedy may place its regions."""
     del cluster.ruler.assigner.world.servers["s3"]
     assert run(["plan", "apply", str(made)]) == EXIT_REFUSED
     errors = capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_a_stale_plan_is_refused_and_rebase_keeps_what_fits(
 def test_a_plan_that_breaks_rules_now_is_refused(
     cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Resume looks at the rules, since the fingerprint is another one in the middle of a plan."""
+    """Resume checks the rules, because the fingerprint has changed in the middle of a plan."""
     assert run(["plan", "apply", str(made), "--no-wait"]) == 0
     assert run(["plan", "abort"]) == 0
     del cluster.ruler.assigner.world.servers["s3"]
@@ -176,7 +176,7 @@ def test_a_plan_that_breaks_rules_now_is_refused(
 
 
 def test_a_corrupt_plan_orders_nothing(cluster: MemoryCluster, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A part or the kept input: one byte is enough."""
+    """A changed byte in a part or in the kept input is enough."""
     for name in ("part-00000.parquet", "input/servers.parquet"):
         path = made / name
         whole = path.read_bytes()
@@ -188,7 +188,7 @@ def test_a_corrupt_plan_orders_nothing(cluster: MemoryCluster, made: Path, capsy
 
 
 def test_a_refusal_is_final(cluster: MemoryCluster) -> None:
-    """Only what may have been done is sent again."""
+    """Only requests with an unknown outcome are sent again."""
     with pytest.raises(CliError, match="is not being applied"):
         apply._submit(cluster, ms.AddPlanMoves("p", 0, []))  # type: ignore[arg-type]
 
@@ -196,7 +196,7 @@ def test_a_refusal_is_final(cluster: MemoryCluster) -> None:
 def test_tables_of_tablets_are_left_out_and_named(
     cluster: MemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their members cannot be moved: a plan that had them could never be carried out."""
+    """Their members cannot be moved, so a plan with them could never be carried out."""
     words = ["plan", "create", "--output", str(tmp_path / "plan"), "--engine", "greedy"]
     (table,) = cluster.ruler.assigner.world.tables.values()
     made_of_tablets = msgspec.structs.replace(table.record, storage=Storage.TABLET)
@@ -211,7 +211,7 @@ def test_tables_of_tablets_are_left_out_and_named(
 def test_a_plan_says_what_it_leaves_out(
     cluster: MemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shared regions are planned all the same."""
+    """The shared regions are planned nevertheless."""
     (table,) = cluster.ruler.assigner.world.tables.values()
     tablets = ms.Regions(msgspec.structs.replace(table.record, name="orders", storage=Storage.TABLET), [])
     monkeypatch.setattr(apply, "every_region", lambda found: [*every_region(found), tablets])

@@ -1,4 +1,4 @@
-"""`rk plan` on files: made, shown, drawn, compared, explained; and every mistake as a sentence (N4, N9)."""
+"""`rk plan` on files: create, show, draw, compare, explain; and every error as a sentence (N4, N9)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ EVIL = "<script>alert(1)</script>"
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Twelve regions, all on the first of three servers; the third has a nasty name."""
+    """Return an input of twelve regions, all on the first of three servers; the third has a name with special
+    characters."""
     regions = [RegionRow(f"r{n:02d}", "orders", 100 + n, start_key=f"k{n:02d}" if n else "") for n in range(12)]
     servers = [ServerRow("s1", "h1", "a"), ServerRow("s2", "h2", "b"), ServerRow(EVIL, "h3", "c&d")]
     snapshot = Snapshot.of(
@@ -39,7 +40,7 @@ def _made(source: Path, name: str, capsys: pytest.CaptureFixture[str], engine: s
 
 
 def test_a_plan_of_files_is_made_shown_compared_and_explained(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without any cluster."""
+    """No cluster is needed."""
     one = _made(source, "one", capsys)
     assert run(["plan", "show", str(one), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -57,7 +58,7 @@ def test_a_plan_of_files_is_made_shown_compared_and_explained(source: Path, caps
 
 
 def test_the_picture_is_one_file_without_scripts(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names are escaped, every element is closed, nothing is fetched."""
+    """Names are escaped, every element is closed, and nothing is loaded from elsewhere."""
     one = _made(source, "one", capsys)
     html = source.parent / "plan.html"
     assert run(["plan", "show", str(one), "--html", str(html)]) == 0
@@ -84,7 +85,7 @@ def test_the_picture_is_one_file_without_scripts(source: Path, capsys: pytest.Ca
 
 
 def test_mistakes_are_sentences(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No traceback, the right exit status, and what to do."""
+    """No traceback, the right exit status, and a remedy."""
     one = _made(source, "one", capsys)
     nothing = str(source.parent / "nothing")
     unfinished = source.parent / "unfinished"
@@ -112,7 +113,7 @@ def test_mistakes_are_sentences(source: Path, capsys: pytest.CaptureFixture[str]
 def test_a_path_needs_java_and_says_so(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Locality was asked for: without it there is no plan, and nothing is left behind."""
+    """Locality was requested: without Java there is no plan, and no file is left."""
     monkeypatch.setenv("JAVA_HOME", str(source))
     made = source.parent / "made"
     words = ["plan", "create", "--input", str(source), "--output", str(made)]
@@ -127,7 +128,7 @@ def test_a_path_needs_java_and_says_so(
 
 
 def test_greedy_takes_over_from_spark_that_is_late(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Or not there at all: there is a plan either way, and its note says why."""
+    """Or if Spark is missing: there is a plan in both cases, and its note names the reason."""
     directory = source.parent / "late"
     words = ["plan", "create", "--input", str(source), "--output", str(directory), "--engine", "spark"]
     assert run([*words, "--deadline", "0.05", "--json"]) == 0
@@ -140,7 +141,7 @@ def test_greedy_takes_over_from_spark_that_is_late(source: Path, capsys: pytest.
 def test_a_process_of_its_own_is_ended_at_the_deadline(
     engine: str, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody can interrupt the exact flow but by ending its process; greedy plans, the note says why."""
+    """Only the end of its process stops the exact flow; greedy makes the plan, and the note names the reason."""
     monkeypatch.setattr(make, "FLOW_ALONE", 1)
     directory = source.parent / "late"
     words = ["plan", "create", "--input", str(source), "--output", str(directory), "--engine", engine, "--json"]
@@ -152,7 +153,7 @@ def test_a_process_of_its_own_is_ended_at_the_deadline(
 def test_the_flow_in_its_own_process_makes_the_same_plan(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the copy of the input, with its proof."""
+    """It plans the copy of the input, and proves its value."""
     pytest.importorskip("ortools")
     made = []
     for alone in (1, 10**9):

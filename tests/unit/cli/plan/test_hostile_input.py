@@ -1,4 +1,4 @@
-"""`rk plan` on what strangers give it (`tests.support.hostile`): a plan that keeps the rules, or one line of reason."""
+"""`rk plan` on malformed input (`tests.support.hostile`): a plan that keeps the rules, or one line with the reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Said = pytest.CaptureFixture[str]
 
 
 def _rk(said: Said, *words: str) -> tuple[int, str, str]:
-    """One command; whatever it does, it does not show where in the program it was."""
+    """Run one command. Its output must never show a place in the program."""
     status = run(list(words))
     found = said.readouterr()
     assert "Traceback" not in found.err, found.err
@@ -37,7 +37,8 @@ def _create(said: Said, source: Path, output: Path, engine: str) -> tuple[int, s
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_plan_or_a_reason(seed: int, tmp_path: Path, capsys: Said) -> None:
-    """Both engines agree whether there is one; it keeps the rules; other orders give the same; it is shown."""
+    """Both engines agree whether a plan exists; it keeps the rules; other orders of the rows give the same plan; it can
+    be shown."""
     made = write_nasty(tmp_path / "in", seed)
     write_nasty(tmp_path / "again", seed, shuffle=1)
     found = {engine: _create(capsys, tmp_path / "in", tmp_path / engine, engine) for engine in ("greedy", "flow")}
@@ -61,7 +62,7 @@ def test_a_plan_or_a_reason(seed: int, tmp_path: Path, capsys: Said) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_damaged_files(seed: int, tmp_path: Path, capsys: Said) -> None:
-    """A plan if what is left is readable, else a line that names the file."""
+    """There is a plan if the rest is readable, otherwise a line that names the file."""
     made = write_nasty(tmp_path / "in", seed, damage=True)
     status, err = _create(capsys, tmp_path / "in", tmp_path / "plan", "greedy")
     if status != EXIT_OK:
@@ -86,7 +87,7 @@ def test_damaged_files(seed: int, tmp_path: Path, capsys: Said) -> None:
     ],
 )
 def test_what_is_wrong_is_said(name: str, text: bytes, words: str, tmp_path: Path, capsys: Said) -> None:
-    """File, row and column."""
+    """The error names file, row and column."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "servers.csv").write_text("server_id,host\ns1,h1\n")
     if name == "params.json":
@@ -98,7 +99,7 @@ def test_what_is_wrong_is_said(name: str, text: bytes, words: str, tmp_path: Pat
 
 
 def test_a_byte_order_mark_and_directories_as_spark_writes_them(tmp_path: Path, capsys: Said) -> None:
-    """Excel puts the one before a table; Spark's `write.csv("regions.csv")` makes the other."""
+    """Excel writes the mark before a table; Spark's `write.csv("regions.csv")` makes a directory."""
     (tmp_path / "in" / "regions.csv").mkdir(parents=True)
     (tmp_path / "in" / "servers.csv").write_text("\ufeffserver_id,host\r\ns1,h1\r\n", encoding="utf-8")
     (tmp_path / "in" / "regions.csv" / "part-0.csv").write_text("region_id,table_id,size_bytes\na,t,1\n")
@@ -108,7 +109,7 @@ def test_a_byte_order_mark_and_directories_as_spark_writes_them(tmp_path: Path, 
 
 
 def test_edited_artefacts_are_refused(tmp_path: Path, capsys: Said) -> None:
-    """Each file of a plan cut, emptied, changed or taken away: `show` says so."""
+    """`show` notices each file of a plan that is cut off, emptied, changed or removed."""
     seed = next(seed for seed in range(100) if not nasty(seed).done and len(nasty(seed).tables["regions"]) == 60)
     write_nasty(tmp_path / "in", seed)
     _create(capsys, tmp_path / "in", tmp_path / "plan", "greedy")
@@ -141,7 +142,7 @@ def test_edited_artefacts_are_refused(tmp_path: Path, capsys: Said) -> None:
     ],
 )
 def test_edited_manifests_are_refused(field: str, value: object, tmp_path: Path, capsys: Said) -> None:
-    """What the manifest says of its files is checked, and that it says it in the right form."""
+    """The manifest's statements about its files are checked, and their form."""
     write_nasty(tmp_path / "in", 0)
     (tmp_path / "in" / "regions.csv").unlink(missing_ok=True)
     (tmp_path / "in" / "regions.parquet").unlink(missing_ok=True)

@@ -24,7 +24,7 @@ pytest.importorskip("pyarrow")
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("case", DIRTY, ids=lambda case: str(case.name))
 def test_from_files(case: Dirty, kind: str, engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A plan of what can be planned, with the rest counted; or an error in a line, and nothing written."""
+    """There is a plan of the valid rows, with the others counted; or a one-line error, and nothing is written."""
     if engine == "flow":
         pytest.importorskip("ortools")
     write_snapshot(tmp_path / "in", case.snapshot, Params(), kind=kind)
@@ -51,7 +51,8 @@ def test_from_files(case: Dirty, kind: str, engine: str, tmp_path: Path, capsys:
 
 
 def test_from_the_store() -> None:
-    """What a cluster's own records can hold of it: servers gone, emptied, weightless or of another group."""
+    """Faults that a cluster's own records can have: servers that are gone, empty, without weight or of another
+    group."""
     world = ClusterState()
     for number, (weight, group, draining) in enumerate([(1.0, "", False), (0.0, "", False), (1.0, "", True)], 1):
         record = ServerRecord(f"s{number}", f"h{number}", 1, 1, weight=weight, group=group)

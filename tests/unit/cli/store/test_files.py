@@ -1,4 +1,4 @@
-"""`rk coord dump-log|dump-snapshot` and mistakes with them: one clear line, never a traceback."""
+"""`rk coord dump-log|dump-snapshot` and wrong arguments: one clear line, never a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.coord.offline.test_offline import history, make
 
 
 def test_range_that_the_log_does_not_hold_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing printed would look like an empty log."""
+    """Empty output would look like an empty log."""
     path = make(tmp_path / "n", history(5))
     assert run(["coord", "dump-log", str(path), "--from", "500"]) == 0
     assert "no such entries: the log holds 1 to 5" in capsys.readouterr().err
@@ -22,7 +22,7 @@ def test_range_that_the_log_does_not_hold_is_told(tmp_path: Path, capsys: pytest
 
 
 def test_other_files_are_no_damaged_snapshots_or_backups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever names the wrong file hears that, and not of damage at byte 0."""
+    """The error says that the file has another format, not that byte 0 is damaged."""
     file = tmp_path / "letter"
     for content in (b"", b"hello, world"):
         file.write_bytes(content)

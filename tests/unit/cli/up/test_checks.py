@@ -1,4 +1,4 @@
-"""What `rk up` decides before anything starts, and how it shows what happens."""
+"""Decisions of `rk up` before any daemon starts, and its output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.helpers import free_ports
 
 
 class Recorded(PlainDisplay):
-    """What is said."""
+    """Keeps the printed lines."""
 
     def __init__(self) -> None:
         super().__init__(Console(file=io.StringIO()))
@@ -39,7 +39,7 @@ class Recorded(PlainDisplay):
 
 
 class Waiting:
-    """A start of which only the waiting is looked at: each look takes five seconds of the test's own time."""
+    """A start of which only the waits matter: each check takes five seconds of the test's own time."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.time = 0.0
@@ -56,8 +56,8 @@ class Waiting:
 
 
 def test_a_busy_machine_is_waited_for(tmp_path: Path) -> None:
-    """A store that gives no session for most of a minute, while its processes live, is no reason to give up; what is
-    waited for is told."""
+    """A store that opens no session for most of a minute, while its processes live, is no reason to give up; the
+    awaited event is printed."""
     waiting = Waiting(tmp_path)
 
     def session() -> str:
@@ -85,7 +85,7 @@ def test_what_does_not_come_at_all_is_given_up(tmp_path: Path, error: Exception)
 
 
 def test_progress_is_waited_for_without_end(tmp_path: Path) -> None:
-    """One server more every 50 s."""
+    """One more server every 50 s."""
     waiting = Waiting(tmp_path)
 
     def registered(_: object) -> bool:
@@ -98,7 +98,7 @@ def test_progress_is_waited_for_without_end(tmp_path: Path) -> None:
 
 
 def asked(given: Globals, before: object = None, **options: object) -> Shape:
-    """The shape of an `rk up` with these options."""
+    """Return the shape of an `rk up` with these options."""
     names = ("store_nodes", "masters", "servers", "racks", "base_port", "plan_engine")
     spark = options.get("spark", (None, (), None))
     limits = options.get("limits", (None, None, None))
@@ -114,7 +114,7 @@ def test_first_start_takes_the_defaults_and_plans_by_spark() -> None:
 
 @pytest.mark.parametrize("option", ["store_nodes", "masters", "servers", "racks", "base_port"])
 def test_none_of_something_is_refused(tmp_path: Path, option: str) -> None:
-    """`--servers 0` is a wish, and no wish to have the usual number."""
+    """`--servers 0` is a value like any other, not a request for the default."""
     with pytest.raises(UsageFaultError, match=f"--{option.replace('_', '-')} 0"):
         design(asked(Globals(), **{option: 0}), tmp_path)
 
@@ -128,7 +128,7 @@ def test_a_name_that_no_table_may_have_is_refused_before_anything_starts(
 
 
 def test_next_start_keeps_the_shape(tmp_path: Path) -> None:
-    """What was not said again stays as it was; a placed cluster needs no Spark for a few regions."""
+    """Options that are not given keep their values; a placed cluster needs no Spark for a few regions."""
     before = design(asked(Globals(), servers=7, racks=3, base_port=25000), tmp_path)
     before.has_been_up = True
     shape = asked(Globals(), before, masters=3)
@@ -137,7 +137,7 @@ def test_next_start_keeps_the_shape(tmp_path: Path) -> None:
 
 
 def test_masters_are_told_where_spark_is_and_the_next_start_remembers(tmp_path: Path) -> None:
-    """Address, settings and deadline are a part of the shape; without them masters take their own defaults."""
+    """Address, settings and deadline are part of the shape; without them masters use their defaults."""
     here = design(asked(Globals()), tmp_path)
     assert "--spark-master" not in command_line(here.masters[0], here, asked(Globals()))
     shape = asked(Globals(), spark=("spark://a:7077", ("spark.executor.memory=4g", "spark.cores.max=8"), 300.0))
@@ -152,7 +152,7 @@ def test_masters_are_told_where_spark_is_and_the_next_start_remembers(tmp_path: 
 
 
 def test_masters_are_told_the_bounds_of_making_regions_and_the_next_start_remembers(tmp_path: Path) -> None:
-    """DD-03: 0 replacements is a wish like any other; without one the masters take their own defaults."""
+    """DD-03: 0 replacements is a value like any other; without the option the masters use their defaults."""
     here = design(asked(Globals()), tmp_path)
     assert "--replacements-max" not in command_line(here.masters[0], here, asked(Globals()))
     shape = asked(Globals(), limits=(7.5, 0, None))
@@ -183,7 +183,7 @@ def test_a_time_that_cannot_be_read_is_refused_before_anything_starts(
 
 
 def test_store_of_a_directory_cannot_change_its_size(tmp_path: Path) -> None:
-    """Its nodes have a log of three."""
+    """The logs of its nodes have three members."""
     before = design(asked(Globals()), tmp_path)
     with pytest.raises(UsageFaultError, match="has 3 nodes"):
         asked(Globals(), before, store_nodes=5)
@@ -202,7 +202,7 @@ def test_outside_store_is_remembered(tmp_path: Path) -> None:
 
 
 def test_taken_port_names_its_holder(tmp_path: Path) -> None:
-    """This very process, here."""
+    """The holder is this process."""
     base = 30000
     with socket.socket() as taken:
         taken.bind((HOST, 0))
@@ -222,14 +222,14 @@ def test_taken_port_names_its_holder(tmp_path: Path) -> None:
 
 
 def test_data_directory_has_one_owner(tmp_path: Path) -> None:
-    """The second one is told the pid of the first."""
+    """The error of the second one names the pid of the first."""
     with _hold(tmp_path / "data", None), pytest.raises(CliError, match="in use by the `rk up` with pid"):
         _hold(tmp_path / "data", None)
     _hold(tmp_path / "data", None).close()
 
 
 def test_suggestions_can_be_pasted(tmp_path: Path) -> None:
-    """They name the data directory unless it is the default, quoted."""
+    """They name the data directory, quoted, unless it is the default."""
     odd = suggestions(tmp_path / "my data", has_regions=True, own_store=False)
     assert all(f"--data-dir '{tmp_path}/my data'" in command for command, _ in odd)
     assert not any("store-leader" in command for command, _ in odd)
@@ -245,7 +245,7 @@ def test_suggestions_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_suggestions_fit_tablets(tmp_path: Path) -> None:
-    """Tablets cannot be moved: the commands show them, and kill their leader."""
+    """Tablets cannot be moved: the suggestions show them, and kill a leader."""
     tips = [command for command, _ in suggestions(tmp_path, has_regions=True, own_store=True, is_replicated=True)]
     assert not any("region move" in one for one in tips)
     assert any("tablet show packages:python3" in one for one in tips)
@@ -266,7 +266,8 @@ def test_replicas_fit_the_cluster(tmp_path: Path) -> None:
 
 
 def test_a_table_has_three_replicas_where_that_is_possible() -> None:
-    """What a newcomer starts survives a dead server. With fewer servers or another opener: one copy, and the reason."""
+    """The default table survives a dead server. With fewer servers or another opener it has one copy, and the reason is
+    printed."""
     four = Shape(3, 2, 4, 1, 21800, None, "/regionkeeper", "greedy")
     assert copies(None, four) == (3, "")
     assert copies(None, msgspec.structs.replace(four, servers=3)) == (3, "")
@@ -290,7 +291,7 @@ def test_invocation_is_what_the_user_typed(tmp_path: Path, monkeypatch: pytest.M
 
 
 def status(**changes: object) -> MasterStatus:
-    """An active master with all of its ten regions open, with changes."""
+    """Return an active master with all of its ten regions open, with changes."""
     values: dict[str, object] = {
         "uuid": "m",
         "role": "active",
@@ -314,7 +315,7 @@ def status(**changes: object) -> MasterStatus:
 
 
 def test_start_is_over_when_every_region_is_open_or_parked() -> None:
-    """Not while a master loads or plans, and not while anything is in transition."""
+    """Not while a master loads or plans, and not while a region is in transition."""
     assert _settled(status())
     assert _settled(status(open=9, parked=1, rit=1))
     assert not _settled(status(open=9, rit=1))
@@ -324,14 +325,14 @@ def test_start_is_over_when_every_region_is_open_or_parked() -> None:
 
 
 def test_plan_stage_counts_itself() -> None:
-    """A job says how many stages it has; greedy does not."""
+    """A job reports its number of stages; greedy does not."""
     assert _stage(PlanProgress("p", "spark", "PLANNING", 10, 0, "tables 3/7")) == ("spark: tables", 3, 7)
     assert _stage(PlanProgress("p", "greedy", "PLANNING", 10, 0, "greedy")) == ("greedy", 0, 0)
     assert _stage(None) == ("", 0, 0)
 
 
 def test_plain_display_says_each_thing_once() -> None:
-    """In a pipe: a line for each quarter, and each phase's end with its seconds."""
+    """In a pipe: one line for each quarter, and the end of each phase with its seconds."""
     text = io.StringIO()
     display = PlainDisplay(Console(file=text, width=120))
     display.begin("open", "regions OPENED", 200)

@@ -1,4 +1,4 @@
-"""cluster.json over a disk that takes no writes for a while."""
+"""cluster.json on a disk that rejects writes for a while."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SHAPE = Shape(1, 1, 1, 1, 21800, None, "", "greedy")
 
 
 def full(*_: object) -> None:
-    """What a full disk says."""
+    """Raise the error of a full disk."""
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stopped the whole cluster."""
+    """Earlier, a full disk stopped the whole cluster."""
     local = design(SHAPE, tmp_path)
     lines: list[str] = []
     file = ClusterFile(local, tmp_path, lines.append)
@@ -48,7 +48,7 @@ def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypatch: p
 
 
 def test_a_write_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor the old one damaged."""
+    """The old file is not damaged either."""
     file = ClusterFile(design(SHAPE, tmp_path), tmp_path, lambda line: None)
     file.write()
     before = (tmp_path / CLUSTER_FILE).read_bytes()
@@ -60,7 +60,7 @@ def test_a_write_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pyt
 
 
 def test_lines_are_lost_where_the_output_is_full() -> None:
-    """Its reader's end is not a full disk."""
+    """A closed reader is not a full disk."""
     with output_may_fail():
         full()
     with pytest.raises(BrokenPipeError), output_may_fail():

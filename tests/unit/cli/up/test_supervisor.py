@@ -30,7 +30,7 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
-#: Starts a process of its own, says its pid, and waits: what a master with a Spark job is.
+#: A process that starts another one, prints its pid, and waits: like a master with a Spark job.
 PARENT = f"""
 import subprocess, sys
 process = subprocess.Popen([sys.executable, "-c", {SLEEPER!r}], stdout=subprocess.DEVNULL)
@@ -40,7 +40,7 @@ process.wait()
 
 
 def daemon(folder: Path, name: str) -> Daemon:
-    """A daemon whose data lies below `folder`."""
+    """Return a daemon whose data is below `folder`."""
     return Daemon(name, "server", "127.0.0.1:1", "", str(folder / name), str(folder / f"{name}.log"))
 
 
@@ -48,7 +48,7 @@ def daemon(folder: Path, name: str) -> Daemon:
 def supervised(
     folder: Path, programs: dict[str, str], *, control: bool = False
 ) -> Iterator[tuple[Supervisor, queue.Queue[News]]]:
-    """A supervisor of Python programs; none of them is left afterwards."""
+    """Yield a supervisor of Python programs. None of them runs afterwards."""
     news: queue.Queue[News] = queue.Queue()
     daemons = [daemon(folder, name) for name in programs]
     commands = {name: [sys.executable, "-c", program] for name, program in programs.items()}
@@ -67,7 +67,7 @@ def log_says(folder: Path, name: str, text: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
+    """Return True if a process runs (a zombie does not)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -75,7 +75,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_end_of_its_own_accord_is_news_and_an_asked_for_end_is_not(tmp_path: Path) -> None:
-    """The exit status is in the news either way."""
+    """The event has the exit status in both cases."""
     with supervised(tmp_path, {"a": "raise SystemExit(3)", "b": SLEEPER}) as (found, news):
         found.start("a")
         ended = news.get(timeout=DEADLINE_S)
@@ -92,7 +92,7 @@ def test_end_of_its_own_accord_is_news_and_an_asked_for_end_is_not(tmp_path: Pat
 
 
 def test_started_twice_is_one_process(tmp_path: Path) -> None:
-    """And after its end it can be started again."""
+    """After its end it can be started again."""
     with supervised(tmp_path, {"a": SLEEPER}) as (found, news):
         pid = found.start("a")
         assert found.start("a") == pid
@@ -102,7 +102,7 @@ def test_started_twice_is_one_process(tmp_path: Path) -> None:
 
 
 def test_who_ignores_sigterm_is_named_and_then_killed(tmp_path: Path) -> None:
-    """`kill_all` leaves nobody."""
+    """`kill_all` leaves no process."""
     with supervised(tmp_path, {"a": STUBBORN}) as (found, _):
         pid = found.start("a")
         log_says(tmp_path, "a", "ready")
@@ -113,7 +113,7 @@ def test_who_ignores_sigterm_is_named_and_then_killed(tmp_path: Path) -> None:
 
 
 def test_what_a_daemon_has_started_dies_with_it(tmp_path: Path) -> None:
-    """The whole process group goes, however the daemon ended."""
+    """The whole process group is killed, however the daemon ended."""
     with supervised(tmp_path, {"a": PARENT}) as (found, news):
         found.start("a")
         child = int(eventually(lambda: (tmp_path / "a.log").read_text().strip(), DEADLINE_S))
@@ -124,7 +124,7 @@ def test_what_a_daemon_has_started_dies_with_it(tmp_path: Path) -> None:
 
 
 def test_daemons_die_when_their_supervisor_is_killed(tmp_path: Path) -> None:
-    """kill -9 of `rk up` leaves no process: the kernel sees to it."""
+    """kill -9 of `rk up` leaves no process: the kernel kills them."""
     program = f"""
 import os, sys, threading
 from pathlib import Path
@@ -150,7 +150,7 @@ threading.Event().wait()
 
 
 def test_control_socket_lists_kills_and_starts(tmp_path: Path) -> None:
-    """What a drill needs; refusals come back as errors."""
+    """The operations that a drill needs; rejections are returned as errors."""
     folder = tmp_path / ("deep" * 20) / ("path" * 20)
     folder.mkdir(parents=True)
     with supervised(folder, {"a": SLEEPER}, control=True) as (found, news):
@@ -177,7 +177,7 @@ def test_control_socket_lists_kills_and_starts(tmp_path: Path) -> None:
 
 
 def test_nobody_to_ask_says_so(tmp_path: Path) -> None:
-    """No `rk up` in that directory."""
+    """There is no `rk up` in that directory."""
     with pytest.raises(UnreachableError, match="no `rk up` runs"):
         ask(tmp_path, ControlRequest("list"))
 
@@ -191,7 +191,7 @@ def test_last_lines_are_the_last_that_say_anything(tmp_path: Path) -> None:
 
 
 def test_ends_in_words() -> None:
-    """Status or signal."""
+    """The end is given as exit status or signal."""
     assert describe_end(0) == "exit status 0"
     assert describe_end(-9) == "SIGKILL"
     assert describe_end(-99) == "signal 99"
@@ -200,7 +200,7 @@ def test_ends_in_words() -> None:
 def test_a_daemon_that_dies_is_started_again_with_growing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only once that is wanted, and never one whose end was asked for."""
+    """Only after `keep_running`, and never a daemon whose end was requested."""
     monkeypatch.setattr(supervisor, "RESTART_S", 0.02)
     with supervised(tmp_path, {"a": "raise SystemExit(3)", "b": SLEEPER}) as (found, news):
         found.start("a")
@@ -237,7 +237,7 @@ def test_an_end_that_was_asked_for_is_final(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_daemon_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
-    """The supervisor's thread goes on: there was no room for the daemon's directory, then there is."""
+    """The supervisor's thread continues: at first there is no room for the daemon's directory, later there is."""
     with supervised(tmp_path, {"a": "raise SystemExit(3)", "b": SLEEPER}, control=True) as (found, news):
         found.keep_running(True)
         found.start("a")
@@ -255,7 +255,7 @@ def test_a_daemon_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_daemon_runs_without_a_log_where_none_can_be_opened(tmp_path: Path) -> None:
-    """A full disk takes no new file."""
+    """A full disk accepts no new file."""
     with supervised(tmp_path, {"a": SLEEPER}) as (found, _):
         (tmp_path / "a.log").mkdir()
         assert is_alive(found.start("a"))

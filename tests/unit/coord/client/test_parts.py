@@ -39,13 +39,13 @@ def test_hosts_are_read(text: str, addresses: list[tuple[str, int]], chroot: str
 
 @pytest.mark.parametrize("text", ["", "/x", ",", "a:0", "a:x", "a:70000", ":1", "a:1//x"])
 def test_unusable_hosts_are_refused(text: str) -> None:
-    """With the text in the message."""
+    """The message contains the text."""
     with pytest.raises(ConfigError):
         parse_hosts(text)
 
 
 def test_clients_with_other_chances_begin_with_other_servers() -> None:
-    """The order is the client's own, so the first server of everybody's list does not get everybody."""
+    """Each client shuffles the list, so the clients do not all begin with the first server."""
 
     class Fixed:
         def __init__(self, answers: list[int]) -> None:
@@ -82,7 +82,7 @@ def other(*event: Any) -> None:
     ],
 )
 def test_which_kind_hears_which_event(event_type: int, fired: set[int]) -> None:
-    """ZooKeeper's rules, kind by kind; one-shot watches are gone after it."""
+    """ZooKeeper's rules for each kind; one-shot watches are gone after the event."""
     for kind in range(5):
         book = WatchBook()
         book.add(kind, b"/a", note)
@@ -92,7 +92,7 @@ def test_which_kind_hears_which_event(event_type: int, fired: set[int]) -> None:
 
 
 def test_callback_registered_several_ways_hears_an_event_once() -> None:
-    """As the Java client's set of watchers."""
+    """Like the Java client's set of watchers."""
     book = WatchBook()
     for kind in range(5):
         book.add(kind, b"/a", note)
@@ -102,7 +102,7 @@ def test_callback_registered_several_ways_hears_an_event_once() -> None:
 
 
 def test_recursive_watch_hears_its_subtree_and_nothing_beside() -> None:
-    """From the root, from the path itself, not from a path with the same beginning."""
+    """From the root and from the path itself, but not from a path with the same prefix."""
     book = WatchBook()
     book.add(KIND_RECURSIVE, b"/a", note)
     book.add(KIND_RECURSIVE, b"/", other)
@@ -112,7 +112,7 @@ def test_recursive_watch_hears_its_subtree_and_nothing_beside() -> None:
 
 
 def test_who_watches_is_asked_again_when_watches_come_and_go() -> None:
-    """The directories of events are remembered: not longer than that is true, and not without bound."""
+    """The cache of matching directories is dropped when watches change, and is bounded."""
     book = WatchBook()
     book.add(KIND_RECURSIVE, b"/a", one := _callback())
     assert book.fire(r.EVENT_CREATED, b"/a/b/c") == [one]
@@ -135,7 +135,7 @@ def _callback() -> Any:
 
 
 def test_restoring_is_cut_into_bounded_records() -> None:
-    """All watches of all kinds, none twice, no record beyond its bound."""
+    """All watches of all kinds are in some record, none twice, and no record exceeds its bound."""
     book = WatchBook()
     paths = [b"/%05d/" % i + b"x" * 300 for i in range(1500)]
     for i, path in enumerate(paths):
@@ -153,7 +153,7 @@ def test_restoring_is_cut_into_bounded_records() -> None:
 
 
 def test_shared_watch_is_kept_for_the_others() -> None:
-    """Removing one callback of two leaves the server's watch alone."""
+    """Removing one of two callbacks leaves the server's watch in force."""
     book = WatchBook()
     book.add(KIND_PERSISTENT, b"/a", note)
     book.add(KIND_PERSISTENT, b"/a", other)

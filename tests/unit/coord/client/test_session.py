@@ -29,7 +29,7 @@ CONNECTED, SUSPENDED, EXPIRED = SessionState.CONNECTED, SessionState.SUSPENDED, 
 
 
 def test_the_first_connection_asks_for_a_new_session() -> None:
-    """Session 0, no zxid, sixteen zero bytes; afterwards the server's session and timeout count."""
+    """Session 0, no zxid, sixteen zero bytes; afterwards the server's session and timeout apply."""
     server = Server()
     connected = server.client.connect()
     hello = server.accept()
@@ -41,7 +41,7 @@ def test_the_first_connection_asks_for_a_new_session() -> None:
 
 
 def test_a_handshake_may_arrive_in_pieces_with_requests_queued() -> None:
-    """One byte at a time; what a state callback asks goes out in the same turn."""
+    """One byte at a time; requests of a state callback are sent in the same turn."""
     server = Server()
     asked: list[Any] = []
     server.client.on_state(lambda state: asked.append(server.client.get("/a")) if state is CONNECTED else None)
@@ -54,7 +54,7 @@ def test_a_handshake_may_arrive_in_pieces_with_requests_queued() -> None:
 
 
 def test_hosts_are_tried_in_turn_and_pauses_grow_after_each_round() -> None:
-    """All servers once without delay worth mentioning, then 50 ms, 100 ms, ... up to the cap."""
+    """All servers once almost without delay, then pauses of 50 ms, 100 ms, ... up to the limit."""
     server = Server("a:1,b:2")
     server.client.connect()
     pauses = []
@@ -69,7 +69,7 @@ def test_hosts_are_tried_in_turn_and_pauses_grow_after_each_round() -> None:
 
 
 def test_a_silent_server_is_given_up_and_the_next_one_tried() -> None:
-    """TCP connects, but no answer to the connect request comes."""
+    """The TCP connection succeeds, but the connect request gets no answer."""
     server = Server()
     server.client.connect()
     server.accept()
@@ -80,7 +80,7 @@ def test_a_silent_server_is_given_up_and_the_next_one_tried() -> None:
 
 
 def test_a_server_that_closes_without_a_reply_is_skipped() -> None:
-    """As servers do that are behind this client's zxid."""
+    """Servers behind this client's zxid do so."""
     server = Server()
     connected = server.client.connect()
     server.accept()
@@ -96,7 +96,7 @@ def test_a_server_that_closes_without_a_reply_is_skipped() -> None:
 
 
 def test_requests_of_one_turn_are_sent_in_one_write() -> None:
-    """However many were asked, and also those asked from within an answer's callback."""
+    """Any number of requests, also those from within an answer's callback."""
     server = Server()
     server.begin()
     server.frames()
@@ -156,7 +156,7 @@ def test_a_failed_multi_names_the_failed_operation() -> None:
 
 @pytest.mark.parametrize("where", ["before", "expired", "closed"])
 def test_requests_without_a_connection_fail_at_once(where: str) -> None:
-    """ConnectionLoss, or SessionExpired once that is known."""
+    """With ConnectionLoss, or SessionExpired once that is known."""
     server = Server()
     if where == "expired":
         server.begin()
@@ -171,7 +171,7 @@ def test_requests_without_a_connection_fail_at_once(where: str) -> None:
 
 
 def test_outstanding_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one too many fails by itself; the others stay."""
+    """Only the request beyond the bound fails."""
     monkeypatch.setattr(connection_module, "MAX_OUTSTANDING", 3)
     server = Server()
     server.begin()
@@ -182,7 +182,7 @@ def test_outstanding_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_request_too_long_for_any_server_is_rejected_by_the_client() -> None:
-    """Sent, it would cost the connection of all the others."""
+    """If it were sent, the server would close the connection for all other requests."""
     server = Server()
     server.begin()
     with pytest.raises(BadArguments, match="limit"):
@@ -192,7 +192,7 @@ def test_a_request_too_long_for_any_server_is_rejected_by_the_client() -> None:
 
 
 def test_the_chroot_is_added_to_requests_and_removed_from_replies() -> None:
-    """In requests, created paths, events; `/` is the chroot itself; nothing escapes it."""
+    """It applies to requests, created paths and events; `/` is the chroot itself; no path leaves it."""
     server = Server("a:1/root/deep")
     server.begin()
     events: list[tuple[int, str, int]] = []
@@ -218,7 +218,7 @@ def test_the_chroot_is_added_to_requests_and_removed_from_replies() -> None:
 
 
 def test_credentials_are_sent_first_on_every_connection() -> None:
-    """Then watches, then everybody else's requests."""
+    """Watches are sent next, then all other requests."""
     server = Server()
     server.begin()
     taken = server.client.add_auth("digest", b"u:p")
@@ -243,7 +243,7 @@ def test_credentials_are_sent_first_on_every_connection() -> None:
 
 
 def test_a_rejected_credential_is_final() -> None:
-    """AUTH_FAILED, once; requests and waiters fail typed."""
+    """AUTH_FAILED is reported once; requests and waiters fail with typed errors."""
     server = Server()
     server.begin()
     taken = server.client.add_auth("digest", b"x")
@@ -259,7 +259,7 @@ def test_a_rejected_credential_is_final() -> None:
 
 
 def test_a_gap_is_reported_after_the_watch_is_restored() -> None:
-    """Not on reconnecting, but when the server has confirmed; removed watches hear nothing."""
+    """Not at the reconnect, but when the server has confirmed; removed watches get no event."""
     server = Server()
     server.begin()
     heard: list[tuple[int, str, int]] = []
@@ -285,7 +285,7 @@ def test_a_gap_is_reported_after_the_watch_is_restored() -> None:
 
 
 def test_watches_that_cannot_be_restored_close_the_connection() -> None:
-    """A client without its watches would be deaf without knowing it."""
+    """Otherwise the client would miss events without knowing it."""
     server = Server()
     server.begin()
     server.client.add_watch("/a", lambda *event: None)
@@ -302,7 +302,7 @@ def test_watches_that_cannot_be_restored_close_the_connection() -> None:
 
 
 def test_an_exception_in_one_callback_is_logged_and_stops_no_other_callback() -> None:
-    """The other callback runs, the connection stays, the fault is in the log."""
+    """The other callback runs, the connection stays, and the log has the error."""
     server = Server()
     server.begin()
     heard: list[Any] = []
@@ -329,7 +329,7 @@ def test_an_exception_in_one_callback_is_logged_and_stops_no_other_callback() ->
 
 
 def test_a_canceled_request_does_not_shift_the_replies() -> None:
-    """A caller's own timeout gives up one answer; the others stay with their requests."""
+    """A caller's timeout drops one answer; the others still match their requests."""
     server = Server()
     server.begin()
     given_up, kept = server.client.get("/a"), server.client.get("/b")

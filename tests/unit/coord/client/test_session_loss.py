@@ -18,7 +18,8 @@ CONNECTED, SUSPENDED, EXPIRED = SessionState.CONNECTED, SessionState.SUSPENDED, 
 
 
 def test_a_lost_connection_fails_pending_requests_and_resumes_the_session_on_another_server() -> None:
-    """ConnectionLoss with the path; the next server gets session, password and last zxid; nothing is sent again."""
+    """Requests fail with ConnectionLoss and the path; the next server gets session, password and last zxid; nothing is
+    sent again."""
     server = Server()
     server.begin()
     done, waiting = server.client.get("/a"), server.client.set("/b", b"")
@@ -45,7 +46,7 @@ def test_a_lost_connection_fails_pending_requests_and_resumes_the_session_on_ano
 
 
 def test_the_client_pings_after_a_third_of_the_timeout_and_disconnects_after_two_thirds() -> None:
-    """By the negotiated timeout, not the one asked for."""
+    """The negotiated timeout counts, not the requested one."""
     server = Server()
     server.client.connect()
     server.accept()
@@ -66,7 +67,7 @@ def test_the_client_pings_after_a_third_of_the_timeout_and_disconnects_after_two
 
 
 def test_steady_requests_need_no_pings() -> None:
-    """A ping leaves only when nothing else did."""
+    """A ping is sent only if no other request was."""
     server = Server()
     server.begin()
     server.frames()
@@ -80,13 +81,13 @@ def test_steady_requests_need_no_pings() -> None:
 
 
 def test_a_blocked_reactor_reads_waiting_bytes_before_it_disconnects() -> None:
-    """After a long block the answers lie in the socket: one turn later they have been read."""
+    """After a long pause the answers are in the socket: one turn later they have been read."""
     server = Server()
     server.begin()
     waiting = server.client.get("/a")
     server.turn()
     ((xid, _, _),) = server.requests()
-    # One step of the clock past everything: timers run first, as in a reactor that was blocked.
+    # One step of the clock past all deadlines: timers run first, as in a blocked reactor.
     server.reactor.rightNow += 60
     server.reactor.callLater(0, server.reply, xid, r.encode_data_reply(b"", r.Stat()))
     server.turn()
@@ -96,7 +97,7 @@ def test_a_blocked_reactor_reads_waiting_bytes_before_it_disconnects() -> None:
 
 
 def test_the_last_contact_is_when_the_answered_request_was_sent() -> None:
-    """A late answer proves only that the server heard us when the request left."""
+    """A late answer only proves that the server was in contact when the request was sent."""
     server = Server()
     server.begin()
     base = server.clock.monotonic_ms() / 1000
@@ -132,7 +133,8 @@ def test_the_last_contact_is_when_the_answered_request_was_sent() -> None:
     ],
 )
 def test_the_client_leaves_a_server_that_breaks_the_protocol(garbage: bytes) -> None:
-    """Bad lengths, replies to nothing, unreadable records: the connection goes, requests fail, the session lives on."""
+    """Bad lengths, unexpected replies, invalid records: the connection is closed, requests fail, the session
+    survives."""
     server = Server()
     server.begin()
     waiting = server.client.get("/a")
@@ -146,7 +148,8 @@ def test_the_client_leaves_a_server_that_breaks_the_protocol(garbage: bytes) -> 
 
 
 def test_expiry_fails_everything_and_connect_begins_a_new_session() -> None:
-    """Timeout 0 and session 0 say so; waiters fail, watches are gone, no reconnect; connect() asks for a new one."""
+    """The server answers with timeout 0 and session 0. Waiters fail, watches are gone, there is no reconnect; connect()
+    asks for a new session."""
     server = Server()
     server.begin()
     server.client.add_watch("/a", lambda *event: None)
@@ -172,7 +175,7 @@ def test_expiry_fails_everything_and_connect_begins_a_new_session() -> None:
 
 
 def test_an_expiry_callback_may_connect_again() -> None:
-    """The usual reaction, from within the callback."""
+    """The usual reaction of programs, within the callback."""
     server = Server()
     server.begin()
     server.client.on_state(lambda state: server.client.connect() if state is EXPIRED else None)
@@ -187,7 +190,7 @@ def test_an_expiry_callback_may_connect_again() -> None:
 
 
 def test_close_ends_the_session_after_earlier_requests() -> None:
-    """closeSession goes last; the answer closes the connection; nothing reconnects."""
+    """closeSession is sent last; its answer closes the connection, and there is no reconnect."""
     server = Server()
     server.begin()
     waiting = server.client.get("/a")
@@ -207,7 +210,7 @@ def test_close_ends_the_session_after_earlier_requests() -> None:
 
 
 def test_close_does_not_wait_for_a_dead_server() -> None:
-    """A third of the timeout is the most; while connecting it is at once."""
+    """It waits at most a third of the timeout; while connecting it does not wait."""
     server = Server()
     server.begin()
     closed = server.client.close()

@@ -1,4 +1,4 @@
-"""The tools on stopped directories: what they call sound, what they name as damage, where two nodes differ; backups."""
+"""The tools for stopped directories: sound ones, damage, differences between two nodes; backups."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ TIME_MS = 1_700_000_000_000
 
 
 def create(path: bytes, data: bytes = b"data", flags: int = 0) -> bytes:
-    """A command of the session."""
+    """Return a create command of the session."""
     body = r.encode_create(r.CreateRequest(r.OP_CREATE, path, data, r.OPEN_ACL, flags))
     return encode_command(SESSION, 1, 5, r.OP_CREATE, body)
 
 
 def history(length: int, changed: dict[int, bytes] | None = None) -> list[LogItem]:
-    """Entries 1 to `length` of term 1: a session, then a znode each; `changed` gives other commands for some."""
+    """Return entries 1 to `length` of term 1: a session, then a znode each; `changed` replaces some commands."""
     opening = encode_command(SESSION, 9, 0, r.OP_CREATE_SESSION, encode_create_session(4000, bytes(16), b"::1"))
     found = [LogItem(1, 1, 0, encode_batch(TIME_MS, [opening]))]
     for index in range(2, length + 1):
@@ -57,7 +57,7 @@ def make(
     node_id: int = 1,
     voters: tuple[int, ...] = (1, 2, 3),
 ) -> Path:
-    """A data directory with these entries, and snapshots of the states they lead to."""
+    """Make a data directory with these entries, and snapshots of their states."""
     path.mkdir(mode=0o700)
     disk = OsDisk(path)
     (path / "meta.json").write_bytes(encode_meta(node_id, CLUSTER, list(voters)))
@@ -79,13 +79,13 @@ def make(
 
 
 def report_of(path: Path) -> DirectoryReport:
-    """What `check` says of it."""
+    """Return the report of `check`."""
     with StoppedDirectory(path) as directory:
         return check(directory)
 
 
 def compared(first: Path, second: Path) -> Comparison:
-    """What `compare` says of the two."""
+    """Return the report of `compare`."""
     with StoppedDirectory(first) as a, StoppedDirectory(second) as b:
         return compare(check(a), check(b))
 
@@ -94,7 +94,7 @@ def compared(first: Path, second: Path) -> Comparison:
 
 
 def test_sound_directory_ends_where_a_node_would(tmp_path: Path) -> None:
-    """The replay from the oldest state leads to what a starting node has; nothing on disk is changed."""
+    """The replay from the oldest state ends in the state of a starting node; no file is changed."""
     path = make(tmp_path / "n", history(40), (10, 30))
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     report = report_of(path)
@@ -115,7 +115,7 @@ def test_sound_directory_ends_where_a_node_would(tmp_path: Path) -> None:
 
 
 def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
-    """Damage names its file, in the last record of the log as well. A flip in the seal alone changes nothing."""
+    """The damaged file is named, also for the last record of the log. A flip in the seal alone changes nothing."""
     path = make(tmp_path / "n", history(12), (6,))
     whole = report_of(path)
     files = [*path.glob("wal/*.log"), *path.glob("snap/*.snap")]
@@ -135,11 +135,11 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
 
 
 def test_torn_tail_is_a_note(tmp_path: Path) -> None:
-    """What a power cut leaves is no damage: a record that breaks off, and no seal."""
+    """A record that breaks off without a seal is the result of a power cut, not damage."""
     path = make(tmp_path / "n", history(5))
     [segment] = path.glob("wal/*.log")
     content = segment.read_bytes()
-    (path / EXTENT).unlink()  # that of a log that was closed says that the record was whole
+    (path / EXTENT).unlink()  # The extent of a closed log would say that the record was whole.
     segment.write_bytes(content[: content.rfind(SEAL_MAGIC) - 3])
     report = report_of(path)
     assert report.is_sound()
@@ -149,7 +149,7 @@ def test_torn_tail_is_a_note(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 40, 400])
 def test_shortened_or_missing_log_is_damage(tmp_path: Path, cut: int) -> None:
-    """A log cannot tell that there was more of it; its extent can."""
+    """The log does not show that it was longer; its extent does."""
     path = make(tmp_path / "n", history(5))
     [segment] = path.glob("wal/*.log")
     used = segment.read_bytes().rfind(SEAL_MAGIC)
@@ -163,7 +163,7 @@ def test_shortened_or_missing_log_is_damage(tmp_path: Path, cut: int) -> None:
 
 
 def test_snapshot_that_the_log_contradicts_is_damage(tmp_path: Path) -> None:
-    """Whole files, right checksums, other contents: only the replay finds it."""
+    """The files and checksums are intact, but the contents differ: only the replay finds it."""
     path = make(tmp_path / "n", history(20), (5,))
     machine = StateMachine()
     for entry in history(10, {7: create(b"/other")}):
@@ -176,7 +176,7 @@ def test_snapshot_that_the_log_contradicts_is_damage(tmp_path: Path) -> None:
 
 
 def test_log_behind_no_snapshot_is_damage(tmp_path: Path) -> None:
-    """Entries that are nowhere are not made up."""
+    """Missing entries are never invented."""
     path = make(tmp_path / "n", history(40), (30,))
     for segment in sorted(path.glob("wal/*.log"))[:2]:
         segment.unlink()
@@ -187,7 +187,7 @@ def test_log_behind_no_snapshot_is_damage(tmp_path: Path) -> None:
 
 
 def test_snapshot_without_a_log_is_damage(tmp_path: Path) -> None:
-    """The node may have acknowledged entries behind its snapshot, and voted: nobody can know."""
+    """The node may have acknowledged later entries, and voted: nothing proves that it has not."""
     path = make(tmp_path / "n", history(8), (8,))
     for segment in path.glob("wal/*.log"):
         segment.unlink()
@@ -197,7 +197,7 @@ def test_snapshot_without_a_log_is_damage(tmp_path: Path) -> None:
 
 
 def test_running_node_is_refused(tmp_path: Path) -> None:
-    """The lock of a running process says so; other readers may look at the same time."""
+    """The lock of the running process shows it; several readers may read at the same time."""
     path = make(tmp_path / "n", history(3))
     fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT)
     os.write(fd, b"4711\n")
@@ -215,7 +215,7 @@ def test_running_node_is_refused(tmp_path: Path) -> None:
 
 
 def test_equal_histories_agree_up_to_the_shorter(tmp_path: Path) -> None:
-    """Whatever snapshots they have."""
+    """Their snapshots do not matter."""
     a = make(tmp_path / "a", history(30), (10, 20))
     b = make(tmp_path / "b", history(25), (15,), node_id=2)
     found = compared(a, b)
@@ -224,7 +224,7 @@ def test_equal_histories_agree_up_to_the_shorter(tmp_path: Path) -> None:
 
 
 def test_first_difference_is_named(tmp_path: Path) -> None:
-    """Another command under the same term and index."""
+    """A different command has the same term and index."""
     a = make(tmp_path / "a", history(30))
     b = make(tmp_path / "b", history(30, {17: create(b"/else")}))
     found = compared(a, b)
@@ -235,7 +235,7 @@ def test_first_difference_is_named(tmp_path: Path) -> None:
 
 
 def test_difference_between_snapshots_names_the_znode(tmp_path: Path) -> None:
-    """No common log: the states are held against each other."""
+    """Without a common log the states are compared."""
     a = make(tmp_path / "a", history(10), (10,))
     b = make(tmp_path / "b", history(10, {7: create(b"/n7", b"other")}), (10,))
     for segment in [*a.glob("wal/*"), *b.glob("wal/*")]:
@@ -244,7 +244,7 @@ def test_difference_between_snapshots_names_the_znode(tmp_path: Path) -> None:
 
 
 def test_other_terms_at_the_end_are_no_difference_unless_both_were_applied(tmp_path: Path) -> None:
-    """An uncommitted suffix is what Raft replaces."""
+    """Raft replaces an uncommitted suffix."""
     left = [*history(10), LogItem(1, 11, 0, encode_batch(TIME_MS, [create(b"/x")]))]
     right = [*history(10), LogItem(2, 11, 1, b"")]
     a, b = make(tmp_path / "a", left), make(tmp_path / "b", right)
@@ -276,7 +276,7 @@ def test_commands_in_words_tell_no_secrets() -> None:
 
 
 def backed_up(tmp_path: Path, entries: list[LogItem]) -> Path:
-    """A backup of the state they lead to."""
+    """Return a backup of the state after these entries."""
     path = make(tmp_path / "source", entries, (entries[-1].index,))
     snapshots = Snapshots(OsDisk(path), "snap")
     reader = snapshots.open_named(snapshots.names()[0])
@@ -290,7 +290,7 @@ def backed_up(tmp_path: Path, entries: list[LogItem]) -> Path:
 
 
 def test_backup_comes_back_whole_and_flips_are_found(tmp_path: Path) -> None:
-    """Manifest, snapshot, checksum: nothing in it can change unnoticed."""
+    """Any change in manifest, snapshot or checksum is noticed."""
     file = backed_up(tmp_path, history(6))
     with BackupReader(file) as backup:
         assert backup.load().last_zxid == 6
@@ -306,7 +306,8 @@ def test_backup_comes_back_whole_and_flips_are_found(tmp_path: Path) -> None:
 
 
 def test_restored_nodes_start_alike_without_old_sessions(tmp_path: Path) -> None:
-    """Znodes stay, sessions and ephemerals go, zxids go on above everything the old ensemble can have reached."""
+    """Znodes stay, sessions and ephemerals are gone, zxids continue above all that the old ensemble can have
+    reached."""
     entries = history(9, {4: create(b"/mine", b"", 1)})
     file = backed_up(tmp_path, entries)
     assert is_backup(file)
@@ -330,7 +331,7 @@ def test_restored_nodes_start_alike_without_old_sessions(tmp_path: Path) -> None
 
 
 def test_restore_overwrites_nothing_and_keeps_clusters_apart(tmp_path: Path) -> None:
-    """A directory with anything in it is refused, and so is the old cluster's identity."""
+    """A directory that is not empty is rejected, and so is the old cluster's id."""
     file = backed_up(tmp_path, history(3))
     full = tmp_path / "full"
     full.mkdir()
@@ -344,7 +345,7 @@ def test_restore_overwrites_nothing_and_keeps_clusters_apart(tmp_path: Path) -> 
 
 
 def test_renewed_state_steps_further_each_time() -> None:
-    """A backup of a restored ensemble, restored again, does not begin where the first one did."""
+    """A second restore of a restored ensemble's backup continues at higher zxids than the first."""
     once = renewed(StateMachine()).last_zxid
     machine = StateMachine()
     machine.last_zxid = once + 5

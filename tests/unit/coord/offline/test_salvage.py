@@ -1,4 +1,4 @@
-"""The state out of a stopped node's directory, whatever has happened to the log."""
+"""The state recovered from a stopped node's directory with a damaged log."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.unit.coord.offline.test_offline import CLUSTER, history, make
 
 
 def salvaged(path: Path, *, committed_only: bool = False) -> Salvaged:
-    """What `salvage` gets out of it."""
+    """Return the state that `salvage` recovers."""
     with StoppedDirectory(path) as directory:
         return salvage(directory, committed_only=committed_only)
 
 
 def segments(path: Path) -> list[Path]:
-    """The files of the log."""
+    """Return the files of the log."""
     return sorted((path / "wal").iterdir())
 
 
 def ruin(path: Path, term: int) -> None:
-    """What a forged message did: the node persisted the term, and an entry of it."""
+    """Make the damage of a forged message: the node stored the term, and an entry of it."""
     wal, found = open_wal(OsDisk(path), "wal", segment_bytes=2000)
     batch = WriteBatch()
     batch.set_hard_state(term, 0)
@@ -44,7 +44,7 @@ def ruin(path: Path, term: int) -> None:
 
 
 def test_everything_is_taken_and_what_is_known_is_said(tmp_path: Path) -> None:
-    """Snapshot and log; of a member's log nobody can tell what was committed behind the snapshot."""
+    """Snapshot and log are read; a member's log does not show which entries after the snapshot are committed."""
     path = make(tmp_path / "n1", history(30), (10, 20))
     found = salvaged(path)
     assert (found.index, found.snapshot_index, found.committed_index, found.missing) == (30, 20, 20, [])
@@ -66,7 +66,7 @@ def test_what_a_lone_voter_has_is_committed(tmp_path: Path) -> None:
 
 
 def test_the_log_is_taken_up_to_its_damage(tmp_path: Path) -> None:
-    """And the damage is named."""
+    """The report names the damage."""
     path = make(tmp_path / "n1", history(30), (10,))
     last = segments(path)[-1]
     data = bytearray(last.read_bytes())
@@ -80,7 +80,7 @@ def test_the_log_is_taken_up_to_its_damage(tmp_path: Path) -> None:
 
 
 def test_damage_that_a_snapshot_covers_costs_nothing(tmp_path: Path) -> None:
-    """The log behind the snapshot is taken all the same."""
+    """The log after the snapshot is still read."""
     path = make(tmp_path / "n1", history(30), (25,))
     assert len(segments(path)) > 2
     first = segments(path)[0]
@@ -93,7 +93,7 @@ def test_damage_that_a_snapshot_covers_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
-    """The older one and the log lead as far."""
+    """The older snapshot and the log lead to the same entry."""
     path = make(tmp_path / "n1", history(30), (10, 20))
     newest = sorted((path / "snap").iterdir())[-1]
     data = bytearray(newest.read_bytes())
@@ -105,7 +105,7 @@ def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_without_its_log_a_directory_has_its_snapshot(tmp_path: Path) -> None:
-    """And without both it has nothing, which is said."""
+    """Without log and snapshot there is no state, and the report says so."""
     path = make(tmp_path / "n1", history(30), (20,))
     for file in segments(path):
         file.unlink()
@@ -118,7 +118,7 @@ def test_without_its_log_a_directory_has_its_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("term", [TERM_MAX, (1 << 63) - 2, (1 << 63) - 1, (1 << 64) - 1])
 def test_a_store_in_an_impossible_term_comes_back(tmp_path: Path, term: int) -> None:
-    """It could not be started, `verify` called it sound, and no tool of ours got the state out."""
+    """It could not be started, `verify` called it sound, and no tool recovered the state."""
     path = make(tmp_path / "n1", history(12), (5,))
     ruin(path, term)
     with pytest.raises(TermExhausted, match="rk coord backup DIR FILE"):

@@ -1,4 +1,4 @@
-"""The peers' secret: proved by both ends, or nothing more is heard."""
+"""The peers' secret: both ends prove it, or no other frame is accepted."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ SECRET = b"0123456789abcdef"
 
 
 def made(secret: bytes, letter: bytes) -> Handshake:
-    """One end."""
+    """Return one end."""
     return Handshake(secret, letter * NONCE_BYTES)
 
 
 def parts(frame: bytes) -> tuple[int, bytes]:
-    """(kind, body)."""
+    """Return (kind, body)."""
     ((kind, block, at, end),) = framing.PeerFrames().feed(frame)
     return kind, block[at:end]
 
 
 def test_both_ends_prove_it() -> None:
-    """Three frames; each fits into what is taken from a stranger."""
+    """The proof takes three frames; each is short enough for a stranger."""
     dialler, listener = made(SECRET, b"d"), made(SECRET, b"l")
     counter = listener.counter(*parts(dialler.challenge()))
     assert not listener.is_done
@@ -38,7 +38,7 @@ def test_both_ends_prove_it() -> None:
 
 
 def test_another_secret_is_refused_by_either_end() -> None:
-    """And neither is done."""
+    """Neither end completes."""
     dialler, listener = made(SECRET, b"d"), made(b"another secret...", b"l")
     counter = listener.counter(*parts(dialler.challenge()))
     with pytest.raises(RemoteProtocolError, match="another secret"):
@@ -50,7 +50,7 @@ def test_another_secret_is_refused_by_either_end() -> None:
 
 
 def test_proofs_of_another_connection_are_refused() -> None:
-    """What was recorded is worth nothing under new nonces, and a listener's proof is no dialler's."""
+    """A recorded proof is invalid under new nonces, and a listener's proof is invalid from a dialer."""
     dialler, listener = made(SECRET, b"d"), made(SECRET, b"l")
     proof = dialler.prove(*parts(listener.counter(*parts(dialler.challenge()))))
     later = made(SECRET, b"m")
@@ -67,14 +67,14 @@ def test_proofs_of_another_connection_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", [framing.HELLO, codec.WHO, codec.RAFT, framing.PROOF, framing.COUNTER])
 def test_nothing_else_is_heard_before(kind: int) -> None:
-    """Not a hello, not a question, least of all a Raft message."""
+    """Neither a hello nor a question nor a Raft message."""
     with pytest.raises(RemoteProtocolError):
         made(SECRET, b"l").counter(kind, bytes(32))
 
 
 @given(st.integers(0, 255), st.binary(max_size=100))
 def test_any_frame_is_a_proof_or_refused(kind: int, body: bytes) -> None:
-    """Chance does not know the secret."""
+    """Random bytes are never a valid proof."""
     listener = made(SECRET, b"l")
     listener.counter(framing.CHALLENGE, b"d" * NONCE_BYTES)
     with pytest.raises(RemoteProtocolError):
@@ -84,7 +84,7 @@ def test_any_frame_is_a_proof_or_refused(kind: int, body: bytes) -> None:
 
 
 def test_guard_without_settings_is_open() -> None:
-    """Then nothing is asked for, and the service says so in its log."""
+    """Then no proof is required, and the service logs a warning."""
     guard = PeerGuard(bytes)
     assert guard.is_open()
     assert guard.handshake() is None

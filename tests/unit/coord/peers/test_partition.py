@@ -1,4 +1,4 @@
-"""The door by which a drill cuts a node off: who may, for how long, and what it tells the links (N1)."""
+"""The endpoint by which a drill cuts a node off: permission, time limit, and effect on the links (N1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKEN = b"ab" * 32
 
 
 class Links:
-    """What a door tells the links."""
+    """Records the calls of the endpoint to the links."""
 
     def __init__(self) -> None:
         self.is_incoming = False
@@ -36,7 +36,7 @@ class Links:
 
 
 class Asked:
-    """A request, as far as the door looks at it."""
+    """A request with the methods that the endpoint uses."""
 
     def __init__(self, token: bytes = TOKEN, method: bytes = b"POST", **args: str) -> None:
         self.method = method
@@ -45,31 +45,31 @@ class Asked:
         self._token = token
 
     def getHeader(self, name: bytes) -> bytes | None:
-        """The token."""
+        """Return the token."""
         return b"Bearer " + self._token if name == b"authorization" else None
 
     def setResponseCode(self, status: int) -> None:
-        """What came of it."""
+        """Keep the status code."""
         self.status = status
 
     def setHeader(self, *_: Any) -> None:
-        """No matter."""
+        """Ignore the header."""
 
     def write(self, _: bytes) -> None:
-        """No matter."""
+        """Ignore the text."""
 
     def finish(self) -> None:
-        """No matter."""
+        """Do nothing."""
 
 
 def door(clock: Clock, links: Links) -> PartitionEndpoint:
-    """A door to these links."""
+    """Return an endpoint for these links."""
     return PartitionEndpoint(clock, links, TOKEN)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("direction", "ways"), [("both", (True, True)), ("in", (True, False)), ("out", (False, True))])
 def test_cut_loses_frames_first_and_connections_later(direction: str, ways: tuple[bool, bool]) -> None:
-    """As a network does it: nobody is told, and the kernel gives up after a while."""
+    """As in a network: the ends are not informed, and the kernel gives up after a while."""
     clock, links = Clock(), Links()
     asked = Asked(for_s="30", direction=direction)
     door(clock, links).answer_cut(asked)
@@ -82,7 +82,7 @@ def test_cut_loses_frames_first_and_connections_later(direction: str, ways: tupl
 
 
 def test_healing_begins_with_new_connections_and_comes_by_itself() -> None:
-    """Frames were lost on the old ones. A drill that has died does not leave a store in pieces."""
+    """Frames on the old connections were lost. The cut ends by itself, even if the drill has died."""
     clock, links = Clock(), Links()
     found = door(clock, links)
     found.answer_cut(Asked(for_s="30"))
@@ -112,7 +112,7 @@ def test_healing_begins_with_new_connections_and_comes_by_itself() -> None:
     ],
 )
 def test_nobody_cuts_without_the_token_or_without_an_end(asked: Asked, status: int) -> None:
-    """Refused requests change nothing."""
+    """Rejected requests change nothing."""
     links = Links()
     door(Clock(), links).answer_cut(asked)
     assert asked.status == status

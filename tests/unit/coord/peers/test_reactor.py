@@ -1,4 +1,4 @@
-"""The turn reactor: turns without Twisted in between, and everything of Twisted's in time all the same."""
+"""The turn reactor: turns that bypass Twisted, with Twisted's own events still in time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coord.peers.reactor import TurnReactor
 
 
 class Busy:
-    """A reactor with a descriptor that is readable at every poll: its turns never end by themselves."""
+    """A reactor with a descriptor that is readable at every poll, so its turns never end by themselves."""
 
     def __init__(self) -> None:
         self.reactor = TurnReactor()
@@ -27,7 +27,7 @@ class Busy:
         assert self.turns < self.most_turns, "nobody ended the turns"
 
     def serve(self, function: Callable[[int], None]) -> None:
-        """Call this instead of `on_events`."""
+        """Handle events; called instead of `on_events`."""
         self.reactor.unwatch(self.fd)
         self.reactor.watch(self.fd, function)
 
@@ -149,7 +149,7 @@ def test_a_fault_costs_its_descriptor_and_is_told() -> None:
 
 
 def test_peers_are_served_before_the_others_of_a_turn() -> None:
-    """Whatever order the kernel reports them in; what peers have brought is applied before anybody else is served."""
+    """Whatever the kernel's order: the data of peers is applied before any client is served."""
     reactor = TurnReactor()
     fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(4)]
     peers = (fds[1], fds[3])

@@ -1,4 +1,4 @@
-"""What no correct peer sends: the core refuses the message and has changed nothing."""
+"""Messages that no correct peer sends: the core rejects them and changes nothing."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TERM = 5
 
 
 def member(term: int = TERM, log: list[Entry] | None = None) -> RaftCore:
-    """Node 1 of three, which follows nobody."""
+    """Return node 1 of three, which follows no leader."""
     return RaftCore(1, RaftConfig(), SeededRandom(1), bootstrap([1, 2, 3]), HardState(term, 0), log)
 
 
 def leader() -> RaftCore:
-    """Node 1 of three, which leads term 1 with its first entry committed."""
+    """Return node 1 of three, which leads term 1 with its first entry committed."""
     raft = RaftGroup()
     for command in ("group voters=1,2,3", "elect 1"):
         raft.run(command)
@@ -54,7 +54,7 @@ def leader() -> RaftCore:
 
 
 def follower() -> RaftCore:
-    """Node 1 of three, with entries 1 to 4 of terms 1, 1, 3, 3, of which 3 are committed."""
+    """Return node 1 of three, with entries 1 to 4 of terms 1, 1, 3, 3, of which 3 are committed."""
     core = member(log=[Entry(1, 1, NORMAL, b""), Entry(1, 2, NORMAL, b""), Entry(3, 3, NORMAL, b"")])
     core.step(Message(APPEND, 2, 1, TERM, 3, 3, commit=3, entries=[Entry(3, 4, NORMAL, b"")]))
     assert (core.log.commit, core.log.last) == (3, 4)
@@ -64,7 +64,7 @@ def follower() -> RaftCore:
 
 
 def state_of(core: RaftCore) -> tuple[object, ...]:
-    """Everything that a message could change."""
+    """Return everything that a message could change."""
     progress = [(p.match, p.next, p.state, p.last_received, p.read_round) for p in core.leadership.peers] if (
         core.leadership is not None
     ) else []  # fmt: skip
@@ -76,7 +76,7 @@ def state_of(core: RaftCore) -> tuple[object, ...]:
 
 
 def refuses(core: RaftCore, message: Message) -> None:
-    """The message is refused, and nothing has changed."""
+    """Check that the message is rejected and nothing has changed."""
     before = state_of(core)
     with pytest.raises(InvalidMessage):
         core.step(message)
@@ -85,7 +85,7 @@ def refuses(core: RaftCore, message: Message) -> None:
 
 @pytest.mark.parametrize("kind", range(PRE_VOTE, READ_INDEX_RESP + 1))
 def test_a_term_that_leaps_is_refused_in_every_message(kind: int) -> None:
-    """One frame would otherwise take the node to the last terms there are, on disk and for good."""
+    """Otherwise one frame would raise the node's term to the limit, on disk and for good."""
     meta = RaftSnapshot(1, 1, VOTERS) if kind == SNAPSHOT else None
     for term in (TERM + TERM_LEAP_MAX + 1, TERM_MAX - 1, TERM_MAX, (1 << 63) - 2):
         refuses(member(), Message(kind, 2, 1, term, snapshot=meta))
@@ -93,21 +93,21 @@ def test_a_term_that_leaps_is_refused_in_every_message(kind: int) -> None:
 
 
 def test_the_largest_leap_is_taken() -> None:
-    """Up to the bound, a member that was away catches up."""
+    """Up to the bound, a member that was away can catch up."""
     core = member()
     core.step(Message(HEARTBEAT, 2, 1, TERM + TERM_LEAP_MAX))
     assert core.term == TERM + TERM_LEAP_MAX
 
 
 def test_a_new_member_takes_the_term_of_an_old_ensemble() -> None:
-    """A node in term 0 has nothing to lose, and the ensemble may have been taken far up, leap by leap."""
+    """A node in term 0 has nothing to lose, and the ensemble's term may be high after many leaps."""
     core = member(term=0)
     core.step(Message(HEARTBEAT, 2, 1, TERM_MAX - 2))
     assert core.term == TERM_MAX - 2
 
 
 def test_nobody_stands_for_election_in_a_term_that_others_refuse() -> None:
-    """The last term is reached, and not passed."""
+    """The last term can be reached, but not exceeded."""
     core = member(term=TERM_MAX - 2)
     core.step(Message(TIMEOUT_NOW, 2, 1, TERM_MAX - 2))
     assert (core.role, core.term) == (CANDIDATE, TERM_MAX - 1)
@@ -122,21 +122,21 @@ def test_nobody_stands_for_election_in_a_term_that_others_refuse() -> None:
 
 @pytest.mark.parametrize("kind", [APPEND, HEARTBEAT, COMMIT, SNAPSHOT])
 def test_nobody_else_leads_the_leaders_own_term(kind: int) -> None:
-    """One such frame stopped the leader."""
+    """One such frame could once stop the leader."""
     core = leader()
     meta = RaftSnapshot(9, core.term, VOTERS) if kind == SNAPSHOT else None
     refuses(core, Message(kind, 2, 1, core.term, snapshot=meta))
 
 
 def test_the_leader_takes_no_acknowledgement_beyond_its_log() -> None:
-    """At the end of the log it does."""
+    """An acknowledgment of the log's end is accepted."""
     core = leader()
     refuses(core, Message(APPEND_RESP, 2, 1, core.term, match_index=core.log.last + 1, granted=True))
     core.step(Message(APPEND_RESP, 2, 1, core.term, match_index=core.log.last, granted=True))
 
 
 def test_the_leader_takes_no_answer_to_a_round_that_it_did_not_begin() -> None:
-    """The answers of a majority would confirm reads that nobody was asked about."""
+    """Such answers of a majority would confirm reads that no node was asked about."""
     core = leader()
     lead = core.leadership
     assert lead is not None
@@ -154,7 +154,8 @@ def test_the_leader_takes_no_answer_to_a_round_that_it_did_not_begin() -> None:
     ],
 )
 def test_what_is_committed_is_not_contradicted(previous: int, previous_term: int, terms: list[int]) -> None:
-    """A leader without a committed entry has lost a disk, or lies: neither is a reason to end."""
+    """A leader without a committed entry has lost a disk, or sends false data: neither is a reason for this node to
+    stop."""
     entries = [Entry(term, previous + 1 + i, NORMAL, b"") for i, term in enumerate(terms)]
     refuses(follower(), Message(APPEND, 2, 1, TERM, previous, previous_term, entries=entries or None))
     refuses(follower(), Message(APPEND, 2, 1, TERM + 1, previous, previous_term, entries=entries or None))
@@ -167,19 +168,19 @@ def test_what_is_committed_is_not_contradicted(previous: int, previous_term: int
         [Entry(3, 5, NORMAL, b""), Entry(3, 7, NORMAL, b"")],
         [Entry(2, 5, NORMAL, b"")],  # terms never fall along a log
         [Entry(5, 5, NORMAL, b""), Entry(4, 6, NORMAL, b"")],
-        [Entry(TERM + 1, 5, NORMAL, b"")],  # later than the leader's own term
+        [Entry(TERM + 1, 5, NORMAL, b"")],  # later than the leader's term
         [Entry(3, 5, 4, b"")],
         [Entry(3, 5, CONFIG, b"no configuration")],
         [Entry(3, 5, CONFIG, Configuration([], [1]).encode())],
     ],
 )
 def test_entries_that_are_no_log_are_refused(entries: list[Entry]) -> None:
-    """They would be kept, and found by an assertion at the next start."""
+    """Otherwise they would be stored, and an assertion would fail at the next start."""
     refuses(follower(), Message(APPEND, 2, 1, TERM, 4, 3, entries=entries))
 
 
 def test_messages_that_contradict_themselves_are_refused() -> None:
-    """Whatever the receiver knows."""
+    """The receiver's state does not matter."""
     some = [Entry(1, 1, NORMAL, b"")]
     meta = RaftSnapshot(1, 1, VOTERS)
     for message in (

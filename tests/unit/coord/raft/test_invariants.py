@@ -1,4 +1,5 @@
-"""`validate` notices each broken invariant: a sound core is broken in one place, and the sentence names the place."""
+"""`validate` notices each broken invariant: the test breaks one place of a sound core, and the error names the
+place."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def _idle_with_empty_append(core: RaftCore) -> None:
     peer.wants_empty_append = True
 
 
-#: role, what is broken, what the sentence says
+#: role, broken place, text of the error
 LOG: Final[list[tuple[str, Break, str]]] = [
     ("leader", lambda c: c.log.entries.pop(1), "is at position 2"),
     ("leader", lambda c: _set(c.log.entries[1], term=9), "follows one of term 9"),

@@ -1,4 +1,4 @@
-"""The log's own arithmetic, against a plain list."""
+"""The log's arithmetic, compared with a plain list."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ START = bootstrap([1, 2, 3])
 
 
 def some_log(terms: list[int], first: int = 1) -> list[Entry]:
-    """Entries with these terms, from index `first` on."""
+    """Return entries with these terms, from index `first` on."""
     return [Entry(term, first + i, NORMAL, b"%d" % (first + i)) for i, term in enumerate(terms)]
 
 
 def meta(index: int, term: int) -> RaftSnapshot:
-    """A snapshot there."""
+    """Return a snapshot at that position."""
     return RaftSnapshot(index, term, Configuration([1, 2, 3]))
 
 
@@ -28,7 +28,7 @@ TERMS = st.lists(st.integers(1, 4), min_size=0, max_size=10).map(sorted)
 
 @given(TERMS, st.integers(0, 10))
 def test_term_at_is_the_lists_and_unknown_outside(terms: list[int], compacted: int) -> None:
-    """Behind a compaction only its last position is known."""
+    """After a compaction only the last dropped position is known."""
     log = RaftLog(START, some_log(terms))
     compacted = min(compacted, log.last)
     log.commit_to(log.last)
@@ -56,7 +56,7 @@ def test_first_difference_is_where_terms_part(mine: list[int], theirs: list[int]
 
 @given(TERMS, TERMS)
 def test_the_hint_never_skips_the_place_where_the_logs_agree(mine: list[int], theirs: list[int]) -> None:
-    """Two logs with a common beginning: each hint is at or above its end, and the search ends there (Raft §5.3)."""
+    """For two logs with a common prefix each hint is at or above its end, and the search ends there (Raft §5.3)."""
     common = 0
     while common < min(len(mine), len(theirs)) and mine[common] == theirs[common]:
         common += 1
@@ -75,7 +75,7 @@ def test_the_hint_never_skips_the_place_where_the_logs_agree(mine: list[int], th
 
 @given(TERMS, st.integers(1, 12), st.integers(0, 30))
 def test_a_portion_fits_or_is_a_single_entry(terms: list[int], first: int, room: int) -> None:
-    """Bytes are bounded, progress is not."""
+    """Bytes are bounded, but progress is guaranteed."""
     log = RaftLog(START, some_log(terms))
     if first > log.last + 1:
         return
@@ -86,7 +86,7 @@ def test_a_portion_fits_or_is_a_single_entry(terms: list[int], first: int, room:
 
 
 def test_a_committed_entry_is_never_truncated() -> None:
-    """A broken invariant stops the node."""
+    """The assertion stops the node."""
     log = RaftLog(START, some_log([1, 1, 1]))
     log.commit_to(2)
     with pytest.raises(AssertionError, match="committed up to 2"):
@@ -96,7 +96,7 @@ def test_a_committed_entry_is_never_truncated() -> None:
 
 
 def test_commit_beyond_the_log_stops_the_node() -> None:
-    """What is not there cannot be committed."""
+    """A missing entry cannot be committed."""
     with pytest.raises(AssertionError, match="beyond the end"):
         RaftLog(START, some_log([1])).commit_to(2)
 
@@ -123,7 +123,7 @@ def test_what_a_restart_makes_of_snapshot_and_log(
 
 
 def test_a_hole_between_snapshot_and_log_is_refused() -> None:
-    """Entries are missing: not a state that a crash can leave."""
+    """Entries are missing: a crash cannot leave this state."""
     with pytest.raises(AssertionError, match="gap between the snapshot at 3 and the log from 5"):
         RaftLog(meta(3, 2), some_log([2, 2], 5))
 
@@ -133,7 +133,7 @@ def test_a_hole_between_snapshot_and_log_is_refused() -> None:
     [(10, 10, 4), (3, 10, 3), (0, 10, 0), (10, 2, 2), (10, 1, 1), (10, 0, 0), (4, 4, 4)],
 )
 def test_what_is_kept_for_slow_peers_is_bounded_twice(entries_max: int, bytes_max: int, kept: int) -> None:
-    """Of the four entries of one byte up to the snapshot; those behind it are no part of this."""
+    """Of the four entries of one byte up to the snapshot; later ones do not count."""
     log = RaftLog(START, some_log([1, 1, 1, 1, 1, 1]))
     assert log.floor(4, entries_max, bytes_max) == 4 - kept
     log.commit_to(6)

@@ -1,4 +1,4 @@
-"""Configurations: their encoding, single steps, and how the log keeps them."""
+"""Configurations: their encoding, single steps, and their place in the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coord.raft.membership import CatchUp, Configuration, decode_configuration, 
 
 @given(st.lists(st.integers(1, 2**62), max_size=9, unique=True), st.integers(0, 9), st.integers(0, 9), st.binary())
 def test_encoding_round_trip(ids: list[int], a: int, b: int, attachment: bytes) -> None:
-    """Whatever is proposed is what a replica reads."""
+    """A replica reads the proposed configuration."""
     a, b = min(a, b), max(a, b)
     config = Configuration(ids[:a], ids[a:b], ids[b:], attachment)
     assert decode_configuration(config.encode()) == config
@@ -20,7 +20,7 @@ def test_encoding_round_trip(ids: list[int], a: int, b: int, attachment: bytes) 
 
 @given(st.binary(max_size=60))
 def test_decoding_any_bytes_ends_in_a_configuration_or_a_clear_error(data: bytes) -> None:
-    """A hostile or damaged body never does anything else."""
+    """Hostile or damaged bytes have no other result."""
     try:
         decode_configuration(data)
     except (ValueError, AssertionError):
@@ -42,12 +42,12 @@ def test_decoding_any_bytes_ends_in_a_configuration_or_a_clear_error(data: bytes
     ],
 )
 def test_only_one_voter_changes_at_a_time(new: Configuration, allowed: bool) -> None:
-    """Dissertation §4.1; who does not vote may come and go freely."""
+    """Dissertation §4.1; members without a vote may come and go freely."""
     assert (objection(Configuration([1, 2, 3]), new) == "") is allowed
 
 
 def test_the_log_knows_the_configuration_of_every_index() -> None:
-    """In force when appended, taken back when truncated, forgotten behind a snapshot."""
+    """A configuration is in force when appended, reverted when truncated, and forgotten below a snapshot."""
     log = ConfigLog(0, Configuration([1]))
     log.append(4, Configuration([1, 2]))
     log.append(9, Configuration([1, 2, 3]))
@@ -63,7 +63,7 @@ def test_the_log_knows_the_configuration_of_every_index() -> None:
 
 
 def test_a_slow_newcomer_is_not_promoted_until_a_round_is_short() -> None:
-    """A round longer than an election timeout means it would hold commits up that long: Dissertation §4.2.1."""
+    """After a round longer than an election timeout it would delay commits for that long: Dissertation §4.2.1."""
     newcomer = CatchUp(target=100, now=0)
     assert not newcomer.advance(match=99, last=150, now=10, limit_ticks=12)
     assert not newcomer.advance(match=100, last=200, now=40, limit_ticks=12)
@@ -73,6 +73,6 @@ def test_a_slow_newcomer_is_not_promoted_until_a_round_is_short() -> None:
 
 
 def test_two_roles_for_one_member_are_refused() -> None:
-    """An id is a voter or not."""
+    """A member is a voter or not."""
     with pytest.raises(AssertionError, match="two roles"):
         Configuration([1, 2], [2])

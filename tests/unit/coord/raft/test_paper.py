@@ -33,7 +33,7 @@ from tests.datadriven.raft_group import RaftGroup
 
 
 def group(*commands: str, nodes: str = "1,2,3") -> RaftGroup:
-    """Three nodes (or `nodes`), after these commands."""
+    """Return three nodes (or `nodes`), after these commands."""
     raft = RaftGroup()
     for command in (f"group voters={nodes}", *commands):
         raft.run(command)
@@ -41,19 +41,19 @@ def group(*commands: str, nodes: str = "1,2,3") -> RaftGroup:
 
 
 def core_of(raft: RaftGroup, node: int) -> RaftCore:
-    """The core of a node that is up."""
+    """Return the core of a node that is up."""
     core = raft.nodes[node].core
     assert core is not None
     return core
 
 
 def lone_core(term: int = 1, vote: int = 0, log: list[Entry] | None = None, seed: int = 1) -> RaftCore:
-    """Node 1 of three, to be spoken to by hand."""
+    """Return node 1 of three, driven by hand."""
     return RaftCore(1, RaftConfig(), SeededRandom(seed), bootstrap([1, 2, 3]), HardState(term, vote), log)
 
 
 def drain(core: RaftCore) -> list[Ready]:
-    """Everything the core wants done, its disk being quick."""
+    """Carry out all effects of the core with a fast disk."""
     out = []
     while core.has_ready():
         out.append(core.ready())
@@ -62,7 +62,7 @@ def drain(core: RaftCore) -> list[Ready]:
 
 
 def answers(core: RaftCore, m: Message) -> list[Message]:
-    """What the core sends, sooner or later, because of one message."""
+    """Return the messages that the core sends, sooner or later, because of one message."""
     core.step(m)
     return [a for r in drain(core) for a in [*r.messages, *r.messages_after_persist]]
 
@@ -151,7 +151,8 @@ def test_a_candidate_that_sees_the_leader_of_its_term_follows() -> None:
 
 
 def test_a_second_leader_of_a_term_is_not_believed() -> None:
-    """§5.2, election safety: it cannot happen. Who claims to lead this node's own term has its link broken."""
+    """§5.2, election safety: it cannot happen. The link of a node that claims to lead this node's own term is
+    broken."""
     core = core_of(group("elect 1"), 1)
     with pytest.raises(InvalidMessage, match="which this node leads"):
         core.step(Message(HEARTBEAT, 2, 1, core.term))
@@ -163,8 +164,8 @@ def test_a_second_leader_of_a_term_is_not_believed() -> None:
     [
         [1, 1, 1, 3],  # only the new leader's first entry is missing
         [1],  # far behind
-        [1, 1, 1, 3, 3, 3],  # a longer end that nobody committed
-        [1, 1, 2, 2, 2],  # another history from index 3 on
+        [1, 1, 1, 3, 3, 3],  # a longer, uncommitted end
+        [1, 1, 2, 2, 2],  # a different history from index 3 on
         [],
     ],
 )
@@ -218,7 +219,7 @@ def test_commit_index_and_leader_are_volatile() -> None:
 
 
 def test_every_committed_entry_is_handed_out_once_and_in_order() -> None:
-    """§5.3, state machine safety at one node, over all Readies and a restart of nothing."""
+    """§5.3, state machine safety at one node, over all Readies."""
     core = lone_core()
     handed: list[int] = []
     for index in range(1, 6):
@@ -242,7 +243,7 @@ def test_the_own_vote_counts_only_when_it_is_durable() -> None:
 
 
 def test_entries_replaced_on_their_way_to_disk_do_not_count_as_durable() -> None:
-    """Of several writes under way a later one replaces what an earlier one wrote: only what is still there counts."""
+    """Of several writes in progress a later one replaces entries of an earlier one: only the surviving ones count."""
     core = lone_core()
     core.step(Message(APPEND, 2, 1, 1, entries=[Entry(1, i, NORMAL, b"") for i in (1, 2, 3)]))
     first = core.ready()
@@ -256,7 +257,7 @@ def test_entries_replaced_on_their_way_to_disk_do_not_count_as_durable() -> None
 
 
 def test_a_hastened_follower_stands_within_four_ticks_unless_it_has_a_leader() -> None:
-    """There is nobody to wait for when a cluster starts; a leader that was heard is waited for as ever (§5.2)."""
+    """At the start of a cluster there is no leader to wait for; a known leader is waited for as usual (§5.2)."""
     for seed in range(20):
         core = lone_core(seed=seed)
         core.hasten()
@@ -273,7 +274,7 @@ def test_a_hastened_follower_stands_within_four_ticks_unless_it_has_a_leader() -
 
 @pytest.mark.parametrize("kind", [COMMIT, HEARTBEAT])
 def test_a_commit_index_counts_only_for_an_entry_of_the_leaders_own(kind: int) -> None:
-    """§5.3: a log that holds another entry there, or none, commits nothing, and keeps what is committed."""
+    """§5.3: a log with a different entry there, or none, commits nothing, and keeps its committed entries."""
     log = [Entry(1, index, NORMAL, b"x") for index in (1, 2, 3)]
     core = lone_core(term=2, log=log)
     for index, term, expected in ((3, 2, 0), (4, 2, 0), (2, 1, 2), (3, 2, 2), (1, 1, 2), (3, 1, 3)):

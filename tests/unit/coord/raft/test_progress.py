@@ -95,7 +95,7 @@ def _cells() -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(("event", "state", "cell"), _cells())
 def test_transition(event: str, state: str, cell: str) -> None:
-    """The event takes the peer from the state to the one in the cell."""
+    """The event moves the peer from the state to the state in the cell."""
     lead, peer = _leadership(STATES[state])
     EVENTS[event](lead, peer)
     expected = STATES[state] if cell == "-" else STATES[re.match(r"\w+", cell)[0]]
@@ -104,12 +104,12 @@ def test_transition(event: str, state: str, cell: str) -> None:
 
 
 def test_the_table_has_every_event() -> None:
-    """No row is missing, none has another name."""
+    """No row is missing, and no row has another name."""
     assert {event for event, _, _ in _cells()} == set(EVENTS)
 
 
 def test_late_answers_change_no_state() -> None:
-    """The notes below the table: what is below the acknowledged index says nothing about the present."""
+    """The notes below the table: a reply below the acknowledged index says nothing about the present."""
     lead, peer = _leadership(PROBE)
     lead.on_append_resp(_answer(3, True))
     assert peer.state == PROBE
@@ -129,7 +129,8 @@ def test_late_answers_change_no_state() -> None:
 def test_a_late_rejection_does_not_undo_what_the_peer_acknowledged() -> None:
     """Only a peer whose newest reply to a heartbeat shows a shorter log has lost entries (simulation, seed 9000187).
 
-    The leader probed below the acknowledged index then, for entries that the log had dropped as known everywhere.
+    Otherwise the leader would probe below the acknowledged index, for entries that its log has dropped because all
+    peers have them.
     """
     lead, peer = _leadership(PROBE)
     lead.on_append_resp(_answer(5, True))

@@ -1,4 +1,4 @@
-"""Majority arithmetic against a twin that tries every subset of the voters."""
+"""Majority arithmetic compared with a twin that tries every subset of the voters."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def naive_quorums(voters: list[int]) -> list[tuple[int, ...]]:
 
 @given(INDEXES)
 def test_committed_index_is_the_best_that_any_majority_holds(acked: list[int]) -> None:
-    """The twin asks each majority for the least it holds."""
+    """The twin takes the minimum of each majority."""
     quorums = naive_quorums(list(range(len(acked))))
     assert committed_index(acked) == max(min(acked[i] for i in quorum) for quorum in quorums)
 
 
 @given(INDEXES, st.data())
 def test_more_acknowledgements_never_lower_the_index(acked: list[int], data: st.DataObject) -> None:
-    """Commit cannot fall because somebody caught up."""
+    """The commit index cannot fall because a peer caught up."""
     position = data.draw(st.integers(0, len(acked) - 1))
     better = list(acked)
     better[position] += data.draw(st.integers(0, 5))
@@ -39,7 +39,7 @@ def test_more_acknowledgements_never_lower_the_index(acked: list[int], data: st.
 
 @given(VOTES, VOTERS)
 def test_vote_result_agrees_with_every_majority(votes: dict[int, bool], voters: list[int]) -> None:
-    """Won: some majority granted. Lost: every majority has a refusal. Votes of strangers do not matter."""
+    """Won: some majority granted. Lost: every majority has a refusal. Votes of non-members do not matter."""
     quorums = naive_quorums(voters)
     won = any(all(votes.get(node) is True for node in quorum) for quorum in quorums)
     lost = all(any(votes.get(node) is False for node in quorum) for quorum in quorums)
@@ -48,12 +48,12 @@ def test_vote_result_agrees_with_every_majority(votes: dict[int, bool], voters: 
 
 @given(st.integers(1, 50))
 def test_two_majorities_overlap_and_one_is_enough_for_both(voters: int) -> None:
-    """The property everything rests on."""
+    """All safety rests on this property."""
     assert 2 * majority(voters) > voters
     assert 2 * (majority(voters) - 1) <= voters
 
 
 @given(st.integers(1, 50))
 def test_majorities_overlap_over_a_change_of_one(voters: int) -> None:
-    """Why a membership change of one voter needs no joint configuration: Dissertation §4.1."""
+    """So a membership change of one voter needs no joint configuration: Dissertation §4.1."""
     assert majority(voters) + majority(voters + 1) > voters + 1

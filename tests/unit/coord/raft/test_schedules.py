@@ -17,7 +17,8 @@ from simulation.engine.chance import SeededRandom
 from tests.sim.raft.planted import EarlyConfigChange
 
 FIRST = Configuration([1, 2, 3, 4])
-#: What the first leader does, what the second does, whom the first reaches in the end, whom the second.
+#: What the first leader changes, what the second changes, the peers that the first reaches in the end, and those of the
+#: second.
 SCHEDULES = {
     "add and remove": (FIRST.with_voter(5), FIRST.without(4), [1, 4, 5], [2, 3]),
     "add and add": (FIRST.with_voter(5), FIRST.with_voter(6), [1, 4, 5], [2, 3, 6]),
@@ -26,21 +27,22 @@ SCHEDULES = {
 
 
 class Group:
-    """Cores by hand: messages go where a schedule lets them."""
+    """Cores driven by hand: messages are delivered only where a schedule allows them."""
 
     def __init__(self, kind: type[RaftCore]) -> None:
         start = bootstrap(FIRST.voters)
         self.cores = {i: kind(i, RaftConfig(), SeededRandom(i), start) for i in range(1, 7)}
-        #: index -> terms of the entries that somebody took for committed there.
+        #: Index -> terms of the entries that some node considered committed there.
         self.committed: dict[int, set[int]] = {}
 
     def let(self, camp: list[int], kinds: tuple[int, ...] = ()) -> None:
-        """Everything that can happen among these, disks included; of the messages only these kinds, if any are told."""
+        """Run everything that can happen among these nodes, with their disks; deliver only messages of these kinds, if
+        any are given."""
         self._exchange(camp, kinds)
         for _ in range(0 if kinds else 5):
             for i in camp:
                 if self.cores[i].role == LEADER:
-                    self.cores[i].tick()  # finds out what was lost before
+                    self.cores[i].tick()  # the tick makes it notice lost messages
             self._exchange(camp, kinds)
 
     def _exchange(self, camp: list[int], kinds: tuple[int, ...]) -> None:
@@ -61,10 +63,10 @@ class Group:
                             self.cores[message.dst].step(message)
 
     def elect(self, i: int, camp: list[int]) -> bool:
-        """Let `i` stand for election among these, a few times; only votes travel."""
+        """Let `i` stand for election among these nodes, a few times; only votes are delivered."""
         core = self.cores[i]
         while core.role == LEADER:
-            core.tick()  # nobody answers: it notices
+            core.tick()  # no node answers: it notices
         for _ in range(3):
             if core.role != LEADER:
                 core.step(Message(TIMEOUT_NOW, camp[-1], i, core.term))
@@ -73,7 +75,7 @@ class Group:
 
 
 def _begun(kind: type[RaftCore], first: Configuration, reached: list[int]) -> Group:
-    """1 has changed the members where only some outsider has heard of it, and 2 is elected by the others."""
+    """Let 1 change the members so that only an outsider receives it; then the others elect 2."""
     group = Group(kind)
     assert group.elect(1, FIRST.voters)
     group.let(FIRST.voters)
@@ -85,7 +87,7 @@ def _begun(kind: type[RaftCore], first: Configuration, reached: list[int]) -> Gr
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_new_leader_waits_until_an_entry_of_its_term_is_committed(name: str) -> None:
-    """Refused before; once it may, its predecessor cannot be elected by those who have not heard of the change."""
+    """It is rejected before; once it is allowed, nodes without the change cannot elect the predecessor."""
     first, second, camp_1, camp_2 = SCHEDULES[name]
     group = _begun(RaftCore, first, camp_1)
     with pytest.raises(ProposalDropped, match="no entry of this term is committed"):
@@ -102,7 +104,7 @@ def test_a_new_leader_waits_until_an_entry_of_its_term_is_committed(name: str) -
 @pytest.mark.skipif(not core_module.__file__.endswith(".py"), reason="a compiled core takes no subclasses")
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_without_that_rule_two_histories_are_committed(name: str) -> None:
-    """The schedule is what it is said to be: without the rule it ends in two entries for one index."""
+    """Without the rule the schedule ends with two entries committed at one index."""
     first, second, camp_1, camp_2 = SCHEDULES[name]
     group = _begun(EarlyConfigChange.core_class, first, camp_1)
     group.cores[2].propose_config(second)

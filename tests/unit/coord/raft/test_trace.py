@@ -1,4 +1,4 @@
-"""The trace checker takes what sound groups do and refuses what breaks a rule of Raft."""
+"""The trace checker accepts the traces of sound groups and rejects violations of Raft's rules."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_breaks_a_rule_is_refused(what: str) -> None:
 
 
 def test_a_sound_history_is_taken() -> None:
-    """A leader, a follower, a restart with everything kept and one with a new disk."""
+    """A leader, a follower, a restart with all data and one with a new disk."""
     again = [_start(2, term=1, vote=1, runs=[[1, 1]], is_new=False), ["commit", 1]]
     model = _model(LED, [*FOLLOWED, *again, _start(2), ["install", 1, 1]])
     assert model.leaders() == {1: 1}
@@ -68,7 +68,7 @@ def test_a_sound_history_is_taken() -> None:
 
 
 def _trace_of_a_store(folder: Path) -> list[Path]:
-    """What three real nodes write, one of which is killed and comes back."""
+    """Return the traces of three real nodes, one of which is killed and comes back."""
     nodes = StoreNodes(3)
     files = {i: TraceFile(folder / f"{i}.trace") for i in nodes.nodes}
     for i, node in nodes.nodes.items():
@@ -88,7 +88,7 @@ def _trace_of_a_store(folder: Path) -> list[Path]:
 
 
 def test_the_trace_of_a_real_store_holds_and_a_changed_one_does_not(tmp_path: Path) -> None:
-    """Files in any order; a line cut by a kill is passed over, a false one is named with file and line."""
+    """Files in any order; a line cut off by a kill is skipped, a false one is named with file and line."""
     paths = _trace_of_a_store(tmp_path)
     model = check_traces(paths[::-1])
     assert model.committed() >= 1
@@ -105,7 +105,7 @@ def test_the_trace_of_a_real_store_holds_and_a_changed_one_does_not(tmp_path: Pa
 
 
 def test_the_command_says_what_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`rk coord check-trace`: 0 and a summary, 1 and the line, 2 for what is no trace."""
+    """`rk coord check-trace`: 0 and a summary, 1 and the line, 2 for an invalid trace."""
     paths = [str(path) for path in _trace_of_a_store(tmp_path)]
     assert run(["coord", "check-trace", *paths]) == 0
     assert "holds:" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""coord.rpc.server: frames, pipelining, refusals, timeouts, reconnecting, and a real loopback connection."""
+"""coord.rpc.server: frames, pipelining, rejections, timeouts, reconnecting, and a real loopback connection."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ Replies = Answer | Other
 
 
 class TestFrames:
-    """The byte format, with no transport."""
+    """The byte format, without a transport."""
 
     @given(st.lists(st.integers(0, 2**40), max_size=8), st.integers(1, 40))
     def test_any_cut_of_the_stream_yields_the_same_payloads(self, numbers: list[int], piece: int) -> None:
-        """However the network cuts the bytes, the frames come out whole and in order."""
+        """For any split of the bytes, the frames come out whole and in order."""
         stream = PREAMBLE + b"".join(encode_frame(Request(n, encode_body(Ask(n)))) for n in numbers)
         reader = RpcFrameReader()
         got = []
@@ -81,19 +81,19 @@ class TestFrames:
         ids=["another protocol", "another version", "first byte", "oversized", "undecodable"],
     )
     def test_foreign_bytes_are_refused(self, data: bytes) -> None:
-        """What is not this protocol ends the connection at the first byte that shows it."""
+        """The first byte that does not belong to this protocol ends the connection."""
         with pytest.raises(StreamError):
             list(RpcFrameReader().feed(data))
 
     def test_a_message_beyond_the_limit_is_refused_before_it_is_sent(self) -> None:
-        """FRAME_BYTES_MAX holds on the sending side too."""
+        """FRAME_BYTES_MAX applies on the sending side too."""
         with pytest.raises(RpcError) as caught:
             encode_frame(Request(1, encode_body(Shout("x" * (FRAME_BYTES_MAX + 1)))))
         assert caught.value.code == Code.TOO_LARGE
 
 
 class ServerSide(SynchronousTestCase):
-    """The answering end over a StringTransport."""
+    """The server's end over a StringTransport."""
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
@@ -132,7 +132,7 @@ class ServerSide(SynchronousTestCase):
         assert [payload.id for payload in self.answers()] == [3, 1]
 
     def test_a_request_is_known_by_where_it_came_from(self) -> None:
-        """The receiver's log names who asked for something."""
+        """The receiver's log names the sender of a request."""
         assert self.server.caller() == ""
         self.ask(1, Ask(1))
         peer = self.transport.getPeer()
@@ -150,7 +150,7 @@ class ServerSide(SynchronousTestCase):
         assert len(writes) == 1
 
     def test_a_refusal_reaches_the_caller_as_it_was_raised(self) -> None:
-        """RpcError raised by dispatch travels with code, message and hint."""
+        """RpcError raised by dispatch is sent with code, message and hint."""
         self.ask(1, Shout("refuse"))
         (failed,) = self.answers()
         assert failed == Failed(1, "not_active", "ask the other one", "127.0.0.1:9")
@@ -164,7 +164,7 @@ class ServerSide(SynchronousTestCase):
         assert len(self.flushLoggedErrors(ValueError)) == 1
 
     def test_an_unknown_request_costs_only_itself(self) -> None:
-        """A body that is no request of the union is refused; the connection goes on."""
+        """A body that is not a request of the union is rejected; the connection continues."""
         self.ask(1, Other())
         self.ask(2, Ask(2))
         self.pending[2].callback(Answer(2))
@@ -173,7 +173,7 @@ class ServerSide(SynchronousTestCase):
         assert first.message == "the receiver does not answer Other requests"
 
     def test_a_refusal_names_receiver_and_type_and_repeats_no_rubbish(self) -> None:
-        """The type comes from a stranger: what is no identifier of bounded length is not shown."""
+        """The type comes from a stranger: only identifiers of bounded length are shown."""
         self.server.receiver = lambda: "server s1 of kind counters/1"
         bodies = [{"type": "KvScan", "at": 1}, {"type": "Ask", "n": "x"}, {"type": "x" * 129}, {"type": "\x1b[2J"}]
         for number, body in enumerate([*bodies, {}, [1], "text"]):
@@ -187,7 +187,7 @@ class ServerSide(SynchronousTestCase):
         ]
 
     def test_a_request_for_somebody_else_is_not_even_decoded(self) -> None:
-        """The envelope is looked at first: what it refuses reaches no dispatch."""
+        """The envelope is checked first: a rejected request reaches no dispatch."""
 
         def check(request: Request) -> None:
             if request.cluster == "other":
@@ -201,7 +201,7 @@ class ServerSide(SynchronousTestCase):
         assert (first.code, second.id, 1 in self.pending) == ("wrong_cluster", 2, False)
 
     def test_envelopes_of_earlier_and_later_builds_are_read(self) -> None:
-        """An earlier build sends no cluster; a later one may send more than we know."""
+        """An earlier build sends no cluster; a later one may send unknown fields."""
         for number, more in enumerate(([], ["", 7, "later"])):
             payload = msgspec.msgpack.encode([0, number, {"type": "Ask", "n": number}, *more])
             self.connection.dataReceived(struct.pack(">I", len(payload)) + payload)
@@ -209,7 +209,7 @@ class ServerSide(SynchronousTestCase):
         assert [one.id for one in self.answers()] == [0, 1]
 
     def test_a_caller_that_does_not_read_is_not_read_from(self) -> None:
-        """When replies pile up the transport is paused, and resumed once they have gone."""
+        """When replies pile up the transport is paused, and resumed when they have been sent."""
         self.connection.pauseProducing()
         assert self.transport.producerState == "paused"
         self.connection.resumeProducing()
@@ -224,12 +224,12 @@ class ServerSide(SynchronousTestCase):
         assert (failed.id, failed.code) == (3, Code.BUSY)
 
     def test_a_broken_stream_closes_the_connection(self) -> None:
-        """After an oversized length nothing on the connection can be believed."""
+        """After an oversized length the rest of the stream is meaningless."""
         self.connection.dataReceived(struct.pack(">I", FRAME_BYTES_MAX + 1))
         assert self.transport.disconnected
 
     def test_an_answer_after_the_caller_has_gone_is_dropped(self) -> None:
-        """The caller may leave while its request runs."""
+        """The caller may disconnect while its request runs."""
         self.ask(1, Ask(1))
         self.connection.connectionLost(Failure(error.ConnectionDone()))
         self.pending[1].callback(Answer(1))
@@ -237,7 +237,7 @@ class ServerSide(SynchronousTestCase):
 
 
 class ClientSide(SynchronousTestCase):
-    """The asking end over a MemoryReactorClock."""
+    """The client's end over a MemoryReactorClock."""
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
@@ -363,7 +363,7 @@ class ClientSide(SynchronousTestCase):
         assert not [delayed for delayed in self.reactor.getDelayedCalls() if delayed.active()]
 
     def test_a_cancelled_call_is_forgotten(self) -> None:
-        """Cancelling gives up the reply, not the connection."""
+        """Canceling gives up the reply, not the connection."""
         call = self.client.call(Ask(1))
         connection, _ = self.connect()
         call.cancel()
@@ -375,7 +375,7 @@ class ClientSide(SynchronousTestCase):
 
 
 class _OnePeer:
-    """A listening socket that treats its one caller as `behave` says, on a thread that the test joins."""
+    """A listening socket that handles its one caller as `behave` says, on a thread that the test joins."""
 
     def __init__(self, behave: Any) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -420,7 +420,7 @@ class TestCallBlocking:
         ids=["refused", "another protocol", "closed"],
     )
     def test_what_is_no_reply_is_a_typed_error(self, answer: bytes, code: str) -> None:
-        """Each way to fail has its own word."""
+        """Each kind of failure has its own code."""
 
         def behave(connection: socket.socket) -> None:
             connection.recv(65536)
@@ -431,7 +431,7 @@ class TestCallBlocking:
         assert caught.value.code == code
 
     def test_silence_is_a_timeout(self) -> None:
-        """A peer that accepts and says nothing."""
+        """A peer that accepts and sends nothing."""
         done = threading.Event()
         with _OnePeer(lambda _connection: done.wait(60)) as peer:
             with pytest.raises(RpcError) as caught:
@@ -440,7 +440,7 @@ class TestCallBlocking:
         assert caught.value.code == Code.TIMEOUT
 
     def test_nobody_there(self) -> None:
-        """A refused connection was certainly not executed."""
+        """After a refused connection the request was certainly not executed."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             address = listener.getsockname()
         with pytest.raises(RpcError) as caught:

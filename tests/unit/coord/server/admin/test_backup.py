@@ -1,4 +1,4 @@
-"""Who may ask a node for a backup: the token in `admin.json`."""
+"""Permission for backups of a node: the token in `admin.json`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.store_nodes import SeededRng, StepClock
 
 
 def admitted(disk: MemoryDisk, seed: int, port: int = 81) -> str:
-    """The token of a node that starts on `disk`."""
+    """Return the token of a node that starts on `disk`."""
     node: Any = None
     backups = Backups(node, disk, "c", StepClock(), SeededRng(seed))
     backups.admit(("h", port))
@@ -21,12 +21,12 @@ def admitted(disk: MemoryDisk, seed: int, port: int = 81) -> str:
 
 
 def content(disk: MemoryDisk) -> dict[str, str]:
-    """What the file says."""
+    """Return the content of the file."""
     return dict(json.loads(bytes(disk.files[ADMIN_FILE].content)))
 
 
 def test_token_stays_over_restarts_and_the_address_follows() -> None:
-    """Whoever has a copy of the file can go on using it."""
+    """A copy of the file stays usable."""
     disk = MemoryDisk()
     token = admitted(disk, 1)
     assert content(disk) == {"admin": "h:81", "token": token}
@@ -35,7 +35,7 @@ def test_token_stays_over_restarts_and_the_address_follows() -> None:
 
 
 def test_file_that_says_the_same_is_not_written_again() -> None:
-    """A node is started on a full disk as on any other."""
+    """So a node starts on a full disk, too."""
     disk = MemoryDisk()
     token = admitted(disk, 1)
     disk.on_call = nothing_is_done
@@ -43,12 +43,12 @@ def test_file_that_says_the_same_is_not_written_again() -> None:
 
 
 def nothing_is_done(name: str) -> None:
-    """For a disk of which nothing is asked."""
+    """Fail: the disk must not be used."""
     raise AssertionError(name)
 
 
 def test_full_disk_does_not_keep_a_node_from_starting() -> None:
-    """It goes without the file, which only backups need; what was there stays."""
+    """Only backups need the file, so the node runs without it; an existing file stays."""
     disk = MemoryDisk()
     disk.failures["write"] = errno.ENOSPC
     assert len(admitted(disk, 1)) == 64

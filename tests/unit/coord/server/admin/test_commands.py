@@ -1,4 +1,4 @@
-"""What tools made for ZooKeeper's AdminServer read from the admin port: names and kinds of its fields."""
+"""The pages that tools for ZooKeeper's AdminServer read from the admin port: names and types of the fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = StoreSettings(node_id=1, data_dir=Path("/nowhere"), client_address=("
 
 @pytest.fixture
 def nodes() -> StoreNodes:
-    """A store of one node with a client that has asked for something."""
+    """Return a store of one node with a client that has sent a request."""
     made = StoreNodes(1)
     client = made.client(made.leader())
     client.request(1, op.OP_EXISTS, encode_path_watch(b"/", True))
@@ -31,13 +31,13 @@ def nodes() -> StoreNodes:
 
 
 def page(nodes: StoreNodes, name: str, node: Node | None = None) -> Any:
-    """The content of one page, of the leader by default."""
+    """Return the content of one page, of the leader by default."""
     node = node or nodes.leader()
     return command_pages(SETTINGS, node, FourLetterWords(SETTINGS, node))[f"/commands/{name}".encode()]()
 
 
 def test_connections(nodes: StoreNodes) -> None:
-    """Those by TLS apart."""
+    """TLS connections are listed separately."""
     [connection] = nodes.leader().clients.connections.values()
     found = page(nodes, "connections")
     [plain] = found["connections"]
@@ -50,13 +50,13 @@ def test_connections(nodes: StoreNodes) -> None:
 
 
 def test_figures_are_numbers(nodes: StoreNodes) -> None:
-    """Also means."""
+    """Averages are numbers, too."""
     assert isinstance(page(nodes, "monitor")["avg_latency"], float)
     assert isinstance(page(nodes, "server_stats")["server_stats"]["avg_latency"], float)
 
 
 def test_read_only_server_says_so(nodes: StoreNodes) -> None:
-    """In the line behind the version: scripts that wait for a server look for it."""
+    """The mark is in the line after the version: scripts that wait for a server search for it."""
     node = nodes.leader()
     assert b"READ-ONLY" not in FourLetterWords(SETTINGS, node).answer(b"srvr")
     node.pipeline.handshake.read_only.is_on = True
@@ -65,7 +65,7 @@ def test_read_only_server_says_so(nodes: StoreNodes) -> None:
 
 
 def test_observers_are_no_followers() -> None:
-    """Who watches that enough of those are in step who vote must not be comforted by others."""
+    """Monitors compare the followers in sync with the quorum, so observers must not count."""
     nodes = StoreNodes(3)
     leader, follower = nodes.leader(), nodes.follower()
     nodes.run(5)
@@ -82,7 +82,7 @@ def test_observers_are_no_followers() -> None:
 
 
 def test_voting_view(nodes: StoreNodes) -> None:
-    """By id; observers do not vote."""
+    """The list is sorted by id; observers do not vote."""
     assert page(nodes, "voting_view")["current_config"] == {}
     members: Members = {i: parse_member(i, f"host{i}:2888:3888;0.0.0.0:2181")[0] for i in (1, 2)}
     nodes.leader().core.configs.current = Configuration([1], None, [2], encode_members(members))

@@ -1,4 +1,4 @@
-"""Ready means that a write would be taken; a log that is not there any more is noticed."""
+"""Ready means that a write would be accepted; a log that has disappeared is noticed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.store_nodes import TICK_MS, Client, StoreNodes
 
 
 def readiness_of(nodes: StoreNodes, i: int) -> Readiness:
-    """Of one node; its log lies in memory and is not looked for."""
+    """Return the readiness of one node; its log is in memory, and its file is not checked."""
     wal: Any = None
     found = Readiness(nodes.nodes[i], wal, nodes.clock)
     found.check_log_file = lambda: None  # type: ignore[method-assign]
@@ -28,14 +28,14 @@ def readiness_of(nodes: StoreNodes, i: int) -> Readiness:
 
 
 def run(nodes: StoreNodes, readiness: Readiness, ms: int) -> None:
-    """Time passes."""
+    """Let time pass."""
     for _ in range(ms // TICK_MS + 1):
         nodes.run(1)
         readiness.tick()
 
 
 def full(name: str) -> None:
-    """What a full disk says to whoever writes."""
+    """Raise the error of a full disk."""
     if name in ("write", "create"):
         raise OSError(errno.ENOSPC, "no room")
 
@@ -46,7 +46,7 @@ def create(path: bytes) -> bytes:
 
 
 def test_a_lone_node_with_a_full_disk_is_not_ready() -> None:
-    """No client could open a session there, and /ready was 200."""
+    """No client could open a session there, but /ready was 200."""
     nodes = StoreNodes(1)
     node = nodes.leader()
     readiness = readiness_of(nodes, 1)
@@ -66,7 +66,7 @@ def test_a_lone_node_with_a_full_disk_is_not_ready() -> None:
 
 
 def test_a_node_whose_writes_wait_is_not_ready() -> None:
-    """Whatever the reason: here the others' answers do not come."""
+    """For any reason: here the acknowledgments of the others are missing."""
     nodes = StoreNodes(3)
     node = nodes.leader()
     own = node.settings.node_id
@@ -93,7 +93,7 @@ def test_a_node_whose_writes_wait_is_not_ready() -> None:
 
 
 def test_a_session_that_has_just_been_asked_for_is_no_write_that_waits() -> None:
-    """A command to open a session carries the time at which it came, as every other does."""
+    """A command to open a session carries the time of its arrival, like every other command."""
     nodes = StoreNodes(3)
     node = nodes.leader()
     readiness = readiness_of(nodes, node.settings.node_id)
@@ -105,7 +105,7 @@ def test_a_session_that_has_just_been_asked_for_is_no_write_that_waits() -> None
 
 
 def test_without_a_leader_nobody_is_ready() -> None:
-    """As before."""
+    """Unchanged."""
     nodes = StoreNodes(3)
     node = nodes.follower()
     readiness = readiness_of(nodes, node.settings.node_id)
@@ -117,7 +117,7 @@ def test_without_a_leader_nobody_is_ready() -> None:
 
 
 class _Idle:
-    """As much of a node as `tick` looks at when there is nothing to do."""
+    """The attributes of a node that `tick` reads when there is nothing to do."""
 
     def __init__(self) -> None:
         self.core = self
@@ -138,7 +138,7 @@ class _Clock:
 
 
 def written(wal: Wal) -> None:
-    """One more record."""
+    """Write one more record."""
     batch = WriteBatch()
     batch.set_hard_state(1, 1)
     wal.write([batch])
@@ -146,7 +146,7 @@ def written(wal: Wal) -> None:
 
 @pytest.mark.parametrize("harm", ["removed", "moved", "replaced"])
 def test_a_directory_that_goes_is_noticed(tmp_path: Path, harm: str) -> None:
-    """Within two looks, and a segment that ends is no reason for alarm."""
+    """Within two checks. The end of a segment is no reason for alarm."""
     folder = tmp_path / "data"
     folder.mkdir()
     wal, _ = open_wal(OsDisk(folder), "wal", segment_bytes=300)

@@ -1,4 +1,4 @@
-"""Who a client is, on whole nodes in memory: digest and super, SASL, certificates, and what the audit log tells."""
+"""The identities of clients, on whole nodes in memory: digest and super, SASL, certificates, and the audit log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Audit:
 
 @pytest.fixture
 def audit() -> Iterator[Audit]:
-    """What is logged during the test."""
+    """Yield the lines that are logged during the test."""
     found = Audit()
     globalLogPublisher.addObserver(found)  # type: ignore[arg-type]
     yield found
@@ -42,7 +42,7 @@ def audit() -> Iterator[Audit]:
 
 @pytest.fixture
 def nodes() -> StoreNodes:
-    """Three nodes that know a superuser and a user of SASL."""
+    """Return three nodes with a superuser and a SASL user."""
     made = StoreNodes(3)
     for node in made.nodes.values():
         users = {"bob": "builder"}
@@ -61,7 +61,7 @@ class Asker:
         self.xid = 0
 
     def ask(self, opcode: int, body: bytes, xid: int = 0) -> tuple[int, bytes]:
-        """(err, reply body)."""
+        """Return (err, reply body)."""
         self.xid += 1
         self.client.request(xid or self.xid, opcode, body)
         self.nodes.settle()
@@ -70,17 +70,17 @@ class Asker:
         return err, reply
 
     def auth(self, scheme: bytes, credential: bytes) -> int:
-        """An auth packet's answer."""
+        """Return the answer to an auth packet."""
         return self.ask(op.OP_AUTH, records.encode_auth(scheme, credential), op.XID_AUTH)[0]
 
     def sasl(self, token: bytes) -> tuple[int, bytes | None]:
-        """(err, token) of a step of SASL."""
+        """Return (err, token) of a step of SASL."""
         err, body = self.ask(op.OP_SASL, records.encode_sasl(token))
-        # The Java client reads a token behind a refusal as well; without one it takes the connection for broken.
+        # The Java client also reads a token after a rejection; without one it considers the connection broken.
         return err, records.decode_sasl(body, 0, len(body))
 
     def identities(self) -> list[tuple[bytes, bytes]]:
-        """What every node's table says of the session, without the address."""
+        """Return the session's identities in every node's table, without the address."""
         session_id = self.client.connection.session_id
         found = [node.machine.sessions.sessions[session_id].identities for node in self.nodes.nodes.values()]
         assert all(one[1:] == found[0][1:] for one in found)
@@ -88,12 +88,12 @@ class Asker:
 
 
 def created(path: bytes, scheme: bytes, name: bytes) -> bytes:
-    """Body of a create for one identity alone."""
+    """Return the body of a create for one identity only."""
     return records.encode_create(CreateRequest(op.OP_CREATE, path, b"", [Acl(31, scheme, name)], 0))
 
 
 def test_superuser_may_do_everything(nodes: StoreNodes, audit: Audit) -> None:
-    """Whoever proves the super digest; another password of that name is an ordinary digest identity."""
+    """A client that proves the super digest; another password of that name is an ordinary digest identity."""
     owner, boss, fake = Asker(nodes), Asker(nodes), Asker(nodes)
     assert owner.ask(op.OP_CREATE, created(b"/mine", b"digest", b"x:y"))[0] == OK
     get = records.encode_path_watch(b"/mine", False)
@@ -109,7 +109,7 @@ def test_superuser_may_do_everything(nodes: StoreNodes, audit: Audit) -> None:
 
 
 def test_nobody_is_superuser_unless_set(nodes: StoreNodes) -> None:
-    """Without the setting its credential proves a digest identity and no more."""
+    """Without the setting the credential proves only a digest identity."""
     nodes.nodes[1].pipeline.handshake.authenticator = Authenticator(SeededRng(1).token)
     asker = Asker(nodes)
     assert asker.auth(b"digest", b"super:test") == OK
@@ -117,7 +117,7 @@ def test_nobody_is_superuser_unless_set(nodes: StoreNodes) -> None:
 
 
 def test_sasl_proves_a_user(nodes: StoreNodes, audit: Audit) -> None:
-    """The last answer comes when every node knows; access lists of scheme sasl hold for it."""
+    """The last answer comes when every node has the identity; access lists of scheme sasl apply to it."""
     asker, other = Asker(nodes), Asker(nodes)
     client = SaslClient("bob", "builder", b"cnonce")
     assert asker.sasl(b"")[1] is not None
@@ -135,7 +135,7 @@ def test_sasl_proves_a_user(nodes: StoreNodes, audit: Audit) -> None:
 
 
 def test_wrong_secret_ends_the_connection(nodes: StoreNodes, audit: Audit) -> None:
-    """AuthFailed, then closed, as ZooKeeper does; the attempt is in the audit log."""
+    """AuthFailed, then closed, as in ZooKeeper; the audit log has the attempt."""
     asker = Asker(nodes)
     client = SaslClient("bob", "wrong", b"cnonce")
     _, challenge = asker.sasl(client.evaluate(None))
@@ -145,7 +145,7 @@ def test_wrong_secret_ends_the_connection(nodes: StoreNodes, audit: Audit) -> No
 
 
 def test_without_users_the_answer_is_null(nodes: StoreNodes) -> None:
-    """That is how a ZooKeeper without SASL answers; clients take it for a failure."""
+    """A ZooKeeper without SASL answers like this; clients treat it as a failure."""
     nodes.nodes[1].pipeline.handshake.authenticator = Authenticator(SeededRng(1).token)
     asker = Asker(nodes)
     assert asker.sasl(b"") == (OK, None)
@@ -154,7 +154,7 @@ def test_without_users_the_answer_is_null(nodes: StoreNodes) -> None:
 
 @pytest.mark.parametrize("scheme", [b"sasl", b"x509", b"super", b"world", b"nonsense"])
 def test_other_schemes_prove_nothing(nodes: StoreNodes, audit: Audit, scheme: bytes) -> None:
-    """Least of all that somebody is the superuser."""
+    """In particular not the superuser's identity."""
     asker = Asker(nodes)
     assert asker.auth(scheme, b"bob") == AUTH_FAILED
     assert not asker.client.is_open
@@ -162,7 +162,7 @@ def test_other_schemes_prove_nothing(nodes: StoreNodes, audit: Audit, scheme: by
 
 
 def test_certificate_comes_with_the_session(nodes: StoreNodes) -> None:
-    """From its first request on, and again after it moved to another node under another certificate."""
+    """From its first request on, and again after a move to another node under another certificate."""
     client = Client(nodes.nodes[1], nodes.clock)
     client.connection.certificate = b"CN=bob"
     client.connect()
@@ -180,7 +180,7 @@ def test_certificate_comes_with_the_session(nodes: StoreNodes) -> None:
 
 
 def test_changes_of_access_lists_are_audited(nodes: StoreNodes, audit: Audit) -> None:
-    """Path and session; not the hashes in the list."""
+    """Path and session are logged, but not the hashes in the list."""
     asker = Asker(nodes)
     lines = [Acl(31, b"digest", b"bob:SECRETHASH=")]
     assert asker.ask(op.OP_SET_ACL, records.encode_set_acl(b"/", lines, -1))[0] == OK

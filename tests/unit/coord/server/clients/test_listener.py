@@ -17,7 +17,7 @@ from tests.support.store_nodes import StoreNodes
 
 
 class Doors:
-    """A reactor that is asked for nothing but descriptors to watch; the test says when something happens."""
+    """A reactor that only watches descriptors; the test says when an event happens."""
 
     def __init__(self) -> None:
         self.functions: dict[int, Callable[[int], None]] = {}
@@ -57,12 +57,12 @@ class Clients:
             self.ends.append(theirs)
 
     def say(self, who: int, text: bytes) -> None:
-        """The node has something for a client."""
+        """Queue data of the node for a client."""
         self.streams[who].output.append(text)
         self.streams[who].wake()
 
     def heard(self) -> list[bytes]:
-        """What each client has received since the last time."""
+        """Return the data that each client has received since the last call."""
         return [_received(end) for end in self.ends]
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ def clients() -> Iterator[Clients]:
 
 
 def test_turn_sends_to_so_many_and_the_rest_follow_in_order(clients: Clients) -> None:
-    """Each gets its own once; the loop is told that it must not wait."""
+    """Each client gets its event once; the loop is told not to wait."""
     for who in range(6):
         clients.say(who, b"event")
     assert clients.listener.send_all()
@@ -100,7 +100,7 @@ def test_turn_sends_to_so_many_and_the_rest_follow_in_order(clients: Clients) ->
 
 
 def test_who_asks_meanwhile_is_answered_beside_the_crowd(clients: Clients) -> None:
-    """In the very next turn, although four of the crowd are still to be told."""
+    """In the very next turn, although four watchers are still waiting."""
     for who in range(6):
         clients.say(who, b"event")
     clients.listener.send_all()
@@ -111,7 +111,7 @@ def test_who_asks_meanwhile_is_answered_beside_the_crowd(clients: Clients) -> No
 
 
 def test_one_of_the_crowd_hears_the_event_before_its_answer(clients: Clients) -> None:
-    """What it asks meanwhile goes behind what it has not been sent yet, in one piece."""
+    """Its answer goes after the event that is still queued, in one send."""
     for who in range(6):
         clients.say(who, b"event ")
     clients.listener.send_all()
@@ -123,7 +123,7 @@ def test_one_of_the_crowd_hears_the_event_before_its_answer(clients: Clients) ->
 
 
 def test_those_who_wait_are_not_overtaken_for_ever(clients: Clients) -> None:
-    """As many of them as of the others in each turn."""
+    """Each turn sends to as many waiting clients as to others."""
     for who in range(6):
         clients.say(who, b"event")
     clients.listener.send_all()
@@ -135,7 +135,7 @@ def test_those_who_wait_are_not_overtaken_for_ever(clients: Clients) -> None:
 
 
 def test_connection_that_ends_while_it_waits_gets_what_it_is_owed(clients: Clients) -> None:
-    """Closed from this side, behind its last answer."""
+    """The connection is closed from this side, after its last answer."""
     for who in range(6):
         clients.say(who, b"event")
     clients.listener.send_all()
@@ -147,7 +147,7 @@ def test_connection_that_ends_while_it_waits_gets_what_it_is_owed(clients: Clien
 
 
 def test_stop_leaves_nobody_out(clients: Clients) -> None:
-    """All output leaves before the connections are closed."""
+    """All output is sent before the connections are closed."""
     for who in range(6):
         clients.say(who, b"event")
     clients.listener.stop()
@@ -155,7 +155,7 @@ def test_stop_leaves_nobody_out(clients: Clients) -> None:
 
 
 def test_ipv4_client_of_a_door_to_both_worlds_keeps_its_address() -> None:
-    """Access lists of scheme ip and the bound per address go by it."""
+    """Access lists of scheme ip and the bound per address use it."""
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
     store = StoreNodes(1)
@@ -174,7 +174,7 @@ def test_ipv4_client_of_a_door_to_both_worlds_keeps_its_address() -> None:
 
 
 class _Sealer:
-    """Stands in for TLS: notes what is sealed together."""
+    """Stands in for TLS: records what is sealed together."""
 
     def __init__(self) -> None:
         self.sealed: list[list[bytes]] = []
@@ -188,7 +188,7 @@ class _Sealer:
 
 
 def test_over_tls_each_answer_of_a_turn_is_sealed_alone_and_all_leave_in_one_send(clients: Clients) -> None:
-    """A record that holds two answers stops a client that selects on its socket."""
+    """A record with two answers would stop a client that selects on its socket."""
     tls: Any = _Sealer()
     clients.streams[0].tls = tls
     for text in (b"one", b"two", b"three"):
@@ -199,7 +199,7 @@ def test_over_tls_each_answer_of_a_turn_is_sealed_alone_and_all_leave_in_one_sen
 
 
 def test_answers_wait_for_contact_with_the_leader_and_words_do_not(clients: Clients) -> None:
-    """In their order; what is no session's leaves all the same."""
+    """Answers keep their order; output that belongs to no session is sent at once."""
     contact = clients.node.liveness.contact
     session = Session(1, bytes(16), 10_000, 1, [])
     for stream in clients.streams[1:]:

@@ -1,4 +1,4 @@
-"""Commands of a node's own clients over leader changes: each of them once, in order."""
+"""Commands of a node's own clients during changes of leader: each is applied once, in order."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from coord.wire.opcodes import OP_SET_DATA
 
 
 def sent(number: int, session_id: int = 7) -> Sent:
-    """A command that nobody in particular waits for."""
+    """Return a command without a waiting client."""
     nobody: Any = None
     connection = Connection(1, nobody, "", 0, 0)
     return Sent(session_id, 1, number, b"command-%d" % number, connection, Pending(number, OP_SET_DATA, 0))
 
 
 def queued(*numbers: int) -> Proposals:
-    """A queue in which commands wait."""
+    """Return a queue with waiting commands."""
     proposals = Proposals()
     proposals.waiting.extend(sent(n) for n in numbers)
     return proposals
 
 
 def cxids(commands: list[Sent]) -> list[int]:
-    """Which commands these are."""
+    """Return the cxids of these commands."""
     return [c.cxid for c in commands]
 
 
@@ -53,7 +53,7 @@ def test_nothing_new_is_sent_while_older_commands_may_live() -> None:
 
 
 def test_an_entry_of_a_later_term_kills_what_was_sent_before() -> None:
-    """Rule 2: they wait again, in front of everything newer, and are sent in the new term."""
+    """Rule 2: the commands wait again, before all newer ones, and are sent in the new term."""
     proposals = queued(1, 2, 3)
     proposals.take(5)
     proposals.waiting.append(sent(4))
@@ -78,7 +78,7 @@ def test_command_applied_late_in_its_own_term_is_not_sent_again() -> None:
 
 
 def test_outcomes_of_others_match_nothing() -> None:
-    """Only the oldest command sent can be the one applied next."""
+    """Only the oldest command sent can be the next one applied."""
     proposals = queued(1)
     proposals.take(5)
     assert proposals.match(8, 1, 1) is None
@@ -88,7 +88,7 @@ def test_outcomes_of_others_match_nothing() -> None:
 
 
 def test_forget_drops_everything() -> None:
-    """After a snapshot nobody knows what became of the commands."""
+    """After a snapshot the outcome of the commands is unknown."""
     proposals = queued(1)
     proposals.take(5)
     proposals.waiting.append(sent(2))
@@ -99,7 +99,7 @@ def test_forget_drops_everything() -> None:
 
 
 def test_leader_skips_what_it_has_taken() -> None:
-    """Rule 4: a new connection brings everything not applied once more."""
+    """Rule 4: a new connection brings again all commands that are not applied."""
     forwarded = Forwarded()
     assert forwarded.accept(5, 2, 99, 1, [b"a", b"b"]) == [b"a", b"b"]
     assert forwarded.accept(5, 2, 99, 2, [b"b", b"c"]) == [b"c"]
@@ -108,7 +108,7 @@ def test_leader_skips_what_it_has_taken() -> None:
 
 
 def test_numbers_begin_anew_with_term_and_incarnation() -> None:
-    """A restarted follower, or a later term, counts from one."""
+    """A restarted follower, or one in a later term, counts from one."""
     forwarded = Forwarded()
     forwarded.accept(5, 2, 99, 1, [b"a", b"b"])
     assert forwarded.accept(5, 2, 100, 1, [b"x"]) == [b"x"]
@@ -116,7 +116,7 @@ def test_numbers_begin_anew_with_term_and_incarnation() -> None:
 
 
 def test_missing_numbers_are_refused() -> None:
-    """A gap cannot come from an ordered connection; guessing would lose a command."""
+    """An ordered connection has no gaps; guessing would lose a command."""
     forwarded = Forwarded()
     forwarded.accept(5, 2, 99, 1, [b"a"])
     with pytest.raises(ValueError, match="expected 2"):

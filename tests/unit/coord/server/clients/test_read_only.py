@@ -1,4 +1,4 @@
-"""A node without a leader in read-only mode: who is served, with what, and until when."""
+"""A node without a leader in read-only mode: which clients and requests it serves, and until when."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ ABSENCE_TICKS = 2000 // TICK_MS + 60
 
 
 def create(path: bytes, acl: list[Acl] = OPEN_ACL) -> bytes:
-    """Body of a create."""
+    """Return the body of a create."""
     return records.encode_create(CreateRequest(op.OP_CREATE, path, b"x", acl, 0))
 
 
 def get(path: bytes) -> bytes:
-    """Body of a getData."""
+    """Return the body of a getData."""
     return records.encode_path_watch(path, False)
 
 
 def connected(nodes: StoreNodes, node: Node, request: ConnectRequest) -> Client:
-    """A client that has sent this request."""
+    """Return a client that has sent this connect request."""
     client = Client(node, nodes.clock)
     node.pipeline.handshake.open_session(client.connection, request)
     nodes.settle()
@@ -34,7 +34,7 @@ def connected(nodes: StoreNodes, node: Node, request: ConnectRequest) -> Client:
 
 
 def ask(nodes: StoreNodes, client: Client, opcode: int, body: bytes = b"", xid: int = 1) -> int:
-    """The error code of a request's reply."""
+    """Return the error code of a request's reply."""
     client.request(xid, opcode, body)
     nodes.settle()
     return client.replies()[-1][2]
@@ -42,12 +42,12 @@ def ask(nodes: StoreNodes, client: Client, opcode: int, body: bytes = b"", xid: 
 
 @pytest.fixture
 def nodes() -> StoreNodes:
-    """Three nodes that have lost two."""
+    """Return three nodes of which two are down."""
     return made(read_only_mode=True)
 
 
 def made(*, read_only_mode: bool) -> StoreNodes:
-    """Three nodes with some content, then only the first of them, long enough to know that it is alone."""
+    """Return three nodes with some content, then run only the first, until it knows that it is alone."""
     nodes = StoreNodes(3, read_only_mode=read_only_mode)
     nodes.leader()
     writer = nodes.client(nodes.nodes[1])
@@ -65,7 +65,7 @@ WANTED = ConnectRequest(timeout_ms=4000, read_only=True)
 
 
 def test_reads_are_served_and_writes_refused(nodes: StoreNodes) -> None:
-    """The handshake says so; a refused write ends nothing."""
+    """The handshake says so; a rejected write does not end the session."""
     client = connected(nodes, nodes.nodes[1], WANTED)
     assert client.connect_reply is not None
     assert client.connect_reply.read_only
@@ -81,14 +81,14 @@ def test_reads_are_served_and_writes_refused(nodes: StoreNodes) -> None:
 
 
 def test_clients_that_want_to_write_are_sent_away(nodes: StoreNodes) -> None:
-    """Without an answer: they try the next node."""
+    """They get no answer, so that they try the next node."""
     client = connected(nodes, nodes.nodes[1], ConnectRequest(timeout_ms=4000))
     assert not client.is_open
     assert client.connect_reply is None
 
 
 def test_access_lists_hold(nodes: StoreNodes) -> None:
-    """What a client proves counts for its connection, and does not touch the replicated table."""
+    """A proved identity counts for its connection, and does not change the replicated table."""
     client = connected(nodes, nodes.nodes[1], WANTED)
     assert ask(nodes, client, op.OP_GET_DATA, get(b"/bobs")) == NO_AUTH
     digest = nodes.nodes[1].machine.digest()
@@ -100,7 +100,7 @@ def test_access_lists_hold(nodes: StoreNodes) -> None:
 
 
 def test_clients_are_cut_when_there_is_a_leader(nodes: StoreNodes) -> None:
-    """So that they find it; their new session is one for everything."""
+    """So they find the leader; a client's new session works on every node."""
     client = connected(nodes, nodes.nodes[1], WANTED)
     nodes.start(2)
     nodes.leader()
@@ -113,8 +113,8 @@ def test_clients_are_cut_when_there_is_a_leader(nodes: StoreNodes) -> None:
 
 
 def test_session_that_comes_along_lives_on(nodes: StoreNodes) -> None:
-    """With its password only; of one that is not known here nobody can say that it is gone. Connections that it left
-    are closed."""
+    """Its password is required. A session that is not known here is not reported as gone. Connections that it left are
+    closed."""
     session = next(iter(nodes.nodes[1].machine.sessions.sessions.values()))
     known = ConnectRequest(0, 4000, session.session_id, session.passwd, True)
     client = connected(nodes, nodes.nodes[1], known)
@@ -139,14 +139,14 @@ def test_session_that_comes_along_lives_on(nodes: StoreNodes) -> None:
 
 
 def test_client_from_the_future_is_sent_away(nodes: StoreNodes) -> None:
-    """It has seen what this node has not: also reads would go back in time."""
+    """It has seen a later zxid than this node: reads would go back in time."""
     zxid = nodes.nodes[1].machine.last_zxid + 1
     client = connected(nodes, nodes.nodes[1], ConnectRequest(zxid, 4000, 0, bytes(16), True))
     assert not client.is_open
 
 
 def test_mode_is_off_unless_set() -> None:
-    """Then nobody is served without a leader."""
+    """Without the setting no client is served without a leader."""
     nodes = made(read_only_mode=False)
     client = connected(nodes, nodes.nodes[1], WANTED)
     nodes.run(2)

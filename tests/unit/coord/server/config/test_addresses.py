@@ -1,4 +1,4 @@
-"""Addresses in text and bytes: ZooKeeper's lines, the attachment, who may dial."""
+"""Addresses in text and bytes: ZooKeeper's lines, the attachment, and who may dial."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.store_nodes import SeededRng
     ],
 )
 def test_lines_of_zookeeper(text: str, again: str) -> None:
-    """Read, and written as ZooKeeper writes them."""
+    """They are read, and written as ZooKeeper writes them."""
     member, role = parse_server(text)
     assert member.zookeeper_line(role) == again
     assert parse_server(again) == (member, role)
@@ -46,7 +46,7 @@ def test_lines_of_zookeeper(text: str, again: str) -> None:
     ],
 )
 def test_bad_lines(text: str) -> None:
-    """ValueError, whatever they are."""
+    """Each gives ValueError."""
     with pytest.raises(ValueError, match=r"."):
         parse_server(text)
 
@@ -57,7 +57,7 @@ def _config() -> Configuration:
 
 
 def test_config_text_goes_back_and_forth() -> None:
-    """/zookeeper/config is read by those who join by client addresses."""
+    """Nodes that join by client addresses read /zookeeper/config."""
     text = config_text(_config()) + b"version=1f"
     found, version = parse_config_text(text)
     assert version == 31
@@ -66,7 +66,7 @@ def test_config_text_goes_back_and_forth() -> None:
 
 
 class _View:
-    """Configuration 10 of this node, not committed; 7 was removed by an older one, 6 by this one."""
+    """Configuration 10 of this node, not committed; an older one removed 7, this one removed 6."""
 
     def config_index(self) -> int:
         return 10
@@ -88,7 +88,7 @@ class _View:
 
 
 def test_who_may_dial() -> None:
-    """Members, and whoever knows newer members than this node does; the removed are told so."""
+    """Members, and nodes that know newer members than this one; removed nodes get the reason."""
     links = PeerLinks(
         None,  # type: ignore[arg-type]
         node_id=1,
@@ -114,7 +114,7 @@ def test_who_may_dial() -> None:
     links.open_provisional(newer)
     assert links.acceptor.objection(hello(5)) == ""
     assert "not a member" in links.acceptor.objection(hello(6))
-    # Perhaps 6 leads by now, and what removed it here is no part of history.
+    # Perhaps 6 leads by now, and the configuration that removed it here was never committed.
     assert links.acceptor.objection(hello(6, 9, "h6:1")) == ""
     assert links.acceptor.removed_since(hello(7)) == 10
     assert links.acceptor.removed_since(hello(7, cluster=b"d" * 16)) == 0
@@ -124,7 +124,7 @@ def test_who_may_dial() -> None:
 
 
 def test_frames_of_membership() -> None:
-    """There and back; what is cut short costs the connection and nothing else."""
+    """They are decoded again; a truncated frame costs only the connection."""
     frame = hello_frames.encode_cluster(b"c" * 16, 10, _config())
     assert hello_frames.decode_cluster(frame[5:]) == (b"c" * 16, 10, _config())
     assert hello_frames.decode_removed(hello_frames.encode_removed(77)[5:]) == 77

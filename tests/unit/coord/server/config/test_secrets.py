@@ -1,4 +1,4 @@
-"""Files with secrets: what is read out of them, and one clear line for what cannot be."""
+"""Files with secrets: their contents, and one clear line for invalid ones."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Server {
 
 
 def written(folder: Path, text: str) -> Path:
-    """A file of that content."""
+    """Write a file with that content."""
     path = folder / "file"
     path.write_text(text)
     return path
 
 
 def test_users_of_a_jaas_file(tmp_path: Path) -> None:
-    """Only the section Server counts, in the syntax that ZooKeeper's users know."""
+    """Only the section Server counts, in ZooKeeper's syntax."""
     assert read_jaas(written(tmp_path, SERVER)) == {
         "super": "super_secret",
         "bob": 'with "quotes"; and } marks',
@@ -44,7 +44,7 @@ def test_users_of_a_jaas_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "Client { a.B required; };", "# nothing\n"])
 def test_jaas_file_without_a_server_section_has_no_users(tmp_path: Path, text: str) -> None:
-    """As ZooKeeper's clients and servers may share one file."""
+    """ZooKeeper's clients and servers may share one file."""
     assert read_jaas(written(tmp_path, text)) == {}
 
 
@@ -65,7 +65,7 @@ def test_jaas_file_without_a_server_section_has_no_users(tmp_path: Path, text: s
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, read: Callable[[Path], Any], text: str, wanted: str) -> None:
-    """With the file's name in front; the secrets are not shown."""
+    """The error begins with the file's name and does not show the secrets."""
     path = written(tmp_path, text)
     with pytest.raises(ConfigError, match=wanted) as caught:
         read(path)
@@ -73,7 +73,7 @@ def test_bad_files_are_refused(tmp_path: Path, read: Callable[[Path], Any], text
 
 
 def test_plain_users_and_the_peers_secret(tmp_path: Path) -> None:
-    """A secret may hold colons and spaces; comments and empty lines do not count."""
+    """A secret may contain colons and spaces; comments and empty lines are ignored."""
     assert read_users(written(tmp_path, "# users\n\nalice:a:b c\nbob:x\n")) == {"alice": "a:b c", "bob": "x"}
     assert read_peer_secret(written(tmp_path, "0123456789abcdef\n")) == b"0123456789abcdef"
     with pytest.raises(ConfigError, match="No such file"):
@@ -81,7 +81,7 @@ def test_plain_users_and_the_peers_secret(tmp_path: Path) -> None:
 
 
 def test_files_that_others_can_read_are_named(tmp_path: Path) -> None:
-    """A warning, since some systems give files to a service in no other way."""
+    """Only a warning, because some systems give files to a service in no other way."""
     path = written(tmp_path, "")
     path.chmod(0o600)
     assert warn_if_open(path) == ()
@@ -90,7 +90,7 @@ def test_files_that_others_can_read_are_named(tmp_path: Path) -> None:
 
 
 def test_zoo_cfg_names_users_and_super_digest(tmp_path: Path) -> None:
-    """The keys of ZooKeeper's system properties; no secret is in the settings' text."""
+    """The keys of ZooKeeper's system properties; the settings' text contains no secret."""
     (tmp_path / "jaas.conf").write_text(SERVER)
     config = tmp_path / "zoo.cfg"
     digest = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="
@@ -106,6 +106,6 @@ def test_zoo_cfg_names_users_and_super_digest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("digest", ["super", "super:", "super:abc", ":D/InIHSb7yEEbrWz8b9l71RjZJU=", "super:!!!!"])
 def test_bad_super_digests_are_refused(digest: str) -> None:
-    """A password where the hash should be, above all."""
+    """In particular a password in place of the hash."""
     with pytest.raises(ConfigError, match="super digest"):
         StoreSettings(1, Path("d"), ("h", 1), super_digest=digest)

@@ -1,4 +1,4 @@
-"""Settings and zoo.cfg: what is accepted, and one clear line for what is not."""
+"""Settings and zoo.cfg: accepted values, and one clear line for invalid ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PEERS = {1: ("a", 1), 2: ("b", 1), 3: ("c", 1)}
 
 
 def made(**options: Any) -> StoreSettings:
-    """Settings of a node of three, with changes."""
+    """Return the settings of a node of three, with changes."""
     base: dict[str, Any] = {
         "node_id": 1, "data_dir": Path("d"), "client_address": ("h", 1), "peer_address": ("a", 1), "peers": PEERS,
     }  # fmt: skip
@@ -51,7 +51,7 @@ def test_contradictions_are_named(options: dict[str, Any], wanted: str) -> None:
 
 
 def test_the_longest_request_fits_wherever_it_goes() -> None:
-    """A forwarded command, a reply to our own client, a length that is no four-letter word."""
+    """In a forwarded command, in a reply to our own client, and as a length that is no four-letter word."""
     assert made(frame_bytes_max=FRAME_BYTES_LIMIT).frame_bytes_max == FRAME_BYTES_LIMIT
     assert FRAME_BYTES_LIMIT + COMMAND_HEADER_BYTES < COMMAND_BYTES_MAX
     assert FRAME_BYTES_LIMIT < MAX_REPLY_BYTES
@@ -65,7 +65,7 @@ def test_session_timeouts_are_two_to_twenty_ticks() -> None:
 
 
 def test_cluster_id_depends_on_the_peers_or_the_name() -> None:
-    """Alike on all nodes of a cluster, different for another."""
+    """It is equal on all nodes of a cluster, and different for another cluster."""
     assert made().cluster_id() == made(node_id=2).cluster_id()
     assert made().cluster_id() != made(cluster="x").cluster_id()
     assert len(made().cluster_id()) == 16
@@ -73,7 +73,7 @@ def test_cluster_id_depends_on_the_peers_or_the_name() -> None:
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:0", "host:99999", "host:x", ":"])
 def test_bad_addresses_are_refused(text: str) -> None:
-    """The option is named."""
+    """The error names the option."""
     with pytest.raises(ConfigError, match="--x"):
         parse_address(text, "--x")
 
@@ -88,13 +88,13 @@ def test_addresses_and_peers() -> None:
 
 
 def test_words() -> None:
-    """A star is all of them."""
+    """A star means all of them."""
     assert parse_words("srvr, ruok") == {"srvr", "ruok"}
     assert "dump" in parse_words("*")
 
 
 def zoo_cfg(folder: Path, text: str, my_id: str | None = "2") -> Path:
-    """A configuration file and its data directory."""
+    """Write a configuration file and its data directory."""
     data = folder / "data"
     data.mkdir(exist_ok=True)
     if my_id is not None:
@@ -105,7 +105,7 @@ def zoo_cfg(folder: Path, text: str, my_id: str | None = "2") -> Path:
 
 
 def test_zoo_cfg_of_three_servers(tmp_path: Path) -> None:
-    """The file of an existing ensemble works as it is."""
+    """The file of an existing ensemble works unchanged."""
     settings = read_zoo_cfg(
         zoo_cfg(
             tmp_path,
@@ -125,7 +125,7 @@ def test_zoo_cfg_of_three_servers(tmp_path: Path) -> None:
 
 
 def test_peers_are_listened_for_on_all_addresses_if_told(tmp_path: Path) -> None:
-    """The others' name for this node may be that of a NAT or a service, which nobody can bind to."""
+    """The others' name for this node may be that of a NAT or a service, which cannot be bound."""
     text = "clientPort=2181\nserver.1=zoo1:2888:3888\nserver.2=zoo2:2889:3888\n"
     for line, host in (("quorumListenOnAllIPs=true\n", "0.0.0.0"), ("quorumListenOnAllIPs=false\n", "zoo2")):
         settings = read_zoo_cfg(zoo_cfg(tmp_path, text + line))
@@ -135,7 +135,7 @@ def test_peers_are_listened_for_on_all_addresses_if_told(tmp_path: Path) -> None
 
 
 def test_members_in_a_file_of_their_own(tmp_path: Path) -> None:
-    """ZooKeeper moves the members there once reconfig is on; a node that did not look there would be alone."""
+    """ZooKeeper moves the members there once reconfig is on; a node that ignored the file would be alone."""
     (tmp_path / "zoo.cfg.dynamic.100000000").write_text(
         "server.1=zoo1:2888:3888:participant;0.0.0.0:2181\nserver.2=zoo2:2888:3888:observer;0.0.0.0:2182\n"
     )
@@ -164,21 +164,21 @@ def test_members_in_a_file_of_their_own(tmp_path: Path) -> None:
     ],
 )
 def test_what_would_keep_nobody_out_is_not_ignored(tmp_path: Path, line: str) -> None:
-    """A store that starts without it would be open to those it was set against."""
+    """A store without the restriction would be open to those whom it should keep out."""
     key = line.removeprefix("zookeeper.").partition("=")[0]
     with pytest.raises(ConfigError, match=f"zoo.cfg:3: {key}"):
         read_zoo_cfg(zoo_cfg(tmp_path, f"clientPort=2181\n{line}\n", None))
 
 
 def test_protection_that_is_off_is_no_fault(tmp_path: Path) -> None:
-    """What ZooKeeper does without being asked."""
+    """Settings that match ZooKeeper's defaults."""
     text = "clientPort=2181\nssl.crl=false\nDigestAuthenticationProvider.enabled=true\n"
     text += "DigestAuthenticationProvider.digestAlg=SHA1\nquorum.auth.enableSasl=False\n"
     assert read_zoo_cfg(zoo_cfg(tmp_path, text, None)).warnings == ()
 
 
 def test_what_zookeeper_takes_is_no_fault(tmp_path: Path) -> None:
-    """-1 for the usual bounds of session timeouts, and words that there are not here."""
+    """-1 for the default bounds of session timeouts, and words that this store does not have."""
     text = "clientPort=2181\ntickTime=2000\nminSessionTimeout=-1\nmaxSessionTimeout=-1\n"
     settings = read_zoo_cfg(zoo_cfg(tmp_path, text + "4lw.commands.whitelist=stat, hash, ruok\n", None))
     assert (settings.timeout_min_ms(), settings.timeout_max_ms()) == (4000, 40_000)
@@ -188,7 +188,7 @@ def test_what_zookeeper_takes_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_zoo_cfg_of_a_fresh_install(tmp_path: Path) -> None:
-    """The sample of ZooKeeper 3.9 with its comments: no warning, and what it says."""
+    """The sample of ZooKeeper 3.9 with its comments: no warnings, and its values."""
     sample = (
         "# The number of milliseconds of each tick\ntickTime=2000\n# sync phase\ninitLimit=10\nsyncLimit=5\n"
         "# the port at which the clients will connect\nclientPort=2181\n#maxClientCnxns=60\n"
@@ -205,7 +205,7 @@ def test_zoo_cfg_of_a_fresh_install(tmp_path: Path) -> None:
 
 
 def test_data_of_a_zookeeper_is_not_taken_for_an_empty_store(tmp_path: Path) -> None:
-    """An existing ensemble's directory is refused: whoever started on it would find nothing."""
+    """The directory of an existing ensemble is rejected: the store would seem to be empty."""
     path = zoo_cfg(tmp_path, "clientPort=2181\n", None)
     kept = tmp_path / "data" / "version-2"
     kept.mkdir(parents=True)
@@ -216,7 +216,7 @@ def test_data_of_a_zookeeper_is_not_taken_for_an_empty_store(tmp_path: Path) -> 
 
 
 def test_zoo_cfg_of_limits(tmp_path: Path) -> None:
-    """ZooKeeper's names where it has them, with the prefix of system properties or without."""
+    """ZooKeeper's names where they exist, with or without the prefix of system properties."""
     text = "clientPort=1\nzookeeper.enforceQuota=true\nznode.container.checkIntervalMs=500\nmaxWatches=7\n"
     settings = read_zoo_cfg(zoo_cfg(tmp_path, text + "maxZnodes=8\nmaxDataBytes=9\n", None))
     assert settings.warnings == ()
@@ -227,7 +227,7 @@ def test_zoo_cfg_of_limits(tmp_path: Path) -> None:
 
 
 def test_zoo_cfg_without_servers_is_a_single_node(tmp_path: Path) -> None:
-    """Unknown keys are named with their line."""
+    """Warnings name unknown keys with their line."""
     settings = read_zoo_cfg(zoo_cfg(tmp_path, "clientPort=2181\nclientPortAddress=127.0.0.1\nfoo.bar=1\n", None))
     assert (settings.node_id, settings.peers, settings.client_address) == (1, {}, ("127.0.0.1", 2181))
     [warning] = settings.warnings
@@ -255,7 +255,7 @@ def test_zoo_cfg_faults_name_file_and_line(tmp_path: Path, text: str, my_id: str
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    """As everything else."""
+    """One clear line."""
     with pytest.raises(ConfigError, match=r"none.cfg: No such file"):
         read_zoo_cfg(tmp_path / "none.cfg")
 
@@ -265,5 +265,5 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
     [(0, 1 << 20, (1 << 20) - 256), (0, 1024, 768), (0, 512, 256), (0, 128, 64), (100, 1024, 100), (2000, 1024, 768)],
 )
 def test_clients_do_not_get_the_last_descriptor(asked: int, descriptors: int, clients: int) -> None:
-    """Whatever was asked for, the node keeps some for itself."""
+    """With any limit, the node keeps some descriptors for itself."""
     assert most_clients(asked, descriptors) == clients

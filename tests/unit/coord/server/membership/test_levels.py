@@ -1,4 +1,4 @@
-"""Feature levels between nodes: when the level is raised, who is refused, what a node does that is too old."""
+"""Feature levels between nodes: when the level rises, which nodes are rejected, what a node does that is too old."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEXT = SUPPORTED + 1
 
 
 class Mixed(StoreNodes):
-    """Nodes that announce their levels; `builds` says which level each supports."""
+    """Nodes that announce their levels; `builds` has the level that each supports."""
 
     announces = True
 
@@ -34,17 +34,17 @@ class Mixed(StoreNodes):
         self.start(i)
 
     def levels(self) -> list[int]:
-        """The level in force at each node that runs."""
+        """Return the level in force at each running node."""
         return [self.nodes[i].levels.in_force() for i in sorted(self.nodes)]
 
 
 def raised_in_log(node: Node) -> list[int]:
-    """Indexes of the LEVEL entries in a node's log."""
+    """Return the indexes of the LEVEL entries in a node's log."""
     return [entry.index for entry in node.core.log.entries if entry.kind == LEVEL]
 
 
 def test_the_level_rises_once_the_last_member_supports_it() -> None:
-    """Neither a majority nor a new leader is enough; it is raised once."""
+    """Neither a majority nor a new leader is enough; the level is raised once."""
     nodes = Mixed({1: SUPPORTED, 2: 0, 3: 0})
     nodes.leader()
     nodes.run(20)
@@ -62,7 +62,7 @@ def test_the_level_rises_once_the_last_member_supports_it() -> None:
 
 
 def test_a_build_goes_back_before_the_raise() -> None:
-    """Nothing of the newer build is in the log by then."""
+    """The log has nothing of the newer build by then."""
     nodes = Mixed({1: SUPPORTED, 2: SUPPORTED, 3: 0})
     nodes.leader()
     nodes.run(20)
@@ -91,7 +91,7 @@ def test_the_level_waits_for_a_member_that_is_away() -> None:
 
 
 def test_a_node_above_its_build_does_not_start() -> None:
-    """Whether the level is in its snapshot or in its log alone."""
+    """The level may be in its snapshot or only in its log."""
     nodes = Mixed({1: SUPPORTED, 2: SUPPORTED, 3: SUPPORTED})
     nodes.leader()
     nodes.run(20)
@@ -104,7 +104,7 @@ def test_a_node_above_its_build_does_not_start() -> None:
 
 
 def test_a_node_stops_at_an_entry_above_its_build() -> None:
-    """The links would have kept the entry away. Whatever brings it, the node goes no further."""
+    """The links should have kept the entry away. If it arrives anyhow, the node does not pass it."""
     nodes = Mixed({1: SUPPORTED, 2: SUPPORTED, 3: SUPPORTED})
     leader = nodes.leader()
     nodes.run(20)
@@ -123,7 +123,7 @@ def test_a_node_stops_at_an_entry_above_its_build() -> None:
 
 
 def test_whose_level_does_not_fit_gets_no_link() -> None:
-    """Both sentences say which node, which levels and what to do."""
+    """Both sentences name the node, the levels and the remedy."""
     nodes = Mixed({1: SUPPORTED, 2: SUPPORTED, 3: SUPPORTED})
     nodes.leader()
     nodes.run(20)
@@ -140,7 +140,7 @@ def test_whose_level_does_not_fit_gets_no_link() -> None:
 
 
 def test_a_raise_that_is_not_committed_counts_for_links_until_it_is_replaced() -> None:
-    """The leader has it in its log and may commit it; when another leader's entries replace it, nobody is refused."""
+    """The leader has it in its log and may commit it; when another leader's entries replace it, no node is rejected."""
     nodes = Mixed({1: SUPPORTED, 2: SUPPORTED, 3: SUPPORTED})
     leader = nodes.leader()
     nodes.run(20)
@@ -161,7 +161,7 @@ def test_a_raise_that_is_not_committed_counts_for_links_until_it_is_replaced() -
 
 
 def test_a_newcomer_below_the_level_is_not_let_in() -> None:
-    """Its last hello told; with a newer build it is welcome."""
+    """Its last hello shows its level; with a newer build it is accepted."""
     nodes = Mixed({1: SUPPORTED})
     leader = nodes.leader()
     nodes.run(20)
@@ -173,7 +173,7 @@ def test_a_newcomer_below_the_level_is_not_let_in() -> None:
 
 
 def test_strangers_fill_nothing() -> None:
-    """Whoever reaches the peer port can say any id."""
+    """Any process that reaches the peer port can claim any id."""
     nodes = Mixed({1: SUPPORTED})
     leader = nodes.leader()
     nodes.run(20)
@@ -183,13 +183,13 @@ def test_strangers_fill_nothing() -> None:
 
 
 def test_every_level_is_described() -> None:
-    """In the log of the leader that raises it."""
+    """The log of the leader that raises the level has the description."""
     assert len(LEVELS) - 1 == SUPPORTED
 
 
 def test_a_state_of_a_higher_level_is_required_at_once() -> None:
-    """It came from the leader, not from the log: links to older builds stayed, and their nodes were sent snapshots that
-    they could not read (simulation, seed 6000142)."""
+    """The state came from the leader, not from the log: links to older builds stayed, and their nodes received
+    snapshots that they could not read (simulation, seed 6000142)."""
     nodes = Mixed({1: SUPPORTED, 2: SUPPORTED, 3: SUPPORTED})
     nodes.leader()
     nodes.run(20)

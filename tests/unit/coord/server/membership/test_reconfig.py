@@ -1,4 +1,4 @@
-"""Members that change under whole nodes in memory: grow, shrink, replace, remove the leader; the order of replies."""
+"""Changes of members under whole nodes in memory: grow, shrink, replace, remove the leader; the order of replies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.store_nodes import Client, StoreNodes
 
 
 def test_first_leader_writes_the_addresses_down() -> None:
-    """Of all members, on all nodes under one zxid; watches of earlier clients fire."""
+    """The addresses of all members, on all nodes under one zxid; watches of earlier clients fire."""
     nodes = StoreNodes(3, members={i: member(i) for i in (1, 2, 3)}, super_digest=DIGEST)
     watcher = Client(nodes.nodes[2], nodes.clock)
     nodes.leader()
@@ -58,7 +58,7 @@ def test_first_leader_writes_the_addresses_down() -> None:
 
 
 def test_a_request_may_come_before_the_addresses_are_written() -> None:
-    """In the very turn in which the first leader finds that it leads."""
+    """In the very turn in which the first leader learns that it leads."""
     nodes = StoreNodes(3, members={i: member(i) for i in (1, 2, 3)}, super_digest=DIGEST)
     early = Client(nodes.nodes[1], nodes.clock)
     early.connect()
@@ -76,7 +76,7 @@ def test_a_request_may_come_before_the_addresses_are_written() -> None:
 
 
 def test_grow_from_one_to_five_and_back() -> None:
-    """With writes between all steps; every node has them all in the end."""
+    """With writes between all steps; in the end every node has them all."""
     nodes = store(1)
     client = super_client(nodes, nodes.nodes[1])
     for i in (2, 3, 4, 5):
@@ -94,7 +94,7 @@ def test_grow_from_one_to_five_and_back() -> None:
 
 
 def test_a_lone_node_keeps_no_applied_entries_and_brings_newcomers_a_snapshot() -> None:
-    """Nobody else wants them; whoever comes gets a snapshot that is newer than the last one, and goes on behind it."""
+    """No other node needs them; a newcomer gets a new snapshot, and continues after it."""
     nodes = store(1)
     node = nodes.nodes[1]
     client = super_client(nodes, node)
@@ -116,7 +116,7 @@ def test_a_lone_node_keeps_no_applied_entries_and_brings_newcomers_a_snapshot() 
 
 
 def test_a_lone_node_goes_on_while_its_snapshot_is_written() -> None:
-    """When it is there, the log has forgotten the position that it was taken at."""
+    """When the snapshot is ready, the log has dropped its position."""
     nodes = store(1, snapshot_entries=10)
     node = nodes.nodes[1]
     client = super_client(nodes, node)
@@ -141,7 +141,7 @@ def test_a_lone_node_goes_on_while_its_snapshot_is_written() -> None:
 
 
 def test_replace_a_dead_node() -> None:
-    """Remove what is dead, add the new one; a majority was there all the time."""
+    """Remove the dead node, add the new one; there was always a majority."""
     nodes = store(3)
     nodes.crash(3)
     leader = nodes.leader()
@@ -176,7 +176,7 @@ def test_remove_the_leader(by_leader: bool) -> None:
 @pytest.mark.parametrize("is_conditional", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_both_are_answered_when_the_heir_is_at_another_change_already(seed: int, is_conditional: bool) -> None:
-    """The leader hands over to be removed; a client of the next leader sends its request before the node that asked."""
+    """The leader hands over to be removed; a client of the next leader sends its request before the first node does."""
     nodes = store(5, seed=seed)
     leader = nodes.leader()
     old = leader.settings.node_id
@@ -195,14 +195,14 @@ def test_both_are_answered_when_the_heir_is_at_another_change_already(seed: int,
     ask(others[heir], do="remove", id=third)
     assert facts(nodes, others[heir])["code"] == 0
     err, _ = answer(nodes, client)
-    # What the version stood for is no more when the other change is done.
+    # The version has changed when the other change is done.
     assert err == (e.BAD_VERSION if is_conditional else 0)
     left = {old} if not is_conditional else set()
     assert voters(nodes) == sorted({1, 2, 3, 4, 5} - {third} - left)
 
 
 def test_leadership_is_transferred() -> None:
-    """To whom one wants; to the leader itself nothing happens; to a stranger it is refused."""
+    """To any voter; for the leader itself nothing happens; for a non-member it is rejected."""
     nodes = store(3)
     heir = nodes.follower().settings.node_id
     client = super_client(nodes, nodes.nodes[1])
@@ -215,7 +215,7 @@ def test_leadership_is_transferred() -> None:
 
 
 def test_observers_follow_and_never_vote() -> None:
-    """Also when they are quite up to date, and after a change of their address."""
+    """Also when they have caught up, and after a change of their address."""
     nodes = store(3)
     client = super_client(nodes, nodes.leader())
     nodes.start_empty(4)
@@ -250,7 +250,7 @@ def test_non_incremental_members() -> None:
 
 
 def test_a_membership_request_keeps_its_place_among_the_requests() -> None:
-    """Behind the credential and the write before it, in front of the read behind it."""
+    """After the credential and the write before it, before the later read."""
     nodes = store(3)
     client = nodes.client(nodes.follower())
     client.request(op.XID_AUTH, op.OP_AUTH, struct.pack("!i", 0) + buffer(b"digest") + buffer(SUPER))

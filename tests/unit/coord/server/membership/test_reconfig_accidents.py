@@ -18,7 +18,7 @@ from tests.support.store_nodes import TICK_MS
 
 
 def test_addresses_survive_restart_and_travel_in_snapshots() -> None:
-    """A node that gets the state by snapshot knows everybody; so does one that starts from its own."""
+    """A node that receives the state by snapshot knows all addresses; so does one that starts from its own."""
     nodes = store(3, snapshot_entries=5, keep_entries=0)
     boss = super_client(nodes, nodes.leader())
     for k in range(12):
@@ -37,7 +37,7 @@ def test_addresses_survive_restart_and_travel_in_snapshots() -> None:
 
 
 def test_a_node_without_its_disk_comes_back_under_its_old_id() -> None:
-    """It does not vote with the memory it lost, catches up, and then votes again; removal and return work too."""
+    """It does not vote with its lost memory, catches up, and then votes again; removal and return work too."""
     nodes = store(3)
     write(nodes, nodes.leader(), b"/kept")
     lost = nodes.follower().settings.node_id
@@ -58,7 +58,7 @@ def test_a_node_without_its_disk_comes_back_under_its_old_id() -> None:
 @pytest.mark.parametrize("turns", range(12))
 @pytest.mark.parametrize("what", ["add", "remove", "remove leader"])
 def test_the_leader_dies_in_the_middle(what: str, turns: int) -> None:
-    """After every possible turn: either it was done or it was not, all agree on which, and asking again does it."""
+    """After every possible turn: the change was made or not, all nodes agree, and a repeated request makes it."""
     nodes = store(3, seed=turns + 1)
     leader = nodes.leader().settings.node_id
     follower = nodes.follower()
@@ -96,7 +96,7 @@ def test_the_leader_dies_in_the_middle(what: str, turns: int) -> None:
 
 @pytest.mark.parametrize("turns", range(8))
 def test_the_joiner_restarts_in_the_middle(turns: int) -> None:
-    """What it held is on its disk; it goes on from there."""
+    """Its data is on its disk; it continues from there."""
     nodes = store(3, seed=turns + 1)
     boss = super_client(nodes, nodes.leader())
     nodes.start_empty(4)
@@ -112,7 +112,8 @@ def test_the_joiner_restarts_in_the_middle(turns: int) -> None:
 
 
 def test_a_leader_that_loses_its_majority_meanwhile_tells_nobody_a_lie() -> None:
-    """The client's connection is closed: nobody can say. The other side goes on without that change or with it."""
+    """The client's connection is closed, because the outcome is unknown. The other side continues with or without the
+    change."""
     nodes = store(3)
     leader = nodes.leader().settings.node_id
     boss = super_client(nodes, nodes.nodes[leader])
@@ -131,7 +132,8 @@ def test_a_leader_that_loses_its_majority_meanwhile_tells_nobody_a_lie() -> None
 
 
 def test_a_removed_node_learns_of_it() -> None:
-    """From whoever it dials; a node that waits to be added, or is fed old history, does not take it for removal."""
+    """From any node that it dials. A node that waits to be added, or that receives old history, does not take that for
+    its removal."""
     nodes = store(3)
     boss = super_client(nodes, nodes.leader())
     gone = nodes.follower().settings.node_id
@@ -141,7 +143,7 @@ def test_a_removed_node_learns_of_it() -> None:
     assert index == nodes.leader().core.configs.newest_index()
     assert rest.removed_since(nodes.leader().settings.node_id) == 0
     for i in nodes.ids():
-        nodes.cut(gone, i)  # as the others' links do by themselves
+        nodes.cut(gone, i)  # As the links of the others do by themselves.
     nodes.nodes[gone].membership.removed(1, index)
     assert nodes.nodes[gone].membership.removed_at == index
     waiting = nodes.start_empty(7)
@@ -181,7 +183,7 @@ def test_a_joiner_is_waited_for_while_its_snapshot_is_written_again() -> None:
 
 
 def test_linearizable_reads_are_confirmed_once_a_turn() -> None:
-    """A hundred reads of two clients in one turn cost one question to the leader; order is kept."""
+    """A hundred reads of two clients in one turn cost one round with the leader; the order is kept."""
     nodes = store(3, linearizable_reads=True)
     follower = nodes.follower()
     first, second = nodes.client(follower), nodes.client(follower)
@@ -202,7 +204,7 @@ def test_linearizable_reads_are_confirmed_once_a_turn() -> None:
 
 
 def test_linearizable_reads_of_a_node_that_is_cut_off_wait() -> None:
-    """A deposed leader answers nothing, where a plain read would be stale."""
+    """A deposed leader answers nothing; a plain read would be stale."""
     nodes = store(3, linearizable_reads=True)
     old = nodes.leader()
     client = nodes.client(old)

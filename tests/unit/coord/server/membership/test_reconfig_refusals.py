@@ -1,4 +1,4 @@
-"""Membership changes that are refused, or taken back when the new member does not come."""
+"""Changes of members that are rejected, or reverted when the new member does not come."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.members import (
 
 
 def test_refusals_in_the_order_of_zookeeper() -> None:
-    """Unreadable, then the version, then the right to do it."""
+    """First unreadable, then the version, then the right to do it."""
     nodes = store(3)
     nobody = nodes.client(nodes.nodes[1])
     cases: list[tuple[dict[str, Any], int]] = [
@@ -63,7 +63,7 @@ def test_refusals_in_the_order_of_zookeeper() -> None:
 
 
 def test_switched_off() -> None:
-    """reconfigEnabled=false; looking is allowed."""
+    """reconfigEnabled=false; reading the configuration is allowed."""
     nodes = store(1, reconfig_enabled=False)
     boss = super_client(nodes, nodes.nodes[1])
     reconfig(boss, leaving="9")
@@ -73,7 +73,7 @@ def test_switched_off() -> None:
 
 
 def test_a_change_that_loses_the_majority_is_refused() -> None:
-    """Of two left one is dead: the store could commit nothing more."""
+    """Of the remaining two one is dead: the store could commit nothing more."""
     nodes = store(3)
     leader = nodes.leader().settings.node_id
     others = [i for i in (1, 2, 3) if i != leader]
@@ -91,14 +91,14 @@ def test_a_change_that_loses_the_majority_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_new_leader_hears_who_stays_before_it_takes_anybody_out(seed: int) -> None:
-    """The successor of a leader that leaves took it out while the third voter, a late starter, did not count: only that
-    voter could have committed the change, so nobody led ever again (simulation, seed 5000011)."""
+    """The successor of a leaving leader removed it while the third voter, a late starter, did not count. Only that
+    voter could have committed the change, so no leader was ever elected again (simulation, seed 5000011)."""
     nodes = store(3, seed, away=[3])
     leader = nodes.leader()
     boss = super_client(nodes, leader)
     nodes.start(3)
     successor = 3 - leader.settings.node_id
-    # What node 3 sends to the successor is on its way for a while.
+    # The messages of node 3 to the successor are delayed.
     del nodes.queues[(3, successor)]
     ask(boss, do="remove", id=leader.settings.node_id)
     nodes.settle()
@@ -112,7 +112,7 @@ def test_a_new_leader_hears_who_stays_before_it_takes_anybody_out(seed: int) -> 
 
 
 def test_a_participant_that_does_not_come_is_taken_out_again() -> None:
-    """reconfig waits for it, in vain; what else is requested meanwhile is refused; clients go on."""
+    """reconfig waits for it in vain; other requests are rejected meanwhile; clients continue."""
     nodes = store(3)
     boss = super_client(nodes, nodes.leader())
     other = super_client(nodes, nodes.follower())
@@ -142,7 +142,7 @@ def test_a_participant_that_does_not_come_is_taken_out_again() -> None:
 
 
 def test_reconfig_waits_for_a_participant_that_is_on_its_way_already() -> None:
-    """`rk coord add` has let it in and did not wait; `reconfig` says "done" only when it votes, or takes it out."""
+    """`rk coord add` has added it and did not wait; `reconfig` succeeds only when it votes, or removes it."""
     nodes = store(3)
     boss = super_client(nodes, nodes.leader())
     done(nodes, boss, do="add", id=4, line=member(4).line().replace(";", ":participant;"))
@@ -158,7 +158,7 @@ def test_reconfig_waits_for_a_participant_that_is_on_its_way_already() -> None:
 
 
 def test_whoever_is_removed_by_what_is_not_committed_may_return() -> None:
-    """A leader that is cut off removes a node; the others elect that node, and this one must listen to it."""
+    """A leader that is cut off removes a node; the others elect that node, and this one must accept its messages."""
     nodes = store(3)
     leader = nodes.leader()
     lead = leader.settings.node_id

@@ -1,4 +1,4 @@
-"""Membership requests and answers as bytes: what builds before typed requests sent is read, and sent, as it was."""
+"""Membership requests and answers as bytes: those of builds before typed requests are read and sent unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from coord.wire.records import encode_reconfig
 
 LINE = "h4:1:2:participant;h4:3"
 
-#: Bodies of ASK frames, as the build before this module wrote them.
+#: Bodies of ASK frames as written by the build before this module.
 REQUESTS = [
     (
         b'{"do": "reconfig", "version": -1, "joining": ["server.4=h4:1:2"], "leaving": ["3"], "members": [],'
@@ -83,7 +83,7 @@ def test_answers_keep_their_bytes(text: bytes, answer: MembershipAnswer) -> None
 
 
 def test_a_retried_request_of_an_older_build_is_read() -> None:
-    """It has the mark also when it is false, and an id as the operator's client wrote it."""
+    """It has the mark also when false, and an id as the operator's client wrote it."""
     text = b'{"do": "remove", "id": "4", "session": 5, "applied": 1, "checked": false, "later": [1]}'
     assert decode_request(text) == MembershipRequest(REMOVE, node_id=4, session=5, applied=1)
 
@@ -105,13 +105,13 @@ def test_a_retried_request_of_an_older_build_is_read() -> None:
     ],
 )
 def test_a_request_that_no_node_forwards_is_refused(text: bytes) -> None:
-    """Each would be a KeyError or worse in the leader."""
+    """Each would raise KeyError or a worse error in the leader."""
     with pytest.raises(RemoteProtocolError):
         decode_request(text)
 
 
 def test_clients_requests() -> None:
-    """ZooKeeper's record and our own JSON; fields that only a node may add are not taken from a client."""
+    """ZooKeeper's record and our own JSON; fields that only a node may add are not accepted from a client."""
     record = encode_reconfig(b"server.4=h4:1:2, server.5=h5:1:2", b" 3 ,", b"", -1)
     found = decode_client_request(op.OP_RECONFIG, record)
     assert found == MembershipRequest(RECONFIG, joining=["server.4=h4:1:2", "server.5=h5:1:2"], leaving=["3"])

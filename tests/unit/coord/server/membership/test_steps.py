@@ -26,7 +26,7 @@ def _steps(**fields: Any) -> list[str]:
 
 
 def test_steps_of_a_reconfig() -> None:
-    """Nodes are added first and removed last; the leader hands over before anything else."""
+    """Nodes are added first and removed last; the leader hands over before all other steps."""
     assert _steps(joining=["server.5=h5:1:2"], leaving=["2", "4"]) == ["add 5", "remove 4", "remove 2"]
     assert _steps(joining=["server.4=h4:1:2;h4:3"]) == ["add 4"]
     assert _steps(joining=["server.2=h2:1:2:observer;h2:3"]) == ["demote 2"]

@@ -1,4 +1,4 @@
-"""Frames between nodes: round trips, and nothing but a named error for whatever else arrives."""
+"""Frames between nodes: round trips, and only a named error for all other bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ entries = st.lists(st.builds(Entry, numbers, numbers, st.integers(0, 1), st.bina
 
 
 def fields(m: Message) -> tuple[object, ...]:
-    """Everything a message says."""
+    """Return all fields of a message."""
     meta = m.snapshot
     snapshot = (meta.index, meta.term, meta.config, meta.handle) if meta else None
     return (
@@ -40,7 +40,7 @@ def test_raft_messages_round_trip(term: int, index: int, commit: int, match: int
 
 @pytest.mark.parametrize("size", [0, 900, 1000, 100_000])
 def test_raft_messages_of_any_size_round_trip(size: int) -> None:
-    """Short ones are put together in another way than long ones."""
+    """Short messages are encoded in another way than long ones."""
     message = Message(APPEND, 1, 2, 3, 4, 3, 4, entries=[Entry(3, 5, 0, b"x" * size), Entry(3, 6, 1, b"")])
     frame = raft_frames.encode_raft(message)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
@@ -49,7 +49,7 @@ def test_raft_messages_of_any_size_round_trip(size: int) -> None:
 
 @pytest.mark.parametrize("at", [7, 15, 23, 31, 39, 47, 55, 63, 83, 91, 100])
 def test_numbers_of_raft_messages_are_never_negative(at: int) -> None:
-    """Neither a node, a term, an index nor a length is; whoever says so is not a peer."""
+    """Neither a node, a term, an index nor a length is negative in a peer's message."""
     frame = bytearray(raft_frames.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data")])))
     frame[at] = 0xFF
     with pytest.raises(RemoteProtocolError):
@@ -57,7 +57,7 @@ def test_numbers_of_raft_messages_are_never_negative(at: int) -> None:
 
 
 def test_a_frame_that_ends_early_is_refused() -> None:
-    """Although more bytes lie behind it: they are another frame's."""
+    """The bytes after its end belong to another frame."""
     raft = raft_frames.encode_raft(Message(APPEND, 1, 2, 3, entries=[Entry(1, 2, 0, b"data")]))
     forward = raft_frames.encode_forward(1, 1, [encode_command(1, 2, 3, 5, b"body")])
     for end in range(5, len(raft)):
@@ -99,7 +99,7 @@ def test_forward_round_trips() -> None:
 
 
 def test_chunk_damaged_on_the_way_is_refused() -> None:
-    """The checksum is of the bytes that left the sender."""
+    """The checksum covers the bytes that the sender sent."""
     frame = bytearray(codec.encode_chunk(codec.Chunk("name", 100, 0, b"x" * 50)))
     assert codec.decode_chunk(bytes(frame), 5, len(frame)).data == b"x" * 50
     frame[-1] ^= 1
@@ -109,7 +109,7 @@ def test_chunk_damaged_on_the_way_is_refused() -> None:
 
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=6), st.integers(1, 9))
 def test_frames_are_found_however_they_are_cut(bodies: list[bytes], step: int) -> None:
-    """Any segmentation of the stream gives the same frames."""
+    """For any segmentation of the stream the frames are the same."""
     stream = b"".join(framing.frame(codec.TOUCH, body) for body in bodies)
     reader = framing.PeerFrames()
     reader.limit = codec.FRAME_BYTES_MAX
@@ -120,7 +120,7 @@ def test_frames_are_found_however_they_are_cut(bodies: list[bytes], step: int) -
 
 
 def test_strangers_may_not_send_long_frames() -> None:
-    """Before its hello nobody gets memory out of this node."""
+    """Before its hello a peer cannot make this node allocate memory."""
     reader = framing.PeerFrames()
     with pytest.raises(RemoteProtocolError):
         reader.feed(b"\x7f\xff\xff\xff\x03")
@@ -144,14 +144,14 @@ def test_hellos_round_trip_in_both_versions(supported: int, required: int, has_l
 
 
 def test_a_hello_of_the_version_before_is_byte_for_byte_what_older_builds_send() -> None:
-    """They take the rest of the frame for the address."""
+    """Older builds take the rest of the frame for the address."""
     hello = hello_frames.Hello(b"c" * 16, 1, 2, 7, True, codec.VERSION_BEFORE, 9, "h:1", 5, 5)
     body = b"RKPR\x00\x03" + b"c" * 16 + b"".join(n.to_bytes(8, "big") for n in (1, 2, 7)) + b"\1" + bytes(7) + b"\x09"
     assert hello_frames.encode_hello(hello)[5:] == body + b"h:1"
 
 
 def test_fields_of_later_builds_are_passed_over() -> None:
-    """Whatever their length; a field that breaks off, or a level of another size, is no hello."""
+    """Fields of any length are skipped; a truncated field, or a level of another size, makes the hello invalid."""
     body = hello_frames.encode_hello(hello_frames.Hello(b"c" * 16, 1, 2, 7, True, supported=3))[5:]
     assert hello_frames.decode_hello(body + b"\x00\x63\x00\x05later").supported == 3
     for rest in (b"\x00", b"\x00\x63\x00\x05late", b"\x00\x01\x00\x02\x00\x03"):
@@ -160,7 +160,7 @@ def test_fields_of_later_builds_are_passed_over() -> None:
 
 
 def test_the_refusal_of_an_older_listener_names_its_version() -> None:
-    """No other refusal makes a dialler try an older version."""
+    """No other rejection makes a dialer try an older version."""
     assert hello_frames.refused_version("speaks version 4, this node 3") == 3
     assert hello_frames.refused_version("node 5 is not a member") == 0
     assert hello_frames.refused_version("speaks version 4, this node 3 and more") == 0

@@ -1,4 +1,4 @@
-"""Links between nodes, as far as no real peer is needed to see what they do."""
+"""Links between nodes, tested without a real peer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.store_nodes import SeededRng
 
 
 def test_link_for_which_there_is_no_descriptor_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crowd of clients may have taken the last one; when they have gone the peer is to be reached."""
+    """Many clients may have taken the last descriptor; when they have left, the peer must be reachable."""
 
     def refuse(*arguments: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
@@ -39,7 +39,7 @@ def test_link_for_which_there_is_no_descriptor_is_dialled_again(monkeypatch: pyt
 
 
 def test_connection_that_breaks_while_the_links_stop() -> None:
-    """The last frames find out that the peer is gone."""
+    """The last frames are sent to a peer that is gone."""
     reactor = TurnReactor()
     node: Any = _Node()
     links = PeerLinks(
@@ -57,7 +57,7 @@ def test_connection_that_breaks_while_the_links_stop() -> None:
 
 
 class _Members:
-    """A membership that knows of nobody but nodes 1 and 2, as of index 7."""
+    """A membership with only nodes 1 and 2, as of index 7."""
 
     def config_index(self) -> int:
         return 7
@@ -79,7 +79,7 @@ class _Members:
 
 
 class _Node:
-    """Counts which peers were lost."""
+    """Counts the lost peers."""
 
     def __init__(self) -> None:
         self.lost: list[int] = []
@@ -101,13 +101,13 @@ class _Node:
 
 
 def stranger(src: int, address: str = "127.0.0.1:1") -> Hello:
-    """The hello of a node that a newer configuration knows, as it says."""
+    """Return the hello of a node that claims to be in a newer configuration."""
     return Hello(bytes(16), src, 1, 1, True, config=8, address=address)
 
 
 @pytest.fixture
 def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerLinks]:
-    """The links of node 1 in a cluster of two; no connection comes about."""
+    """Yield the links of node 1 in a cluster of two; no connection succeeds."""
 
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ECONNREFUSED, "connection refused")
@@ -116,7 +116,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerLinks]:
         TurnReactor(), node_id=1, cluster=bytes(16), incarnation=1, addresses={2: ("127.0.0.1", 9)}, rng=SeededRng(1)
     )
     found.members = _Members()
-    # One monkeypatch for fixture and test: with two, the second to end would put the first's replacement back.
+    # One monkeypatch for fixture and test: with two, the second to end would restore the first's replacement.
     monkeypatch.setattr(socket, "socket", refuse)
     found.start(_Node(), None)
     yield found
@@ -124,14 +124,14 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerLinks]:
 
 
 def fire(call: Any) -> None:
-    """Do now what is due later."""
+    """Run a delayed call now."""
     function = call.func
     call.cancel()
     function()
 
 
 def next_dial(links: PeerLinks) -> float:
-    """Let the next dial happen now; the pause before it in seconds."""
+    """Run the next dial now. Return the pause before it in seconds."""
     reactor: Any = links._context.reactor
     calls = reactor.getDelayedCalls()
     [call] = [one for one in calls if one.func.__self__.peer != 2]
@@ -141,7 +141,7 @@ def next_dial(links: PeerLinks) -> float:
 
 
 def test_a_node_that_only_a_hello_knows_is_given_up(links: PeerLinks) -> None:
-    """A stranger's invention is not dialled for ever, and with growing pauses."""
+    """An invented node is not dialed forever, and the pauses grow."""
     assert links.acceptor.objection(stranger(9)) == ""
     links.open_provisional(stranger(9))
     pauses = [next_dial(links) for _ in range(PROVISIONAL_TRIES - 1)]
@@ -154,13 +154,13 @@ def test_a_node_that_only_a_hello_knows_is_given_up(links: PeerLinks) -> None:
 
 
 def test_nodes_that_only_hellos_know_are_bounded(links: PeerLinks) -> None:
-    """Ids can be invented without end."""
+    """A stranger can invent any number of ids."""
     for src in range(10, 10 + PROVISIONAL_MAX):
         assert links.acceptor.objection(stranger(src)) == ""
         links.open_provisional(stranger(src))
     assert "outside of this node's configuration" in links.acceptor.objection(stranger(99))
     assert links.acceptor.objection(stranger(10)) == ""
-    links.follow({2: ("127.0.0.1", 9), 10: ("127.0.0.1", 1)})  # a member by now, and dialled as one
+    links.follow({2: ("127.0.0.1", 9), 10: ("127.0.0.1", 1)})  # a member by now, and dialed like one
     assert sorted(links._links) == [2, 10]
     links.open_provisional(stranger(11))
     for _ in range(3 * PROVISIONAL_TRIES):
@@ -184,7 +184,7 @@ def test_nodes_that_only_hellos_know_are_bounded(links: PeerLinks) -> None:
     ],
 )
 def test_a_hello_with_an_address_that_is_none_is_refused(address: str) -> None:
-    """Such an address was dialled, and the OverflowError of connect stopped the node."""
+    """Such an address was dialed once, and the OverflowError of connect stopped the node."""
     body = encode_hello(stranger(9, address))[5:]
     with pytest.raises(RemoteProtocolError, match="address"):
         decode_hello(body)
@@ -192,7 +192,7 @@ def test_a_hello_with_an_address_that_is_none_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize(("src", "config"), [(1 << 63, 8), ((1 << 64) - 1, 8), (9, 1 << 62), (9, (1 << 64) - 1)])
 def test_a_hello_with_impossible_numbers_is_refused(src: int, config: int) -> None:
-    """Ids and indexes are signed 64-bit numbers with room to add to them."""
+    """Ids and indexes are signed 64-bit numbers with room for additions."""
     hello = stranger(src)
     hello.config = config
     with pytest.raises(RemoteProtocolError):

@@ -1,4 +1,5 @@
-"""Replicas compare digests while they run: the odd one stops, a majority never does, nobody stops for nothing."""
+"""Replicas compare digests while they run: one that differs stops, a majority never does, no node stops without
+reason."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.support.store_nodes import TICK_MS, StoreNodes
 
 
 class Group:
-    """`count` agreements that hear of each other at once, or when `deliver` is called."""
+    """`count` agreements that receive each other's messages at once, or when `deliver` is called."""
 
     def __init__(self, count: int, voters: list[int] | None = None) -> None:
         self.ids = list(range(1, count + 1))
@@ -33,7 +34,7 @@ class Group:
         return True
 
     def deliver(self) -> None:
-        """Everything said arrives, and what is said because of it."""
+        """Deliver all messages, also those that follow."""
         while self.frames:
             sender, peer, frame = self.frames.pop(0)
             if peer in self.stopped:
@@ -44,7 +45,7 @@ class Group:
                 self.stopped[peer] = error
 
     def tick(self, leader: int = 1) -> None:
-        """A second passes."""
+        """Let a second pass."""
         self.now_ms += COMPARE_MS
         for i, part in self.parts.items():
             if i not in self.stopped:
@@ -57,7 +58,7 @@ class Group:
 
 @pytest.fixture
 def lines() -> list[str]:
-    """What is logged."""
+    """Return the logged lines."""
     found: list[str] = []
 
     def keep(event: LogEvent) -> None:
@@ -72,7 +73,7 @@ def lines() -> list[str]:
 @pytest.mark.parametrize("odd", [1, 3])
 @pytest.mark.parametrize("leader", [1, 2])
 def test_only_the_odd_one_stops(count: int, odd: int, leader: int, lines: list[str]) -> None:
-    """Whether it leads or follows; the line names index, both states and who has the other one."""
+    """Leader or follower; the line names index, both states and the nodes with the other one."""
     group = Group(count)
     for i, part in group.parts.items():
         part.applied(7, 9, 0xBAD if i == odd else 0x600D)
@@ -89,7 +90,7 @@ def test_only_the_odd_one_stops(count: int, odd: int, leader: int, lines: list[s
 
 
 def test_another_zxid_behind_the_same_entry_is_another_state() -> None:
-    """A command that one replica did not count."""
+    """One replica did not count a command."""
     group = Group(3)
     for i, part in group.parts.items():
         part.applied(7, 9 if i != 2 else 8, 1)
@@ -113,7 +114,7 @@ def test_without_a_majority_nobody_stops_and_everybody_says_so(lines: list[str])
 
 
 def test_observers_are_judged_and_judge_nobody() -> None:
-    """Two observers with one mistake do not outvote anybody, and stop."""
+    """Two observers with the same fault do not outvote a voter, and stop."""
     group = Group(5, voters=[1, 2, 3])
     for i, part in group.parts.items():
         part.applied(7, 9, 1 if i <= 3 else 2)
@@ -122,7 +123,7 @@ def test_observers_are_judged_and_judge_nobody() -> None:
 
 
 def test_node_behind_compares_when_it_gets_there() -> None:
-    """It hears of rounds long before it has applied their entries; the first ones count."""
+    """It receives rounds long before it has applied their entries; the first rounds count."""
     group = Group(3)
     for second in range(ROUNDS_MAX + 4):
         for i in (1, 2):
@@ -156,7 +157,7 @@ def test_rounds_that_nobody_answers_are_given_up() -> None:
 
 
 def test_entry_that_is_not_remembered_any_more_is_not_judged() -> None:
-    """The oldest one remembered is, the one before it is not."""
+    """The oldest remembered entry is compared, the one before it is not."""
     for back, judged in ((REMEMBERED - 1, True), (REMEMBERED, False)):
         group = Group(3)
         for index in range(1, REMEMBERED + 11):
@@ -175,7 +176,7 @@ def test_entry_that_is_not_remembered_any_more_is_not_judged() -> None:
 
 
 def written(nodes: StoreNodes, count: int) -> None:
-    """Some znodes."""
+    """Create some znodes."""
     client = nodes.client(nodes.leader())
     for n in range(count):
         client.request(
@@ -188,7 +189,7 @@ def written(nodes: StoreNodes, count: int) -> None:
 @pytest.mark.parametrize("count", [3, 5])
 @pytest.mark.parametrize("who", ["leader", "follower"])
 def test_value_changed_behind_the_logs_back_stops_that_node_alone(count: int, who: str) -> None:
-    """What a bug in apply would do: one znode differs, digest and all. The others go on, with a leader."""
+    """Like a bug in apply: one znode differs, with its digest. The other nodes continue with a leader."""
     nodes = StoreNodes(count)
     written(nodes, 5)
     nodes.run(3 * COMPARE_MS // TICK_MS)
@@ -208,7 +209,7 @@ def test_value_changed_behind_the_logs_back_stops_that_node_alone(count: int, wh
 
 
 def test_idle_cluster_compares_what_it_has_last_applied() -> None:
-    """A difference does not wait for the next write once the last one is compared."""
+    """A difference is found without another write, once the last one is compared."""
     nodes = StoreNodes(3)
     written(nodes, 2)
     nodes.run(2 * COMPARE_MS // TICK_MS)
@@ -217,7 +218,7 @@ def test_idle_cluster_compares_what_it_has_last_applied() -> None:
 
 
 def test_node_that_comes_back_to_an_idle_store_with_another_state_stops() -> None:
-    """Nothing is applied any more, and still it finds out."""
+    """No entry is applied any more, but the node still finds the difference."""
     nodes = StoreNodes(3)
     written(nodes, 4)
     nodes.run(12 * COMPARE_MS // TICK_MS)
@@ -234,7 +235,7 @@ def test_node_that_comes_back_to_an_idle_store_with_another_state_stops() -> Non
 
 
 def test_state_taken_over_by_snapshot_is_compared(lines: list[str]) -> None:
-    """A follower that was away and got a snapshot agrees with the rest behind it."""
+    """A follower that was away and received a snapshot agrees with the others afterwards."""
     nodes = StoreNodes(3, snapshot_entries=10, keep_entries=2)
     written(nodes, 3)
     away = nodes.follower().settings.node_id
@@ -253,12 +254,12 @@ def test_state_taken_over_by_snapshot_is_compared(lines: list[str]) -> None:
 
 @pytest.mark.parametrize("what", ["data", "version", "digest"])
 def test_value_that_flipped_in_memory_is_found_before_a_snapshot_holds_it(what: str) -> None:
-    """The digest kept along with each znode does not know of the change: the node stops, and no file is left of it."""
+    """The digest stored with each znode does not match the changed value: the node stops, and leaves no file of it."""
     nodes = StoreNodes(3)
     written(nodes, 5)
     node = nodes.follower()
     tree = node.machine.tree
-    # Checksums of changed znodes are made when the digest is asked for.
+    # Checksums of changed znodes are computed when the digest is read.
     node.machine.digest()
     if what == "data":
         tree.nodes[b"/n3"].data = b"w"

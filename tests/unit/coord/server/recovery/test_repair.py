@@ -1,4 +1,4 @@
-"""Damage to what was durable: the other nodes bring it again where that is safe, else the node refuses to start."""
+"""Damage to durable data: the node recovers it from the other nodes where that is safe, otherwise it does not start."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SEGMENT_BYTES = 400
 
 
 class PowerCut(BaseException):
-    """The machine goes off."""
+    """Raised when the machine loses power."""
 
 
 def log_of(entries: int, *snapshots: int, voters: tuple[int, ...] = (1, 2, 3)) -> MemoryDisk:
-    """A directory with a log of several segments and whole snapshots at these indexes."""
+    """Make a directory with a log of several segments and whole snapshots at these indexes."""
     disk = MemoryDisk()
     wal, _ = open_wal(disk, "wal", segment_bytes=SEGMENT_BYTES)
     for index in range(1, entries + 1):
@@ -44,20 +44,20 @@ def log_of(entries: int, *snapshots: int, voters: tuple[int, ...] = (1, 2, 3)) -
 
 
 def flip(disk: MemoryDisk, path: str, offset: int) -> None:
-    """One bit of the medium."""
+    """Flip one bit of the medium."""
     file = disk.files[path]
     file.content[offset] ^= 4
     file.synced = bytes(file.content)
 
 
 def middle(disk: MemoryDisk) -> tuple[str, int]:
-    """The first segment, and a place within its second record."""
+    """Return the first segment, and an offset within its second record."""
     path = sorted(name for name in disk.files if name.startswith("wal/"))[0]
     return path, bytes(disk.files[path].content).find(b"RKW1", 4) + 30
 
 
 def test_log_damaged_in_the_middle_is_set_aside_and_the_node_joins() -> None:
-    """Marked, nothing of it is removed, and the snapshot stays."""
+    """The node is marked as joining, no file is removed, and the snapshot stays."""
     disk = log_of(20, 5)
     path, offset = middle(disk)
     flip(disk, path, offset)
@@ -71,7 +71,7 @@ def test_log_damaged_in_the_middle_is_set_aside_and_the_node_joins() -> None:
 
 @pytest.mark.parametrize("voters", [(1,), (1, 2)])
 def test_too_few_voters_to_repair_from(voters: tuple[int, ...]) -> None:
-    """File, byte, why, and what to do; nothing is touched."""
+    """The error names file, byte, reason and remedy; no file is changed."""
     disk = log_of(20)
     path, offset = middle(disk)
     flip(disk, path, offset)
@@ -85,14 +85,14 @@ def test_too_few_voters_to_repair_from(voters: tuple[int, ...]) -> None:
 
 
 def test_members_are_those_of_the_newest_snapshot() -> None:
-    """Not those that the store began with: of the three that this one knows of now, two can bring the state."""
+    """The initial members do not count: of the present three, two others can send the state."""
     disk = log_of(20, 5, voters=(1, 2, 3))
     flip(disk, *middle(disk))
     assert recover_or_repair(disk, 1, [1], SeededRng(1)).position.index == 5
 
 
 def test_second_damage_is_refused_until_somebody_has_looked() -> None:
-    """Nobody's files go to a second repair by a disk that cannot be trusted."""
+    """A second repair would overwrite the first one's files, and the disk cannot be trusted."""
     disk = log_of(20)
     flip(disk, *middle(disk))
     found = recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1), segment_bytes=SEGMENT_BYTES)
@@ -100,7 +100,7 @@ def test_second_damage_is_refused_until_somebody_has_looked() -> None:
         batch = WriteBatch()
         batch.add_entry(4, index, 1, b"new %d" % index)
         found.wal.write([batch])
-    disk.remove(JOINING_FILE)  # it had caught up
+    disk.remove(JOINING_FILE)  # the node had caught up
     flip(disk, *middle(disk))
     with pytest.raises(IrreparableError, match="repaired before"):
         recover_or_repair(disk, 1, [1, 2, 3], SeededRng(1))
@@ -110,7 +110,7 @@ def test_second_damage_is_refused_until_somebody_has_looked() -> None:
 
 
 def test_power_cut_at_every_call_of_a_repair() -> None:
-    """Either the damage is found again, or the node is marked as one that has forgotten: it never just goes on."""
+    """Either the damage is found again, or the node is marked as one without its memory: it never just continues."""
     for cut in range(200):
         disk = log_of(20, 5)
         flip(disk, *middle(disk))
@@ -137,7 +137,7 @@ def test_power_cut_at_every_call_of_a_repair() -> None:
 
 
 def test_damaged_snapshot_counts_no_more_and_the_log_stands_in() -> None:
-    """The older one and the log behind it; retention does not take the damaged one for one of the two."""
+    """The older snapshot and the log after it are used; retention does not count the damaged one as one of the two."""
     disk = log_of(20, 5, 10)
     newest = Snapshots(disk, "snap").names()[0]
     flip(disk, f"snap/{newest}", 40)
@@ -151,7 +151,7 @@ def test_damaged_snapshot_counts_no_more_and_the_log_stands_in() -> None:
 
 
 def test_damaged_snapshot_without_the_log_behind_it_is_brought_by_the_others() -> None:
-    """All snapshots gone, and the log begins later: a gap that the node alone cannot close."""
+    """All snapshots are lost, and the log begins later: the node alone cannot close this gap."""
     disk = log_of(20, 10)
     wal, _ = open_wal(disk, "wal", segment_bytes=SEGMENT_BYTES)
     assert wal.prune(10) > 0
@@ -165,7 +165,7 @@ def test_damaged_snapshot_without_the_log_behind_it_is_brought_by_the_others() -
 
 
 def test_file_that_cannot_be_read_is_named_and_nothing_is_moved() -> None:
-    """EIO may pass: no reason to give up a log."""
+    """EIO may be temporary, so the log is not given up."""
     disk = log_of(5)
     real = disk.open
 
@@ -185,12 +185,12 @@ def test_file_that_cannot_be_read_is_named_and_nothing_is_moved() -> None:
 
 
 def create(client: Client, xid: int, path: bytes) -> None:
-    """Ask for a znode."""
+    """Send a create request."""
     client.request(xid, op.OP_CREATE, records.encode_create(CreateRequest(op.OP_CREATE, path, b"v", OPEN_ACL, 0)))
 
 
 def test_node_with_a_damaged_log_comes_back_with_everything() -> None:
-    """Crash, flip, start: it joins, catches up, votes, and all replicas are alike."""
+    """Crash, flip, start: it joins, catches up, votes, and all replicas are equal."""
     nodes = StoreNodes(3)
     client = nodes.client(nodes.leader(), timeout_ms=10_000)
     for xid in range(1, 30):
@@ -212,10 +212,10 @@ def test_node_with_a_damaged_log_comes_back_with_everything() -> None:
 @pytest.mark.parametrize("loss", ["flip", "flip at the end", "wipe"])
 @pytest.mark.parametrize("seed", range(6))
 def test_what_only_the_damaged_node_and_the_leader_held_survives(loss: str, seed: int) -> None:
-    """The damaged node holds what the third one holds, and stands for election itself: it must not win.
+    """The damaged node has the same entries as the third one, and stands for election itself: it must not win.
 
-    With the flip it keeps a snapshot at the end of the third one's log: nothing but its own abstention keeps it from
-    leading. At the end, in the last record, it would look like a write that was never acknowledged, but for its seal.
+    After the flip it keeps a snapshot at the end of the third one's log: only its own abstention keeps it from leading.
+    A flip in the last record would look like a write that was never acknowledged, without the seal.
     """
     nodes = StoreNodes(3, seed=seed)
     leader = nodes.leader()
@@ -251,13 +251,13 @@ def test_what_only_the_damaged_node_and_the_leader_held_survives(loss: str, seed
 
 @pytest.mark.parametrize("seed", range(4))
 def test_idle_store_lets_a_repaired_node_vote_again(seed: int) -> None:
-    """It has caught up when it holds what the leader has committed, whether or not anything is written after that."""
+    """It has caught up when it has all entries that the leader has committed, even without further writes."""
     nodes = StoreNodes(3, seed=seed, snapshot_entries=10, keep_entries=2)
     client = nodes.client(nodes.leader(), timeout_ms=1000)
     for xid in range(1, 40):
         create(client, xid, b"/n%d" % xid)
         nodes.run(1)
-    nodes.run(60)  # the session has expired: nothing is written any more
+    nodes.run(60)  # The session has expired: no further writes follow.
     victim = nodes.follower().settings.node_id
     nodes.crash(victim)
     nodes.disks[victim] = MemoryDisk()

@@ -1,4 +1,4 @@
-"""Damage to the log of a store of one node: the node starts where its snapshot covers the damage, and nowhere else."""
+"""Damage to the log of a store of one node: the node starts only if its snapshot covers the damage."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.unit.coord.offline.test_offline import history, make
 SEGMENT_BYTES = 400
 ENTRIES = 20
 SNAPSHOT = 14
-#: The node was elected again before these entries: a hard state in a record of its own, written nowhere else.
+#: The node was elected again before these entries: the hard state is in a separate record and nowhere else.
 ELECTIONS = {1: 3, 9: 5, 13: 6, SNAPSHOT + 1: 8}
 
 
 class PowerCut(BaseException):
-    """The machine goes off."""
+    """Raised when the machine loses power."""
 
 
 def term_of(index: int) -> int:
@@ -45,7 +45,7 @@ def term_of(index: int) -> int:
 def log_of_one(
     *, snapshot: int = SNAPSHOT, members: Configuration | None = None, segment_bytes: int = SEGMENT_BYTES
 ) -> MemoryDisk:
-    """A directory with several segments and two snapshots of a store that consists of node 1."""
+    """Make a directory with several segments and two snapshots of a store that consists of node 1."""
     disk = MemoryDisk()
     wal, _ = open_wal(disk, "wal", segment_bytes=segment_bytes)
     for index in range(1, ENTRIES + 1):
@@ -64,7 +64,7 @@ def log_of_one(
 
 
 def records(disk: MemoryDisk) -> list[tuple[str, int, int, int]]:
-    """Return path, offset, size of every record of the log, and the last entry when it was written."""
+    """Return path, offset and size of every record of the log, and the last entry when it was written."""
     found = []
     last = sequence = 0
     names = disk.names("wal")
@@ -85,12 +85,12 @@ def flip(disk: MemoryDisk, path: str, offset: int) -> None:
 
 
 def started(disk: MemoryDisk) -> Recovery:
-    """Start node 1, whose store began with it alone."""
+    """Start node 1 of a store that began with it alone."""
     return recover_or_repair(disk, 1, [1], SeededRng(1), segment_bytes=SEGMENT_BYTES)
 
 
 def state(found: Recovery) -> tuple[object, ...]:
-    """Return what a start must not lose."""
+    """Return the data that a start must not lose."""
     tail = [(e.term, e.index, e.kind, e.data) for e in found.core.log.entries if e.index > found.position.index]
     return found.position.index, found.core.term, found.core.vote, tail
 
@@ -101,7 +101,7 @@ def contents(disk: MemoryDisk) -> dict[str, bytes]:
 
 
 def starts_clean(disk: MemoryDisk, expected: tuple[object, ...]) -> None:
-    """Start twice: the second start finds nothing to repair, and the log takes entries in between."""
+    """Check that a second start finds nothing to repair, and that the log accepts entries in between."""
     found = started(disk)
     assert state(found) == expected
     assert JOINING_FILE not in disk.names("")
@@ -119,7 +119,7 @@ def starts_clean(disk: MemoryDisk, expected: tuple[object, ...]) -> None:
 @pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20])
 @pytest.mark.parametrize("snapshot", [SNAPSHOT, ENTRIES])
 def test_a_flipped_bit_in_every_record(segment_bytes: int, snapshot: int) -> None:
-    """Covered: the same term, vote and entries, and the damaged file is kept. Beyond: refused, nothing is changed."""
+    """Covered: the same term, vote and entries, and the damaged file is kept. Not covered: no start, no change."""
     clean = log_of_one(snapshot=snapshot, segment_bytes=segment_bytes)
     expected = state(started(clean.copy()))
     found = records(clean)
@@ -143,7 +143,7 @@ def test_a_flipped_bit_in_every_record(segment_bytes: int, snapshot: int) -> Non
 
 
 def test_damage_in_several_places() -> None:
-    """Only what follows the last damage counts; one damaged stretch beyond the snapshot is enough to refuse."""
+    """Only the log after the last damage counts; a single damaged range beyond the snapshot prevents the start."""
     clean = log_of_one()
     expected = state(started(clean.copy()))
     found = records(clean)
@@ -160,7 +160,7 @@ def test_damage_in_several_places() -> None:
 
 
 def test_nothing_behind_the_damage_says_what_it_held() -> None:
-    """A hard state says nothing about entries: the damaged record may have held one behind the snapshot."""
+    """A hard state says nothing about entries: the damaged record may have had one after the snapshot."""
     disk = log_of_one(snapshot=ENTRIES)
     wal, _ = open_wal(disk, "wal", segment_bytes=1 << 20)
     batch = WriteBatch()
@@ -174,7 +174,7 @@ def test_nothing_behind_the_damage_says_what_it_held() -> None:
 
 @pytest.mark.parametrize("is_flipped", [False, True])
 def test_missing_segment_is_no_flipped_bit(is_flipped: bool) -> None:
-    """Somebody has removed a file: the node does not guess what was in there, also not when a bit before is flipped."""
+    """A file was removed: the node does not guess its content, not even if an earlier bit is flipped."""
     disk = log_of_one(snapshot=ENTRIES)
     removed = f"wal/{disk.names('wal')[2]}"
     found = records(disk)
@@ -221,7 +221,7 @@ def test_what_was_skipped_is_logged() -> None:
 
 @pytest.mark.parametrize("members", [Configuration([1, 2]), Configuration([1], [], [2]), Configuration([2])])
 def test_a_store_of_more_members_repairs_otherwise(members: Configuration) -> None:
-    """Votes and acknowledgements of a member matter to the others."""
+    """Votes and acknowledgments of a member matter to the other members."""
     disk = log_of_one(members=members)
     path, offset, _, _ = records(disk)[2]
     flip(disk, path, offset + 30)
@@ -234,7 +234,7 @@ def test_a_store_of_more_members_repairs_otherwise(members: Configuration) -> No
 
 
 def test_a_member_added_behind_the_snapshot() -> None:
-    """The node may have acknowledged to another member what was damaged."""
+    """The node may have sent another member acknowledgments for the damaged entries."""
     disk = log_of_one()
     wal, _ = open_wal(disk, "wal", segment_bytes=SEGMENT_BYTES)
     batch = WriteBatch()
@@ -247,7 +247,7 @@ def test_a_member_added_behind_the_snapshot() -> None:
 
 
 def test_data_that_looks_like_a_record() -> None:
-    """A znode may hold a piece of a log: it is not taken for the next record."""
+    """A znode may contain a piece of a log: it must not be taken for the next record."""
     disk = MemoryDisk()
     wal, _ = open_wal(disk, "wal")
     for index in range(1, 9):
@@ -268,7 +268,7 @@ def test_data_that_looks_like_a_record() -> None:
                 disk = clean.copy()
                 flip(disk, path, at)
                 assert state(started(disk)) == expected
-            # The length is damaged: the data may pass for records, and then the node refuses to start.
+            # The length is damaged: the data may look like records, and then the node does not start.
             disk = clean.copy()
             flip(disk, path, offset + 6)
             with contextlib.suppress(IrreparableError):
@@ -276,7 +276,7 @@ def test_data_that_looks_like_a_record() -> None:
 
 
 def test_power_cut_at_every_call() -> None:
-    """The damage is found again, or the log is whole: nothing is lost and every start succeeds."""
+    """Either the damage is found again or the log is whole: nothing is lost and every start succeeds."""
     clean = log_of_one()
     expected = state(started(clean.copy()))
     for path, offset, _, _ in (records(clean)[1], records(clean)[9], records(clean)[12]):

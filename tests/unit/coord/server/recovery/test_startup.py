@@ -1,4 +1,4 @@
-"""Snapshot and log after a crash between the two."""
+"""Snapshot and log after a crash between their writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG = Configuration([1, 2, 3]).encode()
 
 
 def disk_with(entries: list[tuple[int, int]], *snapshots: tuple[int, int], term: int = 3) -> MemoryDisk:
-    """A disk with a log of (term, index) entries and snapshots at (term, index)."""
+    """Make a disk with a log of (term, index) entries and snapshots at (term, index)."""
     disk = MemoryDisk()
     wal, _ = open_wal(disk, "wal")
     batch = WriteBatch()
@@ -38,12 +38,12 @@ def opened(disk: MemoryDisk) -> Recovery:
 
 
 def log_of(found: Recovery) -> list[int]:
-    """Indexes of the core's log behind the snapshot."""
+    """Return the indexes of the core's log after the snapshot."""
     return [e.index for e in found.core.log.entries if e.index > found.position.index]
 
 
 def test_new_directory_is_the_empty_state() -> None:
-    """Index 0, the voters it was told."""
+    """Index 0, and the given voters."""
     found = opened(MemoryDisk())
     assert (found.position.index, found.core.log.last, found.core.configs.current.voters) == (0, 0, [1, 2, 3])
 
@@ -56,7 +56,7 @@ def test_log_behind_a_snapshot_is_kept() -> None:
 
 @pytest.mark.parametrize("entries", [[(1, 1), (1, 2)], [(1, i) for i in range(1, 15)]])
 def test_log_that_does_not_know_the_snapshot_is_dropped_on_disk_too(entries: list[tuple[int, int]]) -> None:
-    """A crash after the snapshot arrived, before the log heard of it: what comes next must stay readable."""
+    """A crash after the snapshot arrived, before the log recorded it: later entries must stay readable."""
     disk = disk_with(entries, (5, 10))
     found = opened(disk)
     assert (log_of(found), found.core.term, found.core.vote, found.core.log.last) == ([], 5, 0, 10)
@@ -68,7 +68,7 @@ def test_log_that_does_not_know_the_snapshot_is_dropped_on_disk_too(entries: lis
 
 
 def test_older_snapshot_is_used_when_the_newest_is_damaged() -> None:
-    """The log is kept behind the oldest snapshot for exactly this."""
+    """The log is kept from the oldest snapshot on for this case."""
     disk = disk_with([(1, i) for i in range(1, 9)], (1, 3), (1, 6))
     newest = disk.files[f"snap/{Snapshots(disk, 'snap').names()[0]}"]
     newest.content[-20] ^= 1
@@ -77,7 +77,7 @@ def test_older_snapshot_is_used_when_the_newest_is_damaged() -> None:
 
 
 def test_gap_between_snapshot_and_log_is_refused() -> None:
-    """Nothing is made up for entries that are nowhere."""
+    """Missing entries are never invented."""
     disk = disk_with([])
     wal, _ = open_wal(disk, "wal")
     batch = WriteBatch()

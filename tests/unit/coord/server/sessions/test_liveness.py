@@ -1,4 +1,4 @@
-"""Sessions end no earlier than their timeout after the last request that was answered, and not much later."""
+"""Sessions end no earlier than their timeout after the last answered request, and not much later."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ TIMEOUT_MS = 2000
 
 
 def ping(client: Client) -> None:
-    """A sign of life that every node answers by itself."""
+    """Send a ping, which every node answers by itself."""
     client.request(records.XID_PING, op.OP_PING)
 
 
 def session_of(client: Client) -> int:
-    """Its id."""
+    """Return a client's session id."""
     return client.connection.session_id
 
 
 def roles(nodes: StoreNodes) -> tuple[Node, Node, Node]:
-    """Leader and followers of three."""
+    """Return leader and followers of three."""
     leader = nodes.leader()
     one, other = (node for node in nodes.nodes.values() if node is not leader)
     return leader, one, other
@@ -39,7 +39,7 @@ def roles(nodes: StoreNodes) -> tuple[Node, Node, Node]:
 
 @pytest.mark.parametrize("heals", [False, True])
 def test_session_outlives_the_last_answer_of_a_node_that_its_leader_does_not_see(heals: bool) -> None:
-    """Leader and follower do not see each other, the third node sees both, so that nobody else is elected."""
+    """The link between leader and follower is cut; the third node reaches both, so no other leader is elected."""
     nodes = StoreNodes(3, leader_absence_ms=600_000)
     leader, cut_off, _ = roles(nodes)
     client = nodes.client(cut_off, timeout_ms=TIMEOUT_MS)
@@ -65,7 +65,7 @@ def test_session_outlives_the_last_answer_of_a_node_that_its_leader_does_not_see
 
 
 def test_answers_of_a_leader_that_stands_alone_wait() -> None:
-    """It does not know whether others have elected another leader by now."""
+    """It does not know whether the others have elected another leader by now."""
     nodes = StoreNodes(3, leader_absence_ms=600_000)
     leader, one, other = roles(nodes)
     nodes.run(10)
@@ -78,7 +78,7 @@ def test_answers_of_a_leader_that_stands_alone_wait() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_in_contact_no_answer_waits(count: int) -> None:
-    """Neither on the leader nor on followers, whether clients are there or not."""
+    """Neither on the leader nor on followers, with clients or without."""
     nodes = StoreNodes(count)
     nodes.leader()
     nodes.run(10)
@@ -90,7 +90,7 @@ def test_in_contact_no_answer_waits(count: int) -> None:
 
 
 def test_dead_client_s_session_ends_after_its_timeout_although_another_node_is_down() -> None:
-    """The node that served it is asked; who else is out of contact does not matter."""
+    """The leader asks the node that served it; other nodes out of contact do not matter."""
     nodes = StoreNodes(3)
     leader, serving, other = roles(nodes)
     client = nodes.client(serving, timeout_ms=TIMEOUT_MS)
@@ -102,7 +102,7 @@ def test_dead_client_s_session_ends_after_its_timeout_although_another_node_is_d
 
 
 def test_a_request_between_two_reports_keeps_the_session() -> None:
-    """The leader has not heard of it when the session is due, the node that serves it has."""
+    """The leader does not know of it when the session is due, but the node that serves the session does."""
     nodes = StoreNodes(3)
     leader, serving, _ = roles(nodes)
     client = nodes.client(serving, timeout_ms=TIMEOUT_MS)
@@ -124,7 +124,7 @@ def test_a_request_between_two_reports_keeps_the_session() -> None:
 
 
 def test_a_silent_session_is_answered_no_more_once_its_node_has_agreed() -> None:
-    """So the client cannot take its session for living by a late answer."""
+    """So a late answer cannot make the client believe that its session lives."""
     nodes = StoreNodes(3)
     leader, serving, _ = roles(nodes)
     nodes.run(2 * TIMEOUT_MS // TICK_MS)
@@ -172,7 +172,7 @@ def test_lease_runs_from_the_sending_of_a_confirmed_report() -> None:
 
 
 def test_what_a_lost_report_told_is_told_again() -> None:
-    """Until a report that holds it is confirmed."""
+    """Until a report with the same data is confirmed."""
     contact = ContactLease(0, lease_ms=1000)
     lost, _ = contact.report([1], now_ms=0)
     contact.keep([2])
@@ -188,7 +188,7 @@ def test_what_a_lost_report_told_is_told_again() -> None:
 
 
 def test_reports_that_wait_for_their_confirmation_are_bounded() -> None:
-    """While no leader confirms anything."""
+    """While no leader confirms any."""
     contact = ContactLease(0, lease_ms=1000)
     contexts = [contact.report([], now_ms)[0] for now_ms in range(65)]
     assert not contact.confirmed(contexts[0])
@@ -199,14 +199,14 @@ def test_reports_that_wait_for_their_confirmation_are_bounded() -> None:
 
 
 def endings(*members: int, now_ms: int = 0) -> Endings:
-    """Node 1 leads these members; session 5 (timeout 2 s) exists."""
+    """Return the state of node 1, which leads these members; session 5 (timeout 2 s) exists."""
     table = SessionTable()
     table.add(Session(5, bytes(16), TIMEOUT_MS, 50, []))
     return Endings(table, 1, [1, *members], 1250, now_ms)
 
 
 def test_every_node_is_asked_about_a_session_that_was_opened_under_another_leader() -> None:
-    """Anyone may serve it. Nodes of older builds, which do not answer, are waited for as if they were gone."""
+    """Any node may serve the session. Nodes of older builds, which do not answer, are treated like dead ones."""
     made = endings(2, 3)
     made.reported(2, 9000)
     made.reported(3, 9000)
@@ -226,7 +226,7 @@ def test_every_node_is_asked_about_a_session_that_was_opened_under_another_leade
 
 
 def test_a_node_out_of_contact_is_waited_for() -> None:
-    """For the session's timeout behind the grace behind its last report."""
+    """For the session's timeout after the grace period after its last report."""
     made = endings(2, 3)
     made.reported(2, 700)
     made.opened(5, 2)
@@ -237,7 +237,7 @@ def test_a_node_out_of_contact_is_waited_for() -> None:
 
 
 def test_a_session_that_moves_or_is_active_is_not_due_any_more() -> None:
-    """What a node agreed to before counts no more."""
+    """A node's earlier consent does not count any more."""
     made = endings(2)
     for event in (lambda: made.touched(5), lambda: made.opened(5, 2)):
         made.reported(2, 100)
@@ -262,7 +262,7 @@ def test_a_session_served_by_the_leader_needs_nobody_else() -> None:
 
 
 def test_questions_without_a_number_are_no_frames() -> None:
-    """Whatever a peer sends."""
+    """Such frames break the link."""
     frame = codec.encode_silent(codec.DUE, 3, 4, [5, 6])
     assert codec.decode_silent(frame, 5, len(frame)) == (3, 4, [5, 6])
     for cut in (6, 20, len(frame) - 1):

@@ -1,4 +1,4 @@
-"""The child that writes a snapshot: whose it is, and what it does when its parent ends."""
+"""The child that writes a snapshot: its parent, and its behavior when the parent ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coord.tree.machine import StateMachine
 from tests.support.disks import MemoryDisk
 from tests.support.helpers import eventually
 
-#: A node's process, as far as the job sees it: it begins a snapshot that takes for ever, and tells who writes it.
+#: A node's process, as the job uses it: it begins an endless snapshot, and prints the pid of the child.
 PARENT = """
     import signal, sys, time
     from pathlib import Path
@@ -49,7 +49,7 @@ PARENT = """
 
 @pytest.fixture
 def begun(tmp_path: Path) -> tuple[subprocess.Popen[str], int]:
-    """A parent, and the id of its child, which is writing."""
+    """Yield a parent, and the pid of its writing child."""
     command = [sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path)]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -59,7 +59,7 @@ def begun(tmp_path: Path) -> tuple[subprocess.Popen[str], int]:
 
 
 def is_gone(process: int) -> bool:
-    """Whether it has ended; nobody need have waited for it."""
+    """Return True if the process has ended, also if it is a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -91,7 +91,7 @@ def test_signals_of_the_whole_group_are_the_parents(begun: tuple[subprocess.Pope
 
 @pytest.mark.parametrize("call", ["pipe2", "fork"])
 def test_snapshot_that_cannot_even_begin_is_a_snapshot_that_failed(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """No descriptor, no process: the node hears why, goes on and tries again later."""
+    """No descriptor, no process: the node gets the reason, continues and tries again later."""
 
     def refuse(*arguments: int) -> int:
         raise OSError(errno.EMFILE, "no more of them")

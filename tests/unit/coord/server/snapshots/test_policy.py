@@ -11,7 +11,7 @@ DATA = bytes(100)
 
 
 def test_nodes_take_their_snapshots_apart() -> None:
-    """By bytes: were all three to write at once, no majority would have its disk for the log."""
+    """By bytes: if all three wrote at once, no majority would have its disk for the log."""
     nodes = StoreNodes(3, snapshot_bytes=4000)
     client = nodes.client(nodes.leader())
     first: dict[int, int] = {}
