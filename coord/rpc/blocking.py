@@ -56,7 +56,11 @@ def call_blocking(
     assert union is not None, "call_blocking needs `expect` or `replies`"
     host, port = address
     deadline = time.monotonic() + timeout_s
-    frame = encode_frame(Request(1, encode_body(message), cluster))
+    try:
+        frame = encode_frame(Request(1, encode_body(message), cluster))
+    except OverflowError as error:
+        what = f"a number in the {type(message).__name__} request needs more than 64 bits: give a smaller one"
+        raise RpcError(Code.BAD_REQUEST, what) from error
     try:
         connection = socket.create_connection(address, timeout=timeout_s)
     except OSError as error:

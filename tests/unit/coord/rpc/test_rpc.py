@@ -439,6 +439,12 @@ class TestCallBlocking:
             done.set()
         assert caught.value.code == Code.TIMEOUT
 
+    def test_a_number_that_no_request_can_carry_is_a_typed_error(self) -> None:
+        """A command line takes integers of any size."""
+        with pytest.raises(RpcError, match="a number in the Ask request needs more than 64 bits") as caught:
+            call_blocking(("127.0.0.1", 1), Ask(1 << 64), 60.0, expect=Answer)
+        assert caught.value.code == Code.BAD_REQUEST
+
     def test_nobody_there(self) -> None:
         """After a refused connection the request was certainly not executed."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
