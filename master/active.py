@@ -34,6 +34,7 @@ from master.assignment.effects import AssignerEffects
 from master.assignment.history_writer import HistoryWriter
 from master.assignment.misplaced import MisplacedReplicas
 from master.assignment.registry import Registry, take_over
+from master.assignment.roll_call import first_heartbeat, holders_of, wait_ms
 from master.assignment.server_events import ServerEvents
 from master.assignment.transitions import (
     OPENING_UNREAD_MS,
@@ -169,6 +170,8 @@ class ActiveMaster:
         self.began_ms = now_ms()
         #: Returns problems of other parts of the process, for `rk status`.
         self.other_problems: Callable[[], list[str]] = list
+        #: Returns whether this start of a server has sent this process a heartbeat of late.
+        self.has_heard: Callable[[Incarnation], bool] = lambda _: True
         self.bulk_plans = BulkPlans(self, planner, now_ms, token)
         self.operations = TableOperations(self, now_ms, token, int(settings.purge_after_s * 1000))
         self.purging = Purging(self, self.operations.locks, now_ms, int(settings.purge_after_s * 1000))
@@ -198,15 +201,13 @@ class ActiveMaster:
         await self.registry.start()
         await self.balancing.load()
         warm = await self._hand_over()
-        known = self.fence.cluster_id
-        loaded = await store.load(self._client, self._layout, None if warm is None else warm.world, cluster_id=known)
-        alive = [one.incarnation for one in self.registry.servers]
-        # A fenced server may serve until its lease ends, so the cluster is not starting up.
-        alive += [fence.server.incarnation for fence in self.registry.fences]
-        startup = is_startup(loaded.region_records(), [one for one, _ in loaded.transitions], alive)
+        loaded, startup = await self._load(None if warm is None else warm.world)
+        if not startup and await self._await_heartbeat(loaded):
+            warm = None
+            loaded, startup = await self._load(None)
         self.is_warm = warm is not None and not startup
         if startup and warm is not None:  # a startup has time to load and needs no mirror
-            loaded = await store.load(self._client, self._layout, cluster_id=known)
+            loaded, _ = await self._load(None)
         self.path = "startup" if startup else "failover"
         self.bulk_plans.load([plan for plan in loaded.plans if not plan.by_moves])
         self.applying.load(loaded.plans)
@@ -220,7 +221,7 @@ class ActiveMaster:
             tables=len(loaded.tables) if loaded.world is None else len(loaded.world.tables),
             regions=len(loaded.regions) if loaded.world is None else len(loaded.world.regions),
             rit=len(loaded.transitions),
-            servers=len(alive),
+            servers=len(self.registry.servers) + len(self.registry.fences),
         )
         stopping = loaded.cluster.clean_shutdown and not startup
         if not stopping:
@@ -254,6 +255,25 @@ class ActiveMaster:
         await self.retry_write(partial(self.janitor.clear, loaded.orphans))
         await self.retry_write(partial(self.bulk_plans.prune, loaded.plans))
         await self.retry_write(partial(self.runs.begin, self._run_facts(len(found))))
+
+    async def _load(self, kept: ClusterState | None) -> tuple[store.Loaded, bool]:
+        """Read the store, except for what a standby has `kept`. Return its content and whether the cluster starts."""
+        loaded = await store.load(self._client, self._layout, kept, cluster_id=self.fence.cluster_id)
+        alive = [one.incarnation for one in self.registry.servers]
+        # A fenced server may serve until its lease ends, so the cluster is not starting up.
+        alive += [fence.server.incarnation for fence in self.registry.fences]
+        return loaded, is_startup(loaded.region_records(), [one for one, _ in loaded.transitions], alive)
+
+    async def _await_heartbeat(self, loaded: store.Loaded) -> bool:
+        """Wait until a server that holds regions is known to live; return True if the store must be read again."""
+        transitions = [one for one, _ in loaded.transitions]
+        return await first_heartbeat(
+            self._reactor,
+            holders_of(loaded.region_records(), transitions, self.registry.servers),
+            self.has_heard,
+            lambda: [one.incarnation for one in self.registry.servers],
+            wait_ms(self._settings.session_timeout_ms),
+        )
 
     def _run_facts(self, found: int) -> dict[str, object]:
         """Return the facts about the beginning of this tenure that its run record holds besides the phases."""

@@ -19,6 +19,7 @@ from master.process import MasterProcess
 from regions.liveness.roster import SILENT_MS, Roster
 from regions.messages import BUSY, WRONG_CLUSTER, WRONG_MASTER, Contact, Contacts
 from regions.messages.heartbeat import Heartbeat, HeartbeatReply
+from regions.records.model import Incarnation
 
 #: Period of removing servers from the roster that have been silent for very long.
 FORGET_EVERY_MS: Final = 60_000
@@ -80,6 +81,10 @@ class HeartbeatReceiver:
             "" if leads is not None else self._hint(),
             0 if member is not None else self.roster.latest_sequence(beat),
         )
+
+    def has_heard(self, server: Incarnation) -> bool:
+        """Return True if this start of a server has sent a heartbeat within SILENT_MS."""
+        return self.roster.is_recent(server, self._now_ms())
 
     def contacts(self) -> Contacts:
         """Return the servers that send heartbeats to this master, with the age of the last one (HB-12)."""

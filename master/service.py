@@ -318,6 +318,7 @@ class MasterService:
         self.active_master.balancing.loads = lambda: reports.loads
         self.active_master.misplaced.orphan_found = self._orphan_found
         self.active_master.other_problems = self.heartbeats.problems
+        self.active_master.has_heard = self.heartbeats.has_heard
         self._active_since_ms = now()
         self.active_master.start(self._history)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from master.plans.planner import Planner
 from master.settings import MasterSettings
 from regions import messages as ms
 from regions.cluster.limits import AssignerConfig
-from regions.records.model import ClusterRecord, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
+from regions.records.model import ClusterRecord, Incarnation, RegionRecord, ReplicaLocation, ServerRecord, TableRecord
 from regions.records.znodes import Layout, encode
 from tests.unit.master.fake_store import WatchedStore
 
@@ -82,10 +83,12 @@ class Bench:
         epoch: int = 4,
         min_servers: int = 1,
         answers: int = -1,
+        has_heard: Callable[[Incarnation], bool] | None = None,
     ) -> None:
         """On a store of its own, which has one table, or under a later epoch on one that a former master left.
 
-        It is open when this returns, unless it waits for `min_servers`, or the store answers only so many requests.
+        It is open when this returns, unless it waits for `min_servers`, the store answers only so many requests, or
+        the test says which servers have sent heartbeats.
         """
         if store is None:
             self.store = LossyStore()
@@ -105,9 +108,13 @@ class Bench:
             self.clock, fence, settings, planner, self.phases, self.now_ms, self.ended.append, self.token
         )
         self.api = MasterApi(self)  # type: ignore[arg-type]
+        if has_heard is not None:
+            self.active_master.has_heard = has_heard
         self.active_master.start()
         if answers >= 0:
             self.store.answer(answers)
+            return
+        if has_heard is not None:
             return
         for _ in range(4):
             self.go_on(1.0)

@@ -139,6 +139,8 @@ class Cluster:
         self.master.now_ms = lambda: int(self.clock.seconds() * 1000) + 1_000
         self.master.cluster_id = cluster_id
         self.master.client = self.store  # type: ignore[assignment]
+        # The servers live, and their heartbeats arrive.
+        self.master.heartbeats.has_heard = lambda _server: True  # type: ignore[method-assign]
         self.master._start_election()
         self.go_on(4)
 

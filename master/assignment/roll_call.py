@@ -1,0 +1,76 @@
+"""The wait of a new active master for the first heartbeat of a server that holds shared regions.
+
+After a crash of the whole cluster the store has the registrations of dead servers until their sessions end. A master
+that became active before would take the dead servers for alive, and the start for a failover. As their sessions end one
+after the other, it would open all regions on the servers that have registered again by then.
+
+A server that lives sends a heartbeat within a second to every master that is registered. So a master that has heard
+none of the holders waits for the first heartbeat, or for the end of their registrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from regions.liveness.roster import SILENT_MS
+from regions.records.model import Incarnation, RegionRecord, ServerRecord, TransitionRecord
+
+log = Logger()
+
+#: Pause between two looks.
+LOOK_S: Final = 0.05
+
+
+def holders_of(
+    regions: Iterable[RegionRecord], transitions: Iterable[TransitionRecord], servers: Iterable[ServerRecord]
+) -> set[Incarnation]:
+    """Return the registered server starts that shared regions or their transitions name."""
+    tablets: set[str] = set()
+    named: set[Incarnation | None] = set()
+    for region in regions:
+        if region.is_tablet:
+            tablets.add(region.region_id)
+        else:
+            named.update(one.incarnation for one in region.replicas)
+    for one in transitions:
+        if one.region_id not in tablets:
+            named.update((one.source, one.destination))
+    return {one.incarnation for one in servers if one.incarnation in named}
+
+
+def wait_ms(session_timeout_ms: int) -> int:
+    """Return how long a master waits: sessions of dead servers have ended by then, if servers have its own timeout."""
+    return max(SILENT_MS, 2 * session_timeout_ms)
+
+
+async def first_heartbeat(
+    reactor: Any,
+    holders: set[Incarnation],
+    has_heard: Callable[[Incarnation], bool],
+    alive: Callable[[], Iterable[Incarnation]],
+    patience_ms: int,
+) -> bool:
+    """Wait until a holder has sent a heartbeat, none is registered any more, or the time is over.
+
+    Return True if a holder's registration has ended meanwhile: the store must be read again.
+    """
+    left = holders.intersection(alive())
+    if not left or any(map(has_heard, left)):
+        return False
+    log.info(
+        "no heartbeat has come from the {count} registered servers that have regions: waiting for one, at most {s:g} s",
+        count=len(left),
+        s=patience_ms / 1000,
+    )
+    for _ in range(max(1, round(patience_ms / 1000 / LOOK_S))):
+        pause: Deferred[None] = Deferred()
+        reactor.callLater(LOOK_S, pause.callback, None)
+        await pause
+        left = holders.intersection(alive())
+        if not left or any(map(has_heard, left)):
+            break
+    return left != holders
