@@ -1,4 +1,4 @@
-"""`rk fsck --deep`: let the servers check every row of every open key-value region."""
+"""`rk fsck --deep`: let the servers check every row of every key-value region, and of every replica of a tablet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from cli.common.connect import ask_server
+from cli.tablets.deep import ReplicaToRead, read_replica, replicas_of
 from coord.rpc.wire import RpcError
 from regions.diagnose.fsck import ClusterView, Finding, Problem
 from regions.records.model import RegionRecord, ServerRecord, TableState
@@ -27,13 +28,15 @@ _NAMED_MAX: Final = 10
 class Deep(msgspec.Struct):
     """Counts of a deep check."""
 
+    #: Shared regions, and replicas of tablets.
     regions: int = 0
+    replicas: int = 0
     rows: int = 0
     size_bytes: int = 0
     #: Rows in files of earlier builds, which have no checksums.
     unchecked_rows: int = 0
     damaged_rows: int = 0
-    #: Regions that could not be read completely.
+    #: Regions and replicas that could not be read completely.
     unread: list[str] = []
 
 
@@ -44,11 +47,18 @@ def read_rows(view: ClusterView, rate_mb_s: float, show: Callable[[str], None]) 
     findings: list[Finding] = []
     alive = {server.incarnation: server for server in view.servers}
     running = {one.table_id for one in view.tables if one.state is not TableState.REMOVED}
-    by_server: dict[str, list[tuple[ServerRecord, RegionRecord]]] = {}
+    by_server: dict[str, list[tuple[ServerRecord, RegionRecord] | ReplicaToRead]] = {}
     total = 0
     for table_id, regions in view.regions.items():
         for region in regions if table_id in running else ():
             if region.is_replaced:
+                continue
+            if region.is_tablet:
+                replicas, lacking = replicas_of(view, region)
+                for replica in replicas:
+                    by_server.setdefault(replica.server.uuid, []).append(replica)
+                total += len(replicas)
+                deep.unread += lacking
                 continue
             total += 1
             home = region.location(0).incarnation
@@ -58,15 +68,31 @@ def read_rows(view: ClusterView, rate_mb_s: float, show: Callable[[str], None]) 
             else:
                 by_server.setdefault(server.uuid, []).append((server, region))
 
-    def read_server(regions: list[tuple[ServerRecord, RegionRecord]]) -> None:
-        for server, region in regions:
-            _read_region(server, region, rate_mb_s, deep, findings)
-            show(f"{deep.regions} of {total} regions, {deep.rows} rows, {deep.damaged_rows} damaged")
+    def read_server(parts: list[tuple[ServerRecord, RegionRecord] | ReplicaToRead]) -> None:
+        for one in parts:
+            if isinstance(one, ReplicaToRead):
+                _read_tablet(one, rate_mb_s, deep, findings)
+            else:
+                _read_region(*one, rate_mb_s, deep, findings)
+            done = deep.regions + deep.replicas
+            show(f"{done} of {total} regions and replicas, {deep.rows} rows, {deep.damaged_rows} damaged")
 
     with ThreadPoolExecutor(_SERVERS_AT_ONCE) as pool:
         list(pool.map(read_server, by_server.values()))
     deep.unread.sort()
     return deep, sorted(findings, key=lambda one: one.subject)
+
+
+def _read_tablet(replica: ReplicaToRead, rate_mb_s: float, deep: Deep, findings: list[Finding]) -> None:
+    found = read_replica(replica, rate_mb_s)
+    deep.replicas += 1
+    deep.rows += found.rows
+    deep.size_bytes += found.size_bytes
+    if found.is_failed:
+        text = f"{replica.key} on server {replica.server.uuid} cannot be read: {found.trouble}"
+        findings.append(Finding(Problem.DAMAGED.value, replica.key, text))
+    elif found.trouble:
+        deep.unread.append(f"{replica.key}: {found.trouble}")
 
 
 def _read_region(
@@ -107,7 +133,9 @@ def _read_region(
 
 def summary(deep: Deep) -> list[str]:
     """Return the counts for people."""
-    lines = [f"read {deep.rows} rows, {deep.size_bytes / 1e6:.1f} MB, of {deep.regions} regions"]
+    what = [f"{deep.regions} regions"] if deep.regions or not deep.replicas else []
+    what += [f"{deep.replicas} replicas of tablets"] if deep.replicas else []
+    lines = [f"read {deep.rows} rows, {deep.size_bytes / 1e6:.1f} MB, of {' and '.join(what)}"]
     if deep.unchecked_rows:
         lines.append(
             f"{deep.unchecked_rows} rows have no checksums: files of an earlier build get checksums when their"
