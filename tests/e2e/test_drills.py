@@ -239,6 +239,31 @@ def test_an_interrupted_drill_restores_the_cluster(up: LocalUp) -> None:
     assert not any(is_stopped(one.pid) for one in daemons(up))
 
 
+def test_a_drill_ends_when_its_cluster_has_gone(tmp_path: Path) -> None:
+    """Ctrl-C after a crash of the whole cluster: nothing is left that could be restored, so the drill does not try."""
+    data_dir = tmp_path / "rk-data"
+    with local_up(data_dir, "--base-port", str(free_base_port()), *SHAPE) as found:
+        found.event("up")
+        words = rk("drill", "tablet-freeze", "--data-dir", str(data_dir))
+        process = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=heed_ctrl_c,  # noqa: PLW1509 - sets one handler
+        )
+        try:
+            eventually(lambda: any(is_stopped(one.pid) for one in daemons(found)), what="a server is frozen")
+            found.kill_everything()
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=120.0)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 130, said
+    assert "the drill's rows and znodes were not deleted" in said
+
+
 def is_stopped(pid: int) -> bool:
     """Return True if a process is frozen."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
