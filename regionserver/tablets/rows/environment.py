@@ -3,7 +3,7 @@
     <tablet>.<generation>.mdb           databases "rows", "writers", "meta"; each value has a CRC
     <tablet>.<generation>.mdb.steady    the latest steady point (steady.py)
     <tablet>.<generation>.mdb.used      number of processes in a row that died with the file open; a clean close removes
-                                        the file
+                                        the file. Or "damaged": every row is read at the next open
     <tablet>.<generation>.mdb-lock      LMDB's own
 
 The map has its full size from the start, so it never has to be resized under a reader. The file itself is only as long
@@ -46,6 +46,8 @@ IDENTITY_KEY: Final = b"identity"
 STATE_KEY: Final = b"state"
 #: A longer `.used` file is invalid.
 _USED_BYTES_MAX: Final = 20
+#: Content of a `.used` file in place of the count, once damage was found in the rows.
+_SUSPECT: Final = b"damaged"
 #: Temporary errors: the same step can succeed later.
 _TRANSIENT: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _TRANSIENT_TEXTS: Final = tuple(os.strerror(number) for number in _TRANSIENT)
@@ -249,7 +251,8 @@ def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -
     with translated(path):
         if count_use(path) >= DEATHS_MAX:
             check_tree(path, progress)
-            forget_use(path)
+            if not is_suspect(path):
+                forget_use(path)
         check_whole(path)
         file = RowsFile(lambda: _opened(path, is_new=False))
         try:
@@ -318,10 +321,27 @@ def count_use(path: str) -> int:
             content = file.read(_USED_BYTES_MAX)
     except FileNotFoundError:
         content = b"0"
+    if content == _SUSPECT:
+        return DEATHS_MAX
     deaths = int(content) if content.isdigit() else DEATHS_MAX
     with open(f"{path}.used", "wb", buffering=0) as file:  # not synced: a power cut is not the file's fault
         file.write(b"%d" % (deaths + 1))
     return deaths
+
+
+def suspect(path: str) -> None:
+    """Record that damage was found in the file: the next open reads every row, so no restart forgets the damage."""
+    with contextlib.suppress(OSError), open(f"{path}.used", "wb", buffering=0) as file:
+        file.write(_SUSPECT)
+
+
+def is_suspect(path: str) -> bool:
+    """Return True if damage was found in the file by a process that used it. Raise OSError."""
+    try:
+        with open(f"{path}.used", "rb", buffering=0) as file:
+            return file.read(_USED_BYTES_MAX) == _SUSPECT
+    except FileNotFoundError:
+        return False
 
 
 def forget_use(path: str) -> None:

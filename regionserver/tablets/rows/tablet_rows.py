@@ -125,6 +125,9 @@ class TabletRows:
             rows = cls(path, identity, boot, disk, file, state, point)
             with translated(path):
                 rows._repin()
+                if environment.is_suspect(path):
+                    rows.recount()
+                    environment.forget_use(path)
         except BaseException:
             file.close()
             raise
@@ -450,8 +453,9 @@ class TabletRows:
                 return
             self._is_closed = True
             self._close_file()
-            with contextlib.suppress(OSError):  # at worst the next open reads the file page by page
-                environment.forget_use(self.path)
+            if not self.damage:
+                with contextlib.suppress(OSError):  # at worst the next open reads the file page by page
+                    environment.forget_use(self.path)
 
     def _check_usable(self) -> None:
         if self.damage:
@@ -479,7 +483,9 @@ class TabletRows:
             with translated(self.path):
                 yield
         except RowsFailed as error:
-            self.damage = self.damage or str(error)
+            if not self.damage:
+                self.damage = str(error)
+                environment.suspect(self.path)
             raise
 
 

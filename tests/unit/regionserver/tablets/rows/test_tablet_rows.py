@@ -338,6 +338,29 @@ def test_a_damaged_row_fails_this_tablet_and_no_other(path: Path) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_no_restart_forgets_damage(path: Path, is_killed: bool) -> None:
+    """After damage was found, each open reads every row, until all are sound."""
+    rows = opened(path)
+    rows.apply([entry(1, PutRow("a", b"first value"), PutRow("b", b"second value"))])
+    rows.close()
+    sound = path.read_bytes()
+    path.write_bytes(sound.replace(b"second value", b"second valuE"))
+    rows = opened(path)
+    with pytest.raises(RowsFailed, match="row 'b' is damaged"):
+        content(rows)
+    if is_killed:
+        rows._close_file()  # the process has no time for anything else
+    else:
+        rows.close()
+    for _ in range(3):
+        with pytest.raises(RowsFailed, match="row 'b' is damaged"):
+            opened(path)
+    path.write_bytes(sound)
+    opened(path).close()
+    assert not Path(f"{path}.used").exists()
+
+
 def test_a_write_over_a_damaged_row_finds_the_damage(path: Path) -> None:
     """The digest needs the former value."""
     rows = opened(path)
