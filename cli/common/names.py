@@ -30,10 +30,15 @@ class Names:
         self._by_uuid[server.uuid] = self.of_address(server.host, server.port)
 
     def remember(self, uuid: str, address: str) -> None:
-        """Add a server or master that is not known to be alive and had `address`."""
+        """Add a server or master that is not known to be alive and had `address`.
+
+        Another server may have the name by now: one that started with an empty directory has a new uuid.
+        """
         host, _, port = address.rpartition(":")
         if uuid not in self._by_uuid and port.isdigit():
-            self._by_uuid[uuid] = self.of_address(host, int(port))
+            name = self.of_address(host, int(port))
+            is_taken = name in self._by_uuid.values()
+            self._by_uuid[uuid] = f"{name} (former, {uuid[:_UUID_SHOWN]})" if is_taken else name
 
     def knows(self, uuid: str) -> bool:
         """Return True if the server with this uuid has a name."""

@@ -56,6 +56,16 @@ def test_a_new_server_is_learned() -> None:
     assert names.of_uuid("aa22") == "server-2"
 
 
+def test_a_name_that_another_server_has_by_now_is_marked() -> None:
+    """A server that started with an empty directory has a new uuid; its former self is not registered."""
+    names = Names([ONE], LOCAL)
+    names.remember("bb33bb33-4711", "127.0.0.1:21851")
+    names.remember("bb44", "127.0.0.1:21852")
+    assert names.of_uuid("bb33bb33-4711") == "server-1 (former, bb33bb33)"
+    assert names.of_uuid("bb44") == "server-2"
+    assert names.uuids("server-1") == ["aa11"]
+
+
 def test_uuids_of_unknown_servers_are_short_in_sentences() -> None:
     """As in tables; known servers are shown by name."""
     known, gone = "11111111-2222-3333-4444-555555555555", "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
