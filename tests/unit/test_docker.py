@@ -1,4 +1,4 @@
-"""What can be checked of the image without a container engine: commands, paths and health checks fit the code."""
+"""Checks of the image without a container engine: commands, paths and health checks match the code."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_health_check_asks_the_admin_port_that_the_daemon_opens(name: str) -> No
 
 @pytest.mark.parametrize("name", sorted(COMPOSE["services"]))
 def test_mounted_volumes_are_declared(name: str) -> None:
-    """A named volume that nobody declares is an error at `up`."""
+    """An undeclared named volume is an error at `up`."""
     for mount in COMPOSE["services"][name].get("volumes", []):
         assert mount.split(":")[0] in COMPOSE["volumes"]
 
 
 def test_dockerfile_copies_only_what_exists_and_every_package() -> None:
-    """COPY sources are there, and no top-level package is left out of the image."""
+    """COPY sources exist, and the image has every top-level package."""
     sources = [word for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.M) for word in line.split()[:-1]]
     for source in sources:
         assert (ROOT / source).exists(), source

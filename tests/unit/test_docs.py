@@ -1,4 +1,4 @@
-"""Pages of the documentation: links lead somewhere, and what they quote is in the source."""
+"""Pages of the documentation: links are valid, and quoted texts are in the source."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_page_is_reachable_from_the_readme() -> None:
 
 
 def _literals(node: ast.AST) -> str:
-    """Return the text of a string expression; what is filled in is one placeholder."""
+    """Return the text of a string expression, with one placeholder for each inserted value."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -84,7 +84,7 @@ def _literals(node: ast.AST) -> str:
 
 
 def test_log_lines_of_the_troubleshooting_page_are_logged() -> None:
-    """A line that the page explains is in the source; N and M stand for what is filled in, and so does "…"."""
+    """The source has each line that the page explains; N, M and "…" stand for inserted values."""
     page = (ROOT / "docs" / "store" / "troubleshooting.md").read_text()
     quoted = [
         text

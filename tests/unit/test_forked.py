@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def allowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forks are allowed, and no later than for this test."""
+    """Allow forks, at the latest for this test."""
     monkeypatch.delenv("RK_EXEC", raising=False)
     was_allowed = forked.allow.cache_info().currsize > 0
     forked.allow()
@@ -37,7 +37,7 @@ def test_what_is_preloaded_may_be_forked() -> None:
 
 
 def test_a_fork_is_like_a_new_process(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same output, errors and exit status; the environment of this moment."""
+    """The same output, errors and exit status, with the environment of this moment."""
     for words in (["--help"], ["status", "--store", "127.0.0.1:1"], ["nonsense"]):
         assert forked.can_start(rk(*words))
         found = finished(rk(*words), PATIENCE_S)
@@ -52,7 +52,7 @@ def test_a_fork_is_like_a_new_process(allowed: None, monkeypatch: pytest.MonkeyP
 
 
 def test_a_fork_is_killed_as_a_group(allowed: None, tmp_path: Path) -> None:
-    """It leads a session, ends by signals, and the status names the signal."""
+    """It leads a session, signals end it, and the status names the signal."""
     log = tmp_path / "log"
     words = ["coord", "run", "--id", "1", "--data-dir", str(tmp_path / "node"), "--client-address", "127.0.0.1:0"]
     process = forked.start(rk(*words), log, log)
@@ -65,7 +65,7 @@ def test_a_fork_is_killed_as_a_group(allowed: None, tmp_path: Path) -> None:
 
 
 def test_what_needs_a_new_interpreter_gets_one(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other programs, and variables that decide before anything is imported."""
+    """Other programs, and variables that take effect before anything is imported."""
     assert not forked.can_start([sys.executable, "-m", "regions.plan"])
     monkeypatch.setenv("RK_PURE", "" if os.environ.get("RK_PURE") else "1")
     assert not forked.can_start(rk("status"))

@@ -1,4 +1,4 @@
-"""Generated pages are what their sources say: `make docs` writes them."""
+"""Generated pages equal their sources: `make docs` writes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_znode_has_a_row() -> None:
 
 
 def test_rows_of_znodes_have_the_paths_of_the_layout() -> None:
-    """What is filled in stands in angle brackets; the row's path is otherwise what `Layout` makes."""
+    """Inserted values are in angle brackets; otherwise the row's path is that of `Layout`."""
     layout = Layout("")
     for one in ZNODES:
         maker = getattr(layout, one.made_by)
@@ -48,7 +48,7 @@ def test_rows_of_znodes_have_the_paths_of_the_layout() -> None:
 
 
 def test_options_that_pages_name_exist() -> None:
-    """An option of `rk`, or of a program of this repository that reads its command line by itself."""
+    """Options of `rk`, or of a program of this repository that parses its own command line."""
     known = {"--help", "--version", *_OTHERS}
     for _, command in all_commands():
         for param in command.params:

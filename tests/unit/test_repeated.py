@@ -1,4 +1,4 @@
-"""`make test` names what passed only when it was run once more; its exit status does not depend on that."""
+"""`make test` names the tests that passed only in a second run; its exit status does not depend on that."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.repeated import closing_line
 ROOT = Path(__file__).resolve().parents[2]
 NONE = "== repeated: none, no test needed a second run to pass"
 
-#: Stands for the environment's Python: pytest ends with the next status of a list (9: with status 1 and no test that
-#: failed, as when workers collect different tests). What the plugin writes is written here: the tests that failed, and
-#: in the second run one test that passes.
+#: Stands for the environment's Python: pytest ends with the next status of a list (9: status 1 without a failed test,
+#: as when workers collect different tests). It writes the plugin's files: the failed tests, and in the second run one
+#: test that passes.
 STUB = """#!/bin/sh
 test "$2" = pytest || exec {python} "$@"
 status=$(head -n 1 {folder}/statuses)
@@ -30,7 +30,7 @@ exit $status
 
 
 def make_test(folder: Path, statuses: list[int]) -> tuple[int, list[str], str]:
-    """Return exit status and last lines of `make test`, and the statuses of pytest runs that did not happen."""
+    """Return exit status and last lines of `make test`, and the statuses of pytest runs that did not take place."""
     (folder / "bin").mkdir()
     (folder / "statuses").write_text("".join(f"{one}\n" for one in statuses))
     stub = folder / "bin" / "python"
@@ -56,13 +56,14 @@ def make_test(folder: Path, statuses: list[int]) -> tuple[int, list[str], str]:
     ],
 )
 def test_the_closing_line(tmp_path: Path, statuses: list[int], status: int, closing: str) -> None:
-    """All three runs count; one that fails twice, or cannot run, ends the whole, and the line is there all the same."""
+    """All three runs count; a test that fails twice, or cannot run, ends the whole, and the line is printed all the
+    same."""
     found, lines, left = make_test(tmp_path, statuses)
     assert (found, lines[-1], left) == (status, closing, "")
 
 
 def run_pytest(folder: Path, *words: str, again: bool = False) -> tuple[int, list[str]]:
-    """Return the exit status of a run of pytest with the plugin, and the tests that would be run once more."""
+    """Return the exit status of a run of pytest with the plugin, and the tests that would be repeated."""
     names = folder / "repeated"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RK_", "PYTEST_"))}
     environment |= {"RK_REPEATED": str(names), "PYTHONPATH": str(ROOT)} | ({"RK_AGAIN": "1"} if again else {})
@@ -73,7 +74,7 @@ def run_pytest(folder: Path, *words: str, again: bool = False) -> tuple[int, lis
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_the_plugin_notes_what_passes_in_the_second_run(tmp_path: Path, workers: list[str]) -> None:
-    """Not what fails or is skipped, and nothing of the first run. The second run has the failed tests alone."""
+    """Not failed or skipped tests, and nothing of the first run. The second run has only the failed tests."""
     (tmp_path / "test_some.py").write_text(
         "import pathlib, pytest\n"
         "def test_sound(): pass\n"
@@ -101,7 +102,7 @@ def test_the_plugin_notes_what_passes_in_the_second_run(tmp_path: Path, workers:
     ],
 )
 def test_what_is_no_test_is_not_run_once_more(tmp_path: Path, text: str, workers: list[str]) -> None:
-    """A module that cannot be imported; workers that collect different tests. Nothing says which test to repeat."""
+    """A module that cannot be imported; workers that collect different tests. It is unknown which test to repeat."""
     (tmp_path / "test_bad.py").write_text("def test_bad(): assert False\n")
     (tmp_path / "test_other.py").write_text(text)
     status, found = run_pytest(tmp_path, "--continue-on-collection-errors", *workers)
@@ -109,6 +110,6 @@ def test_what_is_no_test_is_not_run_once_more(tmp_path: Path, text: str, workers
 
 
 def test_no_program_takes_the_line_for_one_of_pytests() -> None:
-    """Pytest says "3 passed in 2 s", this line never begins so."""
+    """Pytest prints "3 passed in 2 s"; this line never begins like that."""
     assert closing_line([]) == NONE
     assert closing_line(["a", "b"]).startswith("== repeated: 2 tests passed only when")

@@ -12,7 +12,7 @@ from tests.support.sources import ROOT, cited_requirements, text_files
 
 PAGE: Final = ROOT / "docs" / "requirements.md"
 NOT_BUILT: Final = "not built"
-#: Documents whose sections may be cited; the page says which texts they are.
+#: Documents whose sections may be cited; the page describes them.
 SOURCES: Final = {"S0", "S1", "S2", "S3", "S4", "Raft", "Dissertation", "RFC"}
 #: A name in front of a section sign: `S4 §3`, `RFC 2831 §2.1`, `Raft dissertation §4.1`.
 _SECTION: Final = re.compile(r"(?<!\w)(?!and )([A-Za-z][\w.-]*)(?: \d+)? §\d")
@@ -20,19 +20,19 @@ _SECTION: Final = re.compile(r"(?<!\w)(?!and )([A-Za-z][\w.-]*)(?: \d+)? §\d")
 
 @cache
 def rows() -> list[tuple[str, str, list[str], list[str]]]:
-    """Id, what the row asks, where it is decided, what proves it: one file or test, or several with commas."""
+    """Return id, text, place of the decision, and proof of each row: one file or test, or several with commas."""
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.read_text().splitlines()]
     return [(c[0], c[1], _named(c[2]), _named(c[3])) for c in cells if len(c) == 4 and re.match(r"[A-Z]+-?\d", c[0])]
 
 
 def _named(cell: str) -> list[str]:
-    """The names of a cell, without their quotes."""
+    """Return the names in a cell, without their quotes."""
     return [one.strip().strip("`") for one in cell.split(",") if one.strip()]
 
 
 @cache
 def names_in(path: Path) -> set[str]:
-    """Names of the functions and classes of a Python file, those of methods with their class in front as well."""
+    """Return the names of the functions and classes of a Python file; methods also with their class."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -59,7 +59,7 @@ def test_every_citation_has_a_row() -> None:
 
 
 def test_every_row_names_a_module_that_exists() -> None:
-    """Or says that the row is not built."""
+    """Or the row says that it is not built."""
     missing = [row[0] for row in rows() if row[2] != [NOT_BUILT] and not all((ROOT / one).is_file() for one in row[2])]
     assert missing == []
 
@@ -77,7 +77,7 @@ def test_every_row_that_is_built_is_proved_by_a_test_that_exists() -> None:
 
 
 def test_cited_documents_are_sources_of_the_page() -> None:
-    """A section of a document that the reader cannot find is no reason for anything."""
+    """A section of a document that the reader cannot find justifies nothing."""
     strange = {}
     for path in text_files():
         cited = {name.capitalize() if name.islower() else name for name in _SECTION.findall(path.read_text())}

@@ -1,6 +1,6 @@
-"""The house stays tidy: sizes, import circles and names within bounds. `make tidy` prints all figures.
+"""Sizes, import circles and names stay within bounds. `make tidy` prints all figures.
 
-What is over a bound today is listed with its present figure. A list may only become shorter, and a figure smaller.
+Exceptions are listed with their present figure. A list may only become shorter, and a figure smaller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.tidy import (
     unused_definitions,
 )
 
-#: No function is longer than this; the longest are constructors and option lists.
+#: Longest function; the longest are constructors and option lists.
 FUNCTION_LINES_MAX: Final = 85
 
 LONG_FILES: Final[dict[str, int]] = {}
@@ -51,7 +51,7 @@ RETIRED_LEFT: Final[dict[str, dict[str, int]]] = {
 
 @pytest.fixture(scope="module")
 def modules() -> dict[str, Module]:
-    """Every module of the product."""
+    """Return every module of the product."""
     return load()
 
 
@@ -90,13 +90,13 @@ def test_one_class_for_one_name(modules: dict[str, Module]) -> None:
 
 
 def test_every_package_has_a_sign_on_its_door(modules: dict[str, Module]) -> None:
-    """A docstring that says what lives there."""
+    """Each package has a docstring that describes its contents."""
     bare = [m.name for m in modules.values() if m.path.name == "__init__.py" and not ast.get_docstring(m.tree)]
     assert not bare
 
 
 def test_circles_and_chains_are_found() -> None:
-    """The figures themselves: two circles beside a chain."""
+    """The computation itself: two circles and a chain."""
     graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": set(), "x": {"y"}, "y": {"z"}, "z": {"x"}}
     assert circles(graph) == [["a", "b"], ["x", "y", "z"]]
     assert longest_chain({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == ["a", "b", "c"]
@@ -116,7 +116,7 @@ def test_tables_in_docstrings_parse(modules: dict[str, Module]) -> None:
 
 
 def test_retired_words_do_not_return(modules: dict[str, Module]) -> None:
-    """The glossary lists them; what is left of them in a package may only become less."""
+    """The glossary lists them; their counts per package may only decrease."""
     words = retired_words((ROOT / "docs" / "glossary.md").read_text())
     assert words, "the glossary has lost its retired words"
     more = {}

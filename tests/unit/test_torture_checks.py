@@ -1,4 +1,4 @@
-"""What `tests.torture` would find: each check sees the fault it is for, and takes what is allowed."""
+"""The checks of `tests.torture`: each finds its fault, and accepts valid histories."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Operation = checks.Operation
 
 
 def read(began: float, ended: float, version: int, value: bytes) -> Operation:
-    """An answered read."""
+    """Return an answered read."""
     return (began, ended, version, value, False)
 
 
 def write(began: float, ended: float, version: int, value: bytes) -> Operation:
-    """An acknowledged write."""
+    """Return an acknowledged write."""
     return (began, ended, version, value, True)
 
 
-#: Operations, writes of which nobody knows, refused values; and a word of what is found, "" for nothing.
+#: Operations, writes with an unknown result, rejected values; and a word of the expected violation, "" for none.
 HISTORIES: list[tuple[list[Operation], dict[bytes, float], list[bytes], str]] = [
     ([write(0, 1, 1, b"a"), read(2, 3, 1, b"a"), write(4, 5, 2, b"b")], {}, [], ""),
-    # While a write is under way either value may be read, but not the new one and then the old one.
+    # During a write either value may be read, but not first the new one and then the old one.
     ([write(0, 9, 1, b"a"), read(1, 2, 0, b""), read(3, 4, 1, b"a")], {}, [], ""),
     ([write(0, 9, 1, b"a"), read(1, 2, 1, b"a"), read(3, 4, 0, b"")], {}, [], "after version 1 had been told"),
     ([write(0, 1, 1, b"a"), read(2, 3, 0, b"")], {}, [], "read after version 1"),
-    # A write that was lost: its version is given away again.
+    # A lost write: its version is used again.
     ([write(0, 1, 1, b"a"), write(2, 3, 1, b"b")], {}, [], "is b'a' and b'b'"),
     ([write(0, 1, 2, b"a"), write(2, 3, 1, b"b")], {}, [], "written after version 2"),
-    # One that was done twice.
+    # A write that was done twice.
     ([write(0, 1, 1, b"a"), read(2, 3, 2, b"a")], {}, [], "written twice"),
     ([write(0, 1, 1, b"a"), read(2, 3, 2, b"b")], {b"b": 1.5}, [], ""),
     ([write(0, 1, 1, b"a"), read(2, 3, 2, b"b")], {b"b": 3.5}, [], "read before it was written"),
@@ -47,7 +47,7 @@ def test_histories(history: list[Operation], maybe: dict[bytes, float], refused:
 
 
 def test_register_that_ends_older_than_it_was() -> None:
-    """What is there at the end is a read like any other."""
+    """The final state counts like a read."""
     worker = Register([], 1, 1)
     worker.history = [write(0, 1, 1, b"1:1"), write(2, 3, 2, b"1:2")]
     worker.maybe = {}
@@ -57,14 +57,14 @@ def test_register_that_ends_older_than_it_was() -> None:
 
 
 def sequencer(asked: dict[bytes, str | None]) -> list[Worker]:
-    """What one was told."""
+    """Return a sequencer with these answers."""
     worker = Sequencer([], 1, 1)
     worker.asked = asked
     return [worker]
 
 
 def test_sequences() -> None:
-    """Acknowledged ones are there once under their name, and in the order of their session."""
+    """Acknowledged znodes exist once under their name, in the order of their session."""
     first, second, third = b"1 7 1 ", b"1 7 2 ", b"1 8 3 "
     told = sequencer({first: "/seq/n-0000000001", second: None, third: "/seq/n-0000000003"})
     well = {"n-0000000001": first, "n-0000000003": third}
@@ -77,7 +77,7 @@ def test_sequences() -> None:
 
 
 def test_pairs() -> None:
-    """Both or none, and as it was told."""
+    """Both or none, as answered."""
     worker = Pairs([], 1, 1)
     worker.asked = {"done": True, "refused": False, "maybe": None}
     assert checks.check_pairs([worker], {"a-done", "b-done"}) == []
@@ -88,7 +88,7 @@ def test_pairs() -> None:
 
 
 def test_ephemerals() -> None:
-    """Of sessions that were closed, and of those that were left."""
+    """Of sessions that were closed, and of abandoned ones."""
     owner, deserter = Owner([], 1, 1), Deserter([], 2, 1)
     owner.closed = ["/eph/1-1"]
     deserter.left = ["/eph/left-2-1"]
@@ -97,7 +97,8 @@ def test_ephemerals() -> None:
 
 
 def test_plan_is_its_seed() -> None:
-    """The same seed, the same faults; no node that is alone loses what it acknowledged; no faults of links without."""
+    """The same seed gives the same faults; a lone node never loses acknowledged writes; no faults of links without
+    proxies."""
     for seed in range(200):
         plan = make_plan(seed, length_s=20)
         assert plan == make_plan(seed, length_s=20)

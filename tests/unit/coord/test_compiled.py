@@ -1,4 +1,4 @@
-"""A process runs the compiled modules only if they were made of the sources beside them."""
+"""A process uses the compiled modules only if they were built from the present sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = ["coord.wire.jute", "regionserver.tablets.host.beats"]
 
 
 def ask(tree: Path, module: str, **environment: str) -> tuple[str, str]:
-    """(file of a module that may be compiled, form) as a process in `tree` has them that imports nothing before it."""
+    """Return (file of a module that may be compiled, form) in a process in `tree` that imports nothing before it."""
     variables = {key: value for key, value in os.environ.items() if key != compiled.PURE_VARIABLE}
     done = subprocess.run(
         [sys.executable, "-c", f"import {module} as m; print(m.__file__); import coord.compiled as c; print(c.form())"],
@@ -36,7 +36,7 @@ def ask(tree: Path, module: str, **environment: str) -> tuple[str, str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the packages that claims to be compiled; what is compiled is no code at all."""
+    """Return a copy of the packages that claims to be compiled; the compiled files contain no code."""
     names = shutil.ignore_patterns("*.so", "__pycache__", "compiled.stamp")
     for package in ("coord", "regionserver"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=names)
@@ -47,14 +47,14 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_compiled_modules_exist() -> None:
-    """The list names files of this tree."""
+    """The list names existing files."""
     for source in compiled.SOURCES:
         assert (ROOT / source).is_file(), source
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_matching_stamp_chooses_the_compiled_form(tree: Path, module: str) -> None:
-    """It is taken, and as it is no code here, its import fails."""
+    """The compiled form is chosen, and because it has no code here, its import fails."""
     with pytest.raises(subprocess.CalledProcessError) as failure:
         ask(tree, module)
     assert module.rpartition(".")[2] + EXTENSION_SUFFIXES[0] in failure.value.stderr
@@ -63,7 +63,7 @@ def test_matching_stamp_chooses_the_compiled_form(tree: Path, module: str) -> No
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize("edited", ["coord/tree/node.py", "regionserver/tablets/host/turn.py"])
 def test_edited_source_runs_as_edited(tree: Path, module: str, edited: str) -> None:
-    """A change of any of the sources puts all compiled modules aside."""
+    """A change of any source disables all compiled modules."""
     with (tree / edited).open("a") as source:
         source.write("# edited\n")
     file = module.rpartition(".")[2] + ".py"

@@ -34,7 +34,7 @@ reactor.run()
 
 @pytest.mark.parametrize("signals", ["[15]", "[2]", "[15, 15]", "[2, 15]"])
 def test_however_often_it_is_told_a_daemon_stops_once_and_without_a_traceback(signals: str) -> None:
-    """Found by a torture: two SIGTERMs in one turn of the reactor."""
+    """Found by the torture test: two SIGTERMs in one turn of the reactor."""
     done = subprocess.run(
         [sys.executable, "-c", DAEMON.replace("{signals}", signals)],
         capture_output=True,

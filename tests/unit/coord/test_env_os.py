@@ -1,4 +1,4 @@
-"""The real doors, as far as nothing else shows what they do."""
+"""The real system interfaces, as far as no other test covers them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from coord.env_os import FolderLock, return_memory
 
 
 def resident_mb() -> float:
-    """Of this process."""
+    """Return the resident memory of this process in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries give memory back by themselves")
 def test_memory_that_was_freed_between_things_that_stay_is_given_back() -> None:
-    """As after a start: entries of the log are gone, what was read from them stays."""
+    """As after a start: the log's entries are freed, the state read from them stays."""
     passing = []
     staying = []
     for _ in range(2000):
@@ -34,7 +34,7 @@ def test_memory_that_was_freed_between_things_that_stay_is_given_back() -> None:
 
 
 def test_lock_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node is started on a full disk: the id in the file is for readers only."""
+    """A node can start on a full disk: the id in the file is only for readers."""
 
     def no_room(*arguments: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""The short, fixed form of `make fuzz`: the corpus, what was once found, and seeded mutations of both."""
+"""The short, fixed form of `make fuzz`: the corpus, earlier findings, and seeded mutations of both."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS
 from tests.support.store_nodes import StoreNodes
 
-#: Mutations tried of each target; the slow ones get fewer.
+#: Number of mutations per target; slow targets get fewer.
 CASES = {"client": 250, "apply": 1500, "node": 300}
 CASES_EACH = 1500
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_corpus_and_what_was_once_found_break_nothing(name: str) -> None:
-    """Golden input and old finds: no exception but the declared ones, in time, in bounded memory."""
+    """Valid input and earlier findings raise no undeclared exception, in bounded time and memory."""
     for data in seeds(name):
         bounded(TARGETS[name], data)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_seeded_mutations_break_nothing(name: str) -> None:
-    """The same cases in every run; `make fuzz` looks for others."""
+    """The same cases in every run; `make fuzz` searches for others."""
     rng = random.Random(f"regionkeeper {name}")
     corpus = seeds(name)
     for _ in range(CASES.get(name, CASES_EACH)):
@@ -46,7 +46,7 @@ def test_seeded_mutations_break_nothing(name: str) -> None:
 
 
 def test_announced_lengths_allocate_nothing() -> None:
-    """A length prefix alone, within or beyond the limit, is no reason to set memory aside."""
+    """A length prefix alone, within or beyond the limit, allocates no memory."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -66,7 +66,7 @@ def test_announced_lengths_allocate_nothing() -> None:
 
 
 def test_stranger_keeps_no_more_than_a_hello() -> None:
-    """Before a peer has said who it is, its stream is bounded by the size of a hello."""
+    """Before its hello, a peer's stream is bounded by the size of a hello."""
     frames = PeerFrames()
     assert frames.feed(struct.pack("!IB", HELLO_BYTES_MAX, 1) + bytes(HELLO_BYTES_MAX - 2)) == []
     assert frames.limit == HELLO_BYTES_MAX
@@ -77,7 +77,7 @@ def test_stranger_keeps_no_more_than_a_hello() -> None:
     [b"[", b"[" * 100_000, b"{}", b'{"do": "list"}', b'{"do": "remove", "id": 1e400, "applied": 0, "session": 1}'],
 )
 def test_request_that_no_node_forwards_breaks_the_link(text: bytes) -> None:
-    """And does not stop the leader."""
+    """The leader does not stop."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     peer = nodes.follower().settings.node_id
@@ -90,6 +90,6 @@ def test_request_that_no_node_forwards_breaks_the_link(text: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"\1" + b"\0\1" + bytes(8) + bytes(4), b"\1\0\1" + b"\0" * 7 + b"\5" + b"\0\0\0"])
 def test_membership_with_impossible_ids_or_cut_short_is_refused(body: bytes) -> None:
-    """ValueError, which readers of the log and of peers expect, and no broken invariant."""
+    """ValueError, which readers of the log and of peers expect, instead of a failed assertion."""
     with pytest.raises(ValueError, match="configuration"):
         decode_configuration(body)

@@ -31,7 +31,7 @@ class AdminPort(SynchronousTestCase):
         self.addCleanup(self.site.doStop)
 
     def ask(self, request_line: str) -> tuple[int, str]:
-        """Status and body of one request on a connection of its own."""
+        """Return status and body of one request on a new connection."""
         channel = self.site.buildProtocol(None)
         transport = StringTransport()
         channel.makeConnection(transport)
@@ -40,14 +40,14 @@ class AdminPort(SynchronousTestCase):
         return int(head.split(" ", 2)[1]), body
 
     def test_health_and_status_are_json(self) -> None:
-        """Probes need the status code, people the facts."""
+        """Probes need the status code, operators the content."""
         status, body = self.ask("GET /health")
         assert (status, json.loads(body)) == (200, {"healthy": True})
         status, body = self.ask("GET /status")
         assert (status, json.loads(body)) == (200, {"open": 3})
 
     def test_ready_follows_its_check(self) -> None:
-        """503 until the daemon can take its part."""
+        """503 until the daemon can take part."""
         status, body = self.ask("GET /ready")
         assert (status, json.loads(body)) == (503, {"ready": False, "lease_ms_left": 12})
         self.is_ready = True
@@ -60,14 +60,14 @@ class AdminPort(SynchronousTestCase):
         assert "regions_open 3.0" in body
 
     def test_nothing_else_is_served(self) -> None:
-        """Other paths, other methods, a path that climbs."""
+        """Other paths, other methods, a path with `..`."""
         assert self.ask("GET /")[0] == 404
         assert self.ask("GET /status/../etc/passwd")[0] == 404
         assert self.ask("POST /status")[0] == 405
         assert self.ask("HEAD /health") == (200, "")
 
     def test_a_fault_shows_no_traceback(self) -> None:
-        """The caller gets a sentence, the log the cause."""
+        """The caller gets a sentence, the log the traceback."""
 
         def broken() -> object:
             raise KeyError("a secret")
@@ -90,7 +90,7 @@ class AdminPort(SynchronousTestCase):
         assert self.site.buildProtocol(None) is None
 
     def test_long_body_ends_the_connection_and_is_kept_nowhere(self) -> None:
-        """Nobody fills memory or disk through a port without a password, announced or in chunks."""
+        """An unauthenticated port must not let clients fill memory or disk, with a known length or in chunks."""
         for head in ("content-length: 500000000", "transfer-encoding: chunked"):
             channel = self.site.buildProtocol(None)
             transport = StringTransport()
@@ -103,7 +103,7 @@ class AdminPort(SynchronousTestCase):
             assert transport.disconnected
 
     def test_action_answers_for_itself(self) -> None:
-        """A daemon's own path gets the request whole, whatever its method."""
+        """A daemon's own path gets the whole request, with any method."""
         self.admin.actions[b"/do"] = lambda request: (request.setResponseCode(202), request.finish())
         assert self.ask("POST /do")[0] == 202
         assert self.ask("POST /do/it")[0] == 405

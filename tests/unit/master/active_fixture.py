@@ -67,7 +67,7 @@ def lay_ground(store: LossyStore, *, clean: bool = False, servers: int = 1) -> N
 
 
 class Bench:
-    """One active master with one table; the API serves from it."""
+    """One active master with one table. The API serves from it."""
 
     uuid, role, masters, election = "m", "active", 1, None
     registered: tuple[()] = ()

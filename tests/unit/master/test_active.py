@@ -92,7 +92,7 @@ def test_a_master_whose_session_may_have_ended_does_not_answer_as_active(bench: 
 
 
 def test_a_tenure_ends_when_the_epoch_has_risen(bench: Bench) -> None:
-    """FW-11: whoever reigned meanwhile has raised it."""
+    """FW-11: another master that was active meanwhile has raised it."""
     bench.store.cut()
     bench.store.put(LAYOUT.epoch, b"", 5)
     bench.store.mend()
@@ -137,7 +137,7 @@ def test_a_write_with_an_unknown_outcome_is_read_back(bench: Bench, done: bool) 
 
 
 def test_a_table_created_by_a_lost_write_is_found(bench: Bench) -> None:
-    """Its own create, whose end it never learned; and the remains of an unfinished one."""
+    """A table of its own create, whose result it never received; and the remains of an unfinished one."""
     bench.store.cut()
     bench.store.put(LAYOUT.table("u"), encode(TableRecord("u", "more")))
     bench.store.put(LAYOUT.name("more"), b"u")
@@ -225,12 +225,12 @@ def test_a_connection_lost_at_the_end_of_a_takeover_loses_no_work(bench: Bench, 
 
 
 def _orders(bench: Bench) -> int:
-    """Connections to servers that the master has begun, over which orders go out."""
+    """Return the connections to servers that the master has opened for orders."""
     return len(bench.clock.tcpClients)
 
 
 def test_a_startup_waits_for_min_servers(tmp_path: Path) -> None:
-    """RT-03: with `--min-servers 3`, two that have been there for long are not enough; the third is."""
+    """RT-03: with `--min-servers 3`, two servers are not enough, however long they run; the third is."""
     store = _before_a_startup()
     bench = Bench(tmp_path, store=store, min_servers=3, servers=0)
     active_master = bench.active_master
@@ -248,7 +248,7 @@ def test_a_startup_waits_for_min_servers(tmp_path: Path) -> None:
 
 
 def test_a_startup_deletes_old_transitions_before_it_waits_for_servers(tmp_path: Path) -> None:
-    """RT-04: whatever state a transition is in, all servers are dead, so it means nothing."""
+    """RT-04: all servers are dead, so a transition means nothing in any state."""
     store = _before_a_startup()
     paths = [LAYOUT.transition("t.0", number) for number in range(len(RegionState))]
     for path, state in zip(paths, RegionState, strict=True):
@@ -263,15 +263,15 @@ def test_a_startup_deletes_old_transitions_before_it_waits_for_servers(tmp_path:
 
 
 def _before_a_startup() -> LossyStore:
-    """A store with one table, of which nothing is open, and no server."""
+    """Return a store with one table, none of which is open, and no server."""
     store = LossyStore()
     lay_ground(store, servers=0)
     return store
 
 
 def test_no_transition_is_missed_during_a_takeover(tmp_path: Path) -> None:
-    """MF-03: the watch is in force before anything is read. A server goes on at each moment of the beginning in turn,
-    and the master that is open then knows how it stands without asking again."""
+    """MF-03: the watch is in force before anything is read. A server takes a step at each moment of the takeover in
+    turn, and the new active master then knows it without reading again."""
     answers = 0
     while True:
         answers += 1

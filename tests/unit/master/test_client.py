@@ -15,7 +15,7 @@ from regions.messages.staleness import AsOf
 
 
 class Wire:
-    """Stands for the network: answers by address, each call takes a second of the test's time."""
+    """Stands for the network: answers by address; each call takes a second of the test's time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -79,7 +79,7 @@ def test_each_operation_has_its_own_id(wire: Wire) -> None:
 
 
 def test_without_a_leader_the_error_names_every_master(wire: Wire) -> None:
-    """MF-15: with each one's reply."""
+    """MF-15: the error has each master's reply."""
     wire.answers = {
         "a:1": forever(RpcError(ms.NOT_LEADER, "x")),
         "b:1": forever(RpcError(Code.UNREACHABLE, "b:1 gone")),
@@ -91,7 +91,7 @@ def test_without_a_leader_the_error_names_every_master(wire: Wire) -> None:
 
 
 def test_a_frozen_master_does_not_use_up_the_deadline(wire: Wire) -> None:
-    """Each attempt waits for a part of the time, plus the time that the master is asked to wait."""
+    """Each attempt waits for a part of the time, plus the requested wait."""
     wire.answers = {"a:1": forever(ms.Tables([]))}
     client = MasterClient(["a:1"])
     client.ask(ms.ListTables(), ms.Tables, 60.0)
@@ -112,14 +112,14 @@ def test_a_wait_that_times_out_is_reported(wire: Wire) -> None:
 
 
 def test_masters_are_looked_up_in_each_round(wire: Wire) -> None:
-    """Found by the store: another master may have become active."""
+    """The store names them: another master may have become active."""
     wire.answers = {"a:1": forever(RpcError(ms.NOT_LEADER, "x")), "b:1": forever(ms.Tables([]))}
     known = iter([["a:1"], ["b:1"]])
     assert MasterClient(discover=lambda: next(known)).ask(ms.ListTables(), ms.Tables) == ms.Tables([])
 
 
 def test_a_rejection_is_passed_on(wire: Wire) -> None:
-    """It concerns the request, not the master."""
+    """The rejection concerns the request, not the master."""
     wire.answers = {"a:1": forever(RpcError(ms.NOT_FOUND, "there is no table 't'"))}
     with pytest.raises(RpcError, match="there is no table"):
         MasterClient(["a:1"]).ask(ms.DeleteTable("t"), ms.Tables)

@@ -50,7 +50,7 @@ SERVERS = [ServerRecord(f"s{number}", "h", number + 1, 7) for number in (1, 2, 3
 TABLE = TableRecord("t", "orders")
 GONE = ServerRecord("s4", "h", 9, 7)
 
-#: Every kind of znode that has a value, by its path: one of each, as a cluster at work has them.
+#: Every kind of znode with a value, by its path: one of each, as in a working cluster.
 VALUES: dict[str, bytes] = {
     LAYOUT.cluster: encode(ClusterRecord("c")),
     LAYOUT.epoch: encode(EpochRecord("former", 1, 1)),
@@ -74,7 +74,7 @@ VALUES: dict[str, bytes] = {
     LAYOUT.alarm("a1"): encode(Alarm("a1", 1, "illegal step", "t.0-0", "text")),
     LAYOUT.run(3): encode(RunRecord(3, "former", "h:1", "startup", 1, (("load", 0.1),))),
 }
-#: Whose values masters never look at: what stands there is all the same to them.
+#: Znodes whose values masters never read: any content is valid.
 UNREAD = {
     LAYOUT.epoch,
     LAYOUT.draining_mark("s3"),
@@ -82,7 +82,7 @@ UNREAD = {
     LAYOUT.segment(SEGMENT),
     LAYOUT.alarm("a1"),
     LAYOUT.run(3),
-    LAYOUT.request("r1"),  # until somebody asks again, or it is old enough to be forgotten
+    LAYOUT.request("r1"),  # until a client repeats the request, or the result is old enough to be removed
 }
 RUBBISH = {
     "nothing": lambda _: b"",
@@ -93,7 +93,7 @@ RUBBISH = {
 
 
 class Store(WatchedStore):
-    """A session with what `MasterService` asks of it."""
+    """A session with the methods that `MasterService` uses."""
 
     def connect(self) -> Any:
         return succeed(None)
@@ -102,14 +102,14 @@ class Store(WatchedStore):
         return succeed(None)
 
     def change(self, path: str, data: bytes = b"") -> None:
-        """Whose ephemeral it is stays."""
+        """Change a value; the owner of an ephemeral stays."""
         owner = self.nodes[path][2] if path in self.nodes else 0
         super().change(path, data)
         self.nodes[path] = (*self.nodes[path][:2], owner)
 
 
 class Cluster:
-    """A store with one of each znode, and the masters that reign over it one after the other."""
+    """A store with one znode of each kind, and its active masters one after the other."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -129,7 +129,7 @@ class Cluster:
         self.begin("first")
 
     def begin(self, name: str, *, cluster_id: str = "") -> None:
-        """A master starts; it has time enough to become active, if nobody else is."""
+        """Start a master, and give it time to become active if there is no other."""
         self.clock = MemoryReactorClock()
         self.clock.connectTCP = lambda *_args, **_kwargs: None  # type: ignore[method-assign, assignment]
         settings = MasterSettings(
@@ -145,7 +145,7 @@ class Cluster:
         self.go_on(4)
 
     def reigns(self) -> int:
-        """The epoch under which the master reigns, and serves the table that nobody touched."""
+        """Return the epoch of the active master, which must serve the unchanged table."""
         assert self.master.role == "active"
         active_master = self.master.active_master
         assert active_master is not None
@@ -153,7 +153,7 @@ class Cluster:
         return active_master.fence.epoch
 
     def ask(self, request: ms.MasterRequest) -> Any:
-        """What the master answers; or why it refuses."""
+        """Return the master's answer, or the reason of its rejection."""
         results: list[Any] = []
         ensureDeferred(self.master.api.dispatch(request)).addBoth(results.append)
         self.go_on(1)
@@ -161,7 +161,7 @@ class Cluster:
         return found.value if isinstance(found, Failure) else found
 
     def fail_over(self, cluster_id: str = "c") -> None:
-        """The active master's session ends, and a standby, which knows the cluster from before, becomes active."""
+        """End the active master's session; a standby, which knows the cluster from before, becomes active."""
         former = self.store
         self.store = Store()
         self.store.session_id = former.session_id + 1
@@ -169,7 +169,7 @@ class Cluster:
         self.begin(f"next-{self.store.session_id}", cluster_id=cluster_id)
 
     def go_on(self, seconds: float) -> None:
-        """Time passes; the store answers everything."""
+        """Let time pass; the store answers everything."""
         for _ in range(round(seconds * 2)):
             self.clock.advance(0.5)
             for _ in range(3):
@@ -179,7 +179,7 @@ class Cluster:
 
 @pytest.fixture
 def logged() -> Iterator[list[LogEvent]]:
-    """All that is logged."""
+    """Return all log lines."""
     found: list[LogEvent] = []
     globalLogPublisher.addObserver(found.append)
     yield found

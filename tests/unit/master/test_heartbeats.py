@@ -33,7 +33,7 @@ S1 = Incarnation("s1", 7)
 
 
 class Reviews:
-    """Stands for the dispatcher: what servers were told to look up."""
+    """Stands for the dispatcher: records the replicas that servers were asked to review."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[tuple[str, int]]]] = []
@@ -50,14 +50,14 @@ class Elected:
 
 
 class Standby:
-    """A master that does not reign."""
+    """A master that is not active."""
 
     uuid, start_code, role, cluster_id, active_master = "m", 3, "standby", "c", None
     election: Any = Elected()
 
 
 class Master(Bench):
-    """The reign of the bench, and the ear that belongs to it."""
+    """The active master of the bench, and its handler of heartbeats."""
 
     start_code, cluster_id = 3, "c"
 
@@ -78,7 +78,7 @@ class Master(Bench):
         return self.tokens.to_bytes(size, "big")
 
     def wait(self, ms_: int) -> None:
-        """Time passes, tick by tick."""
+        """Let time pass, tick by tick."""
         for _ in range(ms_ // 500):
             self.go_on(0.5)
 
@@ -200,11 +200,11 @@ def test_a_create_right_after_a_failover_uses_all_servers(tmp_path: Path) -> Non
     assert sorted(towards.values()) in ([4] * 5, [3, 4, 4, 4, 5]), "s1 had one region before"
 
 
-# --- what is reported and should not be ---
+# --- reports that contradict the store ---
 
 
 def gone_table(master: Master) -> None:
-    """A table that was deleted while s1 had its region open, and whose close was written down by somebody."""
+    """Delete a table while s1 has its region open, and record the close without the server."""
     master.store.put(LAYOUT.table("old"), encode(TableRecord("old", "old", state=TableState.REMOVED, finished_ms=1)))
     master.store.put(LAYOUT.table_regions("old"))
     master.store.put(LAYOUT.region("old", "old.0"), encode(RegionRecord("old", "old.0")))

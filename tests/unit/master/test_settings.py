@@ -23,12 +23,12 @@ USUAL: dict[str, Any] = {
 
 
 def test_the_defaults_of_the_command_line_are_those_of_the_assigner() -> None:
-    """One truth about how long is long."""
+    """Both have one source of defaults."""
     assert limits_of(**USUAL) == AssignerConfig()
 
 
 def test_bounds_of_making_regions() -> None:
-    """DD-03: how long a region may be CREATING, and how often its range gets another one; 0: never."""
+    """DD-03: how long a region may be CREATING, and how often it may be replaced; 0: never."""
     found = limits_of(**{**USUAL, "create_timeout_s": 1.5, "replacements_max": 0})
     assert (found.create_timeout_ms, found.replacements_max) == (1_500, 0)
 
@@ -49,6 +49,6 @@ def test_bounds_of_making_regions() -> None:
     ],
 )
 def test_an_invalid_bound_is_rejected_by_its_option(name: str, value: float) -> None:
-    """A NaN is rejected as well."""
+    """NaN is rejected as well."""
     with pytest.raises(ConfigError, match="--" + name.replace("_", "-")):
         limits_of(**{**USUAL, name: value})

@@ -1,7 +1,7 @@
-"""A store and servers small enough to see through: the assigner's effects are carried out here, one by one.
+"""A small store with servers that carry out the assigner's effects one by one.
 
-The store is a dict of znodes with versions; a server opens and closes at once, or does what a test tells it. Every
-write below /unassigned is checked against the transition table and its version, as the real writers do.
+The store is a dict of znodes with versions. A server opens and closes at once, or as the test says. Every write below
+/unassigned is checked against the transition table and its version, as the real writers do.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ TABLE = TableRecord("t1", "orders", regions=1)
 
 
 def server(uuid: str, start_code: int = 1, **more: object) -> ServerRecord:
-    """A server record; host is the uuid."""
+    """Return a server record; host is the uuid."""
     return msgspec.convert({"uuid": uuid, "host": uuid, "port": 1, "start_code": start_code, **more}, type=ServerRecord)
 
 
 def at(uuid: str, start_code: int = 1) -> Incarnation:
-    """A start of a server."""
+    """Return a start of a server."""
     return Incarnation(uuid, start_code)
 
 
 def region(name: str = "r1", on: Incarnation | None = None, table_id: str = "t1") -> RegionRecord:
-    """A region, open on `on` if given."""
+    """Return a region, open on `on` if given."""
     replicas = () if on is None else (ReplicaLocation(0, on.uuid, on.start_code, 1),)
     return RegionRecord(table_id, name, replicas=replicas)
 
@@ -62,13 +62,13 @@ def transition(
     name: str = "r1",
     **more: object,
 ) -> TransitionRecord:
-    """A transition of replica 0."""
+    """Return a transition of replica 0."""
     record = TransitionRecord(name, "t1", 0, state, source, destination, origin=WorkOrigin("e0-1"))
     return msgspec.structs.replace(record, **more)
 
 
 def caused(effects: list[fx.Effect]) -> list[fx.Effect]:
-    """Check that every effect names the cause of the work that it is part of; return the effects."""
+    """Check that every effect names the cause of its work. Return the effects."""
     for effect in effects:
         assert all(fx.cause_ids(effect)), f"without a cause: {effect}"
     return effects
@@ -99,7 +99,7 @@ class ValidatedAssigner(Assigner):
 
 
 class ModelCluster:
-    """The store, the servers, and one reigning master."""
+    """The store, the servers, and one active master."""
 
     def __init__(self, config: AssignerConfig | None = None, epoch: int = 1) -> None:
         self.now = 1_000_000
@@ -113,27 +113,27 @@ class ModelCluster:
         self.writes: list[fx.WriteOffline | fx.DeleteTransition] = []
         self.notes: list[str] = []
         self.plans: list[fx.RequestPlan] = []
-        #: uuids of servers that take orders and never answer
+        #: uuids of servers that accept orders and never answer
         self.silent: set[str] = set()
         self.draining: list[str] = []
-        #: uuid -> error for every open
+        #: uuid -> error of every open
         self.failing: dict[str, str] = {}
         self.fences: dict[str, FenceRecord] = {}
         self.bars: list[BarRecord] = []
         self.moves: dict[str, MoveBatch] = {}
-        #: uuids of servers that close nothing: they say so each time
+        #: uuids of servers that close nothing and report it each time
         self.hanging: set[str] = set()
-        #: key -> what its server has found wrong with its rows
+        #: key -> damage that its server has found in its rows
         self.damage: dict[str, str] = {}
-        #: which server has what open, for the one-owner rule
+        #: server that has each region open, for the rule of one owner
         self.open: dict[str, Incarnation] = {}
-        #: key -> schema version of an open replica, as its server has it
+        #: key -> schema version of an open replica on its server
         self.follows: dict[str, int] = {}
         self.told: list[fx.SendAlter] = []
-        #: uuids of servers that hear nothing of schemas
+        #: uuids of servers that receive no schemas
         self.deaf: set[str] = set()
         self.replaces: list[fx.ReplaceRegion] = []
-        #: what becomes of the next replacements: carried out, refused by the store, or still on their way
+        #: outcome of the next replacements: carried out, rejected by the store, or still in flight
         self.replacing = "done"
 
     def put(self, *regions: RegionRecord) -> None:
@@ -147,7 +147,7 @@ class ModelCluster:
         self.unassigned[record.key] = (record, version)
 
     def start(self, *servers: ServerRecord, run: bool = True) -> None:
-        """Load and begin; with `run`, go on until nothing is left to do."""
+        """Load and begin; with `run`, continue until no work is left."""
         self.servers = {one.uuid: one for one in servers}
         self.assigner.load(
             self.tables.values(),
@@ -165,12 +165,12 @@ class ModelCluster:
             self.run()
 
     def successor(self) -> None:
-        """A new master takes over with nothing but the store."""
+        """Let a new master take over with only the store."""
         self.assigner = ValidatedAssigner(self.assigner.epoch + 1, self.config)
         self.start(*self.servers.values())
 
     def kill(self, uuid: str, run: bool = True) -> None:
-        """The server's session is gone, and everything it had open with it."""
+        """End the server's session, with all its open regions."""
         dead = self.servers.pop(uuid)
         self.open = {key: owner for key, owner in self.open.items() if owner != dead.incarnation}
         self.assigner.handle(ev.ServerDown(uuid), self.now)
@@ -202,7 +202,7 @@ class ModelCluster:
         raise AssertionError(f"does not settle: {effects[:3]}")
 
     def where(self, name: str = "r1") -> str | None:
-        """Uuid of the live server that has replica 0 open and at rest."""
+        """Return the uuid of the live server that has replica 0 open and at rest."""
         replica = self.assigner.world.replicas[f"{name}-0"]
         if replica.transition is not None or replica.open_on is None:
             return None
@@ -213,7 +213,7 @@ class ModelCluster:
         return None if found is None else found[0].state
 
     def problems(self, limit: int = 5) -> list[str]:
-        """What the master would have an operator look at."""
+        """Return the problems that the master shows to operators."""
         assigner = self.assigner
         return problems(assigner.world, assigner.unplaceable(), assigner.config, self.now, limit)
 
@@ -265,7 +265,8 @@ class ModelCluster:
                 self.assigner.handle(ev.FinishAnswered(table.table_id, True), self.now)
 
     def _fence(self, effect: fx.WriteFence) -> None:
-        """One multi: the registration is deleted and the mark is there; the server goes on for a while."""
+        """Fence a server by one multi that deletes the registration and writes the mark; the server continues for a
+        while."""
         uuid = effect.server.uuid
         if self.servers.get(uuid) != effect.server:
             self.assigner.handle(ev.FenceFailed(uuid), self.now)
@@ -297,12 +298,12 @@ class ModelCluster:
             self.assigner.handle(ev.TableSeen(*self.tables[effect.table_id]), self.now)
 
     def alter(self) -> None:
-        """A new schema version; the master is told of the record that was written."""
+        """Write a new schema version; the master receives the written record."""
         record, _ = self.tables["t1"]
         self.change_table(state=TableState.ALTERING, schema_version=record.schema_version + 1)
 
     def _replace(self, effect: fx.ReplaceRegion) -> None:
-        """One write, all or nothing."""
+        """Replace a region by one write, all or nothing."""
         if self.replacing == "waiting":
             return
         former = effect.record
@@ -321,11 +322,11 @@ class ModelCluster:
         self.assigner.handle(ev.RegionReplaced(region_id, effect.fresh), self.now)
 
     def stop_serving(self, uuid: str) -> None:
-        """A fenced server has noticed, or its lease has run out: nothing is open there any more."""
+        """Close all regions of a fenced server, which has noticed the fence or whose lease has ended."""
         self.open = {key: owner for key, owner in self.open.items() if owner.uuid != uuid}
 
     def accept(self, *moves: tuple[str, str, str], move_id: str = "m1") -> None:
-        """(region, source, destination): the batch is written, then the assigner is told."""
+        """Write a batch of (region, source, destination), and pass it to the assigner."""
         batch = MoveBatch(move_id, tuple(Move(f"{name}-0", at(source), to) for name, source, to in moves))
         self.moves[move_id] = batch
         self.handle(ev.MovesAccepted(batch))
@@ -345,7 +346,7 @@ class ModelCluster:
         self.assigner.handle(ev.TransitionRead(name, replica, record, version), self.now)
 
     def _write_answer(self, effect: fx.WriteOffline | fx.DeleteTransition) -> ev.WriteDone | ev.WriteFailed:
-        """Write, unless the table's record is not the one that the write names."""
+        """Write, unless the table's record differs from the one that the write names."""
         if effect.table_check is not None and self.tables[effect.table_check[0]][1] != effect.table_check[1]:
             return ev.WriteFailed(effect.key, effect.table_check[1])
         done = self._write(effect)
@@ -385,7 +386,7 @@ class ModelCluster:
         return self._open(record, order)
 
     def step(self, actor: Actor, record: TransitionRecord, version: int, cause: Cause) -> int:
-        """One compare-and-set by a server; -1 if it lost."""
+        """Do one compare-and-set of a server. Return -1 if it failed."""
         found = self.unassigned.get(record.key)
         check(actor, found[0].state if found else None, record.state, cause)
         if (found[1] if found else -1) != version:

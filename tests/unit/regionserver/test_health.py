@@ -24,7 +24,7 @@ class Clock:
 
 
 def test_a_server_is_unhealthy_once_it_has_not_served_for_a_while() -> None:
-    """The time counts from the start; a moment without a lease does not matter."""
+    """The time counts from the start; a short time without a lease does not matter."""
     clock = Clock()
     health = ServerHealth(clock, 1000, SharedDirectoryProbe(lambda: None, clock))
     clock.now += UNSERVING_S - 0.1
@@ -49,7 +49,7 @@ def test_a_long_session_timeout_extends_the_limit() -> None:
 
 @pytest.mark.parametrize("tablets_serve", [True, False])
 def test_a_server_whose_tablets_serve_is_degraded_while_the_store_is_away(tablets_serve: bool) -> None:
-    """A supervisor that restarted it would end leaderships in the middle of the outage."""
+    """A restart by a supervisor would end leaderships in the middle of the outage."""
     clock = Clock()
     facts = HealthFacts(False, False, "no session", None)
     watch = HealthWatch(object(), clock, 1000, lambda: None, lambda: facts, lambda: tablets_serve)
@@ -95,7 +95,7 @@ def test_regions_that_do_not_close_and_a_directory_that_is_gone() -> None:
 
 
 def test_a_hanging_directory_is_reported_while_it_hangs() -> None:
-    """The probe has not returned yet; the problem is reported all the same."""
+    """The probe has not returned yet, but the problem is reported."""
     clock = Clock()
     said: list[str] = []
 

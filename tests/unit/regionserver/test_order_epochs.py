@@ -19,7 +19,7 @@ from regionserver.session.master_link import HeartbeatState
 
 
 class Server(RegionServer):
-    """A server that holds its lease, and whose reads of /epoch the test answers. `obeyed` has what it carried out."""
+    """A server with a lease, whose reads of /epoch the test answers. `obeyed` has the orders that it carried out."""
 
     def __init__(self, clock: Clock) -> None:
         nowhere = Path("/nowhere")
@@ -49,7 +49,7 @@ class Server(RegionServer):
         return answer
 
     def known(self) -> int:
-        """Return the epoch that heartbeats tell."""
+        """Return the epoch that heartbeats carry."""
         told: HeartbeatState = self.heartbeat_state()
         return told.epoch
 
@@ -71,7 +71,7 @@ class OrderEpochsTest(SynchronousTestCase):
         assert error.code == STALE_EPOCH
 
     def test_an_unconfirmed_epoch_blocks_no_master(self) -> None:
-        """The known epoch stands until the store has said otherwise; then the former master's orders are refused."""
+        """The known epoch counts until the store has answered; then the former master's orders are rejected."""
         newer = self.order(2)
         self.successResultOf(self.order(1))
         assert self.server.known() == 1
@@ -82,7 +82,7 @@ class OrderEpochsTest(SynchronousTestCase):
         assert self.server.known() == 2
 
     def test_an_order_that_waited_while_a_higher_epoch_began_is_refused(self) -> None:
-        """It passed every check when it came: the epoch counts that the server knows when its turn comes."""
+        """It passed every check on arrival: the epoch at the time of execution counts."""
         older, newer = self.order(2), self.order(3)
         self.server.reads.pop().callback(3)
         self.assert_stale(older)
@@ -90,7 +90,7 @@ class OrderEpochsTest(SynchronousTestCase):
         assert self.server.obeyed == [1, 3]
 
     def test_an_order_whose_read_saw_a_higher_epoch_is_refused(self) -> None:
-        """No order of the newer master has come yet."""
+        """No order of the newer master has arrived yet."""
         older = self.order(2)
         self.server.reads.pop().callback(3)
         self.assert_stale(older)

@@ -1,4 +1,5 @@
-"""Orders for tablets and for shared regions in one command: each to its receiver, results in the orders' order."""
+"""Orders for tablets and for shared regions in one request: each goes to its receiver, with results in the orders'
+order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The identity of shared directories: who gives it, who is refused, and what a crash in between leaves."""
+"""The identity of shared directories: who assigns it, which servers are rejected, and the state after a crash in
+between."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class Tree:
 
 
 def admit(tree: Any, folder: Path, cluster_id: str = "c1", server: str = "a:1") -> str:
-    """The directory id with which a server is admitted; tries again as the membership does."""
+    """Return the directory id with which a server is admitted. Retry as the membership does."""
     shared = SharedDirectory(folder, "kv/1")
     admission = Admission(shared, PATHS, server, lambda: 1)
     for _ in range(5):
@@ -68,7 +69,7 @@ def folder(tmp_path: Path, name: str) -> Path:
 
 
 def test_the_first_server_gives_the_directory_its_identity(tree: Tree, tmp_path: Path) -> None:
-    """In the directory and in the store; the next server of the same directory is admitted."""
+    """It is written to the directory and to the store; the next server with the same directory is admitted."""
     here = folder(tmp_path, "shared")
     first = admit(tree, here)
     assert znodes.decode_directory(tree.znodes[RECORD]).path == str(here)
@@ -77,7 +78,7 @@ def test_the_first_server_gives_the_directory_its_identity(tree: Tree, tmp_path:
 
 
 def test_another_directory_is_refused(tree: Tree, tmp_path: Path) -> None:
-    """With an identity of its own, or with none at all: a mistaken flag, or a volume that is not mounted."""
+    """With its own identity, or without one: a wrong option, or a volume that is not mounted."""
     admit(tree, folder(tmp_path, "shared"))
     with pytest.raises(ConfigError, match=r"has no directory.json, .*recorded by a:1 as .*nothing was registered"):
         admit(tree, folder(tmp_path, "other"))
@@ -88,14 +89,14 @@ def test_another_directory_is_refused(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_a_server_that_died_before_it_recorded_the_identity(tree: Tree, tmp_path: Path) -> None:
-    """The file is durable first; whoever comes next records what it says."""
+    """The file is durable first; the next server records its content."""
     here = folder(tmp_path, "shared")
     left = SharedDirectory(here, "kv/1").create("c1").directory_id
     assert admit(tree, here) == left
 
 
 def test_a_directory_of_another_cluster_is_refused(tree: Tree, tmp_path: Path) -> None:
-    """Before this cluster has recorded any directory."""
+    """Also before this cluster has recorded any directory."""
     here = folder(tmp_path, "shared")
     SharedDirectory(here, "kv/1").create("c2")
     with pytest.raises(ConfigError, match="belongs to cluster c2, but this store holds cluster c1"):
@@ -104,7 +105,7 @@ def test_a_directory_of_another_cluster_is_refused(tree: Tree, tmp_path: Path) -
 
 
 def test_of_two_first_servers_with_two_directories_one_wins(tree: Tree, tmp_path: Path) -> None:
-    """The znode decides, and the other one is told by whom."""
+    """The znode decides, and the error names the winner."""
     mine, theirs = folder(tmp_path, "mine"), folder(tmp_path, "theirs")
 
     def overtaken() -> None:
@@ -142,7 +143,7 @@ def test_a_server_before_the_first_master_completes_the_identity_later(tree: Tre
 
 
 def test_an_identity_that_makes_no_sense_is_not_written_over(tree: Tree, tmp_path: Path) -> None:
-    """It may be the only trace of whose directory this is."""
+    """It may be the only trace of the directory's owner."""
     here = folder(tmp_path, "shared")
     for content in (b"", b"{", b'{"format": 2, "directory_id": "x"}'):
         (here / FILE).write_bytes(content)

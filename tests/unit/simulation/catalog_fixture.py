@@ -1,4 +1,4 @@
-"""A catalog that applies every operation at once: the tests of the model use it."""
+"""A catalog that applies every operation at once, for the tests of the model."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Catalog:
         return removed
 
     def snapshot(self) -> RestingCluster:
-        """As a cluster at rest would be described."""
+        """Return the catalog as a cluster at rest."""
         regions = [one for found in self.regions.values() for one in found]
         hosted: dict[str, list[HostedReplica] | None] = {str(server): [] for server in SERVERS}
         for region in regions:
@@ -120,7 +120,7 @@ class Catalog:
 
 
 def run_operations(seed: int, count: int, clients: int = 3) -> tuple[OperationLog, Catalog]:
-    """Operations of several clients at once: asked, done and answered at different times."""
+    """Run operations of several concurrent clients: asked, done and answered at different times."""
     chance = Chance(seed)
     operations, catalog, made = OperationLog(), Catalog(), OperationGenerator(chance, "x")
     now = 0.0

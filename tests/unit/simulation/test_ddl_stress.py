@@ -20,19 +20,19 @@ from tests.unit.simulation.catalog_fixture import Catalog, Chance, run_operation
 
 
 def breaches(operations: OperationLog, snapshot: RestingCluster) -> list[str]:
-    """All of them."""
+    """Return all breaches."""
     return [one for finding in check_catalog(operations, snapshot) for one in finding.breaches]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_right_catalog_has_no_breaches(seed: int) -> None:
-    """TS-04: whatever overlaps, what a catalog says that does everything at once is never taken for wrong."""
+    """TS-04: with any overlap, the answers of a catalog that does everything at once are accepted."""
     operations, catalog = run_operations(seed, 300)
     assert breaches(operations, catalog.snapshot()) == []
 
 
 def test_a_storm_does_everything_and_is_refused_at_times() -> None:
-    """The clients are no idle ones: each kind of operation is done often, and each refusal happens."""
+    """The clients do enough: each kind of operation is done often, and each rejection occurs."""
     operations, _ = run_operations(1, 1000)
     done = Counter((entry.operation.kind, entry.outcome.label) for entry in operations.entries)
     for kind in OperationKind:
@@ -42,7 +42,7 @@ def test_a_storm_does_everything_and_is_refused_at_times() -> None:
 
 
 def test_every_request_has_an_id_of_its_own_and_a_seed_is_a_run_operations() -> None:
-    """The same seed asks the same; no id comes twice."""
+    """The same seed sends the same requests; no id is used twice."""
     first, second = run_operations(7, 200)[0], run_operations(7, 200)[0]
     assert [one.operation for one in first.entries] == [one.operation for one in second.entries]
     ids = [one.request.request_id for one in first.entries]
@@ -273,7 +273,7 @@ def created(number: int, name: str, table_id: str, asked: float, ended: float) -
 
 
 def altered(number: int, table: TableRecord, asked: float, ended: float) -> LoggedOperation:
-    """A schema text that was replaced."""
+    """Return an alteration that replaced a schema text."""
     request = AlterTable(table.name, schema=table.schema if isinstance(table.schema, str) else None)
     return LoggedOperation(Operation(number, 0, OperationKind.SET_TEXT, request), asked, ended, OperationOutcome(table))
 
@@ -287,7 +287,7 @@ def deleted(number: int, name: str, table_id: str, asked: float, ended: float) -
 
 
 def rejected(request: CreateTable | AlterTable | DeleteTable, code: str, asked: float, ended: float) -> LoggedOperation:
-    """An operation that was refused."""
+    """Return a rejected operation."""
     return LoggedOperation(Operation(99, 0, OperationKind.CREATE, request), asked, ended, OperationOutcome(code=code))
 
 
@@ -325,7 +325,7 @@ IMPOSSIBLE: list[tuple[str, list[LoggedOperation], str]] = [
 
 @pytest.mark.parametrize(("entries", "words"), [row[1:] for row in IMPOSSIBLE], ids=[row[0] for row in IMPOSSIBLE])
 def test_impossible_results_are_reported(entries: list[LoggedOperation], words: str) -> None:
-    """OC-08, MF-12: whatever the catalog says in the end, the answers must make sense."""
+    """OC-08, MF-12: for any final catalog, the answers must be consistent."""
     operations = OperationLog()
     operations.entries += entries
     found = [*operations.unanswered(), *operations.contradictions(), *operations.wrong_rejections()]
@@ -333,7 +333,7 @@ def test_impossible_results_are_reported(entries: list[LoggedOperation], words: 
 
 
 def test_a_refusal_that_overlaps_what_explains_it_is_right() -> None:
-    """Asked before the delete was answered: the name may have been taken still."""
+    """Asked before the delete was answered: the name may still have been taken."""
     operations = OperationLog()
     operations.entries += [created(1, "x", "a", 0, 1), deleted(2, "x", "a", 2, 6)]
     operations.entries += [
@@ -344,7 +344,7 @@ def test_a_refusal_that_overlaps_what_explains_it_is_right() -> None:
 
 
 def test_what_is_in_doubt_is_not_judged_twice() -> None:
-    """A create without a result is a breach; that its table is there, or not there, is none besides."""
+    """A create without a result is a breach; whether its table exists is not another one."""
     catalog = Catalog()
     made = OperationGenerator(Chance(1), "x")
     operations = OperationLog()

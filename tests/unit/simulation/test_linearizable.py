@@ -1,4 +1,5 @@
-"""The checker accepts what a register can do, refuses what it cannot, and agrees with a search through all orders."""
+"""The checker accepts possible histories of a register, rejects impossible ones, and agrees with a search through all
+orders."""
 
 from __future__ import annotations
 

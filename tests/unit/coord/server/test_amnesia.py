@@ -1,4 +1,4 @@
-"""Nodes that come back without their memory: whatever is missing on one disk, nothing acknowledged is lost."""
+"""Nodes that restart without their memory: whatever is missing on one disk, no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.store_nodes import TICK_MS, Client, SeededRng, StoreNodes
 
 
 def create(client: Client, xid: int, path: bytes) -> None:
-    """Ask for a znode."""
+    """Send a create request."""
     client.request(xid, op.OP_CREATE, records.encode_create(CreateRequest(op.OP_CREATE, path, b"v", OPEN_ACL, 0)))
 
 
@@ -53,12 +53,12 @@ def run_only(nodes: StoreNodes, awake: list[int], ticks: int) -> None:
 
 
 def acknowledged(client: Client, xid: int) -> bool:
-    """Whether the client has been told that its write is done."""
+    """Return True if the client has received the acknowledgment of its write."""
     return any(reply[0] == xid and reply[2] == OK for reply in client.replies())
 
 
 def run_schedule(seed: int) -> StoreNodes:
-    """Bring a deposed leader and a wiped voter together, then the node that holds what was acknowledged."""
+    """Bring a deposed leader and a wiped voter together, then the node with the acknowledged write."""
     nodes = StoreNodes(3, seed=seed)
     old = nodes.leader().settings.node_id
     its_client = nodes.client(nodes.nodes[old], timeout_ms=10_000)
@@ -94,7 +94,8 @@ def run_schedule(seed: int) -> StoreNodes:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_deposed_leader_does_not_commit_with_a_wiped_voter(seed: int) -> None:
-    """L paused and cut off, A elected with X, a write acknowledged; X wiped, L goes on with X; A's disk is whole."""
+    """L is paused and cut off; A is elected with X; a write is acknowledged; X is wiped; L continues with X; A's disk
+    is whole."""
     nodes = run_schedule(seed)
     assert sorted(nodes.nodes) == [1, 2, 3]
     for node in nodes.nodes.values():
@@ -105,7 +106,7 @@ def test_deposed_leader_does_not_commit_with_a_wiped_voter(seed: int) -> None:
 
 @pytest.mark.skipif(not core_module.__file__.endswith(".py"), reason="a compiled core takes no patches")
 def test_the_schedule_loses_the_write_where_such_acknowledgements_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The schedule is worth something: by the older rule the deposed leader commits."""
+    """The schedule proves something: under the older rule the deposed leader commits."""
 
     def judge(self: Leadership, peer: Progress) -> None:
         peer.counts = True
@@ -116,7 +117,7 @@ def test_the_schedule_loses_the_write_where_such_acknowledgements_count(monkeypa
 
 
 def test_wiped_voter_is_taken_out_and_votes_again_with_its_new_memory() -> None:
-    """Also when it starts anew in between, and loses its disk a second time."""
+    """Also if it restarts in between, and loses its disk a second time."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     client = nodes.client(leader, timeout_ms=10_000)
@@ -148,7 +149,7 @@ def test_wiped_voter_is_taken_out_and_votes_again_with_its_new_memory() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_leader_that_is_wiped_comes_back_as_a_learner(seed: int) -> None:
-    """The others elect somebody, who takes it out and lets it in again."""
+    """The others elect another leader, which removes the node and adds it again."""
     nodes = StoreNodes(3, seed=seed)
     first = nodes.leader().settings.node_id
     client = nodes.client(nodes.leader(), timeout_ms=10_000)
@@ -164,7 +165,7 @@ def test_leader_that_is_wiped_comes_back_as_a_learner(seed: int) -> None:
 
 
 def test_two_of_five_are_replaced_one_after_the_other() -> None:
-    """Each change takes or gives one voter."""
+    """Each change removes or adds one voter."""
     nodes = StoreNodes(5)
     leader = nodes.leader()
     victims = [i for i in nodes.ids() if i != leader.settings.node_id][:2]
@@ -182,7 +183,8 @@ def test_two_of_five_are_replaced_one_after_the_other() -> None:
 @pytest.mark.parametrize("is_let_in", [False, True])
 @pytest.mark.parametrize("loses_leader", [False, True])
 def test_a_late_starter_is_as_good_as_a_lost_disk_until_it_is_let_in(loses_leader: bool, is_let_in: bool) -> None:
-    """A disk lost before that is a second one: nobody leads until it is put back. One lost afterwards heals."""
+    """A disk lost before that counts as a second one: no leader is elected until it is put back. One lost afterwards is
+    repaired."""
     nodes = StoreNodes(3)
     nodes.crash(3)
     nodes.disks[3] = MemoryDisk()
@@ -198,7 +200,7 @@ def test_a_late_starter_is_as_good_as_a_lost_disk_until_it_is_let_in(loses_leade
     nodes.crash(lost)
     old_disk, nodes.disks[lost] = nodes.disks[lost], MemoryDisk()
     if not is_let_in:
-        # The leader has not gotten to taking node 3 out.
+        # The leader has not removed node 3 yet.
         nodes.crash(whole)
         nodes.start(whole)
     nodes.start(lost)
@@ -217,7 +219,7 @@ def test_a_late_starter_is_as_good_as_a_lost_disk_until_it_is_let_in(loses_leade
 
 
 def test_nodes_of_a_new_store_wait_for_each_other() -> None:
-    """Who starts a second after the others is no lost disk: the first election was held back for it."""
+    """A node that starts a second after the others does not count as a lost disk: the first election waited for it."""
     nodes = StoreNodes(3, away=[3])
     nodes.run(FIRST_ELECTION_WAIT_MS // (2 * TICK_MS))
     assert all(node.core.term == 0 for node in nodes.nodes.values())
@@ -236,7 +238,7 @@ def test_a_new_store_does_not_wait_for_long() -> None:
 
 
 def test_only_the_first_election_waits() -> None:
-    """A store that has had a leader elects the next one as soon as a majority is there."""
+    """A store that has had a leader elects the next one as soon as a majority runs."""
     nodes = StoreNodes(3)
     nodes.leader()
     for i in nodes.ids():
@@ -248,7 +250,7 @@ def test_only_the_first_election_waits() -> None:
 
 
 def test_two_voters_without_a_leader_say_what_to_do() -> None:
-    """Nobody can be elected: the wiped node names the safe way and the other one."""
+    """No node can be elected: the wiped node names the safe way and the other one."""
     nodes = StoreNodes(2)
     nodes.leader()
     nodes.crash(1)
@@ -319,7 +321,8 @@ HARMS = [
 def test_what_two_have_acknowledged_survives_any_harm_to_one_disk(
     harm: Callable[[MemoryDisk], None], restarts: bool
 ) -> None:
-    """1 and 2 acknowledge while 3 is down; all stop, 2 is harmed; 2 and 3 wait for 1, which has everything."""
+    """1 and 2 acknowledge while 3 is down; all stop, the disk of 2 is harmed; 2 and 3 wait for 1, which has
+    everything."""
     nodes = StoreNodes(3, snapshot_entries=10, keep_entries=2)
     first = nodes.leader().settings.node_id
     harmed, away = (i for i in nodes.ids() if i != first)
@@ -354,7 +357,7 @@ def test_what_two_have_acknowledged_survives_any_harm_to_one_disk(
 
 
 def test_lone_node_without_its_log_does_not_start() -> None:
-    """Nobody else has what was in the log; the line names the file that is missing."""
+    """No other node has the log's entries; the error names the missing file."""
     nodes = StoreNodes(1, snapshot_entries=5)
     client = nodes.client(nodes.leader(), timeout_ms=60_000)
     for xid in range(1, 20):
@@ -452,7 +455,7 @@ def test_answers_carry_the_memory_where_older_builds_look_at_nothing(kind: int) 
 
 
 def test_an_older_member_keeps_the_others_from_writing_memories() -> None:
-    """Its answers carry no memory: it could not read the configuration, so the wiped node waits."""
+    """Its answers carry no memory, because it could not read the configuration; so the wiped node waits."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     lead = leader.core.leadership

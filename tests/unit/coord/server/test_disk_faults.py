@@ -1,7 +1,7 @@
-"""A disk that refuses at any call of a node's life: what a full one and a failing one may and may not do.
+"""A disk that fails at any call of a node: the permitted effects of a full disk and of a failing disk.
 
-The life of three nodes is short and has everything in it that writes: records, new segments, votes, snapshots, pruning,
-and a snapshot that one of them receives. At each call in turn one node's disk becomes full for a while, or fails once.
+The short run of three nodes has every kind of write: records, new segments, votes, snapshots, pruning, and a snapshot
+that one of them receives. At each call in turn one node's disk becomes full for a while, or fails once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOM_NEEDED = ("write", "create")
 
 
 class Life:
-    """Three nodes; the disk of `victim` (leader or other) misbehaves from call number `at` on."""
+    """Three nodes. The disk of `victim` (leader or other) fails from call number `at` on."""
 
     def __init__(self, victim: str, code: int, at: int) -> None:
         self.code = code
@@ -40,7 +40,7 @@ class Life:
         self.is_over = False
 
     def trouble(self, name: str) -> None:
-        """The hook of the victim's disk."""
+        """Fail the present call: the hook of the victim's disk."""
         if self.is_over:
             return
         if self.code == errno.ENOSPC and name not in ROOM_NEEDED:
@@ -51,18 +51,18 @@ class Life:
             raise OSError(self.code, "injected")
 
     def run(self, ticks: int) -> None:
-        """Time passes; a node that its disk stops is started again from what is durable."""
+        """Let time pass. Restart a node that its disk has stopped, from its durable state."""
         for _ in range(ticks):
             try:
                 self.nodes.run(1)
             except OSError:
-                # As the service: whatever escapes stops the node.
+                # As in the service: any escaping error stops the node.
                 self.restart(self.victim)
             if self.victim in self.nodes.stopped:
                 self.restart(self.victim)
 
     def restart(self, node: int) -> None:
-        """The process ends and comes back."""
+        """End the process and start it again."""
         assert self.code != errno.ENOSPC, f"a full disk stops a node: {self.nodes.stopped}"
         self.nodes.stopped.pop(node, None)
         if node in self.nodes.nodes:
@@ -71,7 +71,7 @@ class Life:
         self.nodes.start(node)
 
     def write(self, count: int) -> None:
-        """Some creates by a client of any node; what was answered is remembered."""
+        """Create znodes by a client of any node, and remember the answered requests."""
         if self.client is None or not self.client.is_open or self.client.node not in self.nodes.nodes.values():
             self.client = Client(self.nodes.nodes[self.other], self.nodes.clock)
             self.client.connect(timeout_ms=10_000)
@@ -85,7 +85,7 @@ class Life:
         self.acknowledged |= {xid for xid, _, err, _ in self.client.replies() if xid > 0 and err == OK}
 
     def all(self) -> None:
-        """The whole life."""
+        """Run everything."""
         nodes = self.nodes
         nodes.may_stop = Exception
         self.write(6)
@@ -108,7 +108,7 @@ class Life:
         self.run(3)
 
     def check(self) -> None:
-        """Nothing acknowledged is missing, and all have the same."""
+        """Check that no acknowledged write is missing, and that all nodes have the same state."""
         nodes = self.nodes
         assert len(nodes.nodes) == 3
         assert len({(node.machine.last_zxid, node.machine.digest()) for node in nodes.nodes.values()}) == 1
@@ -124,7 +124,8 @@ class Life:
 @pytest.mark.parametrize("victim", ["leader", "follower"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "failing"])
 def test_trouble_at_every_call(victim: str, code: int) -> None:
-    """A full disk never stops a node; a failing one may; nothing acknowledged is lost; afterwards all is as it was."""
+    """A full disk never stops a node; a failing one may. No acknowledged write is lost, and afterwards the nodes work
+    as before."""
     at = 0
     lives = 0
     while True:
@@ -140,7 +141,7 @@ def test_trouble_at_every_call(victim: str, code: int) -> None:
 
 
 def test_node_that_cannot_list_its_snapshots_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with no descriptor left: the log is pruned another time."""
+    """As without a free descriptor: the log is pruned later."""
 
     def refuse() -> int:
         raise OSError(errno.EMFILE, "injected")

@@ -16,7 +16,7 @@ from tests.unit.coord.server.node_requests import agree, create, get, set_data, 
 
 @pytest.fixture(params=[1, 3])
 def nodes(request: pytest.FixtureRequest) -> StoreNodes:
-    """One node alone, and three."""
+    """Return one node alone, and three nodes."""
     return StoreNodes(request.param)
 
 
@@ -34,7 +34,7 @@ def test_a_write_through_any_node_is_answered_and_replicated(nodes: StoreNodes) 
 
 
 def test_a_session_reads_its_own_earlier_writes(nodes: StoreNodes) -> None:
-    """Reads behind a write of the same session wait for it; replies keep the order of the requests."""
+    """A read after a write of the same session waits for it; replies keep the order of the requests."""
     nodes.leader()
     client = nodes.client(nodes.nodes[1])
     client.request(1, op.OP_CREATE, create(b"/a", b"1"))
@@ -53,7 +53,7 @@ def test_a_session_reads_its_own_earlier_writes(nodes: StoreNodes) -> None:
 
 
 def test_a_ping_is_answered_before_waiting_requests() -> None:
-    """A ping says that the server lives."""
+    """A ping shows that the server lives."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     client = nodes.client(leader)
@@ -67,7 +67,7 @@ def test_a_ping_is_answered_before_waiting_requests() -> None:
 
 
 def test_a_watch_event_precedes_the_reply_and_later_data(nodes: StoreNodes) -> None:
-    """A watcher hears of a change before it can see it, also of its own."""
+    """A watcher receives an event before it can see the change, also for its own changes."""
     nodes.leader()
     client = nodes.client(nodes.nodes[1])
     client.request(1, op.OP_CREATE, create(b"/a"))
@@ -79,7 +79,7 @@ def test_a_watch_event_precedes_the_reply_and_later_data(nodes: StoreNodes) -> N
 
 
 def test_an_unknown_operation_is_answered_and_the_connection_closed(nodes: StoreNodes) -> None:
-    """As ZooKeeper does, behind what waits in front."""
+    """As in ZooKeeper, after the earlier requests."""
     nodes.leader()
     client = nodes.client(nodes.nodes[1])
     client.request(1, op.OP_CREATE, create(b"/a"))
@@ -91,7 +91,7 @@ def test_an_unknown_operation_is_answered_and_the_connection_closed(nodes: Store
 
 
 def test_back_pressure_stops_reading_and_resumes_it() -> None:
-    """Not more requests of one client than the bound wait."""
+    """At most that many requests of one client wait."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     leader.pipeline.limits.outstanding_max = 10
@@ -105,7 +105,7 @@ def test_back_pressure_stops_reading_and_resumes_it() -> None:
 
 
 def test_unread_replies_stop_further_replies() -> None:
-    """However many large reads are asked for at once; they are answered in order as the client takes them."""
+    """For any number of large reads at once; they are answered in order as the client reads."""
     nodes = StoreNodes(1)
     leader = nodes.leader()
     leader.pipeline.limits.output_bytes_max = 100_000
@@ -140,7 +140,7 @@ def deliver(nodes: StoreNodes, src: int, dst: int) -> None:
 
 
 def test_every_write_is_applied_once_across_a_leader_crash() -> None:
-    """Commands on their way through a leader that dies are sent again by the nodes that hold the clients."""
+    """Commands in flight to a leader that dies are sent again by the nodes of their clients."""
     for seed in range(1, 13):
         nodes = StoreNodes(3, seed=seed)
         leader = nodes.leader()
@@ -164,7 +164,7 @@ def test_every_write_is_applied_once_across_a_leader_crash() -> None:
 
 
 def test_forwarded_writes_are_applied_once_when_the_link_to_the_leader_breaks() -> None:
-    """What the broken connection lost is sent again, what it did not lose is skipped."""
+    """Commands that the broken connection lost are sent again, the others are skipped."""
     for turns in range(4):
         nodes = StoreNodes(3)
         leader, follower = nodes.leader(), nodes.follower()
@@ -185,7 +185,7 @@ def test_forwarded_writes_are_applied_once_when_the_link_to_the_leader_breaks() 
 
 
 def test_a_follower_without_acknowledgments_learns_that_a_write_is_committed() -> None:
-    """The commit index does not wait for the acknowledgment of the follower that it goes to."""
+    """A follower learns the commit index before its own acknowledgment arrives."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     quick, slow = (node for node in nodes.nodes.values() if node is not leader)
@@ -207,7 +207,7 @@ def test_a_follower_without_acknowledgments_learns_that_a_write_is_committed() -
 
 
 def test_a_read_that_arrives_with_the_commit_of_a_write_sees_the_write() -> None:
-    """In one turn, peers are dealt with before clients."""
+    """Within one turn, data of peers is handled before that of clients."""
     nodes = StoreNodes(3)
     leader, follower = nodes.leader(), nodes.follower()
     lead, follows = leader.settings.node_id, follower.settings.node_id
@@ -229,7 +229,7 @@ def test_a_read_that_arrives_with_the_commit_of_a_write_sees_the_write() -> None
 
 
 def test_a_leader_does_not_split_its_turn_between_peers_and_clients() -> None:
-    """Under load the commit index travels with the entries that come in the same turn."""
+    """Under load the commit index is sent together with the entries of the same turn."""
     nodes = StoreNodes(3)
     leader, follower = nodes.leader(), nodes.follower()
     lead, follows = leader.settings.node_id, follower.settings.node_id
@@ -248,7 +248,7 @@ def test_a_leader_does_not_split_its_turn_between_peers_and_clients() -> None:
 
 
 def test_a_deposed_leader_does_not_answer_a_sync() -> None:
-    """sync is a read index: a leader that lost its majority cannot answer it."""
+    """sync is a read index, so a leader without a majority cannot answer it."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     client = nodes.client(leader)
@@ -261,7 +261,7 @@ def test_a_deposed_leader_does_not_answer_a_sync() -> None:
 
 
 def test_a_node_without_a_leader_disconnects_its_clients() -> None:
-    """Timeliness: rather cut off than stale."""
+    """A client is disconnected rather than served stale data."""
     nodes = StoreNodes(3, leader_absence_ms=1000)
     leader = nodes.leader()
     client = nodes.client(leader)
@@ -276,7 +276,7 @@ def test_a_node_without_a_leader_disconnects_its_clients() -> None:
 
 @pytest.mark.parametrize(("reads", "survives"), [(8, True), (9, False)])
 def test_reads_that_wait_for_a_write_are_bounded_in_bytes(reads: int, survives: bool) -> None:
-    """They leave with the write's answer, however many; beyond the bound the connection ends instead of the memory."""
+    """They are all sent with the write's answer; beyond the bound the connection ends, so that memory is bounded."""
     size = 10_000
     answer = 4 + size + 68
     nodes = StoreNodes(1, limits=Limits(backlog_bytes_max=8 * answer, output_bytes_max=answer))

@@ -1,8 +1,8 @@
-"""Whole nodes under seeded trouble: links break and mend, nodes crash and return, and every command counts once.
+"""Whole nodes under seeded faults: links break and come back, nodes crash and restart, and every command counts once.
 
-Each request creates a sequential znode under a name of its own. A command applied twice leaves two of them; one lost
-leaves its request without an answer on a connection that is still open; one out of order breaks the order of zxids.
-Clients of crashed nodes, or of nodes that took over a snapshot, lose their connection, which is the only excuse.
+Each request creates a sequential znode with a unique name. A command applied twice leaves two of them; one lost leaves
+its request without an answer on a connection that is still open; one out of order breaks the order of zxids. Clients of
+crashed nodes, or of nodes that took over a snapshot, lose their connection, which is the only excuse.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Chaos:
         self.resent = 0
 
     def step(self) -> None:
-        """Something happens, then a little time passes."""
+        """Inject a fault or send a request, then let a little time pass."""
         nodes, rng = self.nodes, self.rng
         choice = rng.below(20)
         a, b = rng.below(3) + 1, rng.below(3) + 1
@@ -63,13 +63,13 @@ class Chaos:
                     client.request(-2, op.OP_PING)
 
     def open_client(self, node_id: int) -> None:
-        """A client connects; its session may take until there is a leader."""
+        """Connect a client; its session may have to wait for a leader."""
         client = Client(self.nodes.nodes[node_id], self.nodes.clock)
         client.connect(timeout_ms=10_000)
         self.clients.append((len(self.clients), client))
 
     def ask(self, number: int, client: Client, count: int) -> None:
-        """Some creates."""
+        """Send some creates."""
         for _ in range(count):
             xid = self.asked.get(number, 0) + 1
             self.asked[number] = xid
@@ -77,7 +77,7 @@ class Chaos:
             client.request(xid, op.OP_CREATE, body)
 
     def check(self) -> None:
-        """After healing: order, once, nothing lost, all alike."""
+        """Check after the last fault: order, exactly once, nothing lost, all replicas equal."""
         nodes = self.nodes
         states = {(n.machine.last_zxid, n.machine.digest()) for n in nodes.nodes.values()}
         assert len(states) == 1, states
@@ -97,13 +97,13 @@ class Chaos:
                 if err == OK:
                     assert made.get(b"/c%d-%d" % (number, xid)) == 1, f"client {number}: {xid} acknowledged and lost"
                 else:
-                    # Only the end of the session refuses a create of a new name.
+                    # Only the end of the session can reject a create of a new name.
                     assert err in (-112, -118), f"client {number}: request {xid} answered {err}"
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_command_counts_once_whatever_happens(seed: int) -> None:
-    """See the module docstring. Failing seeds replay: everything follows from the seed."""
+    """See the module docstring. A failing seed can be repeated: the seed determines everything."""
     chaos = Chaos(seed)
     nodes = chaos.nodes
     for i in nodes.ids():

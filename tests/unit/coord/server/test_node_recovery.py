@@ -15,7 +15,7 @@ from tests.unit.coord.server.node_requests import agree, create, value
 
 
 def test_a_power_cut_of_all_nodes_keeps_every_acknowledged_write() -> None:
-    """Power cut on all nodes at once."""
+    """The power fails on all nodes at once."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     client = nodes.client(leader)
@@ -35,7 +35,7 @@ def test_a_power_cut_of_all_nodes_keeps_every_acknowledged_write() -> None:
 
 
 def test_a_lagging_node_catches_up_by_a_snapshot() -> None:
-    """The log does not reach back far enough: state, sessions and digest come over in chunks."""
+    """The leader's log begins too late: state, sessions and digest are sent in chunks."""
     nodes = StoreNodes(3, snapshot_entries=20, keep_entries=5)
     leader = nodes.leader()
     behind = next(i for i in nodes.ids() if i != leader.settings.node_id)
@@ -57,7 +57,7 @@ def test_a_lagging_node_catches_up_by_a_snapshot() -> None:
 
 
 def test_the_log_is_pruned_below_snapshots_and_a_restart_uses_them() -> None:
-    """Old segments go, the state comes from the snapshot and the rest of the log."""
+    """Old segments are removed; the state comes from the snapshot and the rest of the log."""
     nodes = StoreNodes(1, snapshot_entries=20, keep_entries=5)
     node = nodes.leader()
     client = nodes.client(node, timeout_ms=10_000)
@@ -75,7 +75,7 @@ def test_the_log_is_pruned_below_snapshots_and_a_restart_uses_them() -> None:
 
 
 def test_the_log_in_memory_is_bounded_by_bytes_also_after_a_restart() -> None:
-    """Few large entries: their count alone would keep all of them. (A node without peers keeps none.)"""
+    """Few large entries: their number alone would keep all of them. (A node without peers keeps none.)"""
     nodes = StoreNodes(3, snapshot_entries=20, keep_entries=1000, keep_bytes=12_000)
     node = nodes.leader()
     client = nodes.client(node, timeout_ms=10_000)
@@ -90,7 +90,7 @@ def test_the_log_in_memory_is_bounded_by_bytes_also_after_a_restart() -> None:
 
 
 def test_a_full_disk_on_a_follower_rejects_no_write() -> None:
-    """The others go on; the follower follows again when there is room."""
+    """The others continue; the follower catches up when there is room."""
     nodes = StoreNodes(3)
     leader, follower = nodes.leader(), nodes.follower()
     client = nodes.client(leader)
@@ -123,7 +123,7 @@ def test_a_full_disk_on_the_leader_moves_leadership() -> None:
 
 
 def test_a_failed_sync_stops_the_node() -> None:
-    """What the disk holds is unknown: no acknowledgement after that."""
+    """The disk's content is unknown: no acknowledgment follows."""
     nodes = StoreNodes(1)
     node = nodes.leader()
     client = nodes.client(node)
@@ -135,13 +135,13 @@ def test_a_failed_sync_stops_the_node() -> None:
 
 
 def wipe(nodes: StoreNodes, node_id: int) -> None:
-    """The node's disk is replaced by an empty one."""
+    """Replace the node's disk by an empty one."""
     nodes.crash(node_id)
     nodes.disks[node_id] = MemoryDisk()
 
 
 def test_a_wiped_node_serves_again_and_votes_once_it_has_caught_up() -> None:
-    """The leader brings it everything; until then it is marked as joining, over restarts too."""
+    """The leader sends it everything; until then it is marked as joining, also after restarts."""
     nodes = StoreNodes(3)
     leader, follower = nodes.leader(), nodes.follower()
     client = nodes.client(leader, timeout_ms=10_000)
@@ -159,7 +159,7 @@ def test_a_wiped_node_serves_again_and_votes_once_it_has_caught_up() -> None:
 
 
 def test_a_wiped_node_does_not_vote_for_a_candidate_that_lacks_its_acknowledged_writes() -> None:
-    """A write that only the leader and the wiped node held survives the wipe and the leader's absence."""
+    """A write on the disks of the leader and the wiped node survives the wipe and the leader's absence."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     others = [i for i in nodes.ids() if i != leader.settings.node_id]
@@ -182,11 +182,11 @@ def test_a_wiped_node_does_not_vote_for_a_candidate_that_lacks_its_acknowledged_
 
 
 class PowerCut(Exception):  # noqa: N818
-    """The machine of one node lost its power."""
+    """Raised when a machine loses power."""
 
 
 def cut_power_at(nodes: StoreNodes, node_id: int, calls: int) -> None:
-    """From the `calls`-th disk call on, nothing of this node happens any more."""
+    """Let every disk call of this node from the `calls`-th on raise PowerCut."""
     left = calls
 
     def count(name: str) -> None:
@@ -200,7 +200,7 @@ def cut_power_at(nodes: StoreNodes, node_id: int, calls: int) -> None:
 
 @pytest.mark.parametrize("first", range(6))
 def test_a_power_cut_at_any_disk_call_loses_no_acknowledged_write(first: int) -> None:
-    """Log, rotation, snapshot, installation: whatever was being done, the node comes back and all agree."""
+    """In log, rotation, snapshot or installation: the node comes back, and all replicas are equal."""
     for calls in range(first, 90, 6):
         nodes = StoreNodes(3, seed=calls, snapshot_entries=8, keep_entries=2)
         nodes.leader()
@@ -230,7 +230,7 @@ def test_a_power_cut_at_any_disk_call_loses_no_acknowledged_write(first: int) ->
 
 
 def test_a_command_covered_by_an_installed_snapshot_is_not_sent_again() -> None:
-    """Nobody can tell it from one that was lost: the client gets no answer but the end of its connection."""
+    """It cannot be distinguished from a lost command: the client gets no answer, only the end of its connection."""
     nodes = StoreNodes(3, snapshot_entries=20, keep_entries=2, leader_absence_ms=600_000)
     leader, follower = nodes.leader(), nodes.follower()
     behind = follower.settings.node_id
@@ -264,7 +264,7 @@ def test_a_command_covered_by_an_installed_snapshot_is_not_sent_again() -> None:
 
 
 def test_commands_after_an_installed_snapshot_are_answered() -> None:
-    """What was sent to the leader before the snapshot came is forgotten; its numbers are not given to others."""
+    """Commands sent to the leader before the snapshot are forgotten; their numbers are not used again."""
     for reaches in (True, False):
         nodes = StoreNodes(3, snapshot_entries=4, keep_entries=0)
         leader = nodes.leader().settings.node_id

@@ -25,7 +25,8 @@ def test_a_silent_session_expires_on_all_nodes_and_not_early() -> None:
 
 
 def test_a_suspended_leader_expires_no_session_for_its_own_pause() -> None:
-    """A suspended machine wakes with pings unread: each session gets its whole timeout once more, and only that."""
+    """A suspended machine continues with pings unread: each session gets its whole timeout once more, and not
+    longer."""
     nodes = StoreNodes(3)
     nodes.leader()
     client = nodes.client(nodes.follower(), timeout_ms=2000)
@@ -39,7 +40,7 @@ def test_a_suspended_leader_expires_no_session_for_its_own_pause() -> None:
 
 
 def test_pings_through_a_follower_keep_a_session_alive() -> None:
-    """Followers tell the leader whom they heard from."""
+    """Followers report to the leader which sessions were active."""
     nodes = StoreNodes(3)
     nodes.leader()
     client = nodes.client(nodes.follower(), timeout_ms=1000)
@@ -50,7 +51,7 @@ def test_pings_through_a_follower_keep_a_session_alive() -> None:
 
 
 def test_a_session_moves_to_another_node() -> None:
-    """The old connection is cut, its late commands are refused, ephemerals stay."""
+    """The old connection is closed, its late commands are rejected, ephemerals stay."""
     nodes = StoreNodes(3)
     nodes.leader()
     first = nodes.client(nodes.nodes[1])
@@ -73,7 +74,7 @@ def test_a_session_moves_to_another_node() -> None:
 
 
 def test_a_wrong_password_and_an_unknown_session_are_rejected() -> None:
-    """Answer: timeout 0, session 0, then the end; the true owner keeps its connection."""
+    """The answer has timeout 0 and session 0, then the connection ends; the owner keeps its connection."""
     nodes = StoreNodes(3)
     nodes.leader()
     owner = nodes.client(nodes.nodes[1])
@@ -89,7 +90,7 @@ def test_a_wrong_password_and_an_unknown_session_are_rejected() -> None:
 
 
 def test_a_client_that_has_seen_a_later_zxid_is_disconnected() -> None:
-    """A node that is behind what the client has seen must not serve it."""
+    """A node behind the client's last zxid must not serve it."""
     nodes = StoreNodes(1)
     client = Client(nodes.leader(), nodes.clock)
     client.connect(last_zxid=1_000_000)
@@ -99,7 +100,7 @@ def test_a_client_that_has_seen_a_later_zxid_is_disconnected() -> None:
 
 
 def test_close_session_is_answered_before_the_session_ends() -> None:
-    """Ephemerals go with it, the next requests are not taken."""
+    """Ephemerals are deleted with it, later requests are ignored."""
     nodes = StoreNodes(3)
     nodes.leader()
     client = nodes.client(nodes.follower())
@@ -114,7 +115,7 @@ def test_close_session_is_answered_before_the_session_ends() -> None:
 
 
 def test_a_client_learns_that_its_session_has_expired() -> None:
-    """A request that meets the end of its session gets SessionExpired and the end of the connection."""
+    """Its request gets SessionExpired, then the connection ends."""
     nodes = StoreNodes(3)
     leader = nodes.leader()
     client = nodes.client(nodes.follower(), timeout_ms=1000)
@@ -134,7 +135,7 @@ def test_a_client_learns_that_its_session_has_expired() -> None:
 
 
 def test_the_leader_deletes_empty_containers() -> None:
-    """A container that has had a child and lost it goes."""
+    """A container that had a child and lost it is deleted."""
     nodes = StoreNodes(3, reap_interval_ms=1000)
     nodes.leader()
     client = nodes.client(nodes.follower())

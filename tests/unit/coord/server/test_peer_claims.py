@@ -1,4 +1,4 @@
-"""Frames in a member's name that no member sends, taken by whole nodes: the link breaks, and nothing else happens."""
+"""Frames in a member's name that no member sends: whole nodes break the link, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.store_nodes import StoreNodes
 
 
 def give(node: Node, peer: int, frame: bytes) -> None:
-    """The node takes a frame and ends its turn."""
+    """Let the node handle a frame and end its turn."""
     node.peer_frame(peer, 1, frame[4], frame, 5, len(frame))
     node.turn_end()
     node.tick()
@@ -30,7 +30,7 @@ def give(node: Node, peer: int, frame: bytes) -> None:
 
 
 def refused(node: Node, peer: int, frame: bytes) -> None:
-    """The link is broken, and the node goes on."""
+    """Check that the link is broken and the node continues."""
     with pytest.raises(RemoteProtocolError):
         give(node, peer, frame)
     node.turn_end()
@@ -38,19 +38,19 @@ def refused(node: Node, peer: int, frame: bytes) -> None:
 
 
 def numbered(kind: int, value: object, token: int = 1) -> bytes:
-    """A membership request, or the answer to one."""
+    """Return a membership request, or the answer to one."""
     return codec.encode_numbered(kind, token, json.dumps(value).encode())
 
 
 def persisted_term(nodes: StoreNodes, i: int) -> int:
-    """The term on the disk of a node."""
+    """Return the term on the disk of a node."""
     _, found = open_wal(nodes.disks[i].power_cut(), "wal", segment_bytes=nodes.segment_bytes)
     return found.term
 
 
 @pytest.mark.parametrize("kind", [VOTE, APPEND_RESP, APPEND, HEARTBEAT])
 def test_no_forged_term_reaches_the_disk(kind: int) -> None:
-    """One such frame, and no restart brought the store back."""
+    """After one such frame no restart could repair the store."""
     nodes = StoreNodes(3)
     for node in (nodes.leader(), nodes.follower()):
         own = node.settings.node_id
@@ -80,7 +80,7 @@ def test_no_forged_term_reaches_the_disk(kind: int) -> None:
     ],
 )
 def test_the_leader_is_not_stopped_by_a_forged_frame(make: Callable[[int], Message]) -> None:
-    """Assertions about what a peer claims were met by them."""
+    """A peer's claims once failed the leader's assertions."""
     nodes = StoreNodes(3)
     node = nodes.leader()
     own = node.settings.node_id
@@ -106,7 +106,7 @@ def test_the_leader_is_not_stopped_by_a_forged_frame(make: Callable[[int], Messa
     ],
 )
 def test_an_answer_that_no_leader_gives_breaks_the_link(said: dict[str, object]) -> None:
-    """The node that waited for the answer ended with a KeyError."""
+    """The node that waited for the answer once ended with a KeyError."""
     nodes = store(3)
     node = nodes.follower()
     client = super_client(nodes, node)
@@ -119,7 +119,7 @@ def test_an_answer_that_no_leader_gives_breaks_the_link(said: dict[str, object])
 
 
 def test_announcements_that_cannot_be_written_down_are_not() -> None:
-    """A client address with a lone surrogate could be read and not be encoded: the leader ended."""
+    """A client address with a lone surrogate could be decoded but not encoded: the leader ended."""
     nodes = StoreNodes(3)
     node = nodes.leader()
     peer = next(i for i in nodes.ids() if i != node.settings.node_id)
@@ -148,7 +148,7 @@ def test_requests_that_wait_are_bounded() -> None:
 
 
 def test_a_reconfig_with_thousands_of_digits_is_refused() -> None:
-    """Python reads no such number, and the leader ended."""
+    """Python does not parse such a number, and the leader ended."""
     nodes = store(3)
     client = super_client(nodes, nodes.leader())
     reconfig(client, leaving="9" * 5000)
@@ -157,7 +157,7 @@ def test_a_reconfig_with_thousands_of_digits_is_refused() -> None:
 
 
 def test_nobody_is_removed_while_a_leader_is_heard() -> None:
-    """A stranger at the address of a dead node said so, and the node sent its clients away."""
+    """A stranger at the address of a dead node could claim this, and the node disconnected its clients."""
     nodes = StoreNodes(3)
     node = nodes.follower()
     node.membership.removed(3, 1 << 40)

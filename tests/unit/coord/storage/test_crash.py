@@ -1,9 +1,9 @@
-"""The log after a crash at every byte that was ever written to the disk, whatever part of the unsynced writes survived.
+"""The log after a crash at every written byte, with any part of the unsynced writes.
 
 A run of the log (segments, overwritten entries, pruning, a base) is recorded call by call. Then the disk is rebuilt as
-a crash in front of each byte would have left it, in three ways: everything that was written up to there is on it; only
-what was synced is; the writes since the last sync are torn into pages of which every other one is lost. Each time a
-node must open it, find what was acknowledged, nothing that was never written, and be able to go on.
+after a crash before each byte, in three ways: with all writes up to there; with synced writes only; with the writes
+since the last sync torn into pages, of which every other one is lost. Each time a node must open the log, find all
+acknowledged entries and none that were never written, and be able to continue.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.support.disks import MemoryDisk, MemoryFile
 
 FOLDER = "wal"
 SEGMENT_BYTES = 700
-#: What a torn write keeps or loses at a time. Real pages are larger; smaller ones tear records in more places.
+#: Unit in which a torn write keeps or loses data. Real pages are larger; smaller ones tear records in more places.
 PAGE_BYTES = 16
 
 Entries = list[tuple[int, int, bytes]]
 
 
 class RecordingDisk(MemoryDisk):
-    """Remembers every call that changes it: (name, path, other path or offset, data)."""
+    """Records every call that changes the disk: (name, path, other path or offset, data)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class RecordingFile(MemoryFile):
 
 
 def recorded() -> tuple[RecordingDisk, list[tuple[int, Entries, tuple[int, int]]]]:
-    """A run of the log, and after which call which entries and hard state were acknowledged."""
+    """Return a run of the log, and which entries and hard state were acknowledged after which call."""
     disk = RecordingDisk()
     wal, _ = open_wal(disk, FOLDER, segment_bytes=SEGMENT_BYTES)
     held: Entries = []
@@ -110,13 +110,13 @@ RUN, ACKNOWLEDGED = recorded()
 
 
 def everything(disk: MemoryDisk, calls: list[tuple[str, str, object, bytes]]) -> None:
-    """The process dies and the system lives: every write is there."""
+    """Apply all writes: the process dies and the system lives."""
     for call in calls:
         perform(disk, call)
 
 
 def only_synced(disk: MemoryDisk, calls: list[tuple[str, str, object, bytes]]) -> None:
-    """The power goes and takes along what was not synced."""
+    """Apply synced writes only: the power fails."""
     everything(disk, calls)
     after = disk.power_cut()
     disk.files = after.files
@@ -124,7 +124,7 @@ def only_synced(disk: MemoryDisk, calls: list[tuple[str, str, object, bytes]]) -
 
 
 def torn(disk: MemoryDisk, calls: list[tuple[str, str, object, bytes]]) -> None:
-    """The power goes: of what was written since a file's last sync, every other page made it to the disk."""
+    """Apply every other page of the writes since a file's last sync: the power fails."""
     everything(disk, calls)
     for file in disk.files.values():
         content = file.content
@@ -137,7 +137,7 @@ def torn(disk: MemoryDisk, calls: list[tuple[str, str, object, bytes]]) -> None:
 
 
 def perform(disk: MemoryDisk, call: tuple[str, str, object, bytes]) -> None:
-    """Do one recorded call again."""
+    """Repeat one recorded call."""
     name, path, number, data = call
     if name == "create":
         disk.open(path, create=True)
@@ -158,29 +158,29 @@ def perform(disk: MemoryDisk, call: tuple[str, str, object, bytes]) -> None:
 
 
 def crashes() -> list[tuple[int, int]]:
-    """(calls done, bytes done of the next one): before each call, and within each write at every byte of it."""
+    """Yield (calls done, bytes done of the next one): before each call, and within each write at every byte of it."""
     found = []
     for position, (name, _, _, data) in enumerate(RUN.calls):
-        # The zeros written ahead are alike at every byte: their ends and one in between.
+        # Zeros written ahead are equal at every byte: try their ends and one byte in between.
         size = len(data) if data.strip(b"\0") else min(len(data), 2)
         found += [(position, cut) for cut in range(size + 1 if name == "write" else 1)]
     return [*found, (len(RUN.calls), 0)]
 
 
 def must_hold(calls_done: int) -> tuple[Entries, tuple[int, int]]:
-    """What had been acknowledged by then."""
+    """Return the acknowledged state at that time."""
     return next(
         ((entries, state) for when, entries, state in reversed(ACKNOWLEDGED) if when <= calls_done), ([], (0, 0))
     )
 
 
 def may_hold(calls_done: int) -> tuple[Entries, tuple[int, int]]:
-    """What the write under way would have made of it."""
+    """Return the state after the write in progress."""
     return next(((entries, state) for when, entries, state in ACKNOWLEDGED if when > calls_done), must_hold(calls_done))
 
 
 def shape(recovered: Recovered) -> Entries:
-    """The entries as tuples."""
+    """Return the entries as tuples."""
     return [(item.term, item.index, item.data) for item in recovered.entries]
 
 
@@ -188,7 +188,7 @@ def shape(recovered: Recovered) -> Entries:
 def test_crash_at_every_byte_loses_nothing_acknowledged(
     survives: Callable[[MemoryDisk, list[tuple[str, str, object, bytes]]], None],
 ) -> None:
-    """Before or after the write that was under way, never between, never something else; and the log goes on."""
+    """The log has the state before or after the write in progress, and no other; and it accepts new writes."""
     at_every_byte = crashes()
     assert len(at_every_byte) > 1500
     for calls_done, cut in at_every_byte:
@@ -216,5 +216,5 @@ def test_crash_at_every_byte_loses_nothing_acknowledged(
 
 
 def behind(entries: Entries, base_index: int) -> Entries:
-    """Those behind what was pruned."""
+    """Return the entries after the pruned ones."""
     return [entry for entry in entries if entry[1] > base_index]

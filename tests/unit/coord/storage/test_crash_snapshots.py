@@ -1,8 +1,8 @@
-"""Snapshots and the log together, after a crash at every disk call: what was acknowledged is in one or the other.
+"""Snapshots and the log together, after a crash at every disk call: every acknowledged entry is in one of them.
 
-A run writes entries, snapshots, removes old ones and prunes the log behind the oldest that is kept. The disk is rebuilt
-as a crash at every call would have left it, and once more with the newest snapshot damaged, which is what the older one
-and the longer log are kept for. Each time a node recovers, applies its log, and must be where it was.
+A run writes entries and snapshots, removes old ones, and prunes the log up to the oldest snapshot kept. The disk is
+rebuilt as after a crash at every call, and once more with the newest snapshot damaged: for this case the older snapshot
+and the longer log are kept. Each time a node recovers, applies its log, and must reach the same state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Survives = Callable[[MemoryDisk, list[tuple[str, str, object, bytes]]], None]
 
 
 def group(index: int) -> bytes:
-    """Entry `index`: a session first, then a znode each."""
+    """Return entry `index`: a session first, then a znode each."""
     if index == 1:
         opening = encode_create_session(4000, bytes(16), b"::1")
         return encode_batch(TIME_MS, [encode_command(1, 9, 0, op.OP_CREATE_SESSION, opening)])
@@ -45,7 +45,7 @@ def group(index: int) -> bytes:
 
 
 def recorded() -> tuple[RecordingDisk, list[tuple[int, int]], list[int]]:
-    """A run, (calls done, entries acknowledged by then), and the digest behind each entry."""
+    """Return a run, (calls done, entries acknowledged by then), and the digest after each entry."""
     disk = RecordingDisk()
     snapshots = Snapshots(disk, "snap")
     wal, _ = open_wal(disk, "wal", segment_bytes=SEGMENT_BYTES)
@@ -73,7 +73,7 @@ RUN, ACKNOWLEDGED, DIGESTS = recorded()
 
 
 def crashed(calls_done: int, cut: int, survives: Survives) -> MemoryDisk:
-    """The disk after so many calls and so many bytes of the next one."""
+    """Return the disk after that many calls and that many bytes of the next one."""
     disk = MemoryDisk()
     calls = RUN.calls[:calls_done]
     if cut:
@@ -84,7 +84,7 @@ def crashed(calls_done: int, cut: int, survives: Survives) -> MemoryDisk:
 
 
 def places() -> list[tuple[int, int]]:
-    """Before each call, and in the middle of each write."""
+    """Yield a crash before each call, and in the middle of each write."""
     found = []
     for position, (name, _, _, data) in enumerate(RUN.calls):
         found.append((position, 0))
@@ -94,7 +94,8 @@ def places() -> list[tuple[int, int]]:
 
 
 def check_recovered(disk: MemoryDisk, calls_done: int, where: str) -> None:
-    """A node that starts holds everything acknowledged, at most what was under way beside it, in the state of then."""
+    """Check that a started node has all acknowledged entries, at most the one in progress beyond them, and the matching
+    state."""
     found = recover(disk, 1, VOTERS, SeededRng(1), segment_bytes=SEGMENT_BYTES)
     must = max(index for when, index in ACKNOWLEDGED if when <= calls_done)
     assert must <= found.core.log.last <= must + 1, where
@@ -108,7 +109,7 @@ def check_recovered(disk: MemoryDisk, calls_done: int, where: str) -> None:
 
 @pytest.mark.parametrize("survives", [everything, only_synced, torn])
 def test_crash_at_every_call_leaves_snapshot_and_log_that_fit(survives: Survives) -> None:
-    """Also while a snapshot gets its name, old ones go, and the log behind them."""
+    """Also while a snapshot gets its name, old ones are removed, and the log is pruned."""
     assert {"rename", "remove"} <= {name for name, *_ in RUN.calls}
     for calls_done, cut in places():
         if calls_done >= ACKNOWLEDGED[0][0]:
@@ -117,7 +118,7 @@ def test_crash_at_every_call_leaves_snapshot_and_log_that_fit(survives: Survives
 
 @pytest.mark.parametrize("survives", [everything, only_synced])
 def test_the_older_snapshot_and_the_log_behind_it_lead_to_the_same(survives: Survives) -> None:
-    """Whenever the machine dies: should the newest snapshot then turn out to be damaged, nothing is lost."""
+    """If the newest snapshot turns out to be damaged after a crash at any time, nothing is lost."""
     damaged = 0
     for calls_done, _ in places():
         disk = crashed(calls_done, 0, survives)
@@ -131,7 +132,7 @@ def test_the_older_snapshot_and_the_log_behind_it_lead_to_the_same(survives: Sur
 
 
 def test_recording_can_be_played_again() -> None:
-    """The disk at the end is that of the run."""
+    """The disk at the end equals the disk of the run."""
     disk = MemoryDisk()
     for call in RUN.calls:
         perform(disk, call)

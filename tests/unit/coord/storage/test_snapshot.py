@@ -1,4 +1,4 @@
-"""Snapshot files: whole or refused, the newest whole one wins, a crash leaves none half done."""
+"""Snapshot files: whole or rejected, the newest whole one is used, a crash leaves no half of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNKS = [b"first chunk", b"x" * 3000, b"last"]
 
 
 def written(disk: MemoryDisk, *indexes: int) -> Snapshots:
-    """A folder with snapshots at these indexes."""
+    """Write snapshots at these indexes into a folder."""
     snapshots = Snapshots(disk, "snap")
     for index in indexes:
         snapshots.write(SnapshotMeta(index, 7, b"config", zxid=99, digest=5), CHUNKS)
@@ -22,7 +22,7 @@ def written(disk: MemoryDisk, *indexes: int) -> Snapshots:
 
 
 def read(snapshots: Snapshots, name: str) -> list[bytes]:
-    """All chunks of one."""
+    """Return all chunks of a snapshot."""
     reader = snapshots.open_named(name)
     try:
         return list(reader.chunks())
@@ -42,7 +42,7 @@ def test_what_was_written_comes_back_after_a_power_cut() -> None:
 
 
 def test_newest_first_and_only_the_newest_are_kept() -> None:
-    """Retention never removes the last good one, and the log is kept behind the oldest."""
+    """Retention never removes the last good one, and the log is kept from the oldest one on."""
     snapshots = written(MemoryDisk(), 5, 300, 20)
     assert [int(name[:16], 16) for name in snapshots.names()] == [300, 20, 5]
     snapshots.retain()
@@ -51,7 +51,7 @@ def test_newest_first_and_only_the_newest_are_kept() -> None:
 
 
 def test_flip_or_truncation_at_every_byte_is_noticed() -> None:
-    """No damaged state is ever handed out whole."""
+    """A damaged state is never returned as whole."""
     disk = MemoryDisk()
     snapshots = written(disk, 10)
     [name] = snapshots.names()
@@ -86,7 +86,7 @@ def test_missing_and_surplus_frames_are_noticed() -> None:
 
 
 def test_power_cut_at_every_call_leaves_a_whole_snapshot_or_none() -> None:
-    """Temporary file, sync, rename, sync of the folder, in this order."""
+    """The order is temporary file, sync, rename, sync of the folder."""
 
     class PowerCut(Exception):  # noqa: N818
         pass
@@ -117,7 +117,7 @@ def test_power_cut_at_every_call_leaves_a_whole_snapshot_or_none() -> None:
 
 
 def test_received_file_is_checked_before_it_counts() -> None:
-    """What a peer sends is a draft until it was read back."""
+    """A snapshot from a peer is a draft until it was read back."""
     source = written(MemoryDisk(), 10)
     [name] = source.names()
     reader = source.open_named(name)
@@ -141,7 +141,7 @@ def test_received_file_is_checked_before_it_counts() -> None:
 
 @pytest.mark.parametrize("name", ["../evil.snap", "x.snap", "", "0000000000000001-0000000000000001.snap/../a"])
 def test_names_from_peers_are_not_paths(name: str) -> None:
-    """Only the names this program makes."""
+    """Only names in this program's form are accepted."""
     with pytest.raises(StorageError):
         Snapshots(MemoryDisk(), "snap").receive(name, 2)
 
@@ -157,7 +157,7 @@ def test_full_disk_leaves_the_older_snapshot() -> None:
 
 
 def test_other_files_are_refused() -> None:
-    """A file that is no snapshot, or one of a later format."""
+    """A file that is not a snapshot, or one of a later format."""
     disk = MemoryDisk()
     Snapshots(disk, "snap")
     for content in (b"", b"PK", b"XXSN\0\1" + bytes(50), b"RKSN\0\2" + bytes(50)):

@@ -1,4 +1,4 @@
-"""The log: what was written comes back, what was torn is cut, what was damaged is refused."""
+"""The log: written records come back, torn ones are cut off, damaged ones are rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = "wal"
 
 
 def batch(*entries: tuple[int, int, bytes], hard_state: tuple[int, int] | None = None) -> WriteBatch:
-    """A batch of (term, index, data) entries."""
+    """Return a batch of (term, index, data) entries."""
     made = WriteBatch()
     if hard_state is not None:
         made.set_hard_state(*hard_state)
@@ -32,7 +32,7 @@ def batch(*entries: tuple[int, int, bytes], hard_state: tuple[int, int] | None =
 
 
 def shape(recovered: Recovered) -> list[tuple[int, int, bytes]]:
-    """The recovered entries as tuples."""
+    """Return the recovered entries as tuples."""
     return [(e.term, e.index, e.data) for e in recovered.entries]
 
 
@@ -42,7 +42,7 @@ def reopen(disk: MemoryDisk, **options: int) -> tuple[Wal, Recovered]:
 
 
 def filled(disk: MemoryDisk, count: int, **options: int) -> Wal:
-    """A log with a hard state and `count` entries, one record each."""
+    """Return a log with a hard state and `count` entries, one record each."""
     wal, _ = reopen(disk, **options)
     wal.write([batch(hard_state=(1, 2))])
     for index in range(1, count + 1):
@@ -51,18 +51,18 @@ def filled(disk: MemoryDisk, count: int, **options: int) -> Wal:
 
 
 def only_segment(disk: MemoryDisk) -> bytearray:
-    """The bytes of the only segment."""
+    """Return the bytes of the only segment."""
     [name] = disk.names(FOLDER)
     return disk.files[f"{FOLDER}/{name}"].content
 
 
 def record_end(content: bytearray) -> int:
-    """Offset behind the last byte that is not reserved zeros."""
+    """Return the offset after the last byte that is not a reserved zero."""
     return len(bytes(content).rstrip(b"\0"))
 
 
 def test_new_log_is_empty_and_small() -> None:
-    """A fresh node starts quickly: no large file is written first."""
+    """A new node starts quickly: no large file is written first."""
     disk = MemoryDisk()
     wal, recovered = reopen(disk)
     assert (recovered.term, recovered.vote, shape(recovered)) == (0, 0, [])
@@ -81,7 +81,7 @@ def test_written_batches_come_back_after_a_power_cut() -> None:
 
 
 def test_one_write_is_one_sync() -> None:
-    """All that waits shares one sync."""
+    """All waiting batches share one sync."""
     disk = MemoryDisk()
     wal, _ = reopen(disk)
     before = disk.syncs
@@ -90,7 +90,7 @@ def test_one_write_is_one_sync() -> None:
 
 
 def test_a_record_of_nothing_is_no_damage() -> None:
-    """A writer that was woken for nothing once wrote such; the log has lost nothing by it."""
+    """A writer that was woken without work once wrote such records; the log has lost nothing."""
     disk = MemoryDisk()
     wal = filled(disk, 3)
     wal._write_record([])
@@ -111,7 +111,7 @@ def test_conflicting_suffix_is_replaced() -> None:
 
 
 def test_appending_goes_on_after_reopening() -> None:
-    """The sequence of records has no break over a restart."""
+    """The record sequence has no gap after a restart."""
     disk = MemoryDisk()
     filled(disk, 3)
     for round_ in range(3):
@@ -121,7 +121,7 @@ def test_appending_goes_on_after_reopening() -> None:
 
 
 def test_segments_rotate_and_old_ones_are_pruned() -> None:
-    """Only whole segments below the snapshot go; hard state and the rest survive it."""
+    """Only whole segments below the snapshot are removed; hard state and the rest stay."""
     disk = MemoryDisk()
     wal = filled(disk, 40, segment_bytes=400)
     assert wal.segment_count() > 3
@@ -142,7 +142,7 @@ def test_prune_never_removes_the_last_segment() -> None:
 
 
 def test_overwrite_below_a_pruned_segment_restarts_the_log_there() -> None:
-    """A conflict may reach back into what was pruned meanwhile; replay must not refuse it."""
+    """A conflict may replace entries of segments that were pruned meanwhile; replay must accept that."""
     disk = MemoryDisk()
     wal = filled(disk, 10, segment_bytes=300)
     wal.write([batch((2, 6, b"conflict"))])
@@ -152,7 +152,7 @@ def test_overwrite_below_a_pruned_segment_restarts_the_log_there() -> None:
 
 
 def test_base_drops_a_log_that_does_not_continue_the_snapshot() -> None:
-    """After a snapshot from the leader the old suffix is gone unless it matches. Raft §7."""
+    """After a snapshot from the leader the old suffix is dropped unless it matches. Raft §7."""
     disk = MemoryDisk()
     wal = filled(disk, 5)
     installed = WriteBatch()
@@ -164,7 +164,7 @@ def test_base_drops_a_log_that_does_not_continue_the_snapshot() -> None:
 
 
 def test_base_keeps_a_matching_suffix() -> None:
-    """Entries behind a snapshot that matches the log stay."""
+    """Entries after a snapshot that matches the log stay."""
     recovered = Recovered()
     disk = MemoryDisk()
     filled(disk, 5)
@@ -176,7 +176,7 @@ def test_base_keeps_a_matching_suffix() -> None:
 
 
 def test_entries_up_to_the_floor_are_not_kept() -> None:
-    """A start reads only what a snapshot does not cover; where the log goes on is known all the same."""
+    """A start reads only entries that no snapshot covers; the position where the log continues is still known."""
     disk = MemoryDisk()
     filled(disk, 5)
     _, recovered = reopen(disk, floor=3)
@@ -187,7 +187,7 @@ def test_entries_up_to_the_floor_are_not_kept() -> None:
 
 @given(st.randoms(use_true_random=False), st.integers(5, 60))
 def test_what_is_behind_the_floor_does_not_depend_on_it(random: Random, length: int) -> None:
-    """Whatever was appended, replaced, installed: a floor at something committed changes nothing behind it."""
+    """After any appends, replacements and installations, a floor at a committed index changes nothing after it."""
     history, committed = some_history(random, length)
     whole = Recovered()
     for item in history:
@@ -206,7 +206,7 @@ def test_what_is_behind_the_floor_does_not_depend_on_it(random: Random, length: 
 
 
 def some_history(random: Random, length: int) -> tuple[list[Item], list[tuple[int, int]]]:
-    """What a follower's log may be told, and positions (index, term) that were committed on the way."""
+    """Return random operations on a follower's log, and positions (index, term) that were committed on the way."""
     history: list[Item] = []
     terms: list[int] = []
     commit, term = 0, 1
@@ -221,7 +221,7 @@ def some_history(random: Random, length: int) -> tuple[list[Item], list[tuple[in
             if commit:
                 committed.append((commit, terms[commit - 1]))
         elif what == 2 and random.random() < 0.4:
-            # A leader's snapshot: of what this log holds anyway, or of another history.
+            # A leader's snapshot: of entries that this log has, or of another history.
             installed = random.randint(commit + 1, commit + 10)
             if installed > len(terms) or random.random() < 0.5:
                 term += 1
@@ -239,9 +239,9 @@ def some_history(random: Random, length: int) -> tuple[list[Item], list[tuple[in
 def test_truncation_at_every_byte_of_the_last_record_is_repaired(
     reserved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A torn last record is cut, whatever is left of it; all earlier entries are kept, and the log works again."""
+    """A torn last record is cut off at any length; all earlier entries are kept, and the log works again."""
     if not reserved:
-        # As on a full disk: the file is as long as its records, and only that is expected of it.
+        # As on a full disk: the file has the length of its records, and the extent expects no more.
         monkeypatch.setattr(segments, "RESERVE_BYTES", 0)
     disk = MemoryDisk()
     wal = filled(disk, 3)
@@ -263,7 +263,7 @@ def test_truncation_at_every_byte_of_the_last_record_is_repaired(
 
 
 def test_flip_at_every_byte_of_the_last_record_is_refused() -> None:
-    """The seal behind it says that it was durable: after the process has died, and after it has closed the log."""
+    """The seal after the record proves that it was durable, both after a crash and after a close."""
     disk = MemoryDisk()
     wal = filled(disk, 3)
     start = wal._position
@@ -282,7 +282,7 @@ def test_flip_at_every_byte_of_the_last_record_is_refused() -> None:
 
 
 def test_flip_of_a_record_whose_seal_was_lost_never_yields_a_wrong_entry() -> None:
-    """The power went before the seal was on the disk: a damaged last record looks torn and is cut."""
+    """The power failed before the seal was on the disk: a damaged last record looks torn and is cut off."""
     disk = MemoryDisk()
     wal = filled(disk, 3)
     start = wal._position
@@ -296,7 +296,7 @@ def test_flip_of_a_record_whose_seal_was_lost_never_yields_a_wrong_entry() -> No
 
 
 def test_flip_at_every_byte_of_the_seal_is_harmless() -> None:
-    """It says nothing that the record before it does not say as long as that is whole."""
+    """The seal adds nothing while the record before it is whole."""
     disk = MemoryDisk()
     wal = filled(disk, 3)
     for offset in range(wal._position, wal._position + 16):
@@ -309,7 +309,7 @@ def test_flip_at_every_byte_of_the_seal_is_harmless() -> None:
 
 
 def test_a_seal_in_somebodys_data_seals_nothing() -> None:
-    """Only where it says that it lies: a torn record with the bytes of another seal in it is cut."""
+    """A seal counts only at its own position: a torn record with the bytes of another seal in it is cut off."""
     disk = MemoryDisk()
     wal = filled(disk, 3)
     start = wal._position
@@ -321,7 +321,7 @@ def test_a_seal_in_somebodys_data_seals_nothing() -> None:
 
 
 def test_a_seal_at_the_end_of_a_full_segment_may_be_torn() -> None:
-    """The next segment begins without syncing it again; what a crash leaves of it is no damage, whatever that is."""
+    """The next segment begins without another sync; whatever a crash leaves of the seal is not damage."""
     disk = MemoryDisk()
     wal = filled(disk, 3, segment_bytes=300)
     while wal.segment_count() == 1:
@@ -370,7 +370,7 @@ def test_lost_record_between_segments_is_refused() -> None:
 
 
 def test_power_cut_at_every_disk_call_keeps_what_was_acknowledged() -> None:
-    """Whatever call the power fails in, every write that returned is there afterwards."""
+    """Whichever call the power fails in, every write that returned is in the log afterwards."""
 
     class PowerCut(Exception):  # noqa: N818
         pass
@@ -401,7 +401,7 @@ def test_power_cut_at_every_disk_call_keeps_what_was_acknowledged() -> None:
 
 
 def test_full_disk_leaves_the_log_usable() -> None:
-    """A write refused for lack of room may be tried again."""
+    """A write that failed for lack of room may be tried again."""
     disk = MemoryDisk()
     wal = filled(disk, 2)
     disk.failures["write"] = errno.ENOSPC
@@ -426,7 +426,7 @@ def test_full_disk_during_rotation_leaves_the_log_usable() -> None:
 
 
 def test_rotation_whose_name_is_not_durable_is_final() -> None:
-    """Even for lack of room: the header has taken its number, and a second one would look like a record missing."""
+    """Even for lack of room: the header has taken its number, and a second one would look like a missing record."""
     disk = MemoryDisk()
     wal = filled(disk, 30, segment_bytes=10_000)
     wal._segment_bytes = 1
@@ -439,7 +439,7 @@ def test_rotation_whose_name_is_not_durable_is_final() -> None:
 
 
 def test_failed_sync_is_final() -> None:
-    """After a failed sync nobody knows what is on the disk: its own error, so that the node stops."""
+    """After a failed sync the disk's content is unknown: it is a separate error, so that the node stops."""
     disk = MemoryDisk()
     wal = filled(disk, 2)
     disk.failures["sync"] = errno.EIO
@@ -517,7 +517,7 @@ def test_a_truncated_log_is_detected_wherever_its_opening_was_interrupted() -> N
 
 
 def test_newer_format_is_refused() -> None:
-    """A log of a later version is not guessed at."""
+    """A log of a later version is rejected."""
     disk = MemoryDisk()
     wal, _ = reopen(disk)
     import coord.storage.records as module

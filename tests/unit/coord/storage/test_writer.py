@@ -1,4 +1,4 @@
-"""Who writes the log: order, group sync, full disk, failed sync; inline and in a thread."""
+"""Writers of the log, inline and in a thread: order, group sync, full disk, failed sync."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.helpers import PATIENCE_S, eventually
 
 
 def entry(index: int) -> WriteBatch:
-    """A batch of one entry."""
+    """Return a batch of one entry."""
     batch = WriteBatch()
     batch.add_entry(1, index, 0, b"data")
     return batch
@@ -37,7 +37,7 @@ class Bench:
         self.submitted = 0
 
     def wait(self, is_so: Callable[[WriterReports], object]) -> None:
-        """Let the writer work until what it told fulfils `is_so`."""
+        """Let the writer work until its reports satisfy `is_so`."""
 
         def look() -> bool:
             if isinstance(self.writer, ThreadWriter):
@@ -50,18 +50,18 @@ class Bench:
         eventually(look)
 
     def last_index(self) -> int:
-        """What a restart would find."""
+        """Return the last index that a restart would find."""
         return open_wal(self.disk.power_cut(), "wal")[1].last_index()
 
 
 @pytest.fixture(params=["inline", "thread", "idle"])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """All kinds."""
+    """Yield a bench of each kind."""
     return Bench(request.param)
 
 
 def test_batches_are_durable_in_order_when_reported(bench: Bench) -> None:
-    """Numbers count up; what is reported survives a power cut."""
+    """Numbers ascend; reported batches survive a power cut."""
     for index in range(1, 6):
         assert bench.writer.submit(entry(index)) == index
     bench.writer.flush()
@@ -97,7 +97,7 @@ def test_full_disk_does_not_hold_up_the_end(bench: Bench) -> None:
 
 @pytest.mark.parametrize("call", ["sync", "write"])
 def test_failure_is_final(bench: Bench, call: str) -> None:
-    """EIO: the node is told once and nothing is reported durable after it."""
+    """EIO: the node gets one report, and no later batch is reported durable."""
     bench.disk.failures[call] = errno.EIO
     bench.writer.submit(entry(1))
     bench.writer.flush()
@@ -109,7 +109,7 @@ def test_failure_is_final(bench: Bench, call: str) -> None:
 
 
 def test_what_waits_during_a_sync_shares_the_next() -> None:
-    """Group sync: one slow sync, then one for all that came meanwhile."""
+    """Group sync: one slow sync, then one for all batches that arrived meanwhile."""
     bench = Bench("thread")
     began, go_on = threading.Event(), threading.Event()
 
@@ -133,7 +133,7 @@ def test_what_waits_during_a_sync_shares_the_next() -> None:
 
 
 def test_pruning_happens_in_the_thread() -> None:
-    """Old segments go some time after they were asked to."""
+    """Old segments are removed some time after the request."""
     bench = Bench("thread")
     bench.writer._log._segment_bytes = 1
     for index in range(1, 6):
@@ -146,7 +146,7 @@ def test_pruning_happens_in_the_thread() -> None:
 
 
 def test_caller_writes_when_it_is_idle() -> None:
-    """On a fast disk the write is durable and told when flush returns; a busy machine may make the disk look slow."""
+    """On a fast disk the write is durable and reported when flush returns; on a busy machine the disk may look slow."""
     bench = Bench("idle")
     at_once = 0
     for index in range(1, 1000):
@@ -161,7 +161,7 @@ def test_caller_writes_when_it_is_idle() -> None:
 
 
 def test_slow_disk_is_left_to_the_thread() -> None:
-    """One slow write, and the caller waits for none until the disk has been fast for a while; order is kept."""
+    """After a slow write the caller waits for no write until the disk has been fast for a while; the order is kept."""
     bench = Bench("idle")
     began, go_on = threading.Event(), threading.Event()
 
@@ -193,7 +193,7 @@ def test_slow_disk_is_left_to_the_thread() -> None:
 
 
 def test_slower_write_is_remembered_for_longer() -> None:
-    """Behind one of a hundred times the limit, a hundred fast ones do not make the disk fast again."""
+    """After a write of a hundred times the limit, a hundred fast ones do not suffice."""
     bench = Bench("idle")
     bench.disk.on_call = lambda name: threading.Event().wait(100 * FAST_S) if name == "sync" else None
     bench.writer.submit(entry(1))
@@ -209,7 +209,7 @@ def test_slower_write_is_remembered_for_longer() -> None:
 
 
 def test_a_caller_whose_batch_the_thread_has_taken_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between submit and flush the thread may come to it: the caller would write a record of nothing."""
+    """Between submit and flush the thread may write the batch: the caller would write an empty record."""
     monkeypatch.setattr("coord.storage.writer.FAST_S", 60.0)
     bench = Bench("idle")
     writer = bench.writer
@@ -243,7 +243,7 @@ def test_a_caller_whose_batch_the_thread_has_taken_writes_nothing(monkeypatch: p
 
 
 def test_a_little_slow_write_does_not_make_a_much_slower_one_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stall of a hundred times the limit, then one of three times: still a hundred fast ones are missing."""
+    """A write of a hundred times the limit, then one of three times: a hundred fast writes are still missing."""
     bench = Bench("idle")
     writer = bench.writer
     assert isinstance(writer, ThreadWriter)

@@ -1,8 +1,8 @@
-"""The log's thread and the loop that writes itself, in every order of their lines.
+"""The log's thread, and the loop that may write itself, in every order of their lines.
 
-Nodes in the simulation write inline, so what happens between a batch being submitted and the thread coming to it is
-seen here only. In each order: everything submitted is in the log once, in order; nothing is said to be durable that a
-power cut would take; nothing is written twice or written empty; nobody waits for ever.
+Nodes in the simulation write inline, so only these tests cover the time between the submission of a batch and its
+processing by the thread. In each order: all submitted batches are in the log once, in order; no batch is reported
+durable that a power cut would lose; no record is written twice or empty; no caller waits forever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.interleave import Interleaving, plans
 
 
 class Bench:
-    """A writer between a disk in memory and a loop that the test plays."""
+    """A writer between a disk in memory and a loop that the test runs."""
 
     def __init__(self, turns: Interleaving, *, may_wait: Callable[[int], bool]) -> None:
         self.turns = turns
@@ -36,7 +36,7 @@ class Bench:
         self.failed: list[Exception] = []
         #: Batches whose write has returned.
         self.written = 0
-        # Small, or nearly all the time would go into zeros written ahead.
+        # Small, because otherwise nearly all the time would go into zeros written ahead.
         wal, _ = open_wal(self.disk, "wal", segment_bytes=1 << 12)
         write = wal.write
 
@@ -45,7 +45,7 @@ class Bench:
             self.written += len(batches)
 
         wal.write = counted  # type: ignore[method-assign]
-        #: What the log was asked to forget.
+        #: Indexes up to which the log was asked to prune.
         self.pruned: list[int] = []
         wal.prune = self.pruned.append  # type: ignore[assignment, method-assign]
 
@@ -71,7 +71,7 @@ class Bench:
     # What the node does.
 
     def submit(self, count: int = 1) -> None:
-        """Batches of one entry."""
+        """Submit batches of one entry."""
         for _ in range(count):
             self.submitted += 1
             batch = WriteBatch()
@@ -82,12 +82,12 @@ class Bench:
         self.writer.flush()
 
     def look(self) -> None:
-        """What the reactor does when there is something to read."""
+        """Run the reactor's handler of a readable descriptor."""
         if self.turns.os.is_readable(self.writer.done_fd):
             self.writer.collect()
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Turns of the reactor."""
+        """Run turns of the reactor until the condition holds."""
 
         def turn() -> bool:
             self.look()
@@ -96,12 +96,12 @@ class Bench:
         self.turns.wait(turn)
 
     def until_durable(self) -> None:
-        """Everything."""
+        """Run turns until everything is durable."""
         self.until(lambda: self.persisted == self.submitted)
 
 
 def lone(bench: Bench) -> None:
-    """One client that waits for every answer."""
+    """Simulate one client that waits for every answer."""
     for _ in range(2):
         bench.submit()
         bench.flush()
@@ -110,7 +110,7 @@ def lone(bench: Bench) -> None:
 
 
 def bursts(bench: Bench) -> None:
-    """Turns that do not wait for the disk."""
+    """Simulate turns that do not wait for the disk."""
     bench.submit()
     bench.flush()
     bench.submit(2)
@@ -123,7 +123,7 @@ def bursts(bench: Bench) -> None:
 
 
 def unflushed(bench: Bench) -> None:
-    """A turn that takes long between its parts, in which the thread comes by for another reason."""
+    """Simulate a turn with a long pause between submit and flush, in which the thread runs for another reason."""
     bench.submit()
     bench.writer.prune(1)
     bench.submit()
@@ -133,7 +133,7 @@ def unflushed(bench: Bench) -> None:
 
 
 def ended(bench: Bench) -> None:
-    """The end comes before anything is flushed, or reported."""
+    """Close the writer before anything is flushed or reported."""
     bench.submit()
     bench.flush()
     bench.submit()
@@ -141,7 +141,7 @@ def ended(bench: Bench) -> None:
 
 
 def filled(bench: Bench) -> None:
-    """A disk that is full for two attempts, whoever makes them."""
+    """Simulate a disk that is full for two attempts of either side."""
     attempts = []
 
     def full_twice(name: str) -> None:
@@ -160,14 +160,14 @@ def filled(bench: Bench) -> None:
 
 
 def pruned(bench: Bench) -> None:
-    """Two snapshots in a row; the second one counts."""
+    """Prune for two snapshots in a row; the second one counts."""
     bench.writer.prune(1)
     bench.writer.prune(2)
     bench.until(lambda: bench.pruned[-1:] == [2])
     bench.writer.close()
 
 
-#: Orders with several switches that are tried of each case.
+#: Number of orders with several switches that are tried in each case.
 SAMPLE = 60
 SCENARIOS = [lone, bursts, unflushed, ended, filled]
 #: How the loop decides whether it may write itself, by the number of the question.
@@ -186,7 +186,7 @@ def perform(
     patch: pytest.MonkeyPatch,
     step: str = "line",
 ) -> tuple[Bench, int]:
-    """One run; the bench afterwards, and how many steps it had."""
+    """Run once. Return the bench afterwards, and the number of steps."""
     turns = Interleaving(module.__file__, switches, step)
     patch.setattr(module, "os", turns.os)
     patch.setattr(module, "threading", turns.threading)
@@ -208,7 +208,7 @@ def perform(
 @pytest.mark.parametrize("habit", sorted(HABITS))
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_orders(scenario: Callable[[Bench], None], habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each place at which one can get into the other's way, and a choice of several at a time (RK_SWITCHES=2: all)."""
+    """Each single switch between the two, and a sample of several at a time (RK_SWITCHES=2: all)."""
     _, steps = perform(scenario, habit, (), monkeypatch)
     steps += 10
     rng = random.Random(f"{scenario.__name__} {habit}")
@@ -223,9 +223,9 @@ def test_orders(scenario: Callable[[Bench], None], habit: str, monkeypatch: pyte
 
 
 def test_a_snapshot_written_while_the_log_is_pruned_for_another_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a line, too: between its two halves the loop may ask for more."""
+    """Also within a line: between its two halves the loop may ask for more."""
     _, steps = perform(pruned, "never", (), monkeypatch, "opcode")
-    # To the thread, and back while it is about as far as the middle of that line.
+    # Switch to the thread, and back at about the middle of that line.
     for there in range(0, steps, 3):
         for back in range(there + 5, there + 60, 5):
             perform(pruned, "never", (there, back), monkeypatch, "opcode")

@@ -1,4 +1,4 @@
-"""TLS in memory: handshakes, identities, key stores of both kinds, and settings that cannot work."""
+"""TLS in memory: handshakes, identities, key stores of both kinds, and invalid settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.certificates import Authority, openssl
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """The authority that the server trusts."""
+    """Return the authority that the server trusts."""
     authority = Authority(tmp_path_factory.mktemp("ours"))
     authority.issue("server")
     authority.issue("client", "/C=DE/O=Example, Inc./CN=bob")
@@ -31,13 +31,13 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 def files(authority: Authority, name: str, client_auth: str = "none", *, trusts: Authority | None = None) -> TlsFiles:
-    """What that authority issued under a name."""
+    """Return the files that the authority issued under a name."""
     ca = (trusts or authority).cert
     return TlsFiles(authority.folder / f"{name}.pem", authority.folder / f"{name}.key", ca, client_auth)
 
 
 def exchange(server: Engine, client: Engine) -> tuple[bytes, bytes]:
-    """Let both talk until nobody has more to say; returns what arrived at (server, client)."""
+    """Exchange bytes until neither side has more to send. Return the data that arrived at (server, client)."""
     heard = b""
     answered = b""
     to_server = client.seal([b"question"])
@@ -70,13 +70,13 @@ def exchange(server: Engine, client: Engine) -> tuple[bytes, bytes]:
     ],
 )
 def test_names_in_certificates(name: str, host: str, is_for: bool) -> None:
-    """As RFC 6125 has it, but for wildcards within a label."""
+    """As in RFC 6125, except wildcards within a label."""
     assert _is_for(name, host) is is_for
 
 
 @pytest.mark.parametrize("auth", ["none", "want", "need"])
 def test_what_is_sealed_is_unsealed(ours: Authority, auth: str) -> None:
-    """What was to be sent before the handshake ended is sent then; a certificate is asked for or not."""
+    """Data queued during the handshake is sent afterwards; with and without a client certificate."""
     server = Engine(server_context(files(ours, "server", auth)), is_server=True)
     client = Engine(client_context(files(ours, "client")), is_server=False)
     assert exchange(server, client) == (b"question", b"answer")
@@ -114,7 +114,7 @@ def test_each_frame_is_a_record_of_its_own(ours: Authority) -> None:
 
 
 def test_frames_from_before_the_end_of_the_handshake_are_records_of_their_own(ours: Authority) -> None:
-    """What was held until then leaves as it would have left at once."""
+    """Queued data is sent in the same records as without the queue."""
     server = Engine(server_context(files(ours, "server")), is_server=True)
     client = Engine(client_context(files(ours, "client")), is_server=False)
     to_server = client.seal([b"hello", b"ping"])
@@ -127,7 +127,7 @@ def test_frames_from_before_the_end_of_the_handshake_are_records_of_their_own(ou
 
 
 def strangers_client(ours: Authority, *, has_certificate: bool) -> Engine:
-    """A client that trusts the server, with a foreign certificate or none."""
+    """Return a client that trusts the server, with a foreign certificate or none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(ours.cert)
@@ -139,7 +139,7 @@ def strangers_client(ours: Authority, *, has_certificate: bool) -> Engine:
 
 @pytest.mark.parametrize("has_certificate", [False, True])
 def test_clients_without_a_certificate_of_ours_are_refused(ours: Authority, has_certificate: bool) -> None:
-    """None, or a foreign one."""
+    """With no certificate, or a foreign one."""
     server = Engine(server_context(files(ours, "server", "need")), is_server=True)
     client = strangers_client(ours, has_certificate=has_certificate)
     with pytest.raises(TlsError):
@@ -149,7 +149,7 @@ def test_clients_without_a_certificate_of_ours_are_refused(ours: Authority, has_
 
 
 def test_servers_of_a_foreign_authority_are_refused(ours: Authority, tmp_path: Path) -> None:
-    """By those who dial: peers, for one."""
+    """Dialing peers, for example, reject them."""
     foreign = Authority(tmp_path, "foreign")
     foreign.issue("server")
     server = Engine(server_context(files(foreign, "server")), is_server=True)
@@ -159,13 +159,13 @@ def test_servers_of_a_foreign_authority_are_refused(ours: Authority, tmp_path: P
 
 
 def test_old_versions_are_refused(ours: Authority) -> None:
-    """TLS 1.1 is broken."""
+    """TLS 1.1 is insecure."""
     assert server_context(files(ours, "server")).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 @given(st.binary(min_size=1, max_size=300))
 def test_strangers_bytes_are_an_error_and_no_more(ours: Authority, data: bytes) -> None:
-    """Whatever somebody says who does not speak TLS."""
+    """Bytes that are not TLS."""
     server = Engine(server_context(files(ours, "server")), is_server=True)
     with contextlib.suppress(TlsError):
         assert server.unseal(data) == b""
@@ -173,7 +173,7 @@ def test_strangers_bytes_are_an_error_and_no_more(ours: Authority, data: bytes) 
 
 
 def test_changed_bytes_are_an_error(ours: Authority) -> None:
-    """Nobody between the two changes anything."""
+    """Bytes changed between the two ends are noticed."""
     server = Engine(server_context(files(ours, "server")), is_server=True)
     client = Engine(client_context(files(ours, "client")), is_server=False)
     exchange(server, client)
@@ -184,7 +184,7 @@ def test_changed_bytes_are_an_error(ours: Authority) -> None:
 
 
 def test_handshake_that_does_not_end_holds_a_bounded_amount(ours: Authority) -> None:
-    """What waits for it is not more than hellos."""
+    """At most a few hellos are queued for it."""
     client = Engine(client_context(files(ours, "client")), is_server=False)
     for _ in range(64):
         client.seal([b"x" * 1024])
@@ -216,7 +216,7 @@ def test_subjects_are_written_as_java_writes_them(ours: Authority, subject: str,
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_a_subject_or_refused(data: bytes) -> None:
-    """No other fault, whatever they are."""
+    """Any bytes give a subject or ValueError."""
     with contextlib.suppress(ValueError):
         subject_of(data)
 
@@ -230,7 +230,7 @@ def test_object_identifiers() -> None:
 
 
 def java_store(ours: Authority, folder: Path, password: str) -> tuple[Path, Path]:
-    """(key store, trust store) as keytool writes them."""
+    """Return (key store, trust store) as keytool writes them."""
     if shutil.which("keytool") is None:
         pytest.skip("no keytool command")
     pkcs12, own, trusted = folder / "own.p12", folder / "own.jks", folder / "trusted.jks"
@@ -248,7 +248,7 @@ def java_store(ours: Authority, folder: Path, password: str) -> tuple[Path, Path
 
 
 def test_java_key_stores_are_read(ours: Authority, tmp_path: Path) -> None:
-    """Key and chain, and whom to trust: a client gets through with them. A wrong password does not."""
+    """Key and chain, and trusted authorities: a client can connect with them. With a wrong password it cannot."""
     own, trusted = java_store(ours, tmp_path, "changeit")
     settings = TlsFiles(own, None, trusted, "need", "changeit", "changeit")
     server = Engine(server_context(settings), is_server=True)
@@ -265,7 +265,7 @@ def test_java_key_stores_are_read(ours: Authority, tmp_path: Path) -> None:
 
 
 def test_stores_that_cannot_work_are_named(ours: Authority, tmp_path: Path) -> None:
-    """File and reason, one line."""
+    """One line with file and reason."""
     cert, other = ours.folder / "server.pem", ours.folder / "client.key"
     with pytest.raises(ConfigError, match="no usable key"):
         server_context(TlsFiles(cert, other))
@@ -295,7 +295,7 @@ def test_encrypted_keys_need_their_password(ours: Authority, tmp_path: Path) -> 
 
 
 def zoo_cfg(folder: Path, *lines: str) -> StoreSettings:
-    """Settings of a file with these lines."""
+    """Return the settings of a file with these lines."""
     path = folder / "zoo.cfg"
     path.write_text("\n".join(["dataDir=d", *lines]))
     return read_zoo_cfg(path)

@@ -1,4 +1,4 @@
-"""Access lists: what is valid, who is let in, what is shown of them."""
+"""Access lists: valid lists, permissions, and how lists are shown."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_doubles_are_dropped_and_the_open_list_is_one_object() -> None:
 
 
 def test_doubles_are_looked_for_before_auth_is_replaced() -> None:
-    """As in ZooKeeper: what `auth` stands for may be there twice."""
+    """As in ZooKeeper: the replacement of `auth` may duplicate an entry."""
     resolved = resolve(acl((5, b"auth", b""), (5, b"digest", BOB)), [(b"digest", BOB)])
     assert resolved is not None
     assert resolved.lines == acl((5, b"digest", BOB), (5, b"digest", BOB))

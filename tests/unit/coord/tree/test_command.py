@@ -1,4 +1,4 @@
-"""Groups and commands: the grammar, and that applying a group is total."""
+"""Groups and commands: the grammar; applying any group succeeds."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_bytes_behind_the_last_command_are_no_group() -> None:
 
 
 def outcome(decode: object, *arguments: object) -> object:
-    """What a decoder says, comparable: its value as plain data, or that it refuses."""
+    """Return a decoder's result in a comparable form: its value as plain data, or the rejection."""
     try:
         value = decode(*arguments)  # type: ignore[operator]
     except RemoteProtocolError:
@@ -105,7 +105,7 @@ def outcome(decode: object, *arguments: object) -> object:
     ],
 )
 def test_direct_decoders_agree_with_the_general_ones(fast: object, general: object, record: bytes) -> None:
-    """At every cut, and with every byte of the record spoiled."""
+    """At every cut, and with every byte of the record changed."""
     block = b"##" + record + b"##"
     for end in range(2, len(block) + 1):
         assert outcome(fast, block, 2, end) == outcome(general, block, 2, end)

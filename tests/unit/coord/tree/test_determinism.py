@@ -1,4 +1,4 @@
-"""Replicas agree: whatever the hash seed of their process, however they came to their state, and on any bytes."""
+"""Replicas agree: for any hash seed of their process, any way to their state, and any bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = [b"/a", b"/b", b"/a/x", b"/a/y", b"/a/x/z", "/\u00e9".encode(), b"/zooke
 
 
 def bodies(rng: random.Random) -> tuple[int, bytes]:
-    """A request of any kind, most of them sensible."""
+    """Return a request of any kind, mostly valid."""
     path = rng.choice(NAMES)
     acl = rng.choice([OPEN_ACL, OPEN_ACL, [Acl(31, b"auth", b"")], [Acl(5, b"ip", b"10.0.0.0/8"), Acl(31, b"x", b"")]])
     opcode = rng.choice([1, 1, 1, 15, 19, 21, 2, 5, 5, 7, 14, 20, 100, 16])
@@ -48,14 +48,14 @@ def bodies(rng: random.Random) -> tuple[int, bytes]:
 
 
 def history(seed: int, count: int = 300) -> list[bytes]:
-    """Groups of a history in which sessions come and go."""
+    """Return groups of a history in which sessions come and go."""
     rng = random.Random(seed)
     groups: list[bytes] = []
     owners: dict[int, int] = {}
     for turn in range(count):
         session = rng.randrange(1, 5)
         if session not in owners:
-            # One command a turn, so zxids are turns counted from 1.
+            # One command per turn, so zxids are turns counted from 1.
             owners[session] = turn + 1
             body = command.encode_create_session(5000, PASSWD, b"10.0.0.%d" % session)
             one = command.encode_command(session, 0, 0, r.OP_CREATE_SESSION, body)
@@ -69,7 +69,7 @@ def history(seed: int, count: int = 300) -> list[bytes]:
 
 
 def transcript(groups: list[bytes], machine: StateMachine) -> str:
-    """Everything that a replica says, and its digest after every group."""
+    """Return everything that a replica answers, and its digest after every group."""
     lines: list[str] = []
     for group in groups:
         for o in machine.apply_batch(group):
@@ -121,7 +121,7 @@ def test_batching_does_not_matter_when_times_agree() -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32), st.data())
 def test_spoiled_commands_never_raise_and_refused_ones_change_nothing(seed: int, data: st.DataObject) -> None:
-    """Bodies with bytes changed, cut and inserted, under any opcode."""
+    """Bodies with changed, missing and inserted bytes, under any opcode."""
     machine = StateMachine()
     transcript(history(seed % 8, 60), machine)
     rng = random.Random(seed)
@@ -173,7 +173,7 @@ def test_unreadable_writes_that_stop_zookeeper_are_refused_here() -> None:
 
 
 def test_digest_is_the_same_however_often_it_is_asked_for_and_whoever_answers() -> None:
-    """Checksums wait until somebody asks; a replica that answers nobody has the same state."""
+    """Checksums are computed when the digest is read; a replica without clients has the same state."""
     for seed in range(5):
         often, seldom, silent = StateMachine(), StateMachine(), StateMachine()
         silent.serve_clients(frozenset(), None)
@@ -188,9 +188,9 @@ def test_digest_is_the_same_however_often_it_is_asked_for_and_whoever_answers() 
 
 
 def test_no_more_znodes_than_the_limit_wait_for_their_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that would be too many brings all of them up to date first."""
+    """One znode beyond the limit brings all of them up to date first."""
     limit = STALE_MAX
-    if datatree.__file__.endswith(".py"):  # the interpreted tree would take half a minute for as many
+    if datatree.__file__.endswith(".py"):  # the interpreted tree would take half a minute for that many
         limit = 128
         monkeypatch.setattr(datatree, "STALE_MAX", limit)
     store = Store()
@@ -210,12 +210,12 @@ def test_no_more_znodes_than_the_limit_wait_for_their_checksums(monkeypatch: pyt
 
 
 def counted_anew(tree: DataTree) -> int:
-    """The tree's part of the digest, from its znodes alone."""
+    """Return the tree's part of the digest, computed from its znodes only."""
     return sum(node.checksum(path, node.stat()) for path, node in tree.nodes.items())
 
 
 def test_znode_that_goes_while_its_checksum_is_out_of_date_leaves_nothing_behind() -> None:
-    """Neither in the digest, whatever comes to its path, nor its data, however large, in memory."""
+    """Neither in the digest, whatever is created at its path later, nor in memory."""
     store = Store()
     client = store.client(1)
     tree = store.machine.tree
@@ -247,7 +247,7 @@ def test_checksum_made_in_one_step_is_the_checksum() -> None:
 
 
 def planned_at_random(rng: random.Random) -> MultiOp:
-    """An operation at one of a few paths, sensible or not."""
+    """Return an operation at one of a few paths, valid or not."""
     path = rng.choice([b"/a", b"/b", b"/a/x", b"/a/y", b"/a/x/z"])
     kind = rng.randrange(5)
     if kind == 0:
@@ -260,7 +260,7 @@ def planned_at_random(rng: random.Random) -> MultiOp:
 
 
 def test_multi_leaves_what_its_parts_leave_one_after_the_other() -> None:
-    """Also where they meet at the same znodes again and again."""
+    """Also if its parts use the same znodes again and again."""
     for seed in range(60):
         rng = random.Random(seed)
         alone, together = Store(), Store()

@@ -1,4 +1,4 @@
-"""`validate` notices each broken invariant: a sound machine is broken in one place, and the sentence names it."""
+"""`validate` notices each broken invariant: the test breaks one place of a sound machine, and the error names it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _session(store: Store) -> Session:
 
 
 def _orphan(store: Store) -> None:
-    """Put a znode first whose parent is not there."""
+    """Put a znode without its parent first."""
     tree = store.machine.tree
     tree.nodes = {b"/gone/x": _node(store), **tree.nodes}
 
@@ -60,7 +60,7 @@ def _set(target: object, **values: object) -> None:
         setattr(target, name, value)
 
 
-#: what is broken, what the sentence says
+#: broken place, text of the error
 PLACES: Final[list[tuple[Break, str]]] = [
     (_orphan, "has no parent"),
     (lambda s: _set(_node(s, b"/"), slot=3), "the root has the slot 3"),

@@ -14,7 +14,7 @@ from tests.unit.coord.tree.tree_store import Client, Store, create_op
 
 
 def client_at(level: int, supported: int = SUPPORTED) -> Client:
-    """A client of a machine whose build supports `supported` and whose log has raised the level to `level`."""
+    """Return a client of a machine whose build supports `supported` and whose log has raised the level to `level`."""
     store = Store(StateMachine(supported=supported))
     if level:
         store.machine.raise_level(encode_level(level))
@@ -22,7 +22,7 @@ def client_at(level: int, supported: int = SUPPORTED) -> Client:
 
 
 def ttl_op(path: bytes, flags: int) -> r.MultiOp:
-    """A createTTL whose flags name no TTL."""
+    """Return a createTTL whose flags name no TTL."""
     create = r.CreateRequest(r.OP_CREATE_TTL, path, b"", r.OPEN_ACL, flags, 1000)
     return r.MultiOp(r.OP_CREATE_TTL, path, b"", -1, create)
 
@@ -35,20 +35,20 @@ def test_every_level_says_what_it_changes() -> None:
 
 @pytest.mark.parametrize("level", [0, 1, (1 << 32) - 1])
 def test_body_of_a_level_entry_round_trips(level: int) -> None:
-    """Up to the largest number that the body has room for; what a later build adds behind it is ignored."""
+    """Up to the largest number that fits; additions of a later build are ignored."""
     assert decode_level(encode_level(level)) == level
     assert decode_level(encode_level(level) + b"more") == level
 
 
 @pytest.mark.parametrize("body", [b"", b"\1\0\0\0", b"\2\0\0\0\1"])
 def test_body_of_another_format_is_refused(body: bytes) -> None:
-    """No level is guessed."""
+    """The level is never guessed."""
     with pytest.raises(ValueError, match="not a feature level"):
         decode_level(body)
 
 
 def test_create_ttl_in_a_multi_is_planned_by_the_level_in_force() -> None:
-    """Not by what the build supports: an older replica must have the same answer."""
+    """The build's own level does not count: an older replica must give the same answer."""
     for supported in (SUPPORTED, SUPPORTED + 1):
         [result] = client_at(0, supported).multi(ttl_op(b"/a", 0))
         assert (result.opcode, result.err) == (r.OP_ERROR, e.BAD_ARGUMENTS)
@@ -73,7 +73,7 @@ def test_a_create_ttl_with_a_ttl_is_the_same_at_every_level() -> None:
 
 
 def test_the_level_is_part_of_the_digest_and_never_falls() -> None:
-    """At level 0 the digest is that of builds which know of no level."""
+    """At level 0 the digest is that of builds without levels."""
     machine, plain = StateMachine(), StateMachine()
     machine.raise_level(encode_level(0))
     assert machine.digest() == plain.digest()
@@ -85,7 +85,7 @@ def test_the_level_is_part_of_the_digest_and_never_falls() -> None:
 
 
 def test_a_level_that_the_build_does_not_support_changes_nothing() -> None:
-    """The machine stays where it was, with a sentence that says what to do."""
+    """The machine keeps its state, with a sentence that names the remedy."""
     machine = StateMachine(supported=1)
     with pytest.raises(UnsupportedLevel, match="level 2, this build supports levels up to 1: start a build that"):
         machine.raise_level(encode_level(2))
@@ -93,7 +93,7 @@ def test_a_level_that_the_build_does_not_support_changes_nothing() -> None:
 
 
 def test_a_snapshot_keeps_the_level() -> None:
-    """A build below the level refuses the snapshot with the sentence, not as damage."""
+    """A build below the level rejects the snapshot with that sentence, not as damage."""
     client = client_at(1)
     client.multi(create_op(b"/a"))
     machine = client.store.machine
@@ -105,14 +105,14 @@ def test_a_snapshot_keeps_the_level() -> None:
 
 
 def test_a_snapshot_of_level_0_is_that_of_builds_from_before_levels() -> None:
-    """They know no chunk L. A mixed store sends them snapshots while level 0 is in force."""
+    """They do not know chunk L. In a mixed store they receive snapshots while level 0 is in force."""
     kinds = [chunk[:1] for chunk in client_at(0).store.machine.snapshot_chunks()]
     assert b"L" not in kinds
     assert b"L" in [chunk[:1] for chunk in client_at(1).store.machine.snapshot_chunks()]
 
 
 def test_a_second_level_in_a_snapshot_is_damage() -> None:
-    """Nor may the level come behind what it says how to read."""
+    """The level must also come before the data that it affects."""
     chunks = list(client_at(1).store.machine.snapshot_chunks())
     for before in ([0, 1], [0, 2]):
         reader = SnapshotDecoder()

@@ -129,7 +129,7 @@ def test_sequential_appends_the_count_of_creates_with_ten_digits(c: Client) -> N
     assert path_of(c.create(b"/q/n-", flags=r.CREATE_SEQUENTIAL)) == b"/q/n-0000000000"
     c.create(b"/q/plain")
     c.delete(b"/q/plain")
-    # A plain child counts, a delete does not, whatever cversion says.
+    # An added child counts, a delete does not, whatever cversion is.
     assert c.stat(b"/q").cversion == 3
     assert path_of(c.create(b"/q/n-", flags=r.CREATE_SEQUENTIAL)) == b"/q/n-0000000002"
 
@@ -150,7 +150,7 @@ def test_sequence_goes_on_beyond_31_bits_and_cversion_wraps(c: Client, store: St
 
 
 def test_children_keep_their_order_however_many_go(c: Client, store: Store) -> None:
-    """Deleted children leave places in their parent's list; closing the ranks moves nobody past another."""
+    """Deleted children leave gaps in their parent's list; closing the gaps keeps the order."""
     c.create(b"/q")
     names = [b"/q/%d" % i for i in range(200)]
     for name in names:
@@ -336,7 +336,7 @@ def test_multi_is_one_zxid_and_answers_part_by_part(c: Client) -> None:
         check_op(b"/m/a", 1),
         delete_op(b"/m/b"),
     )
-    # Whatever create answers with a Stat, answers as create2.
+    # Any create that answers with a Stat is reported as create2.
     assert [x.opcode for x in results] == [1, 15, 15, 5, 13, 2]
     assert [x.err for x in results] == [0] * 6
     stat = c.stat(b"/m/a")
@@ -408,13 +408,13 @@ def test_multi_with_a_read_in_it_is_unreadable(c: Client) -> None:
 @pytest.mark.parametrize("flags", [-1, 5, 6, 7])
 @pytest.mark.parametrize("opcode", [r.OP_CREATE, r.OP_CREATE2, r.OP_CREATE_CONTAINER])
 def test_multi_with_senseless_flags_in_it_is_unreadable(c: Client, opcode: int, flags: int) -> None:
-    """Whatever stands in front: it has no answers for single parts."""
+    """In any position: there are no answers for single parts."""
     body = r.encode_multi([check_op(b"/nothing"), create_op(b"/m", flags=flags, opcode=opcode)])
     assert c.write(r.OP_MULTI, body).err == e.MARSHALLING_ERROR
 
 
 def test_container_that_a_multi_makes_is_answered_with_its_stat(c: Client) -> None:
-    """Also where the request was a plain create with a container's flags."""
+    """Also if the request was a plain create with a container's flags."""
     [made] = c.multi(create_op(b"/m", flags=r.CREATE_CONTAINER))
     assert made.opcode == r.OP_CREATE2
     assert made.stat == c.stat(b"/m")

@@ -30,7 +30,7 @@ class ModelNode:
 
 
 class Model:
-    """What the tree should be."""
+    """The expected tree."""
 
     def __init__(self) -> None:
         self.nodes: dict[bytes, ModelNode] = {b"/": ModelNode(b"", 0, 0)}
@@ -41,7 +41,7 @@ class Model:
         return [p for p in self.nodes if p != b"/" and p.startswith(prefix) and b"/" not in p[len(prefix) :]]
 
     def perform(self, session: int, op: Op, zxid: int) -> tuple[int, bytes]:
-        """(error, path of what was created or b"")."""
+        """Return (error, created path or b"")."""
         what, path, number, data = op
         parent = path[: path.rfind(b"/")] or b"/"
         node = self.nodes.get(path)
@@ -145,7 +145,7 @@ def assert_same(machine: StateMachine, model: Model) -> None:
 
 
 def assert_consistent(machine: StateMachine) -> None:
-    """What is kept up to date must be what counting afresh gives; reading a snapshot does that."""
+    """Check that incremental counts equal a fresh count, which reading a snapshot computes."""
     again = StateMachine.restore(machine.snapshot_chunks())
     assert again.digest() == machine.digest()
     assert again.tree.data_bytes == machine.tree.data_bytes

@@ -1,4 +1,4 @@
-"""Which bytes may name a znode (PathUtils): the compiled and the interpreted form decide by other means."""
+"""Bytes that may name a znode (PathUtils). The compiled and the interpreted form decide in different ways."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coord.tree.node import is_valid_name, is_valid_path, last_slash, parent_of
 
 @pytest.mark.parametrize("byte", range(256))
 def test_ascii_names_are_printable_and_without_a_slash(byte: int) -> None:
-    """In front, in the middle and at the end; what is no ASCII alone is no UTF-8."""
+    """At the beginning, in the middle and at the end; single bytes beyond ASCII are invalid UTF-8."""
     allowed = 0x20 <= byte <= 0x7E and byte != ord("/")
     one = bytes([byte])
     for name in (b"x" + one, one + b"x", b"x" + one + b"x"):
@@ -31,7 +31,7 @@ def test_ascii_names_are_printable_and_without_a_slash(byte: int) -> None:
     ],
 )
 def test_names(name: bytes, is_valid: bool) -> None:
-    """The empty one, the two that mean something else, and what lies beyond ASCII."""
+    """The empty name, the two with a special meaning, and names beyond ASCII."""
     assert is_valid_name(name) == is_valid
     assert is_valid_name(b"/\x01/" + name, 3) == is_valid
     assert is_valid_path(b"/a/" + name) == is_valid
@@ -42,11 +42,11 @@ def test_names(name: bytes, is_valid: bool) -> None:
     [(b"/a", 0, b"/"), (b"/a/bc", 2, b"/a"), (b"/a/b/", 4, b"/a/b"), (b"//", 1, b"/"), (b"/", 0, b"/")],
 )
 def test_what_is_in_front_of_the_last_slash_is_the_parent(path: bytes, slash: int, parent: bytes) -> None:
-    """Also of paths that are no znode's."""
+    """Also for paths that name no znode."""
     assert last_slash(path) == path.rfind(b"/") == slash
     assert parent_of(path) == parent
 
 
 def test_no_slash() -> None:
-    """As `rfind` says it."""
+    """As in `rfind`."""
     assert last_slash(b"") == last_slash(b"abc") == -1

@@ -109,7 +109,7 @@ def test_ephemerals_that_go_with_their_session_are_given_back(c: Client) -> None
 
 
 def limited(c: Client, limits: bytes) -> None:
-    """Quotas hold from now on; there are /q and /q/a with 5 bytes each."""
+    """Enforce quotas from now on; create /q and /q/a with 5 bytes each."""
     c.create(STATS)
     c.create(LIMITS, limits)
     c.store.machine.tree.enforces_quotas = True
@@ -120,7 +120,7 @@ def made(path: bytes, data: bytes = b"") -> MultiOp:
 
 
 def test_hard_count_refuses_the_first_one_too_many(c: Client) -> None:
-    """At the limit it is taken, beyond not; what is deleted makes room; others are not limited."""
+    """At the limit a create is accepted, beyond it is not; deletes make room; other paths are not limited."""
     limited(c, b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=3")
     assert c.create(b"/q/b").err == OK
     assert c.create(b"/q/c").err == QUOTA_EXCEEDED
@@ -132,7 +132,7 @@ def test_hard_count_refuses_the_first_one_too_many(c: Client) -> None:
 
 
 def test_hard_bytes_refuse_growth_alone(c: Client) -> None:
-    """A limit below what is there already lets everything shrink; a wrong version is told after the quota."""
+    """Under a limit below the present size everything may shrink; the quota is checked before the version."""
     limited(c, b"count=-1,bytes=-1=;byteHardLimit=12")
     assert c.set(b"/q", bytes(7)).err == OK
     assert c.set(b"/q", bytes(8)).err == QUOTA_EXCEEDED
@@ -145,7 +145,7 @@ def test_hard_bytes_refuse_growth_alone(c: Client) -> None:
 
 
 def test_multi_counts_its_earlier_parts(c: Client) -> None:
-    """All or nothing, with room that an earlier part has taken or made."""
+    """All or nothing, counting the room that earlier parts use or free."""
     limited(c, b"countHardLimit=3;byteHardLimit=20")
     refused = c.multi(made(b"/q/b"), made(b"/q/c"))
     assert [part.err for part in refused] == [OK, QUOTA_EXCEEDED]
@@ -159,7 +159,7 @@ def test_multi_counts_its_earlier_parts(c: Client) -> None:
 
 
 def test_soft_limits_are_told_once_and_refuse_nothing(c: Client) -> None:
-    """So are hard ones that do not hold; a note is for the log and no part of the state."""
+    """Also hard limits that are not enforced; the note is for the log and not part of the state."""
     limited(c, b"count=2,bytes=12=;countHardLimit=3")
     c.store.machine.tree.enforces_quotas = False
     notes = c.store.machine.tree.quotas.notes
@@ -178,14 +178,14 @@ def test_soft_limits_are_told_once_and_refuse_nothing(c: Client) -> None:
 
 @pytest.mark.parametrize("limits", [None, b"", b"countHardLimit=", b"countHardLimit=x", b"countHardLimit=-1", b"\xff"])
 def test_limits_that_say_nothing_limit_nothing(c: Client, limits: bytes | None) -> None:
-    """Whatever somebody wrote there by hand."""
+    """Limits with invalid text."""
     limited(c, b"")
     c.set(LIMITS, limits)
     assert c.create(b"/q/b", b"12345").err == OK
 
 
 def test_the_group_says_whether_quotas_hold() -> None:
-    """Every node decides as the leader that closed the group did, also one that applies its commands one by one."""
+    """Every node decides like the leader that closed the group, even if it applies its commands one by one."""
     store = Store()
     c = store.client(1)
     for path in (b"/q", BOOK):
@@ -207,7 +207,7 @@ def test_the_group_says_whether_quotas_hold() -> None:
 
 
 def test_full_store_takes_nothing_that_grows() -> None:
-    """The leader's mark in the batch refuses creates; deletes, shorter data and sessions go on."""
+    """The leader's mark in the batch rejects creates; deletes, shorter data and sessions are accepted."""
     store = Store()
     c = store.client(1)
     c.create(b"/q", b"12345")

@@ -63,7 +63,7 @@ def test_exists_refuses_a_nul(c: Client) -> None:
 @pytest.mark.parametrize("opcode", [3, 4, 8, 12, 6, 104, 106, 17, 18])
 def test_unreadable_read_is_a_marshalling_error(c: Client, opcode: int, body: bytes) -> None:
     if opcode in (6, 104) and body == b"\0\0\0\x02/a":
-        return  # these have nothing behind the path
+        return  # these have nothing after the path
     assert c.read(opcode, body) == (e.MARSHALLING_ERROR, b"")
 
 

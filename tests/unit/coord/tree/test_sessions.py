@@ -1,4 +1,4 @@
-"""Sessions: who may speak for them, what ends with them, and when the leader calls one expired."""
+"""Sessions: who owns one, what ends with it, and when the leader expires it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_new_session_is_owned_by_its_zxid_and_the_token_comes_back(c: Client, st
 
 
 def test_session_that_has_ended_is_not_found_again() -> None:
-    """Even if it was found last; nor is it taken for another of its id."""
+    """Even if it was looked up last; a later session with its id is another one."""
     table = SessionTable()
     first, second = [Session(1, PASSWD, 1000, owner, []) for owner in (1, 2)]
     assert table.find(1) is None

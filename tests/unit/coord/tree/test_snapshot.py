@@ -1,4 +1,4 @@
-"""Snapshots: what is written comes back whole, and damage never does."""
+"""Snapshots: a written one is restored completely, a damaged one never."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRIVATE = [r.Acl(r.PERM_ALL, b"digest", b"bob:hash"), r.Acl(r.PERM_READ, b"world
 
 
 def furnished() -> Store:
-    """A store with a znode of every kind, shared lists, identities, a quota and history."""
+    """Return a store with a znode of every kind, shared lists, identities, a quota and history."""
     store = Store()
     c = store.client(1)
     c.auth(b"digest", b"bob:hash")
@@ -55,7 +55,7 @@ def test_round_trip_gives_the_same_machine() -> None:
 
 
 def test_restored_machine_goes_on_like_the_original() -> None:
-    """Sequence numbers, quota, ephemerals, sessions: everything that later commands depend on is in the snapshot."""
+    """Sequence numbers, quota, ephemerals, sessions: the snapshot has everything on which later commands depend."""
     original = furnished()
     restored = Store(StateMachine.restore(original.machine.snapshot_chunks()))
     for store in (original, restored):
@@ -114,14 +114,14 @@ def test_every_flipped_byte_is_found() -> None:
 
 
 def rebuilt(machine: StateMachine, at: int, payload: bytes) -> bytes:
-    """The snapshot with the payload of chunk `at` replaced, checksum included."""
+    """Return the snapshot with the payload of chunk `at` replaced and a valid checksum."""
     chunks = list(machine.snapshot_chunks())
     chunks[at] = snapshot._chunk(chunks[at][0], payload)
     return b"".join(chunks)
 
 
 def test_damage_behind_good_checksums_is_found() -> None:
-    """A chunk that was written wrong has a right checksum; structure and digest are what is left."""
+    """A chunk with wrong content has a valid checksum; structure and digest find the fault."""
     machine = furnished().machine
     chunks = list(machine.snapshot_chunks())
     for number, chunk in enumerate(chunks):

@@ -1,4 +1,4 @@
-"""Watches: who hears of what, once, and what is left of them."""
+"""Watches: which sessions get an event, once, and which watches remain."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_trigger_without_watchers_is_empty() -> None:
 
 
 def test_table_is_empty_before_the_first_watch_and_after_the_last() -> None:
-    """A watcher that has had its event waits for nothing."""
+    """A watcher that has received its event waits for no other."""
     table = WatchTable()
     assert table.is_empty()
     for watch in (table.watch_data, table.watch_children, table.watch_persistent, table.watch_recursive):
@@ -276,7 +276,7 @@ def test_set_watches_keeps_quiet_about_what_the_session_may_not_read(c: Client, 
 
 
 def test_set_watches_reads_the_empty_path_as_the_root(w: Client) -> None:
-    """As every read does: it is there, and so is no news."""
+    """Like every read: the root exists, so there is no event."""
     later = 1 << 60
     assert set_watches(w, WatchSets(later, [b""], [], [b""], [], [])) == []
     assert set_watches(w, WatchSets(later, [], [b""], [], [], [])) == [(r.EVENT_CREATED, b"")]
@@ -289,7 +289,7 @@ def test_unreadable_set_watches(w: Client, store: Store) -> None:
 
 
 def test_watches_of_one_session_are_bounded(c: Client, store: Store) -> None:
-    """At the bound a read with a watch is refused, one without is not; others have their own bound."""
+    """At the bound a read with a watch is rejected, one without is not; other sessions have their own bound."""
     store.watches = WatchTable(3)
     w = store.client(2)
     assert w.get(b"/w", watch=True)[0] == 0

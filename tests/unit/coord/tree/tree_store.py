@@ -1,4 +1,4 @@
-"""A state machine with a session or two, spoken to in operations instead of bytes."""
+"""A state machine with a session or two, driven by operations instead of bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START_MS = 1_700_000_000_000
 
 
 class Client:
-    """One session of a Store. Writes answer with their Outcome, reads with (err, body)."""
+    """One session of a Store. Writes return their Outcome, reads (err, body)."""
 
     def __init__(self, store: Store, session_id: int, address: bytes = b"10.0.0.1") -> None:
         self.store = store
@@ -87,7 +87,7 @@ class Client:
 
 
 class Store:
-    """A state machine, validated after each command. What fired is in `fired` as (session id, type, path)."""
+    """A state machine, validated after each command. `fired` has the events as (session id, type, path)."""
 
     def __init__(self, machine: StateMachine | None = None) -> None:
         self.machine = machine or StateMachine()

@@ -17,19 +17,19 @@ CONNECT = encode_connect_request(ConnectRequest(timeout_ms=4000))
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload with its length."""
+    """Return a payload with its length."""
     return struct.pack("!i", len(payload)) + payload
 
 
 def payloads(conn: c.ClientConnection, data: bytes) -> list[bytes]:
-    """What one call of receive_data yields, cut out."""
+    """Return the payloads of one call of receive_data."""
     frames = conn.receive_data(data)
     block = conn.take_block()
     return [block[at:end] for at, end in frames]
 
 
 def open_connection(max_frame_bytes: int = c.MAX_FRAME_BYTES) -> c.ClientConnection:
-    """A connection past its handshake."""
+    """Return a connection after its handshake."""
     conn = c.ClientConnection(max_frame_bytes)
     assert payloads(conn, frame(CONNECT)) == []
     assert conn.take_connect() is not None
@@ -37,7 +37,7 @@ def open_connection(max_frame_bytes: int = c.MAX_FRAME_BYTES) -> c.ClientConnect
 
 
 def test_connect_request_of_kazoo_opens_the_connection() -> None:
-    """The request is there once; frames behind it in the same bytes come at once."""
+    """The request is returned once; frames after it in the same bytes are returned at once."""
     conn = c.ClientConnection()
     golden = bytes(Connect(0, 77, 4000, 5, b"p" * 16, 0).serialize())
     assert payloads(conn, frame(golden) + encode_request_frame(1, 4, b"body")) == [b"\0\0\0\1\0\0\0\4body"]
@@ -50,7 +50,7 @@ def test_connect_request_of_kazoo_opens_the_connection() -> None:
 
 
 def test_connect_request_without_the_read_only_byte() -> None:
-    """Clients before 3.4 send none, and must get none."""
+    """Clients before 3.4 send no such byte, and must get none."""
     conn = c.ClientConnection()
     payloads(conn, frame(CONNECT[:-1]))
     request = conn.take_connect()
@@ -64,7 +64,7 @@ def test_connect_request_without_the_read_only_byte() -> None:
 )
 @settings(max_examples=200, deadline=None)
 def test_frames_are_the_same_in_any_pieces(bodies: list[bytes], cuts: list[int]) -> None:
-    """However the stream is cut, the same frames come out in the same order and nothing is kept."""
+    """For any split of the stream, the same frames come out in the same order, and no bytes are kept."""
     stream = frame(CONNECT) + b"".join(map(frame, bodies))
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     conn = c.ClientConnection()
@@ -75,7 +75,7 @@ def test_frames_are_the_same_in_any_pieces(bodies: list[bytes], cuts: list[int])
 
 
 def test_bytes_one_at_a_time() -> None:
-    """A word, and a handshake with a request, dripping in."""
+    """A word, and a handshake with a request."""
     conn = c.ClientConnection()
     for byte in b"mntr":
         assert conn.phase == c.PHASE_START
@@ -110,14 +110,14 @@ def test_garbage_closes(first: bytes) -> None:
 
 
 def test_word_inside_an_open_connection_is_a_bad_length() -> None:
-    """Words count at the very beginning only."""
+    """Words count only at the very beginning."""
     conn = open_connection()
     assert conn.receive_data(b"ruok") == []
     assert conn.phase == c.PHASE_CLOSED
 
 
 def test_short_connect_record_closes() -> None:
-    """A first frame that is no connect request."""
+    """The first frame is not a connect request."""
     conn = c.ClientConnection()
     assert conn.receive_data(frame(bytes(20)) + frame(b"12345678")) == []
     assert conn.phase == c.PHASE_CLOSED
@@ -125,7 +125,7 @@ def test_short_connect_record_closes() -> None:
 
 
 def test_longest_frame_is_taken_and_one_byte_more_is_refused_on_the_prefix() -> None:
-    """1048575 bytes pass as in ZooKeeper; for 1048576 the four bytes of the length are enough to close."""
+    """1048575 bytes pass as in ZooKeeper; for 1048576 the four bytes of the length suffice to close."""
     conn = open_connection()
     longest = bytes(0xFFFFF)
     stream = frame(longest)
@@ -137,7 +137,7 @@ def test_longest_frame_is_taken_and_one_byte_more_is_refused_on_the_prefix() -> 
 
 
 def test_requests_in_front_of_a_bad_length_are_still_handed_out() -> None:
-    """The fault costs the connection, not the requests before it."""
+    """The fault closes the connection, but the requests before it are returned."""
     conn = open_connection()
     assert payloads(conn, frame(b"12345678") + struct.pack("!i", -5) + frame(b"87654321")) == [b"12345678"]
     assert conn.phase == c.PHASE_CLOSED
@@ -153,7 +153,7 @@ def test_length_without_a_header_or_beyond_the_limit_closes(length: int) -> None
 
 
 def test_block_is_not_pinned_once_taken() -> None:
-    """An idle connection keeps none of the bytes of its last read, unless they are an incomplete frame."""
+    """An idle connection keeps no bytes of its last read, unless they are an incomplete frame."""
     conn = open_connection()
     payloads(conn, frame(bytes(1000)) + frame(bytes(100))[:50])
     assert conn.take_block() == b""
@@ -163,7 +163,7 @@ def test_block_is_not_pinned_once_taken() -> None:
 @given(noise=st.lists(st.binary(max_size=64), max_size=10), opened=st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_noise_never_raises_and_never_keeps_more_than_a_frame(noise: list[bytes], opened: bool) -> None:
-    """Whatever arrives, the parser answers with frames, a word or a violation, and stays within its bound."""
+    """For any bytes the parser returns frames, a word or a violation, and stays within its bound."""
     conn = open_connection(100) if opened else c.ClientConnection(100)
     for data in noise:
         frames = conn.receive_data(data)

@@ -24,7 +24,7 @@ CREATE_OPS = st.sampled_from([r.OP_CREATE, r.OP_CREATE2, r.OP_CREATE_CONTAINER, 
 
 
 def plain(value: Any) -> Any:
-    """A record as nested builtins, for comparing."""
+    """Return a record as nested builtins, for comparisons."""
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if type(value).__module__.startswith("coord."):
@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:
 
 @st.composite
 def creates(draw: st.DrawFn) -> r.CreateRequest:
-    """A create of any kind."""
+    """Return a create of any kind."""
     opcode = draw(CREATE_OPS)
     ttl_ms = draw(I64S) if opcode == r.OP_CREATE_TTL else 0
     return r.CreateRequest(opcode, draw(PATHS), draw(DATA), draw(st.none() | ACLS), draw(I32S), ttl_ms)
@@ -44,7 +44,7 @@ def creates(draw: st.DrawFn) -> r.CreateRequest:
 
 @st.composite
 def multi_ops(draw: st.DrawFn) -> r.MultiOp:
-    """A part of a multi or multiRead."""
+    """Return a part of a multi or multiRead."""
     opcode = draw(st.sampled_from([r.OP_SET_DATA, r.OP_CHECK, r.OP_DELETE, r.OP_GET_DATA, r.OP_GET_CHILDREN, 0]))
     if opcode == 0:
         create = draw(creates())
@@ -59,7 +59,7 @@ def multi_ops(draw: st.DrawFn) -> r.MultiOp:
 
 @st.composite
 def multi_results(draw: st.DrawFn) -> r.MultiResult:
-    """A part of the answer to a multi or multiRead."""
+    """Return a part of the answer to a multi or multiRead."""
     opcode = draw(
         st.sampled_from(
             [r.OP_ERROR, r.OP_SET_DATA, r.OP_CREATE, r.OP_CREATE2, r.OP_GET_DATA, r.OP_GET_CHILDREN, r.OP_DELETE]
@@ -75,7 +75,7 @@ def multi_results(draw: st.DrawFn) -> r.MultiResult:
     )
 
 
-#: name -> (strategy of values, encode, decode): every record that has both directions.
+#: name -> (strategy of values, encode, decode) of every record with both directions.
 PATH_LISTS = st.lists(PATHS, max_size=3)
 ROUND_TRIPS: dict[str, tuple[Any, Any, Any]] = {
     "create": (creates(), r.encode_create, None),
@@ -129,7 +129,7 @@ ROUND_TRIPS: dict[str, tuple[Any, Any, Any]] = {
 
 
 def decoder(name: str, value: Any) -> Any:
-    """The record's decoder; a create's needs to be told which create it is."""
+    """Return the record's decoder; a create's decoder needs the kind of create."""
     if name == "create":
         return lambda *a: r.decode_create(value.opcode, *a)
     return ROUND_TRIPS[name][2]
@@ -141,7 +141,7 @@ def decoder(name: str, value: Any) -> Any:
 def test_record_in_the_middle_of_a_block_round_trips(
     name: str, data: st.DataObject, before: bytes, after: bytes
 ) -> None:
-    """What was encoded is decoded again, wherever it lies, and no byte behind its end is looked at."""
+    """An encoded record is decoded again at any offset, and no byte after its end is read."""
     strategy, encode, _ = ROUND_TRIPS[name]
     value = data.draw(strategy)
     record = encode(value)
@@ -154,7 +154,7 @@ def test_record_in_the_middle_of_a_block_round_trips(
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_record_cut_short_is_refused_not_read_past_its_end(name: str, data: st.DataObject) -> None:
-    """Every prefix is refused with RemoteProtocolError, although readable bytes follow in the block."""
+    """Every prefix is rejected with RemoteProtocolError, although readable bytes follow in the block."""
     strategy, encode, _ = ROUND_TRIPS[name]
     value = data.draw(strategy)
     record = encode(value)
@@ -172,7 +172,7 @@ def test_record_cut_short_is_refused_not_read_past_its_end(name: str, data: st.D
 @example(data=None, noise=b"\x80\x00\x00\x00" * 10)
 @example(data=None, noise=b"\x00\x00\x00\x00\x7f\xff\xff\xff" * 10)
 def test_damaged_record_raises_only_remote_protocol_error(name: str, data: st.DataObject | None, noise: bytes) -> None:
-    """Noise, and valid records with some bytes replaced, either decode or are refused in the one agreed way."""
+    """Noise, and valid records with some bytes replaced, are either decoded or rejected with that error."""
     decode = decoder(name, r.CreateRequest(r.OP_CREATE_TTL, b"", b"", [], 0))
     tries = [noise]
     if data is not None:
@@ -188,7 +188,7 @@ def test_damaged_record_raises_only_remote_protocol_error(name: str, data: st.Da
 
 
 def test_count_that_cannot_fit_is_refused_before_the_loop() -> None:
-    """A vector of two thousand million strings in eight bytes costs nothing."""
+    """A vector of two billion strings in eight bytes costs nothing."""
     block = jute.i32(2**31 - 1) + bytes(4)
     with pytest.raises(RemoteProtocolError, match="does not fit"):
         r.decode_strings_reply(block, 0, len(block))
@@ -208,7 +208,7 @@ def test_null_is_kept_where_it_means_something() -> None:
 
 
 def kazoo_requests() -> list[tuple[Any, Any]]:
-    """(kazoo's request, what we read in it)."""
+    """Return (kazoo's request, our decoding of it)."""
     acl = OPEN_ACL_UNSAFE
     k = kazoo_wire
     whole = lambda decode: lambda b: decode(b, 0, len(b))  # noqa: E731
@@ -248,7 +248,7 @@ def kazoo_requests() -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize(("request_", "expected"), kazoo_requests(), ids=lambda v: type(v).__name__)
 def test_requests_as_kazoo_writes_them(request_: Any, expected: Any) -> None:
-    """What an independent client puts on the wire is what we read."""
+    """The bytes of an independent client are decoded to the same requests."""
     decode, value = expected
     assert plain(decode(bytes(request_.serialize()))) == plain(value)
 
@@ -277,7 +277,7 @@ def test_requests_as_we_write_them_are_kazoos_bytes() -> None:
 
 
 def test_replies_as_kazoo_reads_them() -> None:
-    """kazoo's decoders get out what we put in."""
+    """kazoo's decoders return the values that we encoded."""
     k = kazoo_wire
     stat = r.Stat(*range(1, 12))
     assert tuple(k.Exists.deserialize(r.encode_stat(stat), 0)) == stat.as_tuple()
@@ -299,7 +299,7 @@ def test_replies_as_kazoo_reads_them() -> None:
 
 
 def test_multi_replies_as_kazoo_reads_them() -> None:
-    """Results in order; a failed multi is errors 0 before, the code, and -2 behind."""
+    """Results in order; a failed multi has errors 0 before, the code, and -2 after."""
     k = kazoo_wire
     stat = r.Stat(*range(1, 12))
     done = r.encode_multi_reply(
@@ -320,7 +320,7 @@ def test_multi_replies_as_kazoo_reads_them() -> None:
 
 
 def test_error_codes_and_classes_are_one_to_one() -> None:
-    """Each class is found by its code; an unknown code is still an error with its number in it."""
+    """Each class is found by its code; an unknown code is still an error with its number."""
     for code, cls in ERROR_CLASSES.items():
         assert cls.code == code
         assert type(error_for(code, "/a")) is cls

@@ -1,4 +1,4 @@
-"""DIGEST-MD5: the examples of RFC 2831, both ends against each other, and everything that must be refused."""
+"""DIGEST-MD5: the examples of RFC 2831, both ends against each other, and invalid exchanges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("service", "nonce", "cnonce", "response", "proof"), EXAMPLES)
 def test_examples_of_the_rfc(service: bytes, nonce: bytes, cnonce: bytes, response: bytes, proof: bytes) -> None:
-    """The server takes the response printed there and proves itself as printed; so does the client."""
+    """The server accepts the response printed there and returns the printed proof; so does the client."""
     server = SaslServer({"chris": "secret"}, nonce, service=service, realm=HOST)
     challenge = server.evaluate(b"")
     assert parse_directives(challenge, 2048) == {
@@ -60,7 +60,7 @@ GOOD = {
 
 
 def answer(changes: dict[str, bytes | None], user: str = "bob", secret: str = "s") -> bytes:
-    """A right response to nonce N, but for the changes."""
+    """Return a right response to nonce N, with changes."""
     client = SaslClient(user, secret, b"C")
     client.evaluate(None)
     right = client.evaluate(b'realm="zk-sasl-md5",nonce="N",charset=utf-8,algorithm=md5-sess')
@@ -80,7 +80,7 @@ def answer(changes: dict[str, bytes | None], user: str = "bob", secret: str = "s
     ],
 )  # fmt: skip
 def test_wrong_responses_are_refused(changes: dict[str, bytes | None]) -> None:
-    """Each by itself, and the exchange is not complete."""
+    """Each is rejected by itself, and the exchange is not complete."""
     server = SaslServer({"bob": "s", "alice": "t"}, b"N")
     server.evaluate(b"")
     with pytest.raises(SaslError):
@@ -89,7 +89,8 @@ def test_wrong_responses_are_refused(changes: dict[str, bytes | None]) -> None:
 
 
 def test_right_response_is_taken() -> None:
-    """The base of the refused ones is right: each was refused for its change. The name may stand for itself."""
+    """The unchanged response is right, so each of the others was rejected for its change. The name may stand for
+    itself."""
     for changes in ({}, {"qop": None}):
         server = SaslServer({"bob": "s"}, b"N")
         server.evaluate(b"")
@@ -97,7 +98,7 @@ def test_right_response_is_taken() -> None:
 
 
 def test_unknown_users_and_empty_secrets_are_refused() -> None:
-    """A user that is not there is not one with an empty secret."""
+    """An unknown user is not a user with an empty secret."""
     server = SaslServer({"alice": "t"}, b"N")
     server.evaluate(b"")
     with pytest.raises(SaslError, match="unknown user or wrong password for 'bob'"):
@@ -105,7 +106,7 @@ def test_unknown_users_and_empty_secrets_are_refused() -> None:
 
 
 def test_order_of_tokens() -> None:
-    """A response before the challenge, or after the end, is none."""
+    """A response before the challenge, or after the end, is rejected."""
     with pytest.raises(SaslError):
         SaslServer({"bob": "s"}, b"N").evaluate(answer({}))
     server = SaslServer({"bob": "s"}, b"N")
@@ -120,7 +121,7 @@ def test_order_of_tokens() -> None:
     [b"", b'nonce="x"', b"algorithm=md5-sess", b'nonce="x",algorithm=md5-sess,qop="auth-conf"', b'nonce="x",nonce="y"'],
 )
 def test_client_refuses_a_challenge_it_cannot_answer(challenge: bytes) -> None:
-    """Rather than send its name to it."""
+    """It does not send its name then."""
     client = SaslClient("bob", "s", b"C")
     client.evaluate(None)
     with pytest.raises(SaslError):
@@ -128,7 +129,7 @@ def test_client_refuses_a_challenge_it_cannot_answer(challenge: bytes) -> None:
 
 
 def test_client_refuses_a_server_without_the_secret() -> None:
-    """The proof is compared, and must be there."""
+    """The proof is compared, and must exist."""
     for proof in (b"rspauth=" + b"0" * 32, b"", b"rspauth="):
         client = SaslClient("bob", "s", b"C")
         client.evaluate(None)
@@ -139,7 +140,7 @@ def test_client_refuses_a_server_without_the_secret() -> None:
 
 
 def test_secret_is_in_no_message() -> None:
-    """Neither what is sent nor what is raised shows it."""
+    """Neither in sent messages nor in errors."""
     server = SaslServer({"bob": "hunter2"}, b"N")
     server.evaluate(b"")
     with pytest.raises(SaslError) as caught:
@@ -149,7 +150,7 @@ def test_secret_is_in_no_message() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_directives_or_refused(data: bytes) -> None:
-    """Nothing else happens, whatever a client sends."""
+    """For any bytes of a client."""
     server = SaslServer({"bob": "s"}, b"N")
     server.evaluate(b"")
     with pytest.raises(SaslError):

@@ -1,4 +1,4 @@
-"""Fencing requested by an operator: the bar in the store, and the reply that says where the regions went."""
+"""Fencing requested by an operator: the fence in the store, and the reply with the regions' new servers."""
 
 from __future__ import annotations
 

@@ -428,7 +428,7 @@ def test_a_close_by_a_server_that_lost_its_registration_is_completed(tmp_path: P
     bench.hold_servers()
     bench.ask(DELETE)
     closing = TransitionRecord("t.0", "t", 0, RegionState.CLOSING, Incarnation("s1", 7), intent=Intent.CLOSE, epoch=4)
-    bench.store.put(LAYOUT.transition("t.0", 0), encode(closing))  # the word of it is still on its way
+    bench.store.put(LAYOUT.transition("t.0", 0), encode(closing))  # its event is still in flight
     bench.store.drop(LAYOUT.server("s1"))
     if later:
         bench.go_on()

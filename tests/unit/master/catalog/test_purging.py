@@ -33,7 +33,7 @@ UNDELETE = ms.UndeleteTable("orders", request_id="u-1")
 
 
 class Purger(Bench):
-    """A master; the test answers its purge orders."""
+    """A master, with a test that answers its purge orders."""
 
     def __init__(self, folder: Path, **more: Any) -> None:
         super().__init__(folder, **more)
@@ -51,7 +51,7 @@ class Purger(Bench):
         return decode_table(self.store.nodes[LAYOUT.table(table_id)][0])
 
     def delete(self) -> None:
-        """The table is deleted, and its region closed."""
+        """Delete the table, and wait until its region is closed."""
         self.ask(ms.DeleteTable("orders"))
         assert self.active_master is not None
         me = Incarnation("s1", 7)
@@ -201,7 +201,7 @@ def test_a_restored_table_is_not_purged(bench: Purger) -> None:
 
 
 def test_the_next_master_continues_a_purge(bench: Purger, tmp_path: Path) -> None:
-    """The former one had begun, and no server had replied."""
+    """The former master had begun, and no server had replied."""
     bench.delete()
     bench.answer = RpcError("unreachable", "no")
     bench.go_on(HOUR_S)

@@ -19,7 +19,7 @@ LAYOUT = Layout("/rk")
 
 
 def run(store: FakeStore, coroutine: Any) -> Any:
-    """Answer everything, and give the result or raise."""
+    """Answer all requests. Return the result, or raise the error."""
     done: Deferred[Any] = ensureDeferred(coroutine)
     store.answer()
     results: list[Any] = []
@@ -64,7 +64,7 @@ def test_the_clean_shutdown_mark_is_written_by_version(store: FakeStore, fence: 
 
 
 def test_a_corrupt_record_is_skipped_and_all_others_are_loaded(store: FakeStore, fence: Fence) -> None:
-    """A region nobody can read is left alone; all others are loaded."""
+    """An unreadable region is left alone; all others are loaded."""
     regions = [RegionRecord("t1", "t1.0000", "", "g"), RegionRecord("t1", "t1.0001", "g", "")]
     run(store, tables.create(fence, TableRecord("t1", "orders", regions=2), regions, []))
     store.put(LAYOUT.region("t1", "t1.0000"), b"{", 1)

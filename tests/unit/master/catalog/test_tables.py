@@ -28,7 +28,7 @@ from tests.unit.master.fake_store import FakeStore
 
 LAYOUT = Layout("/rk")
 DOCS = Path(__file__).parents[4] / "docs" / "masters.md"
-#: More than one multi holds, in these tests.
+#: More than one multi can hold, in these tests.
 MANY = 1_200
 
 
@@ -39,7 +39,7 @@ def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(store: FakeStore, work: Any) -> Any:
-    """Let the store answer everything; the result, or raise."""
+    """Let the store answer everything. Return the result, or raise the error."""
     results: list[Any] = []
     ensureDeferred(work).addBoth(results.append)
     store.answer()

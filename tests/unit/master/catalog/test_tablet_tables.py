@@ -26,7 +26,8 @@ from tests.unit.master.active_fixture import LAYOUT, Bench, LossyStore, lay_grou
 
 
 def bench_of(folder: Path, *, tablets: int, in_force: int = TABLETS, servers: int = 4, alone: int = 0) -> Bench:
-    """A master, and servers s1 and so on of which the first `tablets` take tablets, the first `alone` nothing else."""
+    """Return a master, and servers s1 and so on, of which the first `tablets` take tablets and the first `alone` only
+    tablets."""
     store = LossyStore()
     lay_ground(store, servers=servers)
     store.put(LAYOUT.cluster, encode(ClusterRecord("c", in_force)))
@@ -40,14 +41,14 @@ def bench_of(folder: Path, *, tablets: int, in_force: int = TABLETS, servers: in
 
 
 def regions_of(bench: Bench, name: str) -> list[RegionRecord]:
-    """The regions of a table in the store."""
+    """Return the regions of a table in the store."""
     table_id = bench.store.nodes[LAYOUT.name(name)][0].decode()
     prefix = f"{LAYOUT.table_regions(table_id)}/"
     return [decode_region(node[0]) for path, node in bench.store.nodes.items() if path.startswith(prefix)]
 
 
 def transitions(bench: Bench) -> list[str]:
-    """The paths of all transitions."""
+    """Return the paths of all transitions."""
     return [path for path in bench.store.nodes if LAYOUT.parse_transition(path) is not None]
 
 
@@ -100,7 +101,7 @@ def test_servers_without_a_shared_directory_get_tablets_alone(tmp_path: Path) ->
 
 
 def test_a_shared_table_is_refused_where_no_server_has_a_directory(tmp_path: Path) -> None:
-    """Not made a tablet of one silently: the death of its server would be an outage."""
+    """A tablet instead would be a silent change: the death of its server would be an outage."""
     bench = bench_of(tmp_path, tablets=4, alone=4)
     assert bench.ask(CreateTable("x")) == ms.BAD_REQUEST
     assert bench.ask(CreateTable("x", storage="shared")) == ms.BAD_REQUEST

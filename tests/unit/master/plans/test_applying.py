@@ -42,7 +42,7 @@ PLAN = "plan-1"
 
 
 class Ruler:
-    """A reign, as far as plans go: servers that never answer, so that nothing begins by itself."""
+    """A tenure as plans use it, with servers that never answer, so that nothing begins by itself."""
 
     def __init__(self, store: FakeStore, *, epoch: int = 4) -> None:
         self.store = store
@@ -98,7 +98,7 @@ class Ruler:
         return [path for path in self.store.nodes if path.startswith(f"{LAYOUT.moves}/")]
 
     def close(self, number: int) -> None:
-        """The move of a region has begun and ended, as the store tells."""
+        """Report the complete move of a region, as the store does."""
         key = f"r{number}"
         replica = self.assigner.world.replicas[f"{key}-0"]
         assert replica.move is not None
@@ -111,7 +111,7 @@ def _closing(number: int, plan_id: str) -> TransitionRecord:
 
 
 def memory_store() -> FakeStore:
-    """A table of six regions, all open on s1."""
+    """Return a store with a table of six regions, all open on s1."""
     found = FakeStore()
     for path in ("/rk", *LAYOUT.parents()):
         found.put(path)

@@ -29,7 +29,7 @@ KEY = "t.0-0"
 
 
 def test_former_transitions_do_not_finish_a_plan_before_its_rows_are_applied() -> None:
-    """X8: DONE was stored first, and APPLYING after it, for ever (simulation, master-during-bulk, seed 72)."""
+    """X8: DONE was stored first, and APPLYING after it, forever (simulation, master-during-bulk, seed 72)."""
     assigner = Assigner(2)
     opened = TransitionRecord("t.0", "t", 0, RegionState.OPENED, destination=Incarnation("s", 1), plan_id="p")
     assigner.load([(TableRecord("t", "t"), 0)], [(RegionRecord("t", "t.0"), 0)], [], [(opened, 3)], [], 0)

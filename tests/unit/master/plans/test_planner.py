@@ -20,7 +20,7 @@ from regions.records.model import PlanRecord, PlanState, RegionRecord, ReplicaLo
 
 
 def world(replication: int = 1) -> ClusterState:
-    """Four regions, two servers; r0 was on b."""
+    """Return four regions and two servers; r0 was on b."""
     made = ClusterState()
     for uuid in ("a", "b"):
         made.servers[uuid] = Server(ServerRecord(uuid, uuid, 1, 1), False)

@@ -29,7 +29,7 @@ pytest.importorskip("pyarrow")
 
 
 class Machine(Clock):
-    """A reactor whose one process is played by the test."""
+    """A reactor whose only process the test simulates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,27 +46,27 @@ class Machine(Clock):
         self.end(ProcessTerminated(None, 9))
 
     def say(self, stages: int) -> None:
-        """The job has finished so many stages."""
+        """Report that the job has finished that many stages."""
         assert self.job is not None
         for done, stage in enumerate(STAGES[:stages], 1):
             line = json.dumps({"stage": stage, "done": done, "total": len(STAGES)})
             self.job.outReceived(line.encode() + b"\n")
 
     def end(self, reason: Exception) -> None:
-        """The job's process has ended."""
+        """End the job's process."""
         assert self.job is not None
         self.job.processEnded(Failure(reason))
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Work that goes to threads is done at once."""
+    """Return a machine that runs threaded work at once."""
     monkeypatch.setattr(planning, "deferToThread", maybeDeferred)
     return Machine()
 
 
 def begun(machine: Machine, folder: Path) -> list[Any]:
-    """A plan under way; what becomes of it is put into the list."""
+    """Begin a plan; its result is appended to the list."""
     planner = Planner(machine, folder, engine="spark", deadline_s=DEADLINE_S, spark_master="local", spark_min=1)
     results: list[Any] = []
     ensureDeferred(planner.make(PLAN, EPOCH, snapshot(), "spark", lambda _: None)).addBoth(results.append)
@@ -76,13 +76,13 @@ def begun(machine: Machine, folder: Path) -> list[Any]:
 
 
 def left(output: Path, *, plan_id: str = PLAN, epoch: int = EPOCH) -> None:
-    """A complete plan of the job."""
+    """Write a complete plan of the job."""
     params = Params(snapshot_id=plan_id, master_epoch=epoch)
     write_plan(output, plan(snapshot(), params), plan_id=plan_id, params=params, seconds={})
 
 
 def is_greedy(results: list[Any], why: str) -> None:
-    """Every replica has a place all the same, and the note says why it is not Spark's."""
+    """Check that every replica has a place and that the note says why the plan is not Spark's."""
     (made,) = results
     assert isinstance(made, FinishedPlan), made
     assert made.engine == "greedy"
@@ -92,7 +92,7 @@ def is_greedy(results: list[Any], why: str) -> None:
 
 
 def test_a_job_that_succeeds_has_made_the_plan(machine: Machine, tmp_path: Path) -> None:
-    """What the others are compared with."""
+    """The reference for the other tests."""
     results = begun(machine, tmp_path)
     left(machine.output)
     machine.say(len(STAGES))
@@ -101,7 +101,7 @@ def test_a_job_that_succeeds_has_made_the_plan(machine: Machine, tmp_path: Path)
 
 
 def test_the_exact_flow_runs_as_a_job_as_well(machine: Machine, tmp_path: Path) -> None:
-    """Beside the reactor and without Spark; if it fails, the note names it."""
+    """Without the reactor and without Spark; if it fails, the note names it."""
     planner = Planner(machine, tmp_path, engine="flow", deadline_s=DEADLINE_S, spark_master="local")
     for ending, said in ((ProcessDone(0), ("flow", "")), (ProcessTerminated(3), ("greedy", "flow: "))):
         results: list[Any] = []
@@ -205,7 +205,7 @@ def _change(path: Path, **fields: Any) -> None:
 
 
 def _other_rows(output: Path) -> None:
-    """A plan that is whole and of this snapshot's name, for regions that are not these."""
+    """Return a complete plan with this snapshot's name, for other regions."""
     for path in output.iterdir():
         path.unlink()
     params = Params(snapshot_id=PLAN, master_epoch=EPOCH)

@@ -1,4 +1,4 @@
-"""The auditor's shell: which alarms it stores and how many, and what it reads again before it raises one."""
+"""The auditor's shell: the alarms that it stores, their limit, and the reads before it raises one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYOUT = Layout("/rk")
 
 
 class Bench:
-    """An auditor on a fake store that has never been started: facts come from the test."""
+    """An auditor on a fake store that was never started: the test passes observations to it."""
 
     def __init__(self) -> None:
         self.store = FakeStore()
@@ -72,7 +72,8 @@ def test_an_unassigned_or_deleted_region_may_end_closed(unassigned: bool | None,
 
 
 def test_a_transition_that_was_never_read_is_checked_by_its_events() -> None:
-    """RT-30: created and deleted in one step is no way to be opened; but in a cluster that knows no table it may be."""
+    """RT-30: created and deleted in one step is no legal open; but in a cluster without known tables it may be
+    legal."""
     bench = Bench()
     path = LAYOUT.transition("t.0001", 0)
     bench.auditor.transition_event(EVENT_CREATED, path)
@@ -83,7 +84,7 @@ def test_a_transition_that_was_never_read_is_checked_by_its_events() -> None:
 
 
 def test_a_transition_that_may_have_moved_unseen_does_not_count_as_stuck() -> None:
-    """N5: without the store, and after it until all is read again, nobody knows how long a transition has stood."""
+    """N5: without the store, and until everything has been read again, the age of a transition is unknown."""
     store, clock = WatchedStore(), Clock()
     for path in LAYOUT.parents():
         store.put(path)

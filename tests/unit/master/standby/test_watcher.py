@@ -31,7 +31,7 @@ REGION = LAYOUT.region("t", "t.0")
 
 
 class Heard:
-    """Stands for the auditor."""
+    """Stands for the auditor: records what it receives."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, str]] = []
@@ -49,7 +49,7 @@ class Heard:
 
 
 class Bench:
-    """One watcher of a standby, over a store with one table; time is the test's."""
+    """One watcher of a standby, over a store with one table; the test controls the time."""
 
     def __init__(self) -> None:
         store = self.store = WatchedStore()
@@ -67,7 +67,7 @@ class Bench:
         self.watcher.follow()
 
     def go_on(self, seconds: float = 0.0) -> None:
-        """Time passes, and the store answers all that it is asked."""
+        """Let time pass, and let the store answer all requests."""
         for _ in range(max(1, round(seconds / 0.05))):
             self.clock.advance(0.05 if seconds else 0)
             for _ in range(4):
@@ -75,7 +75,7 @@ class Bench:
                 self.clock.advance(0)
 
     def next_session(self) -> None:
-        """The session expires, its watches with it, and the client is connected with another one."""
+        """Let the session expire with its watches, and connect the client with another one."""
         store = self.store
         store.become(SessionState.SUSPENDED)
         for deferred, _ in [store.waiting.popleft() for _ in range(len(store.waiting))]:
@@ -87,7 +87,7 @@ class Bench:
         store.become(SessionState.CONNECTED)
 
     def opened(self) -> None:
-        """A server ends an open: both records in one write."""
+        """End an open as a server does: both records in one write."""
         location = ReplicaLocation(0, "s1", 7, 1)
         self.store.change(REGION, encode(RegionRecord("t", "t.0", replicas=(location,))))
 
@@ -107,7 +107,7 @@ def bench() -> Bench:
 
 
 def result_of(waiting: Any) -> Any:
-    """What a coroutine has come to; None if it waits."""
+    """Return the result of a coroutine; None if it waits."""
     results: list[Any] = []
     ensureDeferred(waiting).addBoth(results.append)
     return results

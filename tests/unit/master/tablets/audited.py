@@ -1,4 +1,4 @@
-"""A store in memory whose every change of a transition is audited, as by an auditor that misses nothing.
+"""A store in memory that audits every change of a transition, like an auditor that misses none.
 
 The history that masters write is compared with these changes: every step once, in order, with its cause.
 """
@@ -26,18 +26,18 @@ class TabletAudit:
         self.alarms: list[Alarm] = []
         self.now_ms = 1_000_000
         self._zxid = 0
-        #: Version and creation of each transition as it was audited last.
+        #: Version and creation of each transition at its last audit.
         self._known: dict[str, tuple[int, int]] = {}
         self._records: dict[str, bytes] = {}
         self._epochs: dict[int, int] = {}
-        #: Compares the history below /history with every step; and what it has found wrong.
+        #: Compares the history below /history with every step; and the differences found.
         self.wrong: list[str] = []
         self.history = HistoryCheck(self.wrong.append)
         self._steps: dict[str, bytes] = {}
         self._segments: dict[str, bytes] = {}
 
     def look(self, nodes: dict[str, tuple[bytes, int, int]], *, by_server: bool) -> None:
-        """Audit what has changed since the last look: one step of each transition, by a server or by a master."""
+        """Audit the changes since the last call: one step of each transition, by a server or by a master."""
         self._zxid += 1
         self._look_at_history(nodes, by_server=by_server)
         self._look_at_records(nodes)

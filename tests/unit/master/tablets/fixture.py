@@ -15,12 +15,12 @@ from tests.support.tablet_servers import ScriptedServers
 from tests.unit.master.active_fixture import LAYOUT, Bench, LossyStore
 from tests.unit.master.tablets.audited import AuditedStore, TabletAudit
 
-#: Turns of the reactor until everything that can happen without time has happened.
+#: Turns of the reactor in which everything happens that needs no time to pass.
 TURNS = 60
 
 
 def empty_cluster(in_force: int = TABLETS, *, is_audited: bool = True) -> LossyStore:
-    """A store with a cluster that has neither servers nor tables."""
+    """Return a store with a cluster that has neither servers nor tables."""
     store = AuditedStore(TabletAudit()) if is_audited else LossyStore()
     for path in ("/rk", *LAYOUT.parents()):
         store.put(path)
@@ -40,7 +40,7 @@ class TabletBench:
         self.bench = self._lead(Bench(folder, store=self.store))
 
     def _lead(self, bench: Bench) -> Bench:
-        """Have the master's orders reach the scripted servers."""
+        """Let the master's orders reach the scripted servers."""
         active_master = bench.active_master
         assert active_master is not None
         for dispatcher in (active_master.keeper._dispatcher, active_master._dispatcher):
@@ -53,10 +53,8 @@ class TabletBench:
         return self.bench.active_master
 
     def fail_over(self, *, start: bool = False) -> None:
-        """The active master dies as it stands; the next one takes over, in a session of its own.
-
-        `start`: all servers start again between the two.
-        """
+        """Kill the active master; the next one takes over in another session. `start`: all servers start again in
+        between."""
         former = self.bench
         assert former.active_master is not None
         former.store.become(SessionState.EXPIRED)
@@ -72,7 +70,7 @@ class TabletBench:
         self.bench = self._lead(Bench(self.folder, store=store, epoch=version + 1))
 
     def turn(self, count: int = TURNS, seconds: float = 0.0) -> None:
-        """Let so many turns pass, with heartbeats."""
+        """Let that many turns pass, with heartbeats."""
         for _ in range(count):
             self.servers.beat(self.active_master.reported)
             self.bench.go_on(seconds)
@@ -97,7 +95,7 @@ class TabletBench:
         return self.store.nodes[LAYOUT.name(name)][0].decode()
 
     def regions(self) -> list[RegionRecord]:
-        """All regions' records in the store."""
+        """Return all regions' records in the store."""
         prefix = f"{LAYOUT.regions}/"
         below = [path for path in self.store.nodes if path.startswith(prefix)]
         return [decode_region(self.store.nodes[path][0]) for path in sorted(below) if "/" in path[len(prefix) :]]
@@ -106,7 +104,7 @@ class TabletBench:
         return [region.state.value for region in self.regions()]
 
     def transitions(self) -> list[TransitionRecord]:
-        """All transitions in the store."""
+        """Return all transitions in the store."""
         return [
             decode_transition(node[0])
             for path, node in self.store.nodes.items()
@@ -114,5 +112,5 @@ class TabletBench:
         ]
 
     def is_running(self) -> bool:
-        """Whether every region is RUNNING, or replaced, and nothing is in transition."""
+        """Return True if every region is RUNNING or replaced, and no transition is left."""
         return set(self.states()) <= {"RUNNING", "REPLACED"} and not self.transitions()

@@ -16,7 +16,7 @@ from tests.unit.master.tablets.fixture import TabletBench
 
 @pytest.fixture
 def world(tmp_path: Path) -> TabletBench:
-    """Three servers with a table of two tablets."""
+    """Return three servers with a table of two tablets."""
     made = TabletBench(tmp_path)
     made.create(regions=2)
     made.turn()
@@ -25,7 +25,7 @@ def world(tmp_path: Path) -> TabletBench:
 
 
 def figures(world: TabletBench) -> tuple[int, int, int, int]:
-    """Replicas, those that are open, resting ones, and unusable tablets, as the master's status has them."""
+    """Return the master's counts of replicas, open ones, resting ones, and unusable tablets."""
     bench: Any = world.bench
     bench.cluster_id, bench.phases, bench.watcher, bench.uptime_ms = "c", world.active_master.phases, None, lambda: 0
     found = bench.api.status()
@@ -55,7 +55,7 @@ def test_every_replica_counts(world: TabletBench) -> None:
 
 
 def test_what_does_not_take_part_is_not_open(world: TabletBench) -> None:
-    """A dead server's replicas, and those of a disabled table, whose members stay on their servers."""
+    """Replicas of a dead server, and those of a disabled table, whose members stay on their servers."""
     world.servers.stop("s3")
     world.turn(20, 0.5)
     assert figures(world) == (6, 4, 0, 0)
@@ -69,7 +69,7 @@ def test_what_does_not_take_part_is_not_open(world: TabletBench) -> None:
 
 
 def test_a_tablet_without_its_first_leader_is_unusable(tmp_path: Path) -> None:
-    """Also while none of the table's regions has been taken in."""
+    """Also before the master has processed any of the table's regions."""
     world = TabletBench(tmp_path)
     world.create(regions=2)
     assert figures(world)[3] == 2
@@ -78,7 +78,7 @@ def test_a_tablet_without_its_first_leader_is_unusable(tmp_path: Path) -> None:
 
 
 def test_what_nobody_has_reported_is_unknown(world: TabletBench) -> None:
-    """To a new master before the first full report; to a standby always."""
+    """For a new master before the first full report; for a standby always."""
     world.fail_over()
     world.bench.go_on()
     assert {one.tablets_open for one in loads(world).values()} == {None}

@@ -73,7 +73,7 @@ def test_a_wait_that_times_out_reports_the_progress(world: TabletBench) -> None:
 @pytest.mark.parametrize("stop_at", STOPS)
 @pytest.mark.parametrize("lost", [False, True])
 def test_the_death_of_a_server_at_any_step_makes_no_member_twice(world: TabletBench, stop_at: str, lost: bool) -> None:
-    """It returns with its disk or without; clients get a tablet in the end."""
+    """The server returns with its disk or without; in the end clients get a tablet."""
     world.servers.servers["s2"].stop_at = stop_at
     world.create()
     world.turn()
@@ -82,7 +82,7 @@ def test_the_death_of_a_server_at_any_step_makes_no_member_twice(world: TabletBe
     world.until(lambda: "RUNNING" in world.states(), 1.0)
     world.turn(20, 1.0)
     assert max(world.servers.made.values()) == 1, world.servers.made
-    # A number that a server began and lost is the policy's, later: here it stays refused, and the other two serve.
+    # A number that a server began and lost is left to the policy: here it stays rejected, and the other two serve.
     left = {one.key for one in world.transitions()}
     assert all(one.endswith("-2") for one in left), left
 

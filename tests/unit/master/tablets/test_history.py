@@ -23,14 +23,14 @@ def world(tmp_path: Path) -> TabletBench:
 
 
 def steps(world: TabletBench) -> list[HistoryEntry]:
-    """The steps in the store's history, as `rk history` reads them."""
+    """Return the steps in the store's history, as `rk history` reads them."""
     below = f"{LAYOUT.history}/"
     names = sorted(path for path in world.store.nodes if path.startswith(below))
     return [entry for name in names for entry in unpack(world.store.nodes[name][0]) if entry.key]
 
 
 def done_by(world: TabletBench, request: ms.MasterRequest) -> tuple[str, list[HistoryEntry]]:
-    """The request's cause id, and the steps that followed."""
+    """Return the request's cause id, and the steps that followed."""
     before = len(steps(world))
     answer = world.bench.ask(request)
     world.turn(40, 0.5)
@@ -47,7 +47,7 @@ def test_every_step_has_the_id_of_the_request_that_wanted_it(world: TabletBench)
     ):
         cause, found = done_by(world, request)
         assert cause
-        # A late report that a replica rests may have it opened once more.
+        # A late report that a replica rests may cause it to be opened once more.
         assert (len(found) % count, {one.cause_id for one in found}) == (0, {cause})
         assert all(type(request).__name__ in one.origin for one in found if not one.before)
         recent = world.bench.ask(ms.RecentTransitions(count)).transitions
@@ -63,7 +63,7 @@ def test_one_tablet_that_is_unassigned_has_its_own_cause(world: TabletBench) -> 
 
 
 def test_a_death_and_a_new_master_begin_new_work(world: TabletBench) -> None:
-    """What the next master does for a server that has started again is not the work of the request."""
+    """The next master's work for a restarted server has another cause than the request."""
     world.servers.servers["s2"].stop_at = "after OPENING"
     cause, found = done_by(world, CreateTable("x", replication=3))
     assert {one.cause_id for one in found} == {cause}
@@ -78,7 +78,7 @@ def test_a_death_and_a_new_master_begin_new_work(world: TabletBench) -> None:
 
 
 def test_a_replacement_says_that_no_leader_has_reported(world: TabletBench) -> None:
-    """DD-03: the tablet in its place begins with that cause."""
+    """DD-03: the replacing tablet begins with that cause."""
     assert isinstance(world.bench.ask(CreateTable("x", replication=3)), ms.Tables)
     former = world.regions()[0].region_id
     world.servers.leaderless.add(former)

@@ -1,4 +1,4 @@
-"""What the store has of tables of tablets: existence, schema, configurations with their members and leaders."""
+"""The store's records of tables of tablets: existence, schema, configurations with their members and leaders."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from regions.records.znodes import decode_region, decode_table
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets.fixture import TabletBench
 
-#: A leader's name alone is written late (`LEADER_LATE_MS`).
+#: A change of the leader's name alone is written late (`LEADER_LATE_MS`).
 LATE_S = 15.0
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> TabletBench:
-    """Three servers with a table of two tablets."""
+    """Return three servers with a table of two tablets."""
     made = TabletBench(tmp_path)
     columns = [ColumnSpec("k", ColumnType.STRING, key=True), ColumnSpec("v", ColumnType.STRING)]
     assert not isinstance(made.bench.ask(CreateTable("x", ["m"], replication=3, columns=columns)), str)
@@ -32,7 +32,7 @@ def world(tmp_path: Path) -> TabletBench:
 
 
 def below(world: TabletBench, folder: str) -> list[str]:
-    """The names of the znodes below one."""
+    """Return the names of the znodes below a path."""
     prefix = f"{folder}/"
     return sorted(path[len(prefix) :] for path in world.store.nodes if path.startswith(prefix))
 
@@ -42,7 +42,7 @@ def stored(world: TabletBench, region_id: str) -> RegionRecord:
 
 
 def report(world: TabletBench, config_id: ConfigId, count: int, term: int) -> str:
-    """The first tablet's leader reports a configuration of its first `count` members; return the tablet's id."""
+    """Report a configuration of the first tablet's first `count` members as its leader. Return the tablet's id."""
     first = world.regions()[0]
     world.servers.configs[first.region_id] = (config_id, first.members[:count], term)
     world.turn(20, 1.0)

@@ -18,7 +18,7 @@ from tests.unit.master.tablets.fixture import TabletBench
 
 @pytest.fixture
 def world(tmp_path: Path) -> TabletBench:
-    """Three servers with a table of two tablets."""
+    """Return three servers with a table of two tablets."""
     made = TabletBench(tmp_path)
     made.create(regions=2)
     made.turn()
@@ -27,12 +27,12 @@ def world(tmp_path: Path) -> TabletBench:
 
 
 def on_disk(world: TabletBench) -> set[ReplicaState]:
-    """States of all replicas on all disks."""
+    """Return the states of all replicas on all disks."""
     return {local.state for server in world.servers.servers.values() for local in server.disk.values()}
 
 
 def answer_to(world: TabletBench, request: ms.MasterRequest, turns: int = 40) -> object:
-    """The reply to a request that waits."""
+    """Return the reply to a request that waits."""
     answers: list[object] = []
     world.bench.ask_into(request, answers)
     world.turn(turns, 0.1)
@@ -52,7 +52,7 @@ def test_replicas_rest_while_a_table_is_disabled_and_wake_afterwards(world: Tabl
 
 
 def test_a_server_that_missed_a_disable_closes_its_replicas_on_return(world: TabletBench) -> None:
-    """It closes its replicas when it comes."""
+    """Its replicas are closed when the server comes back."""
     world.servers.stop("s2")
     answer_to(world, SetTableIntent("x", TableIntent.DISABLED))
     world.servers.start("s2")
@@ -137,7 +137,7 @@ def test_a_drain_does_not_move_tablets_and_reports_it(world: TabletBench) -> Non
     answers: list[object] = []
     world.bench.ask_into(ms.DrainServer("s1", True, wait_ms=10_000), answers)
     world.bench.go_on()
-    world.store.change(LAYOUT.draining_mark("s1"))  # this store tells watchers of what servers write alone
+    world.store.change(LAYOUT.draining_mark("s1"))  # this store notifies watchers only of servers' writes
     world.turn(5)
     (drained,) = answers
     assert isinstance(drained, ms.Accepted)

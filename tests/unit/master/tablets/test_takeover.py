@@ -16,7 +16,7 @@ from tests.unit.master.tablets.fixture import TabletBench
 
 
 class Nobody:
-    """Hears what the watcher hears, and does nothing."""
+    """Receives the watcher's events, and does nothing."""
 
     def transition_event(self, event_type: int, path: str) -> None: ...
 
@@ -27,7 +27,7 @@ class Nobody:
 
 @pytest.fixture
 def world(tmp_path: Path) -> TabletBench:
-    """Three servers with a shared table and a table of four tablets."""
+    """Return three servers with a shared table and a table of four tablets."""
     made = TabletBench(tmp_path)
     made.create(regions=4)
     made.turn()
@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> TabletBench:
 
 
 def frozen(world: TabletBench) -> list[tuple[str, bytes, int]]:
-    """Regions' records and transitions, byte for byte, with their versions."""
+    """Return regions' records and transitions, byte for byte, with their versions."""
     kept = (LAYOUT.regions, LAYOUT.unassigned)
     return sorted((path, node[0], node[1]) for path, node in world.store.nodes.items() if path.startswith(kept))
 
@@ -73,7 +73,7 @@ def test_a_member_of_a_dead_server_raises_no_alarm(world: TabletBench) -> None:
 
 
 def test_a_full_restart_wipes_and_plans_no_tablet(world: TabletBench) -> None:
-    """All servers and masters: in a cluster of tablets alone this is no startup, and nothing is to be done."""
+    """All servers and masters restart: in a cluster of tablets alone this is no startup, and nothing has to be done."""
     before = frozen(world)
     for uuid in world.servers.servers:
         world.servers.stop(uuid)
@@ -107,7 +107,7 @@ def test_a_full_restart_of_a_mixed_cluster(world: TabletBench) -> None:
 
 
 def test_a_warm_mirror_has_the_transitions_of_tablets(world: TabletBench) -> None:
-    """The mirror keeps no replicas of tablets; what it hands over is what a load reads."""
+    """The mirror keeps no replicas of tablets; after the handover the state equals that of a load."""
     world.servers.servers["s3"].stop_at = "before OPENING"
     world.create("late", 2)
     world.turn(10)
@@ -146,7 +146,7 @@ def test_reports_of_unknown_tablets_are_kept_until_their_records_are_read(world:
 
 
 def test_a_full_report_removes_replicas_that_it_does_not_name(world: TabletBench) -> None:
-    """What it names no more is gone, although nobody has reported that it went."""
+    """Replicas that it no longer names are gone, even if their end was never reported."""
     server = world.servers.servers["s1"]
     server.disk.clear()
     server.told = None
@@ -183,7 +183,7 @@ def test_an_orphaned_tablet_is_reported_and_not_touched(world: TabletBench) -> N
 
 
 def test_the_assigner_has_no_replicas_of_tablets(world: TabletBench) -> None:
-    """Plans and the balancer cannot move what the assigner does not hold; its invariants hold."""
+    """Plans and the balancer can move only what the assigner has; its invariants hold."""
     assigner = world.active_master.assigner
     assert not assigner.world.replicas
     assert len(assigner.world.regions) == 4

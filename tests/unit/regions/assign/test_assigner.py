@@ -1,4 +1,4 @@
-"""The assigner on a model cluster: startup, moves, failures, deadlines, intents. Row ids in the docstrings."""
+"""The assigner on a model cluster: startup, moves, failures, deadlines, intents. Docstrings name the requirements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_new_regions_are_opened_evenly() -> None:
 
 
 def test_many_new_regions_ask_for_a_bulk_plan_once() -> None:
-    """RT-06, RT-07: the plan's placements are used; a key without one, or with a dead server, is placed singly."""
+    """RT-06, RT-07: the plan's placements are used; a region without one, or with a dead server, is placed singly."""
     cluster = ModelCluster(AssignerConfig(bulk_min=4))
     cluster.put(*(region(f"r{n}") for n in range(4)))
     cluster.start(A, B)
@@ -61,7 +61,7 @@ def test_system_tables_go_first_and_do_not_wait_for_a_plan() -> None:
 
 
 def test_system_tables_are_placed_before_the_others() -> None:
-    """RT-05: among regions that are placed one by one, whatever order they come in."""
+    """RT-05: also among regions that are placed one by one, in any order."""
     cluster = ModelCluster()
     cluster.tables["sys"] = (TableRecord("sys", "system", system=True), 0)
     cluster.put(region("r1"), region("s1", table_id="sys"), region("r2"), region("s2", table_id="sys"))
@@ -71,7 +71,7 @@ def test_system_tables_are_placed_before_the_others() -> None:
 
 
 def test_system_tables_are_placed_before_those_that_the_plan_leaves_out() -> None:
-    """RT-05: new regions wait for the plan, those of a dead server do not, and system tables come before them."""
+    """RT-05: new regions wait for the plan, those of a dead server do not; system tables come before both."""
     cluster = ModelCluster(AssignerConfig(bulk_min=2))
     cluster.tables["sys"] = (TableRecord("sys", "system", system=True), 0)
     cluster.put(region("r1", on=at("b")), region("r2"), region("r3"), region("s1", table_id="sys"))
@@ -83,7 +83,7 @@ def test_system_tables_are_placed_before_those_that_the_plan_leaves_out() -> Non
 
 
 def test_system_tables_overtake_the_orders_that_wait_for_a_slot() -> None:
-    """RT-05: a region of a system table that comes later is the next that its server gets."""
+    """RT-05: a later region of a system table is the next that its server gets."""
     cluster = ModelCluster(AssignerConfig(bulk_min=1000, batch_max=1, busy_max=1))
     cluster.silent = {"a"}
     cluster.put(region("r1"), region("r2"), region("r3"))
@@ -152,7 +152,7 @@ def test_move_is_given_up_when_the_server_refuses() -> None:
 
 
 def test_a_refused_close_of_a_disabled_table_is_asked_for_again() -> None:
-    """X6, X10: the intent stands, whatever one answer was."""
+    """X6, X10: the intent remains, whatever a single answer was."""
     cluster = ModelCluster()
     cluster.put(region(on=at("a")))
     cluster.open.clear()
@@ -186,7 +186,7 @@ def test_restarted_server_gets_its_regions_back() -> None:
 
 
 def test_silent_destination_is_replaced_by_a_different_server() -> None:
-    """RT-11: the server that did not begin is not chosen again, although it has the least to do."""
+    """RT-11: the server that did not begin is not chosen again, although it has the fewest orders."""
     cluster = ModelCluster()
     cluster.silent = {"a"}
     cluster.put(region(), *(region(f"b{n}", on=at("b")) for n in range(4)))
@@ -199,7 +199,8 @@ def test_silent_destination_is_replaced_by_a_different_server() -> None:
 
 
 def test_an_order_carries_the_time_that_its_master_gives_the_open() -> None:
-    """X11: by it the server knows how often to report progress; a default would come too late for a shorter time."""
+    """X11: from this time the server derives how often to report progress; a default could be too late for a shorter
+    time."""
     cluster = ModelCluster(AssignerConfig(bulk_min=1000, open_timeout_ms=7_000))
     cluster.put(region())
     cluster.start(A)
@@ -225,7 +226,7 @@ def test_lost_answers_are_asked_about_again() -> None:
 
 
 def test_what_a_new_master_finds_is_no_step() -> None:
-    """`rk history`: whoever took the steps has told them, or the znode keeps them."""
+    """`rk history`: the steps were recorded by their masters, or the znode keeps them."""
     cluster = ModelCluster()
     cluster.put(region())
     found = TransitionRecord("r1", "t1", 0, RegionState.OPENED, None, at("a"), took=(1, 2))
@@ -237,7 +238,7 @@ def test_what_a_new_master_finds_is_no_step() -> None:
 
 
 def test_a_forced_step_says_which_version_it_has_led_to() -> None:
-    """The steps that the znode keeps are counted from there."""
+    """The steps kept by the znode are counted from that version."""
     cluster = ModelCluster()
     cluster.failing = {"a": "disk on fire"}
     cluster.put(region())
@@ -263,7 +264,8 @@ def test_failed_open_is_tried_elsewhere() -> None:
 
 
 def test_poison_region_is_parked_and_can_be_retried() -> None:
-    """X11: bounded attempts, the reason stays in the payload, other regions go on, an operator's retry works."""
+    """X11: attempts are bounded, the reason stays in the payload, other regions continue, and an operator's retry
+    works."""
     cluster = ModelCluster()
     cluster.failing = {"a": "poison", "b": "poison"}
     cluster.put(region())
@@ -284,7 +286,7 @@ def test_poison_region_is_parked_and_can_be_retried() -> None:
 
 
 def test_opening_without_progress_is_forced_offline_and_progress_extends() -> None:
-    """RT-11 for OPENING; an OPENING to OPENING step counts as life."""
+    """RT-11 for OPENING: a step from OPENING to OPENING counts as progress."""
     cluster = ModelCluster()
     cluster.silent = {"a", "b"}
     cluster.put(region())
@@ -302,7 +304,7 @@ def test_opening_without_progress_is_forced_offline_and_progress_extends() -> No
 
 
 def test_late_close_is_never_forced_while_the_source_lives() -> None:
-    """X1, X10: asked again, shown as a problem, never OFFLINE."""
+    """X1, X10: the order is repeated, the close is shown as a problem, and the region is never forced OFFLINE."""
     cluster = ModelCluster()
     cluster.silent = {"a"}
     cluster.put(region(on=at("a")))
@@ -315,7 +317,7 @@ def test_late_close_is_never_forced_while_the_source_lives() -> None:
 
 
 def test_disable_closes_everything_and_enable_opens_it_where_it_was() -> None:
-    """ED-01, ED-02, X3: CLOSED is deleted with a check of the intent, the location leaves the record."""
+    """ED-01, ED-02, X3: CLOSED is deleted with a check of the intent, the location is removed from the record."""
     cluster = ModelCluster()
     cluster.put(region("r1", on=at("a")), region("r2", on=at("b")))
     cluster.start(A, B, C)
@@ -331,7 +333,7 @@ def test_disable_closes_everything_and_enable_opens_it_where_it_was() -> None:
 
 @pytest.mark.parametrize("state", list(RegionState))
 def test_disable_rides_over_failover_in_every_state(state: RegionState) -> None:
-    """X6: whatever the transition's state when the new master loads it, a disabled table ends closed."""
+    """X6: in whatever state the new master loads a transition, a disabled table ends closed."""
     cluster = ModelCluster()
     record = TableRecord("t1", "orders", intent=TableIntent.DISABLED)
     cluster.tables["t1"] = (record, 7)
@@ -356,7 +358,7 @@ def test_disable_rides_over_failover_in_every_state(state: RegionState) -> None:
 
 
 def test_disable_while_the_holder_dies_ends_closed() -> None:
-    """X6 with RF-05: CLOSING on a dead source is put down and deleted, not reopened."""
+    """X6 with RF-05: CLOSING on a dead source is set to OFFLINE and deleted, not reopened."""
     cluster = ModelCluster()
     cluster.silent = {"a"}
     cluster.tables["t1"] = (TableRecord("t1", "orders", intent=TableIntent.DISABLED), 7)
@@ -377,7 +379,8 @@ def test_draining_server_is_emptied() -> None:
 
 
 def test_a_replica_leaves_a_draining_server_when_its_peer_has_made_room() -> None:
-    """While a peer moves it holds both its servers: who then had nowhere to go is asked again when it has arrived."""
+    """A moving peer occupies both its servers. A replica without a possible server is tried again when the peer has
+    arrived."""
     cluster = ModelCluster()
     cluster.tables["t1"] = (msgspec.structs.replace(cluster.tables["t1"][0], replication=2), 0)
     places = (ReplicaLocation(0, "b", 1, 1), ReplicaLocation(1, "a", 1, 1))
@@ -413,7 +416,7 @@ def test_orders_are_throttled_per_server() -> None:
 
 
 def test_lost_race_is_read_again_and_decided_again() -> None:
-    """RT-30: our write names an old version; whoever won is read, and the next decision builds on it."""
+    """RT-30: our write names an old version; the winner's state is read, and the next decision is based on it."""
     cluster = ModelCluster()
     cluster.put(region(on=at("a")))
     cluster.start(A, B)
@@ -448,7 +451,7 @@ def test_suspended_assigner_replaces_nothing() -> None:
 
 
 def test_successor_finishes_what_the_predecessor_began() -> None:
-    """RT-13: after any write of the first master, a second one with nothing but the store finishes the work."""
+    """RT-13: after any write of the first master, a second one finishes the work from the store alone."""
     for stop_after in range(1, 9):
         cluster = ModelCluster()
         cluster.put(region("r1", on=at("a")), region("r2"), region("r3"))
@@ -469,7 +472,7 @@ def test_successor_finishes_what_the_predecessor_began() -> None:
 
 
 def test_drain_closes_a_bounded_number_at_a_time() -> None:
-    """What is moved is not served meanwhile: a drain takes its regions in portions."""
+    """Moving regions are not served meanwhile, so a drain moves its regions in portions."""
     cluster = ModelCluster(AssignerConfig(bulk_min=1000, closes_max=2))
     cluster.put(*(region(f"r{n}", on=at("a")) for n in range(7)))
     cluster.start(A, B)
@@ -483,7 +486,7 @@ def test_drain_closes_a_bounded_number_at_a_time() -> None:
 
 
 def test_startup_plans_all_regions_whoever_had_them() -> None:
-    """RT-06: dead locations are no reason to place one by one; they still count as last places."""
+    """RT-06: regions with dead locations are not placed one by one; the locations still count as last places."""
     cluster = ModelCluster(AssignerConfig(bulk_min=2))
     cluster.put(region("r1", on=at("a", 9)), region("r2", on=at("b", 9)))
     cluster.open.clear()
@@ -498,7 +501,7 @@ def test_startup_plans_all_regions_whoever_had_them() -> None:
 
 @pytest.mark.parametrize("returns", [False, True], ids=["dies", "starts again"])
 def test_a_removed_table_ends_with_the_server_that_had_its_last_region(returns: bool) -> None:
-    """DD-06: nobody is left to close it; the table is marked as finished all the same."""
+    """DD-06: no server is left to close the region; the table is still marked as finished."""
     cluster = ModelCluster()
     cluster.put(region(on=at("a")))
     cluster.start(A, B)
@@ -515,7 +518,8 @@ def test_a_removed_table_ends_with_the_server_that_had_its_last_region(returns: 
 
 def test_a_refused_write_is_not_repeated_before_the_transition_was_read() -> None:
     """X6, DD-06: a table is deleted while a server begins to open its region; the region's record is read first, which
-    says nothing about the transition. Repeated with the version that was refused, the write would go on for ever."""
+    says nothing about the transition. If the write were repeated with the rejected version, it would be repeated
+    forever."""
     cluster = ModelCluster()
     cluster.put(region())
     cluster.silent.add("a")

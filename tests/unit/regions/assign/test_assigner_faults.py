@@ -1,9 +1,9 @@
-"""The assigner under seeded chaos: servers and masters die or are fenced, answers get lost, in any order.
+"""The assigner under seeded faults: servers and masters die or are fenced, answers are lost, in any order.
 
-Store writes of one master are done in order, as a session does them; orders, answers, watch events and the servers'
-own steps come in any order or, where the world allows it, not at all. After every step no replica is open on two live
-servers, and only legal steps were written by compare-and-set. Then the chaos ends, and within bounded time everything
-that should be open is open, and nothing is in transition.
+Store writes of one master are done in order, as a session does them; orders, answers, watch events and the servers' own
+steps come in any order or, where that can happen, not at all. After every step no replica is open on two live servers,
+and only legal steps were written by compare-and-set. Then the faults end, and within bounded time all regions that
+should be open are open, and no transition is left.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ REGIONS = 12
 UUIDS = ("a", "b", "c", "d")
 SEEDS = 120
 STEPS = 400
-#: What a server may be after its next start: of an earlier build, of a later version, or another service.
+#: Possible kinds of a server after its next start: of an earlier build, of a later version, or of another service.
 KINDS = ("", "", "", "kv/1", "kv/2", "counters/1")
 
 
 class Chaos(ModelCluster):
-    """A model cluster whose effects wait until chance carries them out."""
+    """A model cluster that delays effects until a random choice carries them out."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(AssignerConfig(bulk_min=6, attempts_max=1_000, busy_max=5, batch_max=3, closes_max=3))
         self.rng = random.Random(seed)
         self.batches = 0
-        #: Fenced servers, and until when they may go on.
+        #: Fenced servers, with the time until which they may continue.
         self.outlaws: dict[str, tuple[Incarnation, int]] = {}
         self.start_codes = dict.fromkeys(UUIDS, 1)
         self.pending_writes: list[fx.WriteOffline | fx.DeleteTransition] = []
@@ -101,7 +101,7 @@ class Chaos(ModelCluster):
 
     def look(self, name: str) -> None:
         self.dirty.discard(name)
-        # A session answers in order: what is read now is younger than all writes sent before.
+        # A session answers in order: this read is later than all writes sent before.
         while self.pending_writes:
             self.do_write(self.pending_writes.pop(0))
         self.see(name)
@@ -155,7 +155,7 @@ class Chaos(ModelCluster):
             self.fail_over()
 
     def _fence(self, effect: fx.WriteFence) -> None:
-        """The server's session lives on: it goes on with what it does until its lease must have run out."""
+        """Fence a server. Its session lives: it continues until its lease must have ended."""
         if self.servers.get(effect.server.uuid) == effect.server:
             self.outlaws[effect.server.uuid] = (effect.server.incarnation, self.now + effect.lease_ms)
         super()._fence(effect)
@@ -170,12 +170,12 @@ class Chaos(ModelCluster):
         super().stop_serving(uuid)
 
     def may_act(self, me: Incarnation) -> bool:
-        """Whether that start of a server can still write to the store, and serve."""
+        """Return True if that start of a server can still write to the store, and serve."""
         alive = self.servers.get(me.uuid)
         return (alive is not None and alive.incarnation == me) or self.outlaws.get(me.uuid, (None, 0))[0] == me
 
     def accept_some(self) -> None:
-        """A batch of moves, written before the assigner hears of it."""
+        """Write a batch of moves, before the assigner receives it."""
         self.batches += 1
         world = self.assigner.world
         open_now = [one for one in world.replicas.values() if one.open_on is not None and one.home is not None]
@@ -183,7 +183,7 @@ class Chaos(ModelCluster):
         moves = [Move(one.key, one.home, self.rng.choice(["", *UUIDS])) for one in chosen if one.home is not None]
         batch = MoveBatch(f"m{self.batches}", tuple(moves))
         self.moves[batch.move_id] = batch
-        if self.rng.random() < 0.8:  # else the master dies before it can tell its assigner
+        if self.rng.random() < 0.8:  # otherwise the master dies before its assigner receives the batch
             self.assigner.handle(ev.MovesAccepted(batch), self.now)
         else:
             self.fail_over()
@@ -194,7 +194,7 @@ class Chaos(ModelCluster):
         self.assigner.handle(ev.RegionSeen(*self.regions[name]), self.now)
 
     def rejoin(self, uuid: str, kinds: tuple[str, ...] = KINDS) -> None:
-        """The next start of a server, perhaps with another opener than before."""
+        """Start a server again, perhaps with another opener."""
         self.start_codes[uuid] += 1
         self.stop_serving(uuid)  # a fenced server has closed everything before it joins again
         record = server(uuid, self.start_codes[uuid], session_ms=1_000, kind=self.rng.choice(kinds))
@@ -207,7 +207,7 @@ class Chaos(ModelCluster):
         self.assigner.handle(ev.TableSeen(*self.tables["t1"]), self.now)
 
     def fail_over(self) -> None:
-        """The master dies: some of its writes still happen, the rest is refused by the new epoch."""
+        """Kill the master: some of its writes still happen, the new epoch rejects the rest."""
         for effect in self.pending_writes[: self.rng.randrange(len(self.pending_writes) + 1)]:
             self._write(effect) if self._still_true(effect) else None
         self.pending_writes.clear()
@@ -230,7 +230,7 @@ class Chaos(ModelCluster):
     # --- servers ---------------------------------------------------------------------------------------------------
 
     def take_order(self, record: ServerRecord, order: OpenOrder | CloseOrder) -> OrderResult:
-        """Begin: the first compare-and-set now, the second some time later."""
+        """Begin an order: the first compare-and-set now, the second some time later."""
         if isinstance(order, OpenOrder):
             assert can_open(record.kind, order.kind), f"{order.transition.key} was given to a server of {record.kind}"
             return self.begin_open(record.incarnation, order)
@@ -286,7 +286,7 @@ class Chaos(ModelCluster):
             return
         found = self.unassigned.get(record.key)
         if found is None or found[1] != version or found[0] != record:
-            return  # the compare-and-set loses: nothing is published
+            return  # the compare-and-set fails: no change is published
         if kind == "close":
             check(Actor.SERVER, found[0].state, RegionState.CLOSED, Cause.CLOSE_DONE)
             self.unassigned[record.key] = (msgspec.structs.replace(record, state=RegionState.CLOSED), version + 1)
@@ -304,7 +304,7 @@ class Chaos(ModelCluster):
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """No more disturbances, all servers there, the table enabled: then let everything happen."""
+        """End all faults, start all servers, enable the table, and let everything happen."""
         self.opens_fail = 0.0
         for uuid in UUIDS:
             if uuid not in self.servers or not can_open(self.servers[uuid].kind, ""):
@@ -324,7 +324,7 @@ class Chaos(ModelCluster):
             if not self.unassigned and len(self.open) == REGIONS:
                 return
             for key in [key for key, (record, _) in self.unassigned.items() if record.parked]:
-                # Two servers died while they opened it: an operator says that the region was not to blame.
+                # Two servers died while they opened it: an operator decides that the region was not the reason.
                 self.assigner.handle(ev.RetryRequested(key), self.now)
             self.now += 500
             self.leases_end()
@@ -335,7 +335,7 @@ class Chaos(ModelCluster):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_chaos_ends_in_order(seed: int) -> None:
-    """TS-06: one owner at all times, of the table's kind, and everything open in the end."""
+    """TS-06: at all times one owner, of the table's kind; in the end all regions are open."""
     chaos = Chaos(seed)
     for _ in range(STEPS):
         chaos.step_once()

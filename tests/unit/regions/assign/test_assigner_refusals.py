@@ -1,4 +1,5 @@
-"""Nothing waits for ever, nothing bounces for ever: slow closes, fences, poison, flapping, nowhere to go, each said."""
+"""No region waits or moves back and forth forever: slow closes, fences, poison, flapping, no eligible server; each is
+reported."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ A, B, C = server("a", session_ms=6_000), server("b"), server("c")
 
 
 def hanging(*names: str) -> ModelCluster:
-    """Regions on a, which closes nothing; r1 is told to move to b."""
+    """Return regions on a, which closes none of them; r1 is ordered to move to b."""
     cluster = ModelCluster(CONFIG)
     cluster.put(*(region(name, on=at("a")) for name in names))
     cluster.hanging = {"a"}
@@ -34,7 +35,8 @@ def lines(cluster: ModelCluster) -> list[str]:
 
 
 def test_a_hanging_close_is_asked_again_with_growing_pauses_and_then_the_server_is_fenced() -> None:
-    """X10: re-ask with back-off; problem; fence; its regions move only after the lease must have run out."""
+    """X10: the order is repeated with growing pauses; a problem is shown; the server is fenced; its regions move only
+    after its lease must have ended."""
     cluster = hanging("r1", "r2")
     asked = 0
     while not cluster.fences:
@@ -45,7 +47,7 @@ def test_a_hanging_close_is_asked_again_with_growing_pauses_and_then_the_server_
     assert 4 <= asked <= 9, "at 0, 3, 9, 21, 45 s and so on"
     assert cluster.now - 1_000_000 > CONFIG.fence_after_ms
     assert cluster.fences["a"].reason == "it did not finish closing r1-0 in 60 s: the disk hangs"
-    # The lease of a may last for six seconds: nothing is written, nothing is ordered.
+    # The lease of a may last for six seconds: no write, no order.
     writes, orders = len(cluster.writes), len(cluster.sent)
     cluster.pass_time(5_500)
     assert (len(cluster.writes), len(cluster.sent)) == (writes, orders)
@@ -69,7 +71,7 @@ def test_a_late_close_is_a_problem_that_says_when_the_server_is_fenced() -> None
 
 
 def test_without_a_limit_nobody_is_fenced() -> None:
-    """The policy can be switched off: then an operator decides, and is told."""
+    """The policy can be switched off: then the problem is shown, and an operator decides."""
     cluster = ModelCluster(AssignerConfig(bulk_min=1000, fence_after_ms=0))
     cluster.put(region(on=at("a")))
     cluster.hanging = {"a"}
@@ -84,7 +86,7 @@ def test_without_a_limit_nobody_is_fenced() -> None:
 
 
 def test_a_disable_that_a_server_never_begins_fences_it_too() -> None:
-    """A server that keeps its session and takes no orders must not hold a table open for ever."""
+    """A server with a session that accepts no orders must not keep a table open forever."""
     cluster = ModelCluster(CONFIG)
     cluster.put(region(on=at("a")))
     cluster.silent = {"a"}
@@ -98,7 +100,7 @@ def test_a_disable_that_a_server_never_begins_fences_it_too() -> None:
 
 
 def test_a_new_master_waits_for_the_lease_of_a_server_that_was_fenced() -> None:
-    """X10 over failover: the registration is gone, the mark says that it may still serve."""
+    """X10 after a failover: the registration is gone, and the mark says that the server may still serve."""
     cluster = hanging("r1", "r2")
     cluster.pass_time(62_000)
     assert "a" in cluster.fences
@@ -123,7 +125,7 @@ def test_a_fenced_server_that_registers_again_has_closed_everything() -> None:
 
 
 def test_a_fence_that_the_store_refuses_is_forgotten() -> None:
-    """The server died on its own at that moment: the usual way."""
+    """The server died by itself at that moment, so the usual recovery applies."""
     cluster = hanging("r1")
     del cluster.servers["a"]
     cluster.open.clear()
@@ -146,7 +148,7 @@ def test_an_operator_may_fence_at_once() -> None:
 
 
 def test_a_poison_region_is_parked_and_its_neighbours_are_not() -> None:
-    """X11: a region that nobody can open is tried a bounded number of times, on different servers, then parked."""
+    """X11: a region that no server can open is tried a bounded number of times, on different servers, then parked."""
     cluster = ModelCluster(CONFIG)
     cluster.put(region("r1"), region("r2"))
     tried: list[str] = []
@@ -179,7 +181,7 @@ def test_a_poison_region_is_parked_and_its_neighbours_are_not() -> None:
 
 
 def test_a_server_that_refuses_everything_does_not_get_everything() -> None:
-    """A refusal that the store does not explain counts as a failed attempt: elsewhere."""
+    """A rejection that the store does not explain counts as a failed attempt; the region goes elsewhere."""
     cluster = ModelCluster(CONFIG)
     cluster.put(*(region(f"r{n}") for n in range(4)))
     obey = cluster._open
@@ -197,7 +199,7 @@ def test_a_server_that_refuses_everything_does_not_get_everything() -> None:
 
 
 def test_a_server_that_takes_orders_and_does_not_begin_is_given_up() -> None:
-    """RT-11: "taken, still running" is a sign of life, not a reason to wait for ever."""
+    """RT-11: "accepted, still running" is a sign of life, but no reason to wait forever."""
     cluster = ModelCluster(CONFIG)
     cluster.put(region())
     cluster.silent = {"a"}
@@ -223,7 +225,7 @@ def test_a_server_that_takes_orders_and_does_not_begin_is_given_up() -> None:
 
 
 def test_a_flapping_server_gets_nothing_until_it_stays() -> None:
-    """A server that registers again every second must not have its regions bounce back to it each time."""
+    """The regions of a server that registers again every second must not return to it each time."""
     cluster = ModelCluster(CONFIG)
     cluster.put(*(region(f"r{n}", on=at("a")) for n in range(3)))
     cluster.start(A, B)
@@ -241,7 +243,7 @@ def test_a_flapping_server_gets_nothing_until_it_stays() -> None:
 
 
 def test_when_all_servers_flap_the_regions_are_served_all_the_same() -> None:
-    """An outage of the store makes everybody register again: that must not leave the regions without a server."""
+    """After an outage of the store all servers register again: the regions must not stay without a server."""
     cluster = ModelCluster(CONFIG)
     cluster.put(region())
     cluster.start(A)

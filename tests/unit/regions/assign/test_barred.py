@@ -1,4 +1,4 @@
-"""A server that an operator had fenced gets no regions until the bar ends (X10)."""
+"""A server that an operator has fenced gets no regions until the fence ends (X10)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bar(until_ms: int = 0) -> BarRecord:
 
 
 def fenced(*names: str, until_ms: int = 0, others: bool = True) -> ModelCluster:
-    """Regions on a, which is fenced and has joined again."""
+    """Return regions on a, which is fenced and has joined again."""
     cluster = ModelCluster()
     cluster.put(*(region(name, on=at("a")) for name in names))
     cluster.start(A, *([B] if others else []))
@@ -50,7 +50,7 @@ def test_the_bar_is_asked_for_with_the_fence() -> None:
 
 
 def test_without_another_server_regions_stay_closed_and_that_is_said() -> None:
-    """Not even a server that is to be emptied would be left out: a fenced one is."""
+    """Even a draining server would be used in that case; a fenced one is not."""
     cluster = fenced("r1", others=False)
     assert cluster.open == {}
     [unplaceable, barred] = problems(
@@ -79,7 +79,7 @@ def test_the_next_master_heeds_the_bar() -> None:
 
 
 def test_a_bar_over_a_live_server_empties_it() -> None:
-    """A second request names another time while the server has joined and been unfenced, say."""
+    """For example, a second request sets another time after the server has joined and was unfenced."""
     cluster = ModelCluster()
     cluster.put(region("r1", on=at("a")))
     cluster.start(A, B)

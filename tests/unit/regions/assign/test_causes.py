@@ -1,4 +1,4 @@
-"""Cause ids: what begins one, and that everything which follows carries the id."""
+"""Cause ids: the events that begin one, and all work that carries the id."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MOVE = WorkOrigin("e1-99", "request: MoveRegion r1 from 127.0.0.1:4711")
 
 
 def ids(cluster: ModelCluster) -> list[str]:
-    """Cause ids of the master's writes and of the orders to servers, each once, in their order."""
+    """Return the cause ids of the master's writes and of the orders to servers, each once, in order."""
     found = [one for effect in [*cluster.writes, *cluster.sent] for one in fx.cause_ids(effect)]
     return list(dict.fromkeys(found))
 
 
 def begun(cluster: ModelCluster) -> list[str]:
-    """Return what began since the last call, in words."""
+    """Return the descriptions of causes that began since the last call."""
     return [one.text for one in cluster.assigner.causes.take_begun()]
 
 
@@ -47,7 +47,7 @@ def test_ids_count_the_beginnings_of_an_epoch() -> None:
 
 
 def test_what_begins_nothing_uses_no_id() -> None:
-    """A heartbeat without news, a tick without a deadline: a thousand a second of them."""
+    """A heartbeat without changes, a tick without a due deadline: there are a thousand a second."""
     cluster = two_servers("r1")
     for _ in range(20):
         cluster.pass_time(500)
@@ -71,7 +71,7 @@ def test_a_move_is_one_cause_from_the_request_to_the_end() -> None:
 
 
 def test_a_new_master_goes_on_under_the_cause_of_the_former() -> None:
-    """MF-04: what it finds under way was begun by something that it has not seen."""
+    """MF-04: the work that it finds was begun by an event that it has not seen."""
     cluster = ModelCluster()
     cluster.put(region())
     cluster.put_transition(transition(RegionState.OFFLINE, None, at("b"), origin=WorkOrigin("e4-2a")))
@@ -83,7 +83,7 @@ def test_a_new_master_goes_on_under_the_cause_of_the_former() -> None:
 
 @pytest.mark.parametrize("state", [RegionState.OFFLINE, RegionState.OPENING, RegionState.CLOSED])
 def test_the_death_of_a_server_begins_something_new(state: RegionState) -> None:
-    """The transition goes on, and its history says why: with the words that the log has."""
+    """The transition continues, and its history has the reason in the words of the log."""
     cluster = ModelCluster()
     cluster.put(region())
     record = transition(state, at("gone"), at("b"), origin=WorkOrigin("e0-7", "request: MoveRegion r1"))
@@ -100,7 +100,7 @@ def test_the_death_of_a_server_begins_something_new(state: RegionState) -> None:
 
 
 def test_a_region_that_waits_for_a_server_keeps_its_cause() -> None:
-    """The server that comes at last is not why the region is opened."""
+    """The arrival of a server is not the reason why the region is opened."""
     cluster = ModelCluster()
     cluster.put(region())
     cluster.start()
@@ -194,7 +194,7 @@ def test_a_close_that_a_server_refuses_and_an_answer_about_nothing_have_a_cause_
 
 
 def test_a_transition_of_an_earlier_build_has_no_cause_and_gets_one_with_the_next_step() -> None:
-    """docs/compatibility.md: the field is dropped by builds that do not know it, and nothing hangs on it."""
+    """docs/compatibility.md: builds that do not know the field drop it, and no decision depends on it."""
     path = "/regionkeeper/unassigned/00/r1-0"
     old = encode(transition(RegionState.OFFLINE, None, at("gone"), origin=None))
     assert b"origin" not in old
@@ -209,7 +209,7 @@ def test_a_transition_of_an_earlier_build_has_no_cause_and_gets_one_with_the_nex
 
 
 def test_every_event_has_words_that_begin_with_their_sort() -> None:
-    """A new event without words would be called the replacement of a region."""
+    """Without a description, a new event would be shown as the replacement of a region."""
     record = region()
     fence = ev.ServerFenced(FenceRecord(A, 1))
     events: list[ev.Event] = [

@@ -1,4 +1,4 @@
-"""What operators want is persisted and finished after any failover: moves, drains, disable, unassign, delete."""
+"""Operators' requests are persisted and completed after any failover: moves, drains, disable, unassign, delete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_accepted_moves_are_carried_out_and_their_batch_goes() -> None:
 
 
 def test_moves_survive_the_master_between_acceptance_and_closing() -> None:
-    """FW-03: named destinations are kept; what has begun, or is over, is not begun again."""
+    """FW-03: named destinations are kept; moves that have begun or ended are not begun again."""
     cluster = resting("r1", "r2", "r3")
     cluster.silent = {"a"}
     cluster.start(A, B, C)
@@ -49,7 +49,7 @@ def test_moves_survive_the_master_between_acceptance_and_closing() -> None:
 
 
 def test_a_begun_move_keeps_its_destination_without_its_batch() -> None:
-    """The batch is deleted once CLOSING is in the store: from there the transition has the destination."""
+    """The batch is deleted once CLOSING is in the store: from then on the transition has the destination."""
     cluster = resting("r1")
     cluster.hanging = {"a"}
     cluster.start(A, B, C)
@@ -63,7 +63,7 @@ def test_a_begun_move_keeps_its_destination_without_its_batch() -> None:
 
 
 def test_a_dead_source_sends_the_region_to_the_moves_destination() -> None:
-    """RF-02: the plan in hand is honoured."""
+    """RF-02: the existing plan is followed."""
     cluster = resting("r1")
     cluster.silent = {"a"}
     cluster.start(A, B, C)
@@ -148,7 +148,7 @@ def test_undrain_stops_what_has_not_begun() -> None:
 
 
 def test_a_leaving_server_is_emptied_like_a_drained_one() -> None:
-    """A graceful stop: the server says so in its registration, and hands its regions over while it still serves."""
+    """A clean stop: the server's registration says so, and its regions move while it still serves."""
     cluster = resting("r1", "r2")
     cluster.start(A, B)
     leaving = msgspec.structs.replace(A, leaving=True)
@@ -176,7 +176,7 @@ def test_a_disabled_table_stays_disabled_through_failover(state: RegionState | N
     cluster.tables["t1"] = (msgspec.structs.replace(record, intent=TableIntent.DISABLED), version + 1)
     cluster.start(A, B)
     if state is RegionState.OPENING:
-        cluster.kill("b")  # what was being opened there is not reopened anywhere
+        cluster.kill("b")  # a region that was being opened there is not reopened anywhere
     cluster.pass_time(40_000)
     assert (cluster.open, cluster.unassigned) == ({}, {})
     cluster.set_intent(TableIntent.ENABLED)
@@ -215,7 +215,7 @@ def test_a_close_is_not_deleted_after_the_region_is_wanted_again() -> None:
 
 
 def test_a_deleted_table_is_closed_and_forgotten() -> None:
-    """DD-06: the table is REMOVED, its regions are closed, and that this is done is written down for later masters."""
+    """DD-06: the table is REMOVED, its regions are closed, and the completion is recorded for later masters."""
     cluster = resting("r1", "r2")
     cluster.put_transition(transition(RegionState.OPENING, at("a"), at("b"), "r3"))
     cluster.put(region("r3"))
@@ -242,7 +242,7 @@ def test_a_new_master_finishes_a_delete() -> None:
 
 
 def test_a_renamed_table_is_found_by_its_new_name_only() -> None:
-    """DD-07 at the level of regions: nothing moves."""
+    """DD-07 for regions: nothing moves."""
     cluster = resting("r1")
     cluster.start(A)
     cluster.change_table(name="orders2", schema_version=1)

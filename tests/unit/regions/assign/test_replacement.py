@@ -1,4 +1,4 @@
-"""Regions that cannot be created (DD-03 to DD-05): REPLACED by new ones, all or nothing, and not for ever."""
+"""Regions that cannot be created (DD-03 to DD-05): REPLACED by new ones, all or nothing, a bounded number of times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG = AssignerConfig(bulk_min=1000, create_timeout_ms=20_000, start_timeout_m
 
 
 def creating(*silent: str, config: AssignerConfig = CONFIG) -> ModelCluster:
-    """A new region, and servers of which some take orders and never answer."""
+    """Return a new region, and servers of which some accept orders and never answer."""
     cluster = ModelCluster(config)
     cluster.put(msgspec.structs.replace(region("r1"), state=TabletState.PREPARING))
     cluster.silent = set(silent)
@@ -37,7 +37,7 @@ def test_a_region_that_opens_is_running() -> None:
 
 
 def test_a_region_that_nobody_opens_in_time_is_replaced() -> None:
-    """DD-03: a new id, the same range; the former record is kept, its transition is gone, the new one opens."""
+    """DD-03: a new id, the same range; the former record is kept, its transition is deleted, the new region opens."""
     cluster = creating("a", "b")
     cluster.pass_time(19_000)
     assert cluster.replaces == []
@@ -59,7 +59,7 @@ def test_a_region_that_nobody_opens_in_time_is_replaced() -> None:
 
 
 def test_attempts_that_are_used_up_are_reason_enough() -> None:
-    """X11 for a region that never was: instead of being parked it is made anew, a bounded number of times."""
+    """X11 for a region that was never open: instead of being parked it is replaced, a bounded number of times."""
     cluster = ModelCluster(msgspec.structs.replace(CONFIG, create_timeout_ms=10_000_000))
     cluster.put(msgspec.structs.replace(region("r1"), state=TabletState.PREPARING))
     cluster.failing = {"a": "no room", "b": "no room"}
@@ -76,7 +76,7 @@ def test_attempts_that_are_used_up_are_reason_enough() -> None:
 
 
 def test_a_region_that_was_open_once_is_never_replaced() -> None:
-    """It has data: it is parked as before."""
+    """It has data, so it is parked as usual."""
     cluster = ModelCluster(CONFIG)
     cluster.put(region("r1", at("gone")))
     cluster.failing = {"a": "no room", "b": "no room"}
@@ -87,7 +87,7 @@ def test_a_region_that_was_open_once_is_never_replaced() -> None:
 
 
 def test_nothing_is_seen_of_a_replacement_before_it_is_written() -> None:
-    """OC-10: the third known violation was a replacement that everybody could see before it was replicated."""
+    """OC-10: the third known violation was a replacement that clients could see before it was replicated."""
     cluster = creating("a", "b")
     cluster.replacing = "waiting"
     cluster.pass_time(60_000)
@@ -101,7 +101,7 @@ def test_nothing_is_seen_of_a_replacement_before_it_is_written() -> None:
 
 
 def test_a_refused_write_leaves_the_region_and_it_is_tried_on() -> None:
-    """DD-04: the replacement is withdrawn; nothing of it was in any map."""
+    """DD-04: the replacement is withdrawn; no map had any of it."""
     cluster = creating("a", "b")
     cluster.replacing = "refused"
     cluster.pass_time(28_000)
@@ -115,7 +115,7 @@ def test_a_refused_write_leaves_the_region_and_it_is_tried_on() -> None:
 
 
 def test_a_server_that_opens_it_at_the_last_moment_keeps_it() -> None:
-    """The store decides: the write names the version of the transition, and it has moved on."""
+    """The store decides: the write names the version of the transition, which has changed."""
     cluster = creating("a", "b")
     cluster.replacing = "waiting"
     cluster.pass_time(28_000)
@@ -125,7 +125,8 @@ def test_a_server_that_opens_it_at_the_last_moment_keeps_it() -> None:
 
 
 def test_a_new_master_counts_anew_and_forgets_what_was_given_up() -> None:
-    """OC-11: it dies between putting the transition down and replacing the region: the next one tries the region on."""
+    """OC-11: the master dies between setting the transition to OFFLINE and replacing the region: the next one tries the
+    region again."""
     cluster = creating("a", "b")
     cluster.replacing = "waiting"
     cluster.pass_time(28_000)
@@ -138,7 +139,7 @@ def test_a_new_master_counts_anew_and_forgets_what_was_given_up() -> None:
 
 
 def test_replaced_regions_are_not_loaded() -> None:
-    """MD-06: kept for ever, looked at never."""
+    """MD-06: they are kept forever, and never read."""
     cluster = creating("a", "b")
     cluster.pass_time(28_000)
     cluster.successor()
@@ -149,7 +150,7 @@ def test_replaced_regions_are_not_loaded() -> None:
     "change", [{"intent": TableIntent.DISABLED}, {"state": TableState.REMOVED}], ids=["disabled", "deleted"]
 )
 def test_a_region_that_is_not_wanted_any_more_is_not_replaced(change: dict[str, object]) -> None:
-    """Its transition ends as that of any region that is to stay closed."""
+    """Its transition ends like that of any region that is to stay closed."""
     cluster = creating("a", "b")
     cluster.pass_time(24_000)
     cluster.replacing = "refused"
@@ -160,7 +161,7 @@ def test_a_region_that_is_not_wanted_any_more_is_not_replaced(change: dict[str, 
 
 
 def test_an_opening_server_is_waited_for() -> None:
-    """A server that is at work on it may still succeed: until its own deadline nobody takes the region away."""
+    """A server that is opening it may still succeed: until its own deadline the region is not taken away."""
     cluster = ModelCluster(CONFIG)
     record = RegionRecord("t1", "r1", state=TabletState.PREPARING)
     cluster.put(record)
@@ -174,13 +175,13 @@ def test_an_opening_server_is_waited_for() -> None:
 
 
 def test_a_replica_that_opens_after_all_keeps_the_region_for_the_others() -> None:
-    """Found by the simulation: one replica's attempts were used up, the other opened; the first was left put down."""
+    """Found by the simulation: one replica's attempts were used up, the other one opened; the first stayed OFFLINE."""
     cluster = creating("a", "b")
     world = cluster.assigner.world
     while not world.regions["r1"].is_given_up:
         cluster.pass_time(500)
     opened = msgspec.structs.replace(world.regions["r1"].record, state=TabletState.RUNNING)
-    world.regions["r1"].record = opened  # by the other replica's server; its OPENED was seen
+    world.regions["r1"].record = opened  # by the other replica's server; its OPENED was observed
     cluster.regions["r1"] = (opened, world.regions["r1"].version)
     cluster.silent = set()
     cluster.pass_time(20_000)
@@ -189,7 +190,7 @@ def test_a_replica_that_opens_after_all_keeps_the_region_for_the_others() -> Non
 
 
 def test_a_table_that_was_disabled_meanwhile_has_all_its_time_again() -> None:
-    """What counts is how long servers have been at it, not how old the region is."""
+    """The time since servers began counts, not the age of the region."""
     cluster = creating("a", "b")
     cluster.pass_time(8_000)
     cluster.set_intent(TableIntent.DISABLED)

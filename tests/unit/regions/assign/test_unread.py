@@ -1,4 +1,4 @@
-"""A write was refused, and what is there instead has not been read: nothing is decided from what is out of date."""
+"""A write was rejected, and the present state has not been read yet: no decision is based on the outdated state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class SlowReads(ModelCluster):
 
 
 def unread() -> SlowReads:
-    """r1 is OFFLINE towards b, which has the order and has begun. Its table is disabled: the delete is refused."""
+    """Return r1, OFFLINE towards b, which has the order and has begun. Its table is disabled: the delete is
+    rejected."""
     cluster = SlowReads()
     cluster.put(region("r1"))
     cluster.put_transition(transition(RegionState.OFFLINE, None, at("b")))
@@ -61,7 +62,7 @@ def test_a_failed_open_waits_for_the_read() -> None:
 
 
 def test_a_replica_of_a_dropped_region_gets_no_destination() -> None:
-    """The region was replaced by an earlier master while this one looked for a server."""
+    """An earlier master has replaced the region while this one searched for a server."""
     cluster = ModelCluster()
     cluster.put(region("r1"))
     cluster.start()

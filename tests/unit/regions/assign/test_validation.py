@@ -1,4 +1,4 @@
-"""Each invariant of the cluster state and of the assigner's books, broken once: `validate` names what is wrong."""
+"""`validate` of the cluster state and of the assigner: each invariant is broken once, and the error names it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.unit.regions.model_cluster import ModelCluster, at, region, server, t
 
 
 def cluster_at_work() -> ModelCluster:
-    """r1 is at rest on a, r2 was sent to b to be opened, r3 closes on b and its server is asked again; b is silent."""
+    """Return a cluster: r1 is at rest on a, r2 was sent to b to be opened, r3 closes on b and its order is repeated; b
+    is silent."""
     cluster = ModelCluster()
     cluster.put(region("r1", at("a")), region("r2"), region("r3", at("b")))
     cluster.put_transition(transition(RegionState.OFFLINE, None, at("b"), "r2"))
@@ -31,7 +32,7 @@ def the(cluster: ModelCluster, name: str):  # type: ignore[no-untyped-def]
     return cluster.assigner.world.replicas[f"{name}-0"]
 
 
-#: A statement that breaks an invariant, and the sentence that names what is wrong.
+#: A statement that breaks an invariant, and the text of the error.
 BROKEN = """
 # names, tables, regions and replicas
 world.names["other"] = table                                -> name 'other' leads to table 'orders'

@@ -1,4 +1,4 @@
-"""The balancer: what it moves, why, and above all what it leaves alone. Row ids in the docstrings."""
+"""The balancer: its moves, their reasons, and above all the regions that it leaves alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fill(world: ClusterState, table: str, counts: dict[str, int], *, size: int =
 
 
 def carry_out(world: ClusterState, proposal: Proposal) -> None:
-    """Every move as if done: the replica is open at its destination."""
+    """Carry out every move: the replica is open at its destination."""
     for move in proposal.moves:
         replica = world.replicas[move.key]
         assert replica.home is not None
@@ -89,7 +89,7 @@ def test_what_does_not_pay_is_not_moved() -> None:
 
 
 def test_each_table_is_evened_out_as_well_as_all_together() -> None:
-    """Equal totals hide it when every server has a table of its own."""
+    """Equal totals hide an imbalance if every server has one table."""
     world = cluster(server("a"), server("b"))
     fill(world, "t", {"a": 10})
     fill(world, "u", {"b": 10})
@@ -101,7 +101,7 @@ def test_each_table_is_evened_out_as_well_as_all_together() -> None:
 
 
 def test_many_small_tables_do_not_pile_up_on_one_server() -> None:
-    """Each table is as even as one region can be; in all it is not."""
+    """Each table is as even as one region allows; all together are not."""
     world = cluster(server("a"), server("b"), server("c"), server("d"))
     for number in range(40):
         fill(world, f"t{number:02}", {"a": 1})
@@ -195,7 +195,7 @@ def test_bytes_are_evened_out_by_swaps_that_keep_the_counts() -> None:
 
 
 def test_one_huge_region_is_left_where_it_is() -> None:
-    """No swap can cure it, so none is made."""
+    """No swap can improve it, so none is made."""
     world = cluster(server("a"), server("b"))
     put(world, "t", "huge", "a", size=10_000)
     for number in range(9):
@@ -238,7 +238,8 @@ def test_the_same_world_gives_the_same_moves_in_any_order_of_arrival() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_clusters_come_to_rest_within_bounds(seed: int) -> None:
-    """Whatever the start: finitely many rounds, at rest nothing pays, no replica lost, no two of a region together."""
+    """From any start: finitely many rounds; at rest no move improves; no replica is lost, no two of a region share a
+    server."""
     chance = random.Random(seed)
     servers = [
         server(f"s{n}", rack=f"r{n % 3}", weight=chance.choice([1, 1, 2]), group=chance.choice(["", "", "g"]))

@@ -32,7 +32,7 @@ def _moving(state: RegionState) -> TransitionRecord:
 
 
 def test_open_regions_count_with_their_places() -> None:
-    """Size, copies and group come from the records; a copy that is open nowhere has no place."""
+    """Size, copies and group come from the records; a copy that is not open has no place."""
     found = census(SERVERS, _regions(ReplicaStatus(0, HERE), ReplicaStatus(1)))
     assert found.regions.region_id.tolist() == ["t.0"]
     assert (found.regions.replicas.tolist(), found.regions.grp.tolist()) == ([2], ["g"])
@@ -56,7 +56,7 @@ def test_a_replica_counts_where_it_is_going(state: RegionState) -> None:
 
 
 def test_draining_servers_are_to_be_emptied() -> None:
-    """And the fingerprint tells."""
+    """The fingerprint includes the drain."""
     drained = [ServerLoad(one.server, 0, 0, 0, 0, draining=one.server.uuid == "s1") for one in SERVERS]
     found = census(drained, _regions())
     assert found.servers.draining.tolist() == [True, False]

@@ -1,4 +1,4 @@
-"""The history of steps: its form in the store, its bounds, and what is told of it."""
+"""The history of steps: its form in the store, its bounds, and the output of readers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def words(entries: list[HistoryEntry], kept: list[HistoryEntry] | None = None) -
 
 
 def test_a_segment_survives_its_znode() -> None:
-    """`rk history`: what is packed is what is unpacked."""
+    """`rk history`: a packed segment is unpacked unchanged."""
     entries = [
         step("OFFLINE", cause="assign"),
         HistoryEntry(2, "", "master", "", "", EPOCH_BEGINS, "m", 4, detail="h:1"),
@@ -63,13 +63,13 @@ def test_a_segment_survives_its_znode() -> None:
     assert unpack(pack(entries)) == entries
 
 
-#: A whole segment with an entry whose key is no text.
+#: A whole segment with an entry whose key is not text.
 NO_TEXT = b"RKH1" + zlib.compress(msgspec.msgpack.encode([[1, "x", "m", "", "", ""]]).replace(b"x", b"\xff"))
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"RKH1", b"RKH1nonsense", b"RKH1" + bytes(10), NO_TEXT])
 def test_what_is_no_segment_is_said_to_be_none(data: bytes) -> None:
-    """Somebody may write anything into a znode."""
+    """A znode may contain anything."""
     with pytest.raises(CorruptSegment):
         unpack(data)
 
@@ -167,7 +167,7 @@ def record(state: RegionState, *took: int, base: int = 0, epoch: int = 3) -> Tra
 
 
 def test_a_masters_write_tells_the_servers_steps_before_it_and_itself() -> None:
-    """Each step once and in order, whoever was active when it was taken."""
+    """Each step once and in order, whichever master was active when it was taken."""
     opened = record(RegionState.OPENED, 5, 6)
     done = DeleteTransition(KEY, "t1.0001", 0, RegionState.OPENED, 2, Cause.DONE, former=opened)
     entries = entries_of_write(done, 4, 7)
@@ -192,7 +192,7 @@ def test_a_masters_write_tells_the_servers_steps_before_it_and_itself() -> None:
 
 
 def test_every_entry_has_its_cause_and_the_first_of_a_cause_says_what_began() -> None:
-    """A server's CLOSING brings the words along; a step under another cause has words of its own."""
+    """A server's CLOSING brings the description along; a step under another cause has its own description."""
     asked, death = WorkOrigin("e3-5", "request: MoveRegion t1.0001"), WorkOrigin("e4-1", "znode: server s2 is gone")
     closed = msgspec.structs.replace(record(RegionState.CLOSED, 5, 6), origin=asked)
     goes_on = WriteOffline(KEY, record(RegionState.OFFLINE, base=2), RegionState.CLOSED, 1, Cause.MOVE_CONTINUES)
@@ -221,7 +221,7 @@ def test_entries_of_earlier_builds_have_no_cause_and_builds_without_causes_read_
     """docs/compatibility.md: both fields come last, so either build reads the other's segments."""
 
     class Former(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-        """An entry as the build before cause ids has it."""
+        """An entry in the form of the build before cause ids."""
 
         at_ms: int
         key: str
@@ -247,7 +247,7 @@ def test_entries_of_earlier_builds_have_no_cause_and_builds_without_causes_read_
 
 
 def test_what_a_master_learns_of_a_znode_is_only_what_is_new_to_it() -> None:
-    """The latest steps in memory, also over a write of its own whose answer was lost."""
+    """The latest steps are kept in memory, also after a write whose answer was lost."""
 
     def learned(known: TransitionRecord | None, known_version: int, now: TransitionRecord, version: int) -> list[str]:
         found = steps_since(known, known_version, now, version, 7)
@@ -263,7 +263,7 @@ def test_what_a_master_learns_of_a_znode_is_only_what_is_new_to_it() -> None:
 
 
 def test_nothing_is_made_up() -> None:
-    """Where two steps do not join, that is what is told."""
+    """If two steps do not join, the output shows the gap."""
     life = [step("OFFLINE"), step("OPENING", "OFFLINE"), step("OPENED", "OPENING"), step("", "OPENED")]
     assert words(life) == ["->OFFLINE", "OFFLINE>OPENING", "OPENING>OPENED", "OPENED>-"]
     assert words([step("OFFLINE"), step("", "OPENED")]) == ["->OFFLINE", "OFFLINE>OPENED gap", "OPENED>-"]
@@ -281,7 +281,7 @@ def test_steps_that_znodes_keep_are_told_once() -> None:
 
 
 def test_order_is_that_of_time_and_of_each_replica() -> None:
-    """Servers' clocks differ: a replica's steps stay in their order."""
+    """Clocks of servers differ, but a replica's steps stay in their order."""
     other = "t1.0002-0"
     entries = [
         HistoryEntry(10, KEY, "master", "", "OFFLINE", "assign"),

@@ -1,4 +1,5 @@
-"""The mirror equals what a reign would load, whatever comes in which legal order (FW-01, MF-11, MD-07)."""
+"""The mirror equals the state that an active master would load, for any legal order of messages (FW-01, MF-11,
+MD-07)."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ LAYOUT = Layout("/rk")
 
 
 class Store:
-    """Znodes, and one session's channel: events and answers, in the order of the states they tell of."""
+    """Znodes, and one session's channel: events and answers, in the order of the states that they show."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, tuple[bytes, int]] = {}
@@ -68,7 +69,7 @@ class Store:
 
 
 class Standby:
-    """The shell without a network: what `master/standby/watcher.py` does, one message at a time."""
+    """`master/standby/watcher.py` without a network, one message at a time."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -92,7 +93,7 @@ class Standby:
             self.asked.append(batch)
 
     def hear(self) -> None:
-        """One message."""
+        """Handle one message."""
         kind, subject, *rest = self.store.channel.popleft()
         mirror = self.mirror
         if kind == "changed":
@@ -113,7 +114,7 @@ class Standby:
         mirror.finish_batch()
 
     def read_up(self) -> None:
-        """Until nothing is left to be heard or read."""
+        """Handle messages until none is left, and everything is read."""
         while self.store.channel or self.asked or self.unread.waiting:
             self.take(100)
             while self.asked:
@@ -123,7 +124,7 @@ class Standby:
 
 
 def loaded(store: Store) -> ClusterState:
-    """What a reign makes of the store as it is."""
+    """Return the state that an active master loads from the store."""
     return _load(store).world
 
 
@@ -152,7 +153,7 @@ def _load(store: Store) -> Assigner:
 
 
 def picture(world: ClusterState) -> dict[str, Any]:
-    """Everything of a world that comes from the store, and how it hangs together."""
+    """Return everything of a cluster state that comes from the store, with its relations."""
     replicas = {
         one.key: (
             one.home,
@@ -185,7 +186,7 @@ def picture(world: ClusterState) -> dict[str, Any]:
 
 
 class History:
-    """Random changes that masters and servers make, by the rules: region and OPENED together, tables last."""
+    """Random changes by masters and servers, following the rules: region and OPENED together, tables last."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -238,7 +239,7 @@ class History:
             self.store.put(
                 LAYOUT.region(table_id, f"{table_id}.{number}"), RegionRecord(table_id, f"{table_id}.{number}")
             )
-        if self.chance.random() < 0.9:  # else its master dies before it is made
+        if self.chance.random() < 0.9:  # otherwise its master dies before it is made
             table = TableRecord(table_id, self.chance.choice("abc") + table_id, replication=replication)
             self.store.put(LAYOUT.table(table_id), table)
 
@@ -282,7 +283,7 @@ class History:
             self.store.put(path, msgspec.structs.replace(record, unassigned=not record.unassigned, state=state))
 
     def transition(self) -> None:
-        """The next step of one replica, or its first."""
+        """Take the next step of one replica, or its first."""
         path = self._some(LAYOUT.unassigned if self.chance.random() < 0.7 else LAYOUT.regions)
         if path is None:
             return
@@ -316,7 +317,7 @@ class History:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_it_equals_what_a_reign_would_load(seed: int) -> None:
-    """MF-11, FW-01: creates, changes, deletes and gaps, heard in any legal order, leave nothing behind."""
+    """MF-11, FW-01: creations, changes, deletions and gaps, received in any legal order, leave no difference."""
     history = History(seed)
     chance, store = history.chance, history.store
     for _ in range(chance.randrange(40)):
@@ -342,7 +343,7 @@ def test_it_equals_what_a_reign_would_load(seed: int) -> None:
 
 
 def wishes(assigner: Assigner) -> list[str]:
-    """What an assigner wants done, without where: that depends on the order in which regions are placed."""
+    """Return the actions of an assigner without their servers, which depend on the order of placement."""
     assigner.begin(9)
     found = []
     for effect in assigner.take(9):
@@ -364,7 +365,8 @@ def _orders(effect: fx.SendOpen | fx.SendClose) -> list[Any]:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_a_master_that_adopts_a_mirror_decides_as_one_that_loads(seed: int) -> None:
-    """MF-03 to MF-08: whatever is in transition, warm or cold, the same is done about it; servers may have changed."""
+    """MF-03 to MF-08: an active master does the same about every transition with a mirror and with a load; servers may
+    have changed."""
     history = History(seed)
     for _ in range(150):
         history.step()
@@ -384,7 +386,7 @@ def test_a_master_that_adopts_a_mirror_decides_as_one_that_loads(seed: int) -> N
 
 
 def test_complete_is_only_what_has_been_read_to_the_end() -> None:
-    """A takeover in the middle of the first reading must load as if there were no mirror."""
+    """A takeover during the first read must load as if there were no mirror."""
     history = History(1)
     history.create()
     standby = Standby(history.store)
@@ -397,7 +399,7 @@ def test_complete_is_only_what_has_been_read_to_the_end() -> None:
 
 
 def test_a_znode_that_cannot_be_understood_is_left_alone() -> None:
-    """As when a reign loads it: the others still want a master; and once it is mended, it counts."""
+    """As in a load: the cluster still needs a master; once the znode is repaired, it counts."""
     history = History(2)
     history.create()
     path = LAYOUT.region("t1", "t1.0")
@@ -416,7 +418,7 @@ def test_a_znode_that_cannot_be_understood_is_left_alone() -> None:
 
 
 def test_a_change_while_it_is_read_is_read_again() -> None:
-    """The answer on its way may be older than the change."""
+    """The answer in flight may be older than the change."""
     unread = Unread()
     unread.put("a")
     first = unread.take(10)
@@ -434,7 +436,7 @@ def test_a_change_while_it_is_read_is_read_again() -> None:
 
 
 def test_a_mark_does_not_wait_for_what_came_after_it() -> None:
-    """A busy store would never let it pass."""
+    """On a busy store it would otherwise never be reached."""
     unread = Unread()
     unread.put("a")
     mark = unread.mark()
@@ -448,7 +450,7 @@ def test_a_mark_does_not_wait_for_what_came_after_it() -> None:
 
 
 def test_what_is_gone_needs_no_reading() -> None:
-    """A transition that was too quick costs no request."""
+    """A transition that ended quickly costs no request."""
     unread = Unread()
     unread.put("a")
     mark = unread.mark()

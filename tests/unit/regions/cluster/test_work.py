@@ -1,4 +1,4 @@
-"""The states of a write and of an order: every cell of both tables, and that nobody goes round the setters."""
+"""The states of a write and of an order: every cell of both tables; all changes use the setters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import regions
 from regions.cluster.work import ORDER_NEXT, WRITE_NEXT, OrderState, WriteState, next_order_state, next_write_state
 
-#: Fields from which indexes and counts are derived; `ClusterState` alone assigns them.
+#: Fields from which indexes and counts are derived; only `ClusterState` assigns them.
 PRIMARY = {
     "home",
     "transition",
@@ -60,7 +60,7 @@ def test_every_cell_of_the_orders(before: OrderState, after: OrderState) -> None
 
 
 def test_nobody_but_the_cluster_state_assigns_what_indexes_are_derived_from() -> None:
-    """Such an assignment would leave a count or an index behind."""
+    """Such an assignment would leave a count or an index outdated."""
     found = []
     for path in [*(ROOT / "assign").glob("*.py"), *(ROOT / "cluster").glob("*.py"), *(ROOT / "diagnose").glob("*.py")]:
         if path.name == "state.py":

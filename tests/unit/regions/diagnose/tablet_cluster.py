@@ -1,4 +1,4 @@
-"""A cluster of tablets at rest: the real keeper over models of store and servers, for tests of what operators see."""
+"""A cluster of tablets at rest: the real keeper over models of store and servers, for tests of the operators' view."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TabletCluster:
         self.pass_time(10_000)
 
     def new_master(self) -> None:
-        """A master becomes active; servers have yet to report to it."""
+        """Replace the active master; servers have yet to report to the new one."""
         self.world.start_master()
         assert self.world.master is not None
         self.watch = TabletWatch(self.world.master, self._has_reported, self.world.now)
@@ -40,7 +40,7 @@ class TabletCluster:
         return bool(told) and all(server.uuid in view.replicas for view in views)
 
     def pass_time(self, ms: int) -> None:
-        """Let time pass; the watch looks every 200 ms."""
+        """Let time pass; the watch checks every 200 ms."""
         end = self.world.now + ms
         while self.world.now < end:
             self.world.run_until(self.world.now + 200)
@@ -61,11 +61,11 @@ class TabletCluster:
         return self.home(region_id, self.world.groups[region_id].leader)
 
     def health(self, region_id: str = "t.0") -> TabletHealth:
-        """Return the health that the watch has seen."""
+        """Return the health found by the watch."""
         return self.watch.standing(region_id).judgment.health
 
     def reason(self, region_id: str = "t.0") -> str:
-        """Return the sentence to it."""
+        """Return the reason of the health."""
         return self.watch.standing(region_id).judgment.reason
 
     def own(self, machine: Machine, region_id: str) -> OwnReplica:
@@ -79,7 +79,7 @@ class TabletCluster:
         return OwnReplica(report, members, report.config_id, leader, group.index, group.index)
 
     def view(self) -> ClusterView:
-        """Return what `rk fsck` reads."""
+        """Return the view that `rk fsck` reads."""
         world = self.world
         live = [one for one in world.machines.values() if one.lives]
         return ClusterView(
@@ -99,11 +99,12 @@ class TabletCluster:
 
     @staticmethod
     def _with_keys(record: RegionRecord) -> RegionRecord:
-        """Every region of the world has the whole key space; here t.0 ends where t.1 begins."""
+        """Give the regions their keys: in the cluster state every region has the whole key space; here t.0 ends where
+        t.1 begins."""
         bounds = {"t.0": ("", "m"), "t.1": ("m", "")}[record.region_id]
         return msgspec.structs.replace(record, start_key=bounds[0], end_key=bounds[1])
 
     def alter_record(self, region_id: str, **fields: object) -> None:
-        """Change a region's record in the store, behind the master's back."""
+        """Change a region's record in the store without the master."""
         record, version = self.world.regions[region_id]
         self.world.regions[region_id] = (msgspec.structs.replace(record, **fields), version + 1)

@@ -1,4 +1,4 @@
-"""Why a replica is where it is: one row per standing. N6, and the deadlines of X10, X11, RT-11."""
+"""Why a replica is where it is: one row per situation. N6, and the deadlines of X10, X11, RT-11."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = AssignerConfig(bulk_min=1000)
 
 
 class Row(NamedTuple):
-    """A situation, and what is said of it."""
+    """A situation, and its explanation."""
 
     name: str
     make: Callable[[], ModelCluster]
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 def _cluster(state: RegionState | None = None, on: str | None = None, *servers: str, **more: object) -> ModelCluster:
-    """One region: open on `on`, or in `state` from a towards b; servers that take orders and do not answer."""
+    """Return one region: open on `on`, or in `state` from a towards b; servers accept orders and do not answer."""
     cluster = ModelCluster(CONFIG)
     cluster.put(region(on=None if on is None else at(on)))
     if state is not None:
@@ -114,7 +114,7 @@ def said_of(cluster: ModelCluster) -> Explanation:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_standing_is_explained(row: Row) -> None:
-    """N6: where it stands, who must act, what happens at the deadline, and the operator's way out."""
+    """N6: the state, who must act, what happens at the deadline, and the operator's remedy."""
     said = said_of(row.make())
     assert (said.standing, said.actor) == (row.standing, row.actor), said
     assert row.headline in said.headline

@@ -1,4 +1,4 @@
-"""Why a table is not at rest, and who holds it up: ALTERING (DD-07), being made (DD-03), closing, deleted (N6)."""
+"""Why a table is not at rest, and who blocks it: ALTERING (DD-07), in creation (DD-03), closing, deleted (N6)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def problems(cluster: ModelCluster) -> list[str]:
 
 
 def altering() -> ModelCluster:
-    """Two regions on a, two on b; b hears nothing of the alteration."""
+    """Return two regions on a, two on b; b does not receive the alteration."""
     cluster = ModelCluster(CONFIG)
     cluster.put(region("r1", at("a")), region("r2", at("a")), region("r3", at("b")), region("r4", at("b")))
     cluster.deaf = {"b"}
@@ -41,7 +41,7 @@ def altering() -> ModelCluster:
 
 
 def creating(*servers: str) -> ModelCluster:
-    """Two regions that were never open; a takes orders and does nothing."""
+    """Return two regions that were never open; a accepts orders and does nothing."""
     cluster = ModelCluster(CONFIG)
     cluster.put(*(msgspec.structs.replace(region(name), state=TabletState.PREPARING) for name in ("r1", "r2")))
     cluster.silent = {"a"}
@@ -50,7 +50,7 @@ def creating(*servers: str) -> ModelCluster:
 
 
 def test_the_server_that_has_not_said_that_it_follows_is_named_with_what_it_has() -> None:
-    """DD-07: how many replicas, on whom, which version, since when; and it is a problem after a while."""
+    """DD-07: how many replicas, on which server, which version, since when; after a while it is a problem."""
     cluster = altering()
     assert problems(cluster) == [], "a moment of ALTERING is usual"
     cluster.pass_time(CONFIG.table_late_ms + 1_000)
@@ -78,7 +78,7 @@ def test_the_next_alteration_that_takes_long_counts_from_its_own_beginning() -> 
 
 
 def test_a_table_whose_server_does_not_begin_is_creating() -> None:
-    """DD-03: the server that was told and does nothing is named."""
+    """DD-03: the server that has the order and does nothing is named."""
     cluster = creating("a")
     cluster.pass_time(CONFIG.table_late_ms)
     assert said_of(cluster).standing == "CREATING"
@@ -89,7 +89,7 @@ def test_a_table_whose_server_does_not_begin_is_creating() -> None:
 
 
 def test_a_table_without_a_server_is_preparing_and_an_operator_must_act() -> None:
-    """HB-13: nothing is refused for lack of servers; who looks is told what is missing."""
+    """HB-13: the request is not rejected for lack of servers; the explanation says what is missing."""
     cluster = creating("a")
     cluster.kill("a")
     cluster.pass_time(CONFIG.table_late_ms + 5_000)
@@ -134,7 +134,7 @@ def test_at_rest_nobody_waits() -> None:
 
 
 def test_a_huge_table_is_not_looked_at_whole() -> None:
-    """One answer has to be quick: the rest is counted."""
+    """An answer must be fast: the other replicas are only counted."""
     cluster = ModelCluster(CONFIG)
     cluster.put(*(region(f"r{number}") for number in range(EXAMINED_MAX + 5)))
     cluster.start()
@@ -143,7 +143,7 @@ def test_a_huge_table_is_not_looked_at_whole() -> None:
 
 
 def test_a_table_that_keeps_fewer_copies_than_it_asks_for_is_told_of() -> None:
-    """Tables made before that was refused: all of it is open, and one server's disk holds the rows."""
+    """Such tables were created before the rejection existed: all of it is open, and one server's disk has the rows."""
     cluster = ModelCluster(CONFIG)
     cluster.put(region("r1", at("a")))
     cluster.start(A, B)

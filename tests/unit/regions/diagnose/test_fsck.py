@@ -1,4 +1,4 @@
-"""The checker: every kind of damage is planted once; what is only under way is no damage; fixes are legal steps."""
+"""The checker: every kind of damage is planted once; steps in progress are not damage; fixes are legal steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def hosted(region_id: str, state: str = "OPEN") -> HostedReplica:
 
 
 def healthy() -> ClusterView:
-    """Two servers, one table of three regions: two open on a, one on b."""
+    """Return two servers and one table of three regions: two open on a, one on b."""
     regions = []
     for name, start, end, home in (("t.1", "", "g", A), ("t.2", "g", "p", A), ("t.3", "p", "", B)):
         location = ReplicaLocation(0, home.uuid, home.start_code, token=7)
@@ -71,7 +71,7 @@ def change(view: ClusterView, number: int, **fields: Any) -> None:
 
 
 def replicated(view: ClusterView) -> TableRecord:
-    """The table with a second replica of each region, open as it should be."""
+    """Return the table with a second replica of each region, all open."""
     for number, region in enumerate(view.regions["t"]):
         other = B if region.replicas[0].uuid == "a" else A
         second = ReplicaLocation(1, other.uuid, other.start_code)
@@ -90,7 +90,7 @@ def transition(
     version: int = 2,
     **fields: Any,
 ) -> None:
-    """A transition with both servers named unless the test says otherwise."""
+    """Return a transition, with both servers named unless the test says otherwise."""
     given: dict[str, Any] = {"source": A, "destination": B, "deadline_ms": NOW, **fields}
     record = TransitionRecord(name, "t", number, RegionState(state), **given)
     view.transitions.append(FoundTransition(path or LAYOUT.transition(name, number), record, version))
@@ -101,7 +101,7 @@ def _disable(view: ClusterView) -> None:
 
 
 def _left_behind(view: ClusterView, state: str) -> None:
-    """A table that is deleted and finished, and the transition of a region whose server is dead."""
+    """Plant a table that is deleted and finished, with the transition of a region whose server is dead."""
     _lose_server_a(view)
     view.tables[0] = msgspec.structs.replace(view.tables[0], state=TableState.REMOVED, finished_ms=7)
     view.names.clear()
@@ -114,12 +114,12 @@ def _no_lists_of_a(view: ClusterView) -> None:
 
 
 def _no_shared_directory(view: ClusterView) -> None:
-    """The servers were started again without one, so the regions are open nowhere; each waits in OFFLINE."""
+    """Plant servers that were restarted without a shared directory: the regions are not open; each waits in OFFLINE."""
     view.servers[:] = [msgspec.structs.replace(one, kind=TABLETS_ALONE) for one in view.servers]
 
 
 def _corrupt_region(view: ClusterView) -> None:
-    """Its transition stands, and its server has it open."""
+    """Plant a corrupt region record: its transition exists, and its server has it open."""
     view.regions["t"].pop(2)
     view.unreadable.append((LAYOUT.region("t", "t.3"), "no JSON"))
     transition(view, "OFFLINE", name="t.3")
@@ -191,7 +191,7 @@ DAMAGES: list[tuple[str, Damage, list[tuple[Problem, str]]]] = [
 
 
 def test_nothing_is_mended_where_a_record_cannot_be_understood() -> None:
-    """Its server was to be fenced, its transition to be deleted: as if the region were no more."""
+    """Otherwise its server would be fenced and its transition deleted, as if the region did not exist."""
     for spoil in (_corrupt_region, _corrupt_table):
         view = healthy()
         spoil(view)
@@ -203,7 +203,7 @@ def found(view: ClusterView) -> list[tuple[str, str]]:
 
 
 def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
-    """`rk fsck`: silence and exit status 0."""
+    """`rk fsck`: no findings and exit status 0."""
     assert check(healthy()) == []
 
 
@@ -219,15 +219,16 @@ def test_each_damage_is_found_and_nothing_else(damage: Damage, expected: list[tu
 
 
 def test_every_kind_of_problem_is_planted_somewhere() -> None:
-    """The table above leaves no kind out; UNATTENDED has a test of its own, tablets are in test_fsck_tablets.py."""
+    """The table above has every kind except UNATTENDED, which has its own test, and tablets, which are in
+    test_fsck_tablets.py."""
     planted = {problem for _, _, expected in DAMAGES for problem, _ in expected}
-    # Damaged rows are what servers report to `rk fsck --deep`.
+    # Servers report damaged rows only to `rk fsck --deep`.
     assert planted == set(Problem) - {Problem.UNATTENDED, Problem.DAMAGED} - OF_TABLETS
 
 
 @pytest.mark.parametrize("state", list(RegionState))
 def test_what_is_under_way_is_no_damage(state: RegionState) -> None:
-    """A moving region is open nowhere for a while, and the store's location is its last one."""
+    """A moving region is not open for a while, and the store's location is its last one."""
     view = healthy()
     transition(view, state.value)
     view.lists["a"] = [hosted("t.2")]
@@ -238,7 +239,7 @@ def test_what_is_under_way_is_no_damage(state: RegionState) -> None:
 
 
 def test_a_transition_that_waits_for_a_master_is_told_when_there_is_none() -> None:
-    """No master: a server that is at work goes on, everything else waits."""
+    """Without a master a server at work continues; everything else waits."""
     view = healthy()
     view.has_master = False
     transition(view, "CLOSED")
@@ -249,7 +250,7 @@ def test_a_transition_that_waits_for_a_master_is_told_when_there_is_none() -> No
 
 
 def test_only_what_two_looks_find_is_reported() -> None:
-    """A step between two answers looks like damage once."""
+    """A step between two reads looks like damage only once."""
     damaged = healthy()
     damaged.lists["a"] = [hosted("t.2")]
     assert confirmed(check(damaged), check(healthy())) == []
@@ -276,7 +277,7 @@ DEAD = Incarnation("a", 0)
 def test_an_orphan_is_ended_by_legal_steps_only(
     state: str, source: Incarnation | None, destination: Incarnation | None, kind: FixKind | None
 ) -> None:
-    """RT-21, N11: each proposed step is in the table; nothing is proposed while a live server is at work."""
+    """RT-21, N11: each proposed step is in the table; no step is proposed while a live server is at work."""
     view = healthy()
     transition(view, state, name="x.1", source=source, destination=destination, version=7)
     [finding] = check(view)
@@ -296,7 +297,8 @@ def _fix_of(view: ClusterView) -> Any:
 
 
 def test_two_owners_are_settled_by_fencing_the_one_that_the_store_does_not_name() -> None:
-    """RF-01: its registration goes, it closes everything, its regions are assigned anew; the preview says how many."""
+    """RF-01: its registration is deleted, it closes everything, and its regions are assigned anew; the preview has
+    their number."""
     view = healthy()
     view.lists["b"].append(hosted("t.1"))  # type: ignore[union-attr]
     fix = _fix_of(view)

@@ -21,17 +21,17 @@ P = Problem
 
 @pytest.fixture
 def view() -> ClusterView:
-    """Three servers, two tablets of three replicas, all HEALTHY."""
+    """Return three servers and two tablets of three replicas, all HEALTHY."""
     return TabletCluster().view()
 
 
 def found(view: ClusterView) -> list[tuple[Problem, str]]:
-    """The findings as (problem, subject)."""
+    """Return the findings as (problem, subject)."""
     return [(Problem(one.problem), one.subject) for one in check_all(view)[0]]
 
 
 def replica(view: ClusterView, number: int, region_id: str = "t.0") -> tuple[str, int]:
-    """Where a member's replica stands in the view: uuid of its server, and place in its list."""
+    """Return the place of a member's replica in the view: uuid of its server, and position in its list."""
     for uuid, own in view.replicas.items():
         for at, one in enumerate(own or ()):
             if (one.report.region_id, one.report.number) == (region_id, number):
@@ -40,7 +40,7 @@ def replica(view: ClusterView, number: int, region_id: str = "t.0") -> tuple[str
 
 
 def change(view: ClusterView, number: int, **fields: object) -> OwnReplica:
-    """Change what a replica says of itself."""
+    """Change a replica's own report."""
     uuid, at = replica(view, number)
     own = view.replicas[uuid]
     assert own is not None
@@ -54,7 +54,7 @@ def leader_of(view: ClusterView) -> int:
 
 
 def test_a_healthy_cluster_has_no_findings(view: ClusterView) -> None:
-    """And no matrix; the counts have every tablet."""
+    """There is no matrix either; the counts have every tablet."""
     findings, tablets = check_all(view)
     assert findings == []
     assert (tablets.unhealthy(), tablets.counts()) == ([], {"orders": {"HEALTHY": 2}})
@@ -127,7 +127,7 @@ FOLLOWER = "t.0-2"
 def test_each_damage_is_found(
     view: ClusterView, damage: Callable[[ClusterView], None], expected: list[tuple[Problem, str]]
 ) -> None:
-    """Each is an error; the number of the follower depends on who leads."""
+    """Each is an error; the number of the follower depends on the leader."""
     number = 1 if leader_of(view) != 1 else 2
     damage(view)
     wanted = [(problem, f"t.0-{number}" if subject == FOLLOWER else subject) for problem, subject in expected]
@@ -136,7 +136,7 @@ def test_each_damage_is_found(
 
 
 def test_a_table_that_is_disabled_has_no_replica_that_takes_part(view: ClusterView) -> None:
-    """Six replicas do, and nothing is about to close them."""
+    """Six replicas take part, and no master is about to close them."""
     _closed(view)
     assert [problem for problem, _ in found(view)] == [P.NOT_CLOSED] * 6
     assert check_all(view)[1].counts() == {"orders": {"CLOSED": 2}}
@@ -167,7 +167,7 @@ def test_a_dead_server_is_told_truly() -> None:
 
 
 def test_a_server_that_does_not_answer_is_unknown_and_not_missing() -> None:
-    """Its replicas are no findings of their own: the leader judges its members."""
+    """Its replicas are not findings themselves: the leader judges its members."""
     cluster = TabletCluster()
     view = cluster.view()
     follower = next(uuid for uuid in cluster.world.machines if uuid != cluster.leader("t.0"))
@@ -180,7 +180,7 @@ def test_a_server_that_does_not_answer_is_unknown_and_not_missing() -> None:
 
 
 def test_a_tombstone_of_a_former_member_is_as_it_should_be() -> None:
-    """While the former member still runs, it is an extra replica: a warning, for the master closes it."""
+    """While the former member still runs, it is an extra replica: a warning, because the master closes it."""
     cluster = TabletCluster()
     cluster.world.remove_voter("t.0")
     extra = next(one for one in (1, 2, 3) if one not in {m.number for m in cluster.world.groups["t.0"].members})
@@ -194,7 +194,7 @@ def test_a_tombstone_of_a_former_member_is_as_it_should_be() -> None:
 
 
 def test_replicas_of_a_purged_table_are_extra(view: ClusterView) -> None:
-    """They are about to be deleted. As long as the rows may come back they rest."""
+    """They are about to be deleted. While the rows can still be restored they rest."""
     removed = msgspec.structs.replace(view.tables[0], state=TableState.REMOVED)
     view.tables[0] = removed
     assert found(view) == []
@@ -203,7 +203,7 @@ def test_replicas_of_a_purged_table_are_extra(view: ClusterView) -> None:
 
 
 def test_a_pre_voter_makes_the_tablet_recovering(view: ClusterView) -> None:
-    """A warning: it goes on by itself."""
+    """A warning: it recovers by itself."""
     number = leader_of(view)
     uuid, at = replica(view, number)
     own = view.replicas[uuid]
@@ -217,7 +217,7 @@ def test_a_pre_voter_makes_the_tablet_recovering(view: ClusterView) -> None:
 
 
 def test_a_member_with_a_high_number_may_be_in_transition(view: ClusterView) -> None:
-    """Numbers of tablets rise above the table's replication; one that was never given is an orphan's."""
+    """Numbers of tablets rise above the table's replication; a number that was never given belongs to an orphan."""
     layout = Layout("/rk")
     region = view.regions["t"][0]
     view.regions["t"][0] = msgspec.structs.replace(region, next_number=9)
@@ -229,7 +229,7 @@ def test_a_member_with_a_high_number_may_be_in_transition(view: ClusterView) -> 
 
 
 def test_the_matrix_shows_what_is_not_committed(view: ClusterView) -> None:
-    """A configuration that a replica has appended and does not know to be committed."""
+    """A configuration that a replica has appended but does not know as committed."""
     number = 1 if leader_of(view) != 1 else 2
     uuid, at = replica(view, number)
     own = view.replicas[uuid]
@@ -241,7 +241,7 @@ def test_the_matrix_shows_what_is_not_committed(view: ClusterView) -> None:
 
 
 def test_every_problem_of_tablets_is_planted() -> None:
-    """By name: each stands in this file."""
+    """This file names each of them."""
     with open(__file__, encoding="utf-8") as source:
         text = source.read()
     assert [one.name for one in OF_TABLETS if f"P.{one.name}" not in text] == []

@@ -1,4 +1,4 @@
-"""The auditor's rules (N5): each kind of breach is planted once, and everything legal stays silent."""
+"""The auditor's rules (N5): each kind of violation is planted once, and legal behavior raises no alarm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = "t1.0001-0"
 
 
 class Watched:
-    """An audit of one table that is to be open and two live servers, told of one replica's transition."""
+    """An audit of one table that is to be open and two live servers, with one replica's transition."""
 
     def __init__(self, **bounds: int) -> None:
         self.audit = Audit(**bounds)
@@ -39,7 +39,7 @@ class Watched:
         self.audit.table("t1", TableRecord("t1", "orders", intent=intent), self.now)
 
     def write(self, state: str, steps: int = 1, **fields: Any) -> list[Alarm]:
-        """The znode was written `steps` times and then read."""
+        """Write the znode `steps` times, then let the audit read it."""
         self.zxid += steps
         if self.version < 0:
             self.czxid = self.zxid
@@ -49,7 +49,7 @@ class Watched:
         return self._see(ObservedTransition(self.now, KEY, record, self.version, self.czxid, self.zxid))
 
     def delete(self, version: int | None = None) -> list[Alarm]:
-        """The znode is gone; its last version as counted, or as given."""
+        """Delete the znode at its last version as counted, or as given."""
         last = self.version if version is None else version
         record = TransitionRecord("t1.0001", "t1", 0, RegionState.OPENED)
         self.version = -1
@@ -95,7 +95,7 @@ def test_steps_that_nobody_saw_must_have_had_a_legal_way() -> None:
 @pytest.mark.parametrize("before", [None, *RegionState])
 @pytest.mark.parametrize("after", list(RegionState))
 def test_a_step_that_is_not_in_the_table_raises_an_alarm(before: RegionState | None, after: RegionState) -> None:
-    """RT-21, RT-26: all thirty writes, each against the table."""
+    """RT-21, RT-26: all thirty writes, each compared with the table."""
     legal = any(step.before == before and step.after == after for step in STEPS)
     audit = Audit()
     fields: dict[str, Any] = {"source": A, "destination": A, "deadline_ms": 1}
@@ -107,7 +107,7 @@ def test_a_step_that_is_not_in_the_table_raises_an_alarm(before: RegionState | N
 
 
 def test_an_alarm_carries_the_steps_that_led_to_it_and_is_raised_once() -> None:
-    """N5: the offending slice; N10 of an alarm storm: one znode version, one alarm."""
+    """N5: the alarm has the last steps; N10: one znode version gives one alarm."""
     watched = Watched()
     watched.write("OFFLINE", source=None, reason="assign")
     [alarm] = watched.write("CLOSING")
@@ -123,7 +123,7 @@ def test_an_alarm_carries_the_steps_that_led_to_it_and_is_raised_once() -> None:
 
 @pytest.mark.parametrize("before", ["", "CLOSING"])
 def test_a_region_is_not_taken_from_a_server_that_lives(before: str) -> None:
-    """X1: the source must be dead, or be another start of itself."""
+    """X1: the source must be dead, or be another start of the same server."""
     for source, expected in ((B, [Rule.TAKEN_FROM_THE_LIVING]), (Incarnation("b", 0), []), (Incarnation("c", 1), [])):
         watched = Watched()
         if before:
@@ -142,7 +142,7 @@ def test_only_the_named_server_goes_on() -> None:
 
 
 def test_a_transition_ends_closed_only_if_its_table_is_to_be_closed() -> None:
-    """X3: CLOSED is deleted for a disabled table; soon after a change of the table nothing is said."""
+    """X3: CLOSED is deleted for a disabled table; soon after a change of the table there is no alarm."""
     watched = Watched()
     watched.write("CLOSING")
     watched.write("CLOSED")
@@ -159,8 +159,8 @@ def test_a_transition_ends_closed_only_if_its_table_is_to_be_closed() -> None:
     ("state", "steps"), [("OFFLINE", 1), ("OPENING", 2), ("OPENED", 3), ("CLOSING", 1), ("CLOSED", 2)]
 )
 def test_what_ended_during_a_gap_may_have_ended_in_any_legal_way(state: str, steps: int) -> None:
-    """Found by store nodes killed while regions moved: a move that went through while the auditor was out of sight of
-    the store looked like a close that was deleted."""
+    """Found by killing store nodes while regions moved: a move that completed while the auditor was disconnected looked
+    like a deleted close."""
     watched = Watched()
     watched.write(state, steps, **({} if state.startswith("CLOS") else {"source": None}))
     watched.delete(version=UNKNOWN)
@@ -169,7 +169,7 @@ def test_what_ended_during_a_gap_may_have_ended_in_any_legal_way(state: str, ste
 
 
 def test_a_cluster_startup_wipes_what_no_live_server_has() -> None:
-    """RT-04: the named servers are dead then."""
+    """RT-04: the named servers are dead by then."""
     watched = Watched()
     watched.write("OPENING", steps=2, source=None, destination=Incarnation("a", 0))
     assert watched.delete() == []
@@ -192,7 +192,7 @@ def test_a_record_that_lacks_what_it_must_have(state: str, fields: dict[str, Any
 
 
 def test_a_transition_may_show_an_epoch_of_which_there_is_only_word() -> None:
-    """Found by a storm: what was asked for before the epoch moved on was answered before the epoch was read."""
+    """Found by DDL stress: a request from before the change of the epoch was answered before the epoch was read."""
     watched = Watched()
     watched.audit.epoch_changes()
     assert watched.write("CLOSING", epoch=4) == []
@@ -202,7 +202,7 @@ def test_a_transition_may_show_an_epoch_of_which_there_is_only_word() -> None:
 
 
 def test_an_epoch_that_does_not_rise() -> None:
-    """FN-01: somebody deleted `/epoch`, or set it back."""
+    """FN-01: `/epoch` was deleted, or set back."""
     watched = Watched()
     assert watched.audit.epoch(4, 50, NOW) == []
     assert watched.audit.epoch(4, 50, NOW) == []
@@ -210,7 +210,7 @@ def test_an_epoch_that_does_not_rise() -> None:
 
 
 def test_a_transition_that_stands_still_is_an_alarm_at_the_bound_and_not_before() -> None:
-    """RT-11: every assignment ends some day; parked regions may wait (X11)."""
+    """RT-11: every assignment must end; parked regions may wait (X11)."""
     watched = Watched(still_ms=1_000)
     watched.write("CLOSING")
     seen = watched.now - 10
@@ -239,12 +239,12 @@ def test_a_transition_that_stands_still_is_an_alarm_at_the_bound_and_not_before(
 def test_the_store_and_the_servers_must_agree(
     stored: dict[str, Incarnation], lists: dict[Incarnation, list[str]], expected: dict[str, Rule]
 ) -> None:
-    """N5: at most one owner, and the one that the store names."""
+    """N5: at most one owner, and it is the one that the store names."""
     assert {key: rule for key, (rule, _) in contradictions(stored, lists)} == expected
 
 
 def test_an_orphan_is_an_alarm_once() -> None:
-    """FN-04: told, not taken away; another server that has it is another alarm."""
+    """FN-04: reported, not closed; another server with it gives another alarm."""
     audit = Audit()
     assert rules(audit.orphan("r-0", A, NOW)) == [Rule.ORPHAN]
     assert audit.orphan("r-0", A, NOW + 1) == []
@@ -252,7 +252,7 @@ def test_an_orphan_is_an_alarm_once() -> None:
 
 
 def test_one_look_at_the_owners_is_not_enough_for_an_alarm() -> None:
-    """A step between two answers looks like a contradiction; two looks that find the same do not."""
+    """A step between two reads looks like a contradiction; two checks with the same result do not."""
     audit = Audit()
     wrong: dict[Incarnation, list[str]] = {A: []}
     assert audit.owners({"r-0": A}, wrong, NOW) == []

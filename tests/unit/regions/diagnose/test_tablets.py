@@ -1,4 +1,4 @@
-"""What operators see of tablets: every word at the state that it names, since when, and what stands against it."""
+"""The operators' view of tablets: every health in its state, since when, and its reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TabletHealth
 
 @pytest.fixture
 def cluster() -> TabletCluster:
-    """Three servers, two tablets, all HEALTHY."""
+    """Return three servers and two tablets, all HEALTHY."""
     made = TabletCluster()
     assert made.health("t.0") is made.health("t.1") is T.HEALTHY
     return made
@@ -31,7 +31,7 @@ def status(cluster: TabletCluster, region_id: str = "t.0") -> TabletStatus:
 
 
 def test_a_healthy_tablet_is_described_with_its_members(cluster: TabletCluster) -> None:
-    """Leader, term, config id; role, state, applied entry and lag of each member; and what the record says."""
+    """Leader, term, config id; role, state, applied entry and lag of each member; and the record's content."""
     found = status(cluster)
     group = cluster.world.groups["t.0"]
     assert (found.table, found.health, found.reason, found.wanted) == ("orders", T.HEALTHY, "", 3)
@@ -46,7 +46,7 @@ def test_a_healthy_tablet_is_described_with_its_members(cluster: TabletCluster) 
 
 
 def test_one_of_three_servers_dies(cluster: TabletCluster) -> None:
-    """UNDER_REPLICATED from then on, with the member, its server and what is known of it: nothing, and no 0."""
+    """UNDER_REPLICATED from then on, with the member and its server; its figures are unknown, not 0."""
     leader = cluster.leader("t.0")
     follower = next(uuid for uuid in cluster.world.machines if uuid != leader)
     cluster.world.stop(cluster.machine(follower))
@@ -85,7 +85,8 @@ def test_a_leader_dies_and_another_one_leads(cluster: TabletCluster) -> None:
 
 
 def test_a_majority_dies(cluster: TabletCluster) -> None:
-    """UNAVAILABLE, with the servers; the leader, its term and the members' health are unknown, the rest is not."""
+    """UNAVAILABLE, with the servers; the leader, its term and the members' health are unknown, the other fields are
+    not."""
     first, second, third = (cluster.home("t.0", number) for number in (1, 2, 3))
     cluster.world.stop(cluster.machine(first))
     cluster.world.stop(cluster.machine(third))
@@ -105,7 +106,7 @@ def test_a_majority_dies(cluster: TabletCluster) -> None:
 
 
 def test_a_new_master_waits_for_reports_before_it_says_unavailable(cluster: TabletCluster) -> None:
-    """UNKNOWN names the servers; HEALTHY then has held for at least the time since the takeover."""
+    """UNKNOWN names the servers; the later HEALTHY holds at least since the takeover."""
     cluster.new_master()
     began_ms = cluster.world.now
     assert cluster.health() is T.UNKNOWN
@@ -121,7 +122,7 @@ def test_a_new_master_waits_for_reports_before_it_says_unavailable(cluster: Tabl
 
 
 def test_what_nobody_wants_open_is_closed(cluster: TabletCluster) -> None:
-    """No problem, however many servers are gone."""
+    """It is no problem, however many servers are gone."""
     cluster.world.set_intent(TableIntent.DISABLED)
     cluster.pass_time(3_000)
     assert (cluster.health(), cluster.reason()) == (T.CLOSED, "table orders is disabled")
@@ -130,7 +131,7 @@ def test_what_nobody_wants_open_is_closed(cluster: TabletCluster) -> None:
 
 
 def test_a_tablet_that_waits_for_servers_is_creating() -> None:
-    """Not UNAVAILABLE: nobody uses it yet. It says how many servers are needed."""
+    """Not UNAVAILABLE, because no client uses it yet. The reason has the number of missing servers."""
     cluster = TabletCluster(machines=2)
     assert cluster.health() is T.CREATING
     assert cluster.reason() == "its first members are not made yet: 3 servers that take tablets are needed"
@@ -138,7 +139,7 @@ def test_a_tablet_that_waits_for_servers_is_creating() -> None:
 
 
 def test_replicas_that_do_not_run_are_named() -> None:
-    """Of a tablet without a leader, each replica that could not help, and why."""
+    """For a tablet without a leader, each replica that does not run, and why."""
     cluster = TabletCluster()
     for number, state in ((1, ReplicaState.LOST), (2, ReplicaState.FAILED)):
         home = cluster.machine(cluster.home("t.0", number))
@@ -166,7 +167,7 @@ def test_a_replica_that_is_no_member_is_shown_last(cluster: TabletCluster) -> No
 
 
 def test_filters(cluster: TabletCluster) -> None:
-    """By table, server and health; nothing given lets everything pass."""
+    """By table, server and health; without filters every tablet passes."""
     tablet = cluster.watch.keeper.tablets["t.0"]
     assert fits(tablet, T.HEALTHY, table_id="", server="", wanted=[])
     assert fits(tablet, T.HEALTHY, table_id="t", server="s1", wanted=[T.HEALTHY, T.UNKNOWN])
@@ -176,7 +177,7 @@ def test_filters(cluster: TabletCluster) -> None:
 
 
 def test_tablets_without_news_are_not_judged_again(cluster: TabletCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at ten thousand tablets costs next to nothing while nothing happens."""
+    """A check of ten thousand tablets costs next to nothing without changes."""
     judged: list[str] = []
     real = diagnosis.diagnose
     monkeypatch.setattr(
@@ -193,7 +194,7 @@ def test_tablets_without_news_are_not_judged_again(cluster: TabletCluster, monke
 
 
 def test_ticks_look_at_a_part_of_the_tablets_each(cluster: TabletCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them in turn, so that ten thousand are no long pause."""
+    """All tablets take turns, so that ten thousand cause no long pause."""
     monkeypatch.setattr(diagnosis, "LOOKS_MAX", 1)
     watch = diagnosis.TabletWatch(cluster.watch.keeper, lambda _: True, cluster.world.now)
     found = []
@@ -208,7 +209,7 @@ def test_ticks_look_at_a_part_of_the_tablets_each(cluster: TabletCluster, monkey
 
 
 def test_counts_follow_every_change(cluster: TabletCluster) -> None:
-    """By health, by table, and by server; tablets that go are counted no more."""
+    """By health, by table, and by server; removed tablets are not counted any more."""
     watch, keeper = cluster.watch, cluster.watch.keeper
     assert (by_health(watch.counts), watch.by_table["t"][T.HEALTHY]) == ({"HEALTHY": 2}, 2)
     assert dict(watch.members) == {"s0": 2, "s1": 2, "s2": 2}

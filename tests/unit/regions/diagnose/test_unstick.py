@@ -1,4 +1,4 @@
-"""N11: which step helps a stuck replica, and that one which goes on by itself is left alone."""
+"""N11: the step that helps a stuck replica; a replica that makes progress is left alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_step_that_helps(explanation: Explanation, answers: bool | None, act
 
 
 def test_the_way_back_is_named_and_leads_back() -> None:
-    """N11: after a retry or a fence nothing is left to take back; an assignment is taken back by a command of ours."""
+    """N11: after a retry or a fence there is nothing to undo; a command of ours undoes an assignment."""
     parked = said("PARKED", NextActor.OPERATOR, attempt=8)
     hung = said("CLOSING", NextActor.SERVER, server=S)
     closed = said("CLOSED", NextActor.NOBODY, way_out=["rk region assign t.1: open it"])
@@ -64,7 +64,7 @@ def test_the_way_back_is_named_and_leads_back() -> None:
 
 
 def test_an_assignment_and_its_way_back_leave_the_region_as_it_was() -> None:
-    """N11: `rk region unassign` brings back the mark that the assignment takes away, and the region is closed again."""
+    """N11: `rk region unassign` restores the mark that the assignment removes, and the region is closed again."""
     cluster = ModelCluster()
     cluster.put(region(on=at("a")))
     cluster.start(server("a"), server("b"))

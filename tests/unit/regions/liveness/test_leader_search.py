@@ -1,4 +1,4 @@
-"""Whom a caller asks, and what it makes of the answers (MF-15, MF-16)."""
+"""The masters that a caller asks, and its handling of the answers (MF-15, MF-16)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONCE = ms.DeleteTable("t", request_id="a1")
 
 
 def round_of(search: Search, answers: dict[str, RpcError | None], message: object = READ) -> list[str]:
-    """Ask until somebody answers or the round is over; whom."""
+    """Ask until a master answers or the round is over. Return the masters that were asked."""
     asked = []
     search.begin()
     while (address := search.next()) is not None:
@@ -33,7 +33,7 @@ def standby(hint: str = "") -> RpcError:
 
 
 def test_the_hint_is_followed_at_once() -> None:
-    """MF-15: NOT_LEADER names the active one, also one that the caller did not know."""
+    """MF-15: NOT_LEADER names the active master, even one that the caller did not know."""
     search = Search(["a:1", "b:1", "c:1"])
     assert round_of(search, {"a:1": standby("d:1"), "d:1": None}) == ["a:1", "d:1"]
     assert round_of(search, {"d:1": None}) == ["d:1"], "who answered last is asked first"
@@ -75,15 +75,15 @@ def test_a_leader_that_is_gone_is_forgotten() -> None:
     ],
 )
 def test_what_may_be_sent_again(message: ms.MasterRequest, code: str, follows: Next) -> None:
-    """OC-08: an outcome that is not known is asked for again only where nothing can be done twice."""
+    """OC-08: a request with an unknown outcome is repeated only if it cannot be carried out twice."""
     assert Search(["a:1"]).refused("a:1", message, RpcError(code, "so it is")) is follows
 
 
 def test_a_request_id_makes_an_operation_repeatable() -> None:
-    """DDL: the master recognises it (regions/messages/ddl.py)."""
+    """DDL: the master recognizes the request (regions/messages/ddl.py)."""
     assert (is_repeatable(CHANGE), is_repeatable(ONCE), is_repeatable(READ)) == (False, True, True)
 
 
 def test_nobody_known_is_said() -> None:
-    """An error names who was asked; nobody was."""
+    """The error names the masters that were asked; here there was none."""
     assert Search().story() == "no master is known"

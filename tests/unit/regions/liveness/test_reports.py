@@ -1,4 +1,4 @@
-"""What is believed of heartbeats, and what the store's word about a suspect means (HB-03, FN-02 to FN-04)."""
+"""Reports in heartbeats that are accepted, and decisions of the store about a suspect (HB-03, FN-02 to FN-04)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def transition(source: Incarnation | None, destination: Incarnation | None) -> T
     ],
 )
 def test_the_stores_word(region: RegionRecord | None, found: TransitionRecord | None, expected: Ruling) -> None:
-    """FN-03's cases, FN-04: what nobody knows is nobody's to take away."""
+    """The cases of FN-03, and FN-04: a region that the store does not know is left alone."""
     assert ruling(Suspect(A, ReplicaReport("t.0", "t", 0, OPEN), 0), region, found) is expected
 
 
@@ -58,7 +58,7 @@ def reports(record: RegionRecord = HERE) -> Reports:
 
 
 def test_a_replica_at_home_is_never_a_suspect() -> None:
-    """However often it is told of."""
+    """However often it is reported."""
     told = reports()
     for _ in range(3):
         told.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN)], begins=True, ends=True), 0)
@@ -66,7 +66,7 @@ def test_a_replica_at_home_is_never_a_suspect() -> None:
 
 
 def test_a_suspect_is_looked_into_after_a_while_and_then_again() -> None:
-    """At most so many at a time; not before the picture had time to catch up."""
+    """A limited number at a time; and not before the cluster state had time to catch up."""
     told = reports()
     many = [ReplicaReport(f"u.{number}", "u", 0, OPEN) for number in range(CHECKS_MAX + 5)]
     told.take(A, Report(many, begins=True, ends=True), 1_000)
@@ -76,7 +76,7 @@ def test_a_suspect_is_looked_into_after_a_while_and_then_again() -> None:
 
 
 def test_changes_of_what_is_not_known_are_not_taken_for_everything() -> None:
-    """HB-04: without its beginning a report says nothing about the rest; the reply asks for all of it."""
+    """HB-04: without its first part a report says nothing about the other replicas; the reply asks for a full one."""
     told = reports()
     told.take(A, Report([ReplicaReport("t.0", "t", 0, OPEN)]), 0)
     assert told.holding(A) is None
@@ -93,7 +93,7 @@ def beat(sequence: int, server: Incarnation = A, record: ServerRecord | None = N
 
 
 def test_the_roster_believes_the_latest_only() -> None:
-    """A late heartbeat, a repeated one, one of an earlier start; a new start begins anew, registration included."""
+    """A late heartbeat, a repeated one, one of an earlier start; a new start begins anew, with its registration."""
     roster = Roster()
     record = ServerRecord("a", "h", 1, 1)
     assert roster.accept(beat(5, record=record), 1_000) is not None
@@ -109,7 +109,7 @@ def test_the_roster_believes_the_latest_only() -> None:
 
 
 def test_who_is_silent_and_who_is_forgotten() -> None:
-    """HB-12: only of those who live by the store's word, and not before they can have been heard."""
+    """HB-12: only servers that are registered, and not before a heartbeat can have arrived."""
     roster = Roster()
     roster.accept(beat(1), 1_000)
     late = 1_000 + SILENT_MS + 1

@@ -1,4 +1,4 @@
-"""Orders and reports of tablets on the wire, beside builds that know none."""
+"""Orders and reports of tablets on the wire, beside builds without tablets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOLLOWER = TabletReport("t.0001", "t", 2, ReplicaState.FAILED, 6, reason="row of
 
 
 def test_a_report_comes_back_as_it_was() -> None:
-    """A leader's with its configuration, a follower's without."""
+    """A leader's report with its configuration, a follower's without."""
     beat = Heartbeat("c", Incarnation("a", 3), 1, report=Report(tablets=[LEADER, FOLLOWER], gone=["t.0002-1"]))
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(beat), type=Heartbeat)
     assert again == beat
@@ -46,7 +46,7 @@ def test_a_report_comes_back_as_it_was() -> None:
 
 
 def test_a_thousand_followers_fit_into_little() -> None:
-    """A full report of a server with a thousand tablets is no burden: less than a hundred bytes each."""
+    """A full report of a server with a thousand tablets is small: less than a hundred bytes each."""
     reports = [msgspec.structs.replace(FOLLOWER, region_id=f"3f2a11c0.{one:04x}", reason="") for one in range(1000)]
     assert len(msgspec.msgpack.encode(Report(tablets=reports))) < 100_000
 
@@ -63,7 +63,7 @@ def test_orders_come_back_as_they_were() -> None:
 
 
 def test_what_shared_regions_send_is_as_it_was() -> None:
-    """Older builds meet no field that they do not know."""
+    """Older builds receive no unknown field."""
     region = RegionRecord("t", "r")
     order = OpenOrder(TransitionRecord("r", "t", 0, RegionState.OFFLINE), 0, region, 4)
     assert "tablet" not in msgspec.to_builtins(order)
@@ -73,7 +73,7 @@ def test_what_shared_regions_send_is_as_it_was() -> None:
 
 
 def test_a_replicas_own_view_comes_back_as_it_was() -> None:
-    """With its configuration; and it says whether it knows that the configuration is committed."""
+    """With its configuration, and whether it knows that the configuration is committed."""
     leading = OwnReplica(LEADER, MEMBERS, ConfigId(6, 40), 1, 99, 98)
     pending = OwnReplica(msgspec.structs.replace(LEADER, config_id=ConfigId(6, 12)), MEMBERS, ConfigId(6, 40))
     closed = OwnReplica(FOLLOWER)

@@ -1,4 +1,4 @@
-"""What `auto` means: the best plan that is expected before the deadline (docs/planning.md, "Which engine when")."""
+"""The choice of `auto`: the best plan that is expected before the deadline (docs/planning.md, "Which engine when")."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def test_auto(
     engine: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By size, where Spark is, the time there is, and what is installed."""
+    """By size, place of Spark, available time, and installed packages."""
     monkeypatch.setattr(choice, "missing", lambda _: lack)
     monkeypatch.setattr(choice.importlib.util, "find_spec", lambda _: object() if ortools else None)
     assert choose_engine(replicas, parse_target(master), deadline_s) == engine
 
 
 def test_spark_on_this_machine_never_beats_the_flow() -> None:
-    """Its start alone costs what half a million replicas do."""
+    """Its start alone takes as long as half a million replicas."""
     for replicas in (0, 10_000, 1_000_000, FLOW_MAX):
         assert expected_s("flow", replicas) < expected_s("spark", replicas)
 
 
 def test_a_job_is_told_what_to_do() -> None:
-    """Both kinds end with whoever waits for them."""
+    """Jobs of both kinds end with their waiting process."""
     for engine, module in (("flow", "regions.plan"), ("spark", "regions.plan.spark_job")):
         command = job_command(engine, Path("in"), Path("out"), "local", ["a=b"], plan_id="p")
         assert command[1:3] == ["-m", module]

@@ -1,4 +1,4 @@
-"""Formats of the cluster: raised when all know a higher one, refused when this build does not."""
+"""Formats of the cluster: raised when all processes know a higher one, rejected if this build does not know it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from regions.records.formats import FORMATS, KNOWN, UNANNOUNCED, attainable, obj
 
 
 def test_formats_are_numbered_without_gaps() -> None:
-    """Each says what it brought."""
+    """Each has a description."""
     assert list(FORMATS) == list(range(1, KNOWN + 1))
     assert all(FORMATS.values())
 
 
 def test_the_format_is_what_the_oldest_process_knows() -> None:
-    """Who announces nothing is of a build before announcements; the format never falls, nor passes this build's."""
+    """A process that announces nothing counts as a build before announcements; the format never falls, nor exceeds this
+    build's."""
     assert attainable(UNANNOUNCED, [KNOWN, KNOWN]) == KNOWN
     assert attainable(UNANNOUNCED, [KNOWN, 0, KNOWN]) == UNANNOUNCED
     assert attainable(KNOWN, [KNOWN, 0]) == KNOWN
@@ -20,7 +21,7 @@ def test_the_format_is_what_the_oldest_process_knows() -> None:
 
 
 def test_a_cluster_of_a_later_format_is_refused() -> None:
-    """With one sentence that says what to do."""
+    """One sentence names the remedy."""
     assert objection(KNOWN, "/cluster") == ""
     assert objection(KNOWN + 1, "/cluster") == (
         f"/cluster has format {KNOWN + 1}; this program knows formats up to {KNOWN}: start a build that knows format"

@@ -1,4 +1,4 @@
-"""Kinds of service: which server may open which table, and that every way of placing a region asks."""
+"""Kinds of service: the servers that may open a table; every way of placing a region checks the kind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COUNTERS = of_kind(server("c"), "counters/1")
         ("kv/10", "kv/9", True),
         ("counters/1", "kv/1", False),
         ("kv/1", "counters/1", False),
-        # Records of builds that knew of no kinds.
+        # Records of builds without kinds.
         ("", "", True),
         ("kv/1", "", True),
         ("", "kv/1", True),
@@ -119,7 +119,7 @@ def test_a_new_table_is_refused_when_nothing_says_which_kind_is_meant() -> None:
 
 
 def test_a_server_without_a_shared_directory_takes_tablets_alone() -> None:
-    """Its kind is one that no table has, so masters that know nothing of it assign nothing there."""
+    """Its kind is one that no table has, so masters that do not know it assign nothing there."""
     assert takes_tablets_alone(TABLETS_ALONE)
     assert not any(takes_tablets_alone(kind) for kind in ("", KV, "counters/1", "none/1"))
     for table_kind in ("", KV, "kv/2", "counters/1"):
@@ -133,7 +133,7 @@ def test_a_server_without_a_shared_directory_takes_tablets_alone() -> None:
 
 def test_pools_have_names_of_their_own() -> None:
     names = [pool(group, kind) for group in ("", "g", "counters") for kind in ("", "kv/2", "counters/1", "x/1")]
-    assert len(set(names)) == 9  # "" and "kv/2" are of one name
+    assert len(set(names)) == 9  # "" and "kv/2" have one name
     assert pool("g", "") == "g"
     assert [pool_words(pool("", "")), pool_words(pool("g", "kv/1"))] == ["(default)", "g"]
     assert pool_words(pool("", "counters/1")) == "(default) of kind counters"
@@ -146,7 +146,8 @@ def test_pools_have_names_of_their_own() -> None:
 
 
 def test_a_service_of_its_own_leaves_key_value_regions_alone() -> None:
-    """A server of another kind that registers beside a server which has everything gets nothing, not even by death."""
+    """A server of another kind that registers beside a server with all regions gets none of them, not even after a
+    death."""
     cluster = ModelCluster()
     cluster.put(*(region(f"r{n}") for n in range(6)))
     cluster.start(KV_1, COUNTERS)
@@ -169,7 +170,7 @@ def test_its_tables_go_to_its_servers_alone() -> None:
 
 
 def test_a_plan_that_gives_a_region_to_another_kind_is_not_followed() -> None:
-    """Its snapshot was older than the servers; it knows nothing of versions either."""
+    """Its snapshot is older than the servers; and it has no versions of kinds."""
     cluster = ModelCluster(AssignerConfig(bulk_min=2))
     cluster.tables["t1"] = (TableRecord("t1", "orders", kind="kv/2"), 0)
     cluster.put(region("r1"), region("r2"), region("r3"))
@@ -187,11 +188,11 @@ def test_an_accepted_move_to_a_server_that_returned_as_another_kind_is_not_made(
     batch = MoveBatch("m1", (Move("r1-0", at("a"), "c"),))
     cluster.moves["m1"] = batch
     cluster.handle(ev.MovesAccepted(batch))
-    assert cluster.where() == "a"  # where it was, rather than on another server
+    assert cluster.where() == "a"  # on its former server instead of another one
 
 
 def test_a_refused_order_is_given_to_a_server_of_the_right_kind() -> None:
-    """An earlier build began the transition: its destination refuses the order, and says why."""
+    """An earlier build began the transition: its destination rejects the order and names the reason."""
     cluster = ModelCluster()
     cluster.put(region())
     cluster.failing["a"] = "the server is of kind counters/1, the table of kind kv/1"

@@ -49,7 +49,7 @@ def test_records_of_earlier_builds_are_shared() -> None:
 
 @pytest.mark.parametrize("config_id", [ConfigId(0, 0), ConfigId(2, 8), ConfigId(2, 9), ConfigId(1, 100)])
 def test_a_configuration_is_replaced_by_a_later_one_alone(config_id: ConfigId) -> None:
-    """Reports arrive in any order: an id that is not higher changes nothing, whatever its members."""
+    """Reports arrive in any order: a lower or equal id changes nothing, for any members."""
     known = TABLET.with_configuration(ConfigId(2, 9), THREE)
     assert known.with_configuration(config_id, THREE[:1]) is known
     later = known.with_configuration(ConfigId(3, 1), THREE[:1])
@@ -65,7 +65,7 @@ def test_a_configuration_is_replaced_by_a_later_one_alone(config_id: ConfigId) -
     ],
 )
 def test_members_that_cannot_be(members: tuple[Member, ...], reason: str) -> None:
-    """Neither a caller nor a znode brings them in: numbers are unique, and all were given."""
+    """Neither a caller nor a znode can set them: numbers are unique, and all were given."""
     with pytest.raises(ValueError, match=reason):
         TABLET.with_configuration(ConfigId(1, 1), members)
     value = {"table_id": "t", "region_id": "r", "members": msgspec.to_builtins(members), "next_number": 4}
@@ -74,7 +74,7 @@ def test_members_that_cannot_be(members: tuple[Member, ...], reason: str) -> Non
 
 
 def test_fields_of_a_newer_build_survive_a_rewrite() -> None:
-    """A master of this build renames a table: what it does not know stays as it was."""
+    """A master of this build renames a table: unknown fields stay."""
     newer = {"table_id": "t", "name": "orders", "copies_on_tape": {"site": "b", "since": [1, 2]}, "tier": "cold"}
     table = decode_table(json.dumps(newer).encode())
     renamed = msgspec.structs.replace(table, name="orders2", storage=Storage.TABLET)
@@ -92,7 +92,7 @@ def test_fields_of_a_newer_build_survive_a_rewrite() -> None:
 
 
 def test_the_place_of_unknown_fields_is_not_taken_from_a_znode() -> None:
-    """A value with that very field would be written back as nonsense."""
+    """A value with that very field would be written back wrongly."""
     with pytest.raises(CorruptZnode, match="newer"):
         decode_table(b'{"table_id":"t","name":"n","newer":"{"}')
     with pytest.raises(CorruptZnode, match="newer"):
@@ -100,7 +100,7 @@ def test_the_place_of_unknown_fields_is_not_taken_from_a_znode() -> None:
 
 
 def test_a_record_without_unknown_fields_has_none() -> None:
-    """Other spaces, or defaults that are written out, are no unknown fields."""
+    """Other whitespace, or explicit defaults, are no unknown fields."""
     record = TableRecord("t", "n")
     assert decode_table(b'{ "name": "n", "table_id": "t", "replication": 1 }') == record
     assert decode_table(encode(record)) == record

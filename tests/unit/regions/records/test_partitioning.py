@@ -1,4 +1,4 @@
-"""Range and hash partitioning: every key has one region, whoever computes it."""
+"""Range and hash partitioning: every key has one region, for client and server."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_ranges(splits: list[str], buckets: int, starts: list[str]) -> None:
 
 @pytest.mark.parametrize("buckets", [1, -1, parts.BUCKETS_MAX + 1])
 def test_buckets_have_bounds(buckets: int) -> None:
-    """One bucket would only be a longer key."""
+    """With one bucket the key would only be longer."""
     with pytest.raises(ValueError, match="hash buckets"):
         parts.ranges([], buckets)
 
 
 def test_the_most_buckets_are_in_order() -> None:
-    """Four digits are enough for the last of them, and for its upper bound."""
+    """Four digits are enough for the last bucket, and for its upper bound."""
     found = parts.ranges([], parts.BUCKETS_MAX)
     assert len(found) == parts.BUCKETS_MAX
     check_ranges(found)
@@ -46,7 +46,7 @@ def test_the_most_buckets_are_in_order() -> None:
 
 @given(key=keys, splits=st.lists(keys.filter(bool), unique=True, max_size=4), buckets=st.sampled_from([0, 2, 3, 16]))
 def test_every_key_is_in_exactly_one_region(key: str, splits: list[str], buckets: int) -> None:
-    """And in the bucket that client and server compute alike; a raw key is taken for a placed one by nobody."""
+    """And in the bucket that client and server both compute; a raw key is never taken for a placed one."""
     placed = parts.place(key, buckets)
     regions = [RegionRecord("t", "r", one.start_key, one.end_key) for one in parts.ranges(sorted(splits), buckets)]
     assert sum(one.contains(placed) for one in regions) == 1
@@ -62,13 +62,13 @@ def test_every_key_is_in_exactly_one_region(key: str, splits: list[str], buckets
 
 @given(key=keys, start=keys, end=keys)
 def test_a_scans_bounds_hold_in_every_bucket(key: str, start: str, end: str) -> None:
-    """A scan of a bucket finds the keys of the range that are in it, and no others."""
+    """A scan of a bucket finds exactly the keys of the range that are in it."""
     low, high = parts.bounds(start, end, parts.bucket_of(key, 5))
     assert (low <= parts.place(key, 5) < high) == (start <= key and (not end or key < end))
 
 
 def test_the_hash_stays_as_it_is() -> None:
-    """Rows are where an earlier version put them: these are facts on disk."""
+    """Rows are where earlier versions put them, so these values are on disks."""
     assert [parts.place(key, 4) for key in ("", "a", "melon", "zürich")] == [
         "0000:",
         "0003:a",

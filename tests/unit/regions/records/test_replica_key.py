@@ -38,7 +38,7 @@ def test_no_other_module_prints_or_parses_one() -> None:
     for package in ("regions", "master", "regionserver", "cli", "simulation"):
         for path in (ROOT / package).rglob("*.py"):
             if path.name in ("replica_key.py", "local.py", "writers.py") or "plan" in path.parts:
-                continue  # names of local processes and of a drill's clients; the planner ships to executors alone
+                continue  # names of local processes and of a drill's clients; the planner is shipped to executors alone
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 if printed.search(line) or parsed.search(line):
                     found.append(f"{path.relative_to(ROOT)}:{number} {line.strip()}")

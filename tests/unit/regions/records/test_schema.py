@@ -1,4 +1,4 @@
-"""Columns and how they change (DD-07), as tables of cases."""
+"""Columns and their changes (DD-07), as tables of cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def columns(*texts: str) -> list[ColumnSpec]:
 
 
 def shown(schema: Schema) -> str:
-    """`id=NAME:TYPE:...` of every column, and the next id."""
+    """Return `id=NAME:TYPE:...` of every column, and the next id."""
     found = [f"{one.id}={sc.describe_column(one)}" for one in schema.columns]
     return " ".join([*found, f"next={schema.next_column_id}"])
 
@@ -22,7 +22,7 @@ BASE = sc.create(columns("id:int64:key", "v:string"))
 
 
 def test_a_table_gets_its_columns_with_ids_in_order() -> None:
-    """Ids begin at 0; a column that is not part of the key may be null unless it says otherwise."""
+    """Ids begin at 0; a column outside of the key may be null by default."""
     assert shown(BASE) == "0=id:int64:key 1=v:string:nullable next=2"
 
 
@@ -33,7 +33,7 @@ def test_a_table_gets_its_columns_with_ids_in_order() -> None:
         ([DropColumn("v")], "0=id:int64:key next=2"),
         ([RenameColumn("v", "value")], "0=id:int64:key 1=value:string:nullable next=2"),
         ([RenameColumn("id", "key")], "0=key:int64:key 1=v:string:nullable next=2"),
-        # A dropped id is never used again, nor is a name that comes back the column that it was.
+        # A dropped id is never used again, and a name that is added again is a new column.
         ([DropColumn("v"), AddColumn(*columns("v:string"))], "0=id:int64:key 2=v:string:nullable next=3"),
         ([AddColumn(*columns("w:int8")), RenameColumn("w", "x"), DropColumn("x")],
          "0=id:int64:key 1=v:string:nullable next=3"),
@@ -85,7 +85,7 @@ def test_what_cannot_be_done(steps: list[SchemaStep], why: str) -> None:
     ],
 )
 def test_what_cannot_be_created(texts: list[str], why: str) -> None:
-    """Mistakes of people who write columns on a command line."""
+    """Common errors in columns on a command line."""
     with pytest.raises(ValueError, match=why):
         sc.create(columns(*texts))
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_created(texts: list[str], why: str) -> None:
     ],
 )
 def test_defaults_are_values_of_their_type(kind: ColumnType, good: str, bad: str | None) -> None:
-    """A default that no reader could parse is refused when it is given."""
+    """A default that no reader could parse is rejected at once."""
     sc.evolve(BASE, [AddColumn(ColumnSpec("w", kind, default=good))])
     if bad is not None:
         with pytest.raises(ValueError, match="is no value of type"):
@@ -114,6 +114,6 @@ def test_defaults_are_values_of_their_type(kind: ColumnType, good: str, bad: str
     "text", ["id:int64:key", "v:string:nullable", "w:int8:required:default=-1", "x:binary:required"]
 )
 def test_columns_are_written_as_they_are_read(text: str) -> None:
-    """What `rk table show` prints can be given to `rk table create`."""
+    """The output of `rk table show` is valid input of `rk table create`."""
     spec = sc.parse_column(text)
     assert sc.describe_column(sc.Column(0, spec.name, spec.type, spec.key, spec.nullable, spec.default)) == text

@@ -80,14 +80,14 @@ def test_ranges() -> None:
 
 @pytest.mark.parametrize("data", [b'{"cluster_id":"\xff"}', b'{"x":' * 20_000, b'["c"]', b'{"cluster_id":3}', b"null"])
 def test_whatever_stands_there_is_understood_or_corrupt(data: bytes) -> None:
-    """Text that is not UTF-8 and lists too deep to read are told in other ways by the decoder."""
+    """The decoder has other errors for invalid UTF-8 and for deeply nested lists."""
     with pytest.raises(CorruptZnode, match="/cluster"):
         decode_cluster(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"a/b", b"a\n", b'{"a":1}', b"..", "\u00e9".encode()])
 def test_a_name_that_stands_for_no_table_id_is_corrupt(data: bytes) -> None:
-    """Somebody wrote over it; it must not be taken for the remains of a table that was not finished."""
+    """Another client has overwritten it; it must not be taken for the remains of an unfinished table."""
     assert decode_name(b"3f2a11c0") == "3f2a11c0"
     with pytest.raises(CorruptZnode, match="/names/x"):
         decode_name(data, "/names/x")

@@ -1,4 +1,4 @@
-"""How many members, the first configuration, and what a leader's report may say."""
+"""The number of members, the first configuration, and valid reports of leaders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REGION = RegionRecord("t", "r", members=THREE, next_number=4).with_configuration
 
 
 def test_counts_are_odd_and_bounded() -> None:
-    """At the limits: 1 and 7 may be, 0, 2 and 9 may not."""
+    """At the limits: 1 and 7 are valid, 0, 2 and 9 are not."""
     fine = [count for count in range(-1, REPLICAS_MAX + 3) if not objection_to_count(count)]
     assert fine == [1, 3, 5, 7]
     assert "odd" in objection_to_count(4)
@@ -27,7 +27,7 @@ def test_counts_are_odd_and_bounded() -> None:
 
 
 def test_too_few_servers_are_named_with_their_count() -> None:
-    """An operator may begin with a majority, never with less."""
+    """An operator may begin with a majority, but not with less."""
     assert objection_to_servers(3, 3, allow_under_replicated=False) == ""
     refused = objection_to_servers(3, 2, allow_under_replicated=False)
     assert refused.startswith("3 replicas need 3 servers that take tablets, and 2 can be used")
@@ -38,7 +38,7 @@ def test_too_few_servers_are_named_with_their_count() -> None:
 
 
 def test_the_first_configuration_counts_from_one() -> None:
-    """All voters; the next number is the one behind."""
+    """All are voters; the next number is one above the last."""
     assert [(one.number, one.uuid, one.role) for one in THREE] == [
         (1, "a", MemberRole.VOTER),
         (2, "b", MemberRole.VOTER),
@@ -67,7 +67,7 @@ def test_a_configuration_that_cannot_be(members: tuple[Member, ...], reason: str
 
 
 def test_one_voter_at_a_time() -> None:
-    """A PRE_VOTER or a learner more is no change of the quorum."""
+    """An added PRE_VOTER or learner does not change the quorum."""
     four = (*THREE, Member(4, "d"))
     newcomer = (*THREE, Member(4, "d", MemberRole.PRE_VOTER), Member(5, "e", MemberRole.LEARNER))
     assert objection_to_change(THREE, four) == ""

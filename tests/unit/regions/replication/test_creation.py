@@ -1,4 +1,4 @@
-"""Tables of tablets: which storage, what stands against them, and where their regions begin."""
+"""Tables of tablets: the storage, objections, and the servers of the first members."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SITES = [Machine(name, f"rack{name}") for name in "abc"]
     ],
 )
 def test_storage_unless_the_caller_says(wanted: str, kind: str, replicas: int, found: Storage) -> None:
-    """A single copy on one server's disk would be an outage at its death, so it is never chosen silently."""
+    """The death of its server would be an outage for a single copy, so it is never chosen silently."""
     assert storage_for(wanted, kind, replicas) is found
 
 
 def test_storage_that_does_not_fit() -> None:
-    """Nobody but the key-value service has rows that Raft replicates."""
+    """Only the key-value service has rows that Raft replicates."""
     with pytest.raises(ValueError, match="shared or tablet, not 'tape'"):
         storage_for("tape", "kv/1", 1)
     with pytest.raises(ValueError, match="a table of kind counters/1 has shared storage"):
@@ -48,7 +48,7 @@ def objection(
     in_force: int = TABLETS,
     registered: int = 4,
 ) -> str:
-    """The objection, of a table against which nothing else stands."""
+    """Return the objection to a table that is otherwise valid."""
     return objection_to_tablets(
         sites,
         replicas=replicas,
@@ -73,7 +73,7 @@ def test_every_objection_says_what_to_do() -> None:
 
 
 def test_each_region_has_members_from_the_beginning() -> None:
-    """Numbers from 1 on, the next one behind them, and no server has more than its share."""
+    """Numbers from 1 on, the next number after them, and no server has more than its share."""
     sites = [Machine(name, "r") for name in "abcd"]
     regions = with_members([RegionRecord("t", f"t.{number}") for number in range(8)], sites, 3)
     assert {tuple(one.number for one in region.members) for region in regions} == {(1, 2, 3)}

@@ -1,4 +1,4 @@
-"""What a server answers to OPEN and CLOSE: all states, and the order of the checks."""
+"""A server's answers to OPEN and CLOSE: all states, and the order of the checks."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ S, N = ReplicaState, OrderAnswer
 
 
 def opened(local: ReplicaOnDisk | None, number: int = 2, *, must_exist: bool = False) -> OrderAnswer:
-    """The answer to an OPEN."""
+    """Return the answer to an OPEN."""
     return answer_to_open(OpenFacts(number, TabletOpening(INITIAL, must_exist), local))
 
 
 def closed(local: ReplicaOnDisk | None, purpose: ClosePurpose, number: int = 2) -> OrderAnswer:
-    """The answer to a CLOSE that rests on configuration 3.8."""
+    """Return the answer to a CLOSE based on configuration 3.8."""
     return answer_to_close(CloseFacts(number, TabletClosing(purpose, CONFIG), local))
 
 
 def test_a_voter_is_made_once() -> None:
-    """Without a superblock it is made from the order, unless a server has begun before: then the disk was lost."""
+    """Without a superblock the order makes it, unless a server has begun before: then the disk was lost."""
     assert opened(None) is N.MAKE
     assert opened(None, must_exist=True) is N.AMNESIA
     assert opened(None, number=4) is N.ILLEGAL_STATE
@@ -72,7 +72,7 @@ def test_a_known_member_does_not_become_a_tombstone() -> None:
 
 
 def test_closing_again_does_no_harm() -> None:
-    """What is there already is done; a deletion takes the tombstone as well."""
+    """A completed close is not repeated; a deletion also removes the tombstone."""
     for purpose in ClosePurpose:
         assert closed(None, purpose) is N.DONE
         assert closed(ReplicaOnDisk(2, S.STOPPING), purpose) is N.IN_PROGRESS
@@ -84,7 +84,7 @@ def test_closing_again_does_no_harm() -> None:
 
 
 def test_every_state_is_answered_and_every_row_is_used() -> None:
-    """No row is shadowed by those before it."""
+    """No earlier row shadows a row."""
     locals_ = [None, *(ReplicaOnDisk(n, s, ConfigId(4, 1)) for n, s in itertools.product((1, 2, 5), ReplicaState))]
     used = set()
     for local, number, must_exist in itertools.product(locals_, (2, 4), (False, True)):

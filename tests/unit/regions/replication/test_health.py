@@ -1,4 +1,4 @@
-"""The health of a tablet: every word, and which one goes first."""
+"""The health of a tablet: every value, and their precedence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UUIDS = "abc"
 def leader(
     healthy: tuple[int, ...] = (2, 3), members: tuple[Member, ...] = MEMBERS, config: ConfigId = CONFIG
 ) -> TabletReport:
-    """The report of number 1."""
+    """Return the report of number 1 as leader."""
     states = [
         MemberReport(one.number, MemberHealth.HEALTHY if one.number in healthy else MemberHealth.UNKNOWN)
         for one in members
@@ -32,12 +32,12 @@ def leader(
 
 
 def follower(number: int, config: ConfigId = CONFIG, applied: int = 20) -> TabletReport:
-    """The report of a replica that follows."""
+    """Return the report of a replica that follows."""
     return TabletReport("r", "t", number, ReplicaState.RUNNING, 2, TabletRole.FOLLOWER, config, applied_index=applied)
 
 
 def view_of(*reports: TabletReport) -> TabletView:
-    """All reports, each from the server that the number was given to."""
+    """Return all reports, each from the server of its number."""
     view = TabletView()
     for one in reports:
         view.fold(Incarnation(UUIDS[one.number - 1] if one.number < 4 else "d", 1), one)
@@ -45,19 +45,19 @@ def view_of(*reports: TabletReport) -> TabletView:
 
 
 def health(view: TabletView, wanted: int = 3) -> TabletHealth:
-    """The word alone."""
+    """Return the health without the reason."""
     return judge(view, wanted).health
 
 
 def test_a_tablet_at_rest_is_healthy() -> None:
-    """Also while a follower has not heard of the latest configuration, or has heard of it before its leader reports."""
+    """Also while a follower does not know the latest configuration, or knows it before its leader reports."""
     assert judge(view_of(leader(), follower(2), follower(3)), 3) == (TabletHealth.HEALTHY, "")
     assert health(view_of(leader(), follower(2, ConfigId(1, 1), applied=5))) is TabletHealth.HEALTHY
     assert health(view_of(leader(), follower(2, ConfigId(2, 30), applied=30))) is TabletHealth.HEALTHY
 
 
 def test_without_a_leader_or_a_majority_it_is_unavailable() -> None:
-    """The leader counts itself; it does not count members of which it has heard nothing."""
+    """The leader counts itself; it does not count members from which it has received nothing."""
     assert judge(view_of(), 3).reason == "no leader has reported to this master"
     assert health(view_of(follower(2), follower(3))) is TabletHealth.UNAVAILABLE
     assert judge(view_of(leader(healthy=())), 3) == (TabletHealth.UNAVAILABLE, "the leader, 1, reaches 1 of 3 voters")
@@ -65,7 +65,7 @@ def test_without_a_leader_or_a_majority_it_is_unavailable() -> None:
 
 
 def test_fewer_voters_than_wanted() -> None:
-    """A dead one, or a configuration that was begun with two."""
+    """A dead voter, or a configuration that was begun with two."""
     assert judge(view_of(leader(healthy=(3,))), 3) == (TabletHealth.UNDER_REPLICATED, "2 of 3 voters are healthy")
     assert health(view_of(leader(members=MEMBERS[:2])), wanted=3) is TabletHealth.UNDER_REPLICATED
     assert health(view_of(leader(members=MEMBERS[:2])), wanted=1) is TabletHealth.HEALTHY
@@ -80,7 +80,7 @@ def test_a_member_that_catches_up() -> None:
 
 
 def test_replicas_that_contradict_each_other() -> None:
-    """Goes before RECOVERING and UNDER_REPLICATED, for it is a bug or a copied data directory."""
+    """It has precedence over RECOVERING and UNDER_REPLICATED, because it is a bug or a copied data directory."""
     past = follower(2, ConfigId(1, 1), applied=7)
     found = judge(view_of(leader(healthy=(3,)), past), 3)
     assert found == (TabletHealth.CONSENSUS_MISMATCH, "2 has configuration 1.1, the leader 2.7")

@@ -25,12 +25,12 @@ A, R = ReportAction, ReplicaState
 
 
 def with_(report: TabletReport, **fields: object) -> TabletReport:
-    """The report with other values."""
+    """Return the report with other values."""
     return msgspec.structs.replace(report, **fields)
 
 
 def table_with(**fields: object) -> TableRecord:
-    """The table with other values."""
+    """Return the table with other values."""
     return msgspec.structs.replace(TABLE, **fields)
 
 
@@ -42,7 +42,7 @@ def actions(
     uuid: str = "",
     in_transition: bool = False,
 ) -> list[ReportAction]:
-    """What follows from a report; from the number's own server unless `uuid` says otherwise."""
+    """Return the actions after a report, from the number's own server unless `uuid` says otherwise."""
     home = uuid or {1: "a", 2: "b", 3: "c"}.get(report.number, "d")
     return [step.action for step in steps_for(Facts(home, report, region, table, in_transition))]
 
@@ -90,12 +90,12 @@ def test_what_follows_from_a_report(found: list[ReportAction], wanted: list[Repo
 
 
 def test_every_row_decides_a_case() -> None:
-    """None is shadowed by those before it."""
+    """No earlier row shadows a row."""
     assert {action for case in CASES for action in case[2]} == {step.action for step in STEPS}
 
 
 def test_all_steps_of_the_source_are_there_in_order() -> None:
-    """8 and 9 (write, then show) are the caller's."""
+    """The caller does 8 and 9 (write, then show)."""
     sources = [part for step in STEPS if step.source for part in step.source.split(", ")]
     assert sources == ["1", "2", "3", "4", "6.3", "5", "6.1", "6.2", "7", "10", "11"]
     first = next(number for number, step in enumerate(STEPS) if not step.ends)
@@ -113,7 +113,7 @@ def test_running_only_when_a_leader_has_reported() -> None:
 
 
 def test_a_leader_alone_writes_nothing() -> None:
-    """Its name is written late, with whatever else is written."""
+    """Its name is written late, together with another change."""
     report = with_(LEADER, term=9)
     assert updated(REGION, Facts("a", report, REGION, TABLE), actions(report)) is REGION
     later = with_(report, config_id=ConfigId(9, 9), leader=LeaderReport(MEMBERS[:2]))
@@ -122,7 +122,7 @@ def test_a_leader_alone_writes_nothing() -> None:
 
 
 def test_a_close_names_its_purpose_and_configuration() -> None:
-    """The server refuses to become a tombstone if it knows a later one that has it."""
+    """The server rejects the tombstone if it knows a later configuration that has the number."""
     assert closing(ReportAction.NOTHING, REGION) is None
     order = closing(ReportAction.TOMBSTONE, REGION)
     assert order is not None

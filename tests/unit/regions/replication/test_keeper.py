@@ -29,13 +29,13 @@ TABLE = TableRecord("t", "orders", replication=3, storage=Storage.TABLET)
 
 
 def server(uuid: str, start_code: int = 1) -> ServerRecord:
-    """A server that takes tablets."""
+    """Return a server that takes tablets."""
     return ServerRecord(uuid, uuid, 1, start_code, kind="kv/1", tablets=True, peer_port=2)
 
 
 @pytest.fixture
 def keeper() -> Keeper:
-    """Three servers and one region that is PREPARING."""
+    """Return three servers and one region that is PREPARING."""
     made = Keeper(4, AssignerConfig())
     made.table_seen(TABLE, 7)
     made.region_seen(RegionRecord("t", "r", state=TabletState.PREPARING, next_number=1), 0)
@@ -46,12 +46,12 @@ def keeper() -> Keeper:
 
 
 def taken(keeper: Keeper, now_ms: int = NOW) -> list[KeeperEffect]:
-    """The effects since the last call."""
+    """Return the effects since the last call."""
     return keeper.take(now_ms)
 
 
 def begun(keeper: Keeper) -> BeginTablet:
-    """Begin the region, and say that the multi has committed."""
+    """Begin the region, and report that the multi has committed."""
     (effect,) = taken(keeper)
     assert isinstance(effect, BeginTablet)
     keeper.begun(effect, NOW)
@@ -97,7 +97,7 @@ def test_a_restarted_server_opens_its_member_again(keeper: Keeper) -> None:
 
 
 def many_tablets(count: int) -> Keeper:
-    """Three servers, and regions whose members are being made."""
+    """Return three servers, and regions whose members are being made."""
     made = Keeper(4, AssignerConfig())
     made.table_seen(TABLE, 7)
     for uuid in "abc":
@@ -156,7 +156,7 @@ def test_too_few_servers_are_waited_for() -> None:
 
 
 def test_rubbish_in_a_report_changes_nothing(keeper: Keeper) -> None:
-    """Names that are no keys, and replicas of which nobody knows: the latter are orphans (FN-04)."""
+    """Invalid keys, and unknown replicas: the latter are orphans (FN-04)."""
     keeper.reported(Incarnation("a", 1), [], ["", "r", "r-", "r-x", "x-1", "r-9"])
     keeper.reported(Incarnation("a", 1), [TabletReport("q", "t", 1, ReplicaState.RUNNING)], [])
     assert list(keeper.orphans) == [("a", "q-1")]

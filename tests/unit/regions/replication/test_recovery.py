@@ -31,7 +31,7 @@ from regions.transitions.next_action import Action
 from regions.transitions.states import Actor, is_legal
 
 ALL = list(itertools.product(Goal, RegionState, ServerFate, (False, True)))
-#: What an action writes; the others write nothing.
+#: The state that an action writes; other actions write nothing.
 AFTER = {
     Action.KEEP_PLAN: RegionState.OFFLINE,
     Action.PUT_DOWN: RegionState.OFFLINE,
@@ -58,7 +58,7 @@ def test_no_row_moves_a_member(goal: Goal, state: RegionState, fate: ServerFate,
 
 @pytest.mark.parametrize("state", list(RegionState))
 def test_a_dead_server_is_waited_for(state: RegionState) -> None:
-    """Nothing is written because of a death, but the end of what is done already."""
+    """A death causes no write except the end of completed work."""
     action = next_step(state, ServerFate.AWAY, Goal.OPEN, has_begun=True).action
     assert action is (Action.ACKNOWLEDGE if state is RegionState.OPENED else Action.WAIT)
 
@@ -78,7 +78,7 @@ def test_a_first_replica_is_not_forgotten_while_its_table_is_disabled() -> None:
 
 
 def test_the_goal_follows_from_the_records() -> None:
-    """Intents of the table and of the region; a number that the configuration does not have has left."""
+    """From the intents of the table and of the region; a number outside of the configuration has left."""
     table = TableRecord("t", "n")
     region = RegionRecord("t", "r", members=(Member(1, "a"),), next_number=3)
     disabled = TableRecord("t", "n", intent=TableIntent.DISABLED)
@@ -96,7 +96,7 @@ def test_the_goal_follows_from_the_records() -> None:
 
 @pytest.mark.parametrize("state", list(RegionState))
 def test_fates(state: RegionState) -> None:
-    """The start that a transition names is the destination's while it opens, the source's while it closes."""
+    """The start that a transition names is the destination's during an open, the source's during a close."""
     one, two = Incarnation("a", 1), Incarnation("a", 2)
     closes = state in (RegionState.CLOSING, RegionState.CLOSED)
     record = TransitionRecord("r", "t", 1, state, one if closes else None, None if closes else one)

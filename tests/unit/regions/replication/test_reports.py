@@ -1,4 +1,4 @@
-"""Folding of reports: whatever the order of arrival, the latest leader's word stands."""
+"""Merging of reports: in any order of arrival, the latest leader's report counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMBERS = first_members(["a", "b", "c"])
 def report(
     number: int, term: int = 1, config: ConfigId = NO_CONFIG, members: tuple[Member, ...] | None = None
 ) -> TabletReport:
-    """A replica's report; with `members` a leader's."""
+    """Return a replica's report; with `members` a leader's."""
     role = TabletRole.FOLLOWER if members is None else TabletRole.LEADER
     leader = None if members is None else LeaderReport(members)
     return TabletReport("r", "t", number, ReplicaState.RUNNING, term, role, config, leader=leader)
@@ -43,7 +43,7 @@ def test_the_order_of_arrival_does_not_matter(order: tuple[int, ...]) -> None:
 
 
 def test_an_older_report_says_nothing_new() -> None:
-    """A deposed leader goes on reporting its term."""
+    """A deposed leader continues to report its term."""
     view = TabletView()
     assert view.fold(*REPORTS[1])
     assert not view.fold(*REPORTS[0])
@@ -64,7 +64,7 @@ def test_a_new_leader_without_a_commit_waits() -> None:
 
 
 def test_a_leader_that_follows_now_is_no_leader() -> None:
-    """Nor one whose server has started anew, or is gone."""
+    """Nor does one whose server has restarted, or is gone."""
     view = TabletView()
     view.fold(*REPORTS[0])
     view.fold(Incarnation("a", 1), report(1, 2))
@@ -80,7 +80,7 @@ def test_a_leader_that_follows_now_is_no_leader() -> None:
 
 
 def test_an_earlier_start_of_a_server_is_not_believed() -> None:
-    """Its heartbeat was on its way while the server started again."""
+    """Its heartbeat was in flight while the server restarted."""
     view = TabletView()
     view.fold(Incarnation("a", 2), report(1, 3))
     assert not view.fold(*REPORTS[0])

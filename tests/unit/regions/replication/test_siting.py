@@ -25,7 +25,7 @@ class Machine(NamedTuple):
 
 
 def test_racks_before_load() -> None:
-    """A busy server of another rack is better than an idle neighbor."""
+    """A busy server of another rack is better than an idle one of the same rack."""
     servers = [Machine("a", "r1"), Machine("b", "r1"), Machine("c", "r2", load=50), Machine("d", "r3", load=90)]
     assert choose_members(servers, 3) == ["a", "c", "d"]
     assert choose_members(servers, 4) == ["a", "c", "d", "b"]
@@ -54,7 +54,7 @@ def test_what_was_given_in_this_round_counts() -> None:
     st.sampled_from([1, 3, 5, 7]),
 )
 def test_members_are_spread(machines: list[tuple[str, int, float]], count: int) -> None:
-    """No server twice, the same choice for any order of the servers, and no rack has more than it must."""
+    """No server twice, the same choice for any order of the servers, and no rack has more than necessary."""
     servers = [Machine(f"s{number}", *one[:1], one[2], one[1]) for number, one in enumerate(machines)]
     chosen = choose_members(servers, count)
     assert len(set(chosen)) == len(chosen) == min(count, len(servers))
@@ -69,7 +69,7 @@ def test_members_are_spread(machines: list[tuple[str, int, float]], count: int) 
 
 
 def test_racks_are_counted_beforehand() -> None:
-    """The refusal says which racks there are."""
+    """The rejection names the racks."""
     servers = [Machine("a", "r1"), Machine("b", "r2"), Machine("c", "r2")]
     assert objection_to_racks(servers, 2, 3) == ""
     assert objection_to_racks(servers, 0, 3) == ""

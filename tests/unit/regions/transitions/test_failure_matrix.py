@@ -1,10 +1,9 @@
 """S4 §4 and §5, cell by cell: the server-failure matrix and the failover matrix, carried out on a model store.
 
-Each cell: the region's transition is in some state when the server dies that is its source, or its destination, with a
-plan in hand (the other server is named and alive) or without; the master that decides is the one that saw it all, or
-one that took over at that very moment with nothing but the store. Afterwards the region is open exactly once, on a live
-server, by legal steps only (`ModelCluster` asserts that), and the first step of the master is the one of the matrix.
-X1, X2, X3, X5 and X6 are cells, too.
+In each cell the region's transition is in some state when its source or its destination dies. There is a plan (the
+other server is named and alive) or none. The deciding master has observed everything, or takes over at that very moment
+with only the store. Afterwards the region is open exactly once, on a live server, by legal steps only (`ModelCluster`
+asserts that), and the master's first step is that of the matrix. X1, X2, X3, X5 and X6 are cells, too.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Cell(NamedTuple):
     state: RegionState
     dead: str
     plan: bool
-    #: First write of a master after the death, None: none at all; and where its OFFLINE points, "" for the choice.
+    #: The master's first write after the death, None for none; and the destination of its OFFLINE, "" for any.
     first: Cause | None
     towards: str = ""
     ends_on: str = ""
@@ -71,7 +70,8 @@ MASTERS = ["same master", "master dies too"]
 
 
 def moving(state: RegionState, *, plan: bool = True, others: tuple[str, ...] = ("a", "b", "c")) -> ModelCluster:
-    """Region r1 on its way from a to b, in `state`; servers obey orders from now on, what they began they finish."""
+    """Return region r1 on its way from a to b, in `state`. From now on servers obey orders, and finish what they have
+    begun."""
     cluster = ModelCluster()
     destination = at("b") if plan else None
     open_at = {CLOSING: at("a"), OPENED: at("b")}.get(state)
@@ -92,7 +92,7 @@ def moving(state: RegionState, *, plan: bool = True, others: tuple[str, ...] = (
 
 
 def finish_what_was_begun(cluster: ModelCluster) -> None:
-    """Live servers that were in the middle of CLOSING or OPENING go on, as far as the store lets them."""
+    """Let live servers in the middle of CLOSING or OPENING continue, as far as the store allows."""
     found = cluster.unassigned.get("r1-0")
     if found is None:
         return
@@ -124,10 +124,10 @@ def is_settled(cluster: ModelCluster) -> bool:
 def test_region_server_failure(cell: Cell, master: str) -> None:
     """RF-01 to RF-08: every state, the dead server as source and as destination, with and without a plan."""
     cluster = moving(cell.state, plan=cell.plan)
-    # The death is seen before anything else is decided: by the same master, or by one that only finds it dead.
+    # The death is noticed before any other decision: by the same master, or by one that only finds the server dead.
     if master == "same master":
         cluster.assigner.begin(cluster.now)
-        cluster.assigner.take(cluster.now)  # whatever it was about to do is lost with the server's connection
+        cluster.assigner.take(cluster.now)  # the pending effects are lost with the server's connection
     dead = cluster.servers.pop(cell.dead)
     cluster.open = {key: owner for key, owner in cluster.open.items() if owner != dead.incarnation}
     if master == "same master":
@@ -149,7 +149,7 @@ def test_region_server_failure(cell: Cell, master: str) -> None:
 
 
 def _retold(cluster: ModelCluster, dead: str) -> ModelCluster:
-    """The same master, before it had decided anything: it loaded, then the server died, then it began."""
+    """Return the same master before its first decision: it loaded, then the server died, then it began."""
     fresh = Assigner(cluster.assigner.epoch, cluster.config)
     alive = [*cluster.servers.values(), next(one for one in (A, B, C) if one.uuid == dead)]
     fresh.load(cluster.tables.values(), cluster.regions.values(), alive, cluster.unassigned.values(), [], cluster.now)
@@ -161,7 +161,7 @@ def _retold(cluster: ModelCluster, dead: str) -> ModelCluster:
 
 
 def test_a_live_source_is_never_overruled() -> None:
-    """X1: as long as the source closes and lives, nothing is written, however many destinations die."""
+    """X1: while the source closes and lives, nothing is written, however many destinations die."""
     cluster = moving(CLOSING)
     cluster.silent = {"a"}
     cluster.assigner.begin(cluster.now)
@@ -179,7 +179,7 @@ class Failover(NamedTuple):
     row: str
     state: RegionState | None
     intent: TableIntent
-    #: The new master's first write, before any server has moved, and its order.
+    #: The new master's first write, before any server has acted, and its order.
     first: Cause | None
     order: type[fx.SendOpen] | type[fx.SendClose] | None = None
 
@@ -203,7 +203,7 @@ FAILOVERS = [
 
 @pytest.mark.parametrize("row", FAILOVERS, ids=lambda row: row.row)
 def test_master_failover(row: Failover) -> None:
-    """MF-01 to MF-08, X6: the new master's first move, and that it all ends as the intent says."""
+    """MF-01 to MF-08, X6: the new master's first step, and an end that follows the intent."""
     cluster = moving(row.state) if row.state is not None else ModelCluster()
     if row.state is None:
         cluster.put(region(on=at("a")))
@@ -229,7 +229,8 @@ def test_master_failover(row: Failover) -> None:
 @pytest.mark.parametrize("dead", [("a",), ("b",), ("a", "b"), ("a", "b", "c")], ids="+".join)
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 def test_masters_and_servers_die_together(state: RegionState, dead: tuple[str, ...], when: str) -> None:
-    """RF with MF: servers die before, while or after the next master takes over; X8: no server at all is waited for."""
+    """RF with MF: servers die before, while or after the next master takes over; X8: without any server the master
+    waits."""
     cluster = moving(state)
     cluster.assigner.begin(cluster.now)
     if when == "before":
@@ -242,7 +243,7 @@ def test_masters_and_servers_die_together(state: RegionState, dead: tuple[str, .
         effects = cluster.assigner.take(cluster.now)
         for uuid in dead:
             cluster.kill(uuid, run=False)
-        for effect in effects:  # what it had decided goes out after the death
+        for effect in effects:  # its decision is sent after the death
             cluster._carry_out(effect)
         cluster.run()
     else:

@@ -1,4 +1,4 @@
-"""Regions that end their servers, and regions with damaged rows: parked, with the reason, through failovers."""
+"""Regions that kill their servers, and regions with damaged rows: parked, with the reason, also after failovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVERS = [server(name) for name in "abcd"]
 
 
 def opening_on(cluster: ModelCluster, name: str = "r1") -> str:
-    """Let the silent server that was asked to open a region begin, and no more; its uuid."""
+    """Let the silent server with the order begin to open a region, and do no more. Return its uuid."""
     record, version = cluster.unassigned[f"{name}-0"]
     assert record.state is RegionState.OFFLINE
     assert record.destination is not None
@@ -31,7 +31,7 @@ def opening_on(cluster: ModelCluster, name: str = "r1") -> str:
 
 
 def killing(*names: str) -> ModelCluster:
-    """Regions that want to be opened, on servers that only begin with them."""
+    """Return regions to open, on servers that only begin to open them."""
     cluster = ModelCluster(AssignerConfig(bulk_min=1000))
     cluster.put(*(region(name) for name in names))
     cluster.silent = {one.uuid for one in SERVERS}
@@ -44,7 +44,7 @@ def found(cluster: ModelCluster, name: str = "r1") -> TransitionRecord:
 
 
 def test_a_region_whose_openings_end_in_deaths_is_parked() -> None:
-    """The second server's death is the last; who is named, and by whom, survives a change of the master in between."""
+    """The second server's death is the last; the names in the reason survive a change of the master in between."""
     for takes_over in (False, True):
         cluster = killing("r1")
         cluster.kill(opening_on(cluster))
@@ -66,7 +66,7 @@ def test_a_region_whose_openings_end_in_deaths_is_parked() -> None:
 
 
 def test_a_death_before_it_began_accuses_nobody() -> None:
-    """OFFLINE, whoever is its destination; and a server that ends in order died of nothing."""
+    """In OFFLINE no destination has begun; and a server that stopped cleanly was not killed."""
     cluster = killing("r1")
     for _ in range(2):
         destination = found(cluster).destination
@@ -81,7 +81,7 @@ def test_a_death_before_it_began_accuses_nobody() -> None:
 
 
 def test_a_death_that_no_opening_followed_is_forgotten() -> None:
-    """Opened after one death: the transition, and with it the count, is gone."""
+    """Opened after one death: the transition is deleted, and with it the count."""
     cluster = killing("r1")
     cluster.kill(opening_on(cluster))
     cluster.silent.clear()
@@ -91,7 +91,7 @@ def test_a_death_that_no_opening_followed_is_forgotten() -> None:
 
 
 def test_the_second_death_accuses_one_region() -> None:
-    """A server dies with ten openings: from then on a server gets one of them at a time."""
+    """A server dies during ten opens: from then on a server gets only one of these regions at a time."""
     names = [f"r{number}" for number in range(10)]
     cluster = killing(*names)
     victim = found(cluster, "r0").destination
@@ -118,7 +118,7 @@ def test_the_second_death_accuses_one_region() -> None:
 
 
 def test_deaths_count_openings_alone() -> None:
-    """Only from OPENING, only because of a death, and of no server that left in order."""
+    """Only in OPENING, only because of a death, and not for a server that left cleanly."""
     opening = transition(RegionState.OPENING, destination=at("a"))
     nobody: set[Incarnation | None] = set()
     assert deaths_after(opening, Cause.SERVER_DEATH, nobody) == 1
@@ -138,7 +138,7 @@ def reported(cluster: ModelCluster, why: str = "row 'b' is damaged", uuid: str =
 
 
 def closing() -> ModelCluster:
-    """A region that is open on a, which has read a damaged row."""
+    """Return a region that is open on a, which has read a damaged row."""
     cluster = ModelCluster(AssignerConfig(bulk_min=1000))
     cluster.put(region(on=at("a")))
     cluster.damage = {"r1-0": "row 'b' is damaged"}
@@ -148,7 +148,7 @@ def closing() -> ModelCluster:
 
 
 def test_a_damaged_region_is_closed_and_parked() -> None:
-    """By the server's own close; opened nowhere else; `rk why` says what is wrong, and who must act."""
+    """The server closes it; it is opened nowhere else; `rk why` names the fault, and who must act."""
     cluster = closing()
     record = found(cluster)
     assert (record.state, record.parked, record.last_error) == (RegionState.OFFLINE, True, "row 'b' is damaged")
@@ -178,7 +178,7 @@ def test_a_master_that_takes_over_at_closed_parks_it() -> None:
 
 
 def test_damage_told_by_a_former_owner_means_nothing() -> None:
-    """The report of a server that has the region no more."""
+    """The report of a server that no longer has the region."""
     cluster = ModelCluster(AssignerConfig(bulk_min=1000))
     cluster.put(region(on=at("a")))
     cluster.start(*SERVERS)

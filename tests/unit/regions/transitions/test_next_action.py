@@ -21,7 +21,7 @@ OFFLINE, OPENING, OPENED, CLOSING, CLOSED = (
 
 
 def _cluster(state: RegionState, source: Incarnation | None, destination: Incarnation | None) -> ModelCluster:
-    """One region in transition on servers that never answer, so that only the master's own steps show."""
+    """Return one region in transition on servers that never answer, so that only the master's own steps show."""
     cluster = ModelCluster()
     cluster.silent = {"a", "b", "c"}
     holder = {OPENED: destination, CLOSING: source}.get(state)
@@ -48,7 +48,7 @@ DEATHS = [
 @pytest.mark.parametrize("loaded", [False, True], ids=["watched", "after-failover"])
 @pytest.mark.parametrize(("state", "dead", "after", "destination"), DEATHS)
 def test_server_death(state: RegionState, dead: str, after: RegionState | None, destination: str, loaded: bool) -> None:
-    """C: the watched death and the death found by a new master end alike."""
+    """C: an observed death and a death found by a new master end alike."""
     cluster = _cluster(state, at("a"), at("b"))
     servers = [A, B, C]
     if loaded:
@@ -102,7 +102,7 @@ FAILOVERS = [
 
 @pytest.mark.parametrize(("state", "after", "order"), FAILOVERS)
 def test_failover(state: RegionState, after: RegionState | None, order: bool) -> None:
-    """D: what a new master does at once with a transition whose servers live."""
+    """D: the immediate step of a new master for a transition whose servers live."""
     cluster = _cluster(state, at("a"), at("b"))
     cluster.start(A, B, C)
     assert cluster.state() is after
@@ -112,7 +112,7 @@ def test_failover(state: RegionState, after: RegionState | None, order: bool) ->
 
 @pytest.mark.parametrize("state", [OPENING, CLOSING], ids=["MF-07", "MF-05"])
 def test_failover_leaves_servers_alone_but_asks_later(state: RegionState) -> None:
-    """ "Normal handlers take care of timeouts": the new master asks what became of it."""
+    """ "Normal handlers take care of timeouts": the new master asks for the outcome."""
     cluster = _cluster(state, at("a"), at("b"))
     cluster.start(A, B)
     assert cluster.sent == []
@@ -121,7 +121,7 @@ def test_failover_leaves_servers_alone_but_asks_later(state: RegionState) -> Non
 
 
 def test_every_verdict_that_writes_is_legal() -> None:
-    """The two tables agree: what recovery orders, the transition table allows, for all 60 combinations."""
+    """The two tables agree: the transition table allows what recovery orders, for all 60 combinations."""
     for reopen in (True, False):
         for state in RegionState:
             for source in Party:

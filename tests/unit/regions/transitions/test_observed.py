@@ -1,4 +1,4 @@
-"""What a history makes of the sights of transition znodes."""
+"""The history that follows from observed transition znodes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ KEY = "r1-0"
 
 
 def sight(state: str, version: int = 0, *, czxid: int = 10, mzxid: int = 0, epoch: int = 1) -> ObservedTransition:
-    """A read of the one transition of these tests."""
+    """Return a read of the one transition of these tests."""
     record = TransitionRecord("r1", "t1", 0, RegionState(state), epoch=epoch)
     return ObservedTransition(0, KEY, record, version, czxid, mzxid or czxid + version)
 
 
 def gone(version: int = UNKNOWN) -> ObservedTransition:
-    """The znode's end, at its last version."""
+    """Return the znode's end, at its last version."""
     return ObservedTransition(0, KEY, TransitionRecord("r1", "", 0, RegionState.OPENED), version, exists=False)
 
 
 def steps(history: History) -> list[tuple[str, str, int]]:
-    """Changes without their records."""
+    """Return changes without their records."""
     return [(change.before, change.after, change.missed) for change in history.changes]
 
 
@@ -53,7 +53,7 @@ def test_the_same_version_twice_is_one_change() -> None:
 
 
 def test_unseen_steps_are_counted_and_must_have_a_legal_way() -> None:
-    """From OFFLINE to OPENED in two versions there is a way; from OFFLINE to CLOSED in one there is none."""
+    """Two versions lead from OFFLINE to OPENED legally; one version cannot lead from OFFLINE to CLOSED."""
     history = History()
     history.see(sight("OFFLINE"))
     history.see(sight("OPENED", 2))
@@ -65,7 +65,7 @@ def test_unseen_steps_are_counted_and_must_have_a_legal_way() -> None:
 
 
 def test_a_znode_first_seen_at_a_later_version_counts_the_earlier_ones() -> None:
-    """Version 2 of a new znode is its third write. Where several ways lead, the steps between stay unknown."""
+    """Version 2 of a new znode is its third write. If several paths are possible, the steps between stay unknown."""
     history = History()
     history.see(sight("OPENED", 2))
     assert steps(history) == [("", "OFFLINE", 0), ("OFFLINE", "OPENING", 0), ("OPENING", "OPENED", 0)]
@@ -76,7 +76,7 @@ def test_a_znode_first_seen_at_a_later_version_counts_the_earlier_ones() -> None
 
 
 def test_a_life_that_nobody_could_read_is_told_from_its_events() -> None:
-    """Three writes and a deletion: only opening a region takes as many. Two may be anything."""
+    """Three writes and a deletion: only opening a region takes that many. Two may be anything."""
     history = History()
     history.see(gone(2))
     assert [after for _, after, _ in steps(history)] == ["OFFLINE", "OPENING", "OPENED", ""]
@@ -88,7 +88,7 @@ def test_a_life_that_nobody_could_read_is_told_from_its_events() -> None:
 
 
 def test_the_end_after_unseen_steps_must_have_a_legal_way_of_that_length() -> None:
-    """Seen OFFLINE, then gone two writes later; or OPENED, then gone one write later."""
+    """Observed OFFLINE, then gone two writes later; or OPENED, then gone one write later."""
     history = History()
     history.see(sight("OFFLINE"))
     history.see(gone(2))
@@ -110,7 +110,7 @@ def test_an_end_that_no_legal_way_leads_to_is_a_breach() -> None:
 
 
 def test_the_next_transition_of_a_replica_is_told_from_the_last_by_its_creation() -> None:
-    """A deletion and a creation between two sights are both changes."""
+    """A deletion and a creation between two reads are both changes."""
     history = History()
     history.see(sight("OFFLINE", 0, czxid=10))
     history.see(sight("OPENED", 2, czxid=10))
@@ -121,7 +121,7 @@ def test_the_next_transition_of_a_replica_is_told_from_the_last_by_its_creation(
 
 
 def test_a_closing_znode_is_only_created_never_set() -> None:
-    """RT-26: OFFLINE -> CLOSING is no step."""
+    """RT-26: OFFLINE -> CLOSING is not a step."""
     history = History()
     history.see(sight("OFFLINE"))
     history.see(sight("CLOSING", 1))
@@ -129,18 +129,18 @@ def test_a_closing_znode_is_only_created_never_set() -> None:
 
 
 def test_a_wipe_is_legal_only_where_it_is_expected() -> None:
-    """Deleting CLOSING: a cluster startup may, a failover must not."""
+    """A cluster startup may delete CLOSING, a failover must not."""
     for allowed, breaches in ((True, 0), (False, 0)):
         history = History(wipe_allowed=allowed)
         history.see(sight("CLOSING"))
         history.see(gone())
-        # Without the wipe, steps must have gone unseen: CLOSING -> CLOSED -> (deleted).
+        # Otherwise steps must have been missed: CLOSING -> CLOSED -> (deleted).
         assert history.steps_missed == (0 if allowed else 1)
         assert len(history.breaches) == breaches
 
 
 def test_transitions_from_before_are_no_changes() -> None:
-    """They are where the history begins."""
+    """They are the state at the beginning of the history."""
     history = History()
     history.begin([sight("OPENING", 1)])
     assert history.in_transition == [KEY]
@@ -149,14 +149,14 @@ def test_transitions_from_before_are_no_changes() -> None:
 
 
 def test_actor_is_known_where_only_one_may_take_the_step() -> None:
-    """The table says who."""
+    """The table names the actor."""
     assert actor_of("OFFLINE", "OPENING") is Actor.SERVER
     assert actor_of("OPENED", "") is Actor.MASTER
     assert actor_of("OPENED", "CLOSING") is None
 
 
 def test_a_deposed_masters_write_is_a_breach_and_a_servers_late_step_is_not() -> None:
-    """Servers finish what an earlier master ordered; a master must not write under an old epoch."""
+    """Servers finish orders of an earlier master; a master must not write under an old epoch."""
     history = History()
     history.see(sight("OFFLINE", 0, czxid=10, mzxid=10, epoch=1))
     history.see(sight("OPENING", 1, czxid=10, mzxid=30, epoch=1))
@@ -174,7 +174,7 @@ def test_epochs_must_increase_strictly() -> None:
 
 
 def test_records_keep_their_fields() -> None:
-    """A change carries the record it was seen with."""
+    """A change carries the record that was read with it."""
     history = History()
     (change,) = history.see(sight("OFFLINE", epoch=7))
     assert msgspec.structs.asdict(change.record)["epoch"] == 7

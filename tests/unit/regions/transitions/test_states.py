@@ -1,4 +1,4 @@
-"""The transition table: exactly the rows of the design, and nothing besides."""
+"""The transition table has exactly the rows of the design."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_only_listed_steps_are_legal(actor: Actor, before: RegionState | None, a
 
 
 def test_deleting_needs_its_cause() -> None:
-    """RT-24, RT-25, X3: besides OPENED and the intent's CLOSED, only the startup wipe deletes."""
+    """RT-24, RT-25, X3: besides OPENED and an intended CLOSED, only a startup deletes."""
     for state in RegionState:
         assert is_legal(Actor.MASTER, state, None, Cause.DONE) is (state is OPENED)
         assert is_legal(Actor.MASTER, state, None, Cause.DO_NOT_REOPEN) is (state in (CLOSED, OFFLINE))

@@ -1,4 +1,5 @@
-"""Lives of tables and of regions' records: exactly the rows, and what everybody is told (X12, DD-01 to DD-07)."""
+"""States of tables and of regions' records: exactly the rows of the tables, and the states shown to clients (X12, DD-01
+to DD-07)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ EVENTS = sorted({step.event for step in TABLE_STEPS})
 
 @pytest.mark.parametrize(("before", "event"), list(itertools.product([None, *TableState], EVENTS)))
 def test_only_listed_steps_are_legal(before: TableState | None, event: str) -> None:
-    """Every combination: a row, or refused with the table's name."""
+    """Every combination is a row, or is rejected with the table's name."""
     rows = [step for step in TABLE_STEPS if (step.before, step.event) == (before, event)]
     if rows:
         assert table_after(before, event, subject="orders") == rows[0].after
@@ -33,7 +34,7 @@ def test_only_listed_steps_are_legal(before: TableState | None, event: str) -> N
 
 
 def test_nothing_leaves_the_ends() -> None:
-    """DD-06, MD-06: what is replaced stays that; what is deleted is brought back by an operator or stays deleted."""
+    """DD-06, MD-06: a replaced region stays replaced; a deleted table stays deleted unless an operator restores it."""
     left = {step.event: step.after for step in TABLE_STEPS if step.before is TableState.REMOVED}
     back = {left.pop("undelete"), left.pop("undelete altering")}
     assert back == {TableState.RUNNING, TableState.ALTERING}, "an operator brings the table back, and nothing else"
@@ -63,14 +64,14 @@ P, R = TabletState.PREPARING, TabletState.RUNNING
 def test_what_everybody_is_told(
     record: TabletState, is_open: bool, table: TableState, in_transition: bool, told: TabletState
 ) -> None:
-    """A region is CREATING by its transition and DELETED by its table, in one write however many there are."""
+    """A region is CREATING by its transition and DELETED by its table, in one write for any number of regions."""
     replicas = (ReplicaLocation(0, "s", 7),) if is_open else ()
     region = RegionRecord("t", "t.0", state=record, replicas=replicas)
     assert tablet_state(region, TableRecord("t", "orders", state=table), in_transition=in_transition) is told
 
 
 def test_the_server_that_opens_a_region_makes_it_running() -> None:
-    """DD-05: in the write that has its location; closing it, and an old location, do not."""
+    """DD-05: by the write of its location; closing it, and an old location, do not count."""
     region = RegionRecord("t", "t.0", state=TabletState.PREPARING)
     assert region.with_location(ReplicaLocation(0, "s", None)).state is TabletState.PREPARING
     opened = region.with_location(ReplicaLocation(0, "s", 7))
@@ -90,11 +91,11 @@ def test_the_server_that_opens_a_region_makes_it_running() -> None:
     ],
 )
 def test_both_spellings_are_read(kind: type[TableRecord | RegionRecord], text: bytes, state: str) -> None:
-    """X12: the document has REMOVED and DELETED both ways round; ours is written, both are read."""
+    """X12: the source uses REMOVED and DELETED in both meanings; ours is written, both are read."""
     assert msgspec.json.decode(text, type=kind).state is state
 
 
 def test_other_states_are_refused() -> None:
-    """A word that nobody knows is no state."""
+    """An unknown word is rejected."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"table_id":"t","name":"a","state":"GONE"}', type=TableRecord)

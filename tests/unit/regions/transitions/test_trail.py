@@ -14,7 +14,7 @@ def record(state: RegionState, took: tuple[int, ...], base: int = 0) -> Transiti
 
 
 def test_an_open_and_a_close() -> None:
-    """RT-27 to RT-29: which steps they were follows from their number."""
+    """RT-27 to RT-29: their number shows which steps they were."""
     opened = unrecorded_steps(record(RegionState.OPENED, (1, 2, 3), base=4), 7)
     assert opened == [
         Taken(RegionState.OFFLINE, RegionState.OPENING, Cause.OPEN_ORDER, 1),
@@ -29,7 +29,7 @@ def test_an_open_and_a_close() -> None:
 
 
 def test_a_znode_does_not_grow_with_the_progress_of_an_open() -> None:
-    """At the limit every time is kept; beyond it the steps whose times are not are counted."""
+    """At the limit every time is kept; beyond it, steps without times are counted."""
     took: tuple[int, ...] = ()
     for at_ms in range(TOOK_MAX):
         took = add(took, at_ms)
@@ -44,7 +44,7 @@ def test_a_znode_does_not_grow_with_the_progress_of_an_open() -> None:
 
 
 def test_a_server_of_an_older_build_leaves_no_times() -> None:
-    """The version says how many steps there were; nothing is said of those that are not known."""
+    """The version gives the number of steps; unknown ones are not described."""
     assert unrecorded_steps(record(RegionState.OPENED, ()), 2) == [
         Taken(RegionState.OFFLINE, RegionState.OPENED, Cause.OPEN_DONE, 99, 1)
     ]

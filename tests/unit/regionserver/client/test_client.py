@@ -1,4 +1,4 @@
-"""The client of regions: what it tries again, what it does not, and how it follows a region."""
+"""The client of regions: requests that it repeats, requests that it does not, and how it follows a region."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPLITS = ["", "f", "m", "t", ""]
 
 
 class Store:
-    """As much of kazoo as is used, over a dict."""
+    """The methods of kazoo that the client uses, over a dict."""
 
     def __init__(self) -> None:
         self.znodes: dict[str, bytes] = {}
@@ -48,7 +48,7 @@ class Store:
             self.znodes[PATHS.server(uuid)] = layout.encode(ServerRecord(uuid, uuid, 1, 7))
 
     def open(self, number: int, uuid: str, since_ms: int = 1) -> None:
-        """The region is open there."""
+        """Mark the region as open there."""
         record = RegionRecord("t1", f"t1.{number}", SPLITS[number], SPLITS[number + 1],
                               replicas=(ReplicaLocation(0, uuid, 7, since_ms),))  # fmt: skip
         self.znodes[PATHS.region("t1", record.region_id)] = layout.encode(record)
@@ -75,7 +75,7 @@ class Store:
 
 
 class Answer:
-    """What kazoo gives for a request under way."""
+    """kazoo's result of a request in progress."""
 
     def __init__(self, answer: Callable[[], Any]) -> None:
         self.answer = answer
@@ -96,7 +96,7 @@ class Cluster:
         self.answers: list[Any] = []
         self.now_s = 0.0
         monkeypatch.setattr(self.client._connections, "call", self._call)
-        # Threads that another test has left behind must not move this test's clock.
+        # Threads left over from another test must not advance this test's clock.
         self._thread = threading.get_ident()
         self._monotonic, self._real_sleep = time.monotonic, time.sleep
         monkeypatch.setattr(shared.time, "monotonic", self._now)
@@ -129,7 +129,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def test_a_region_is_found_by_binary_search_and_then_cached(cluster: Cluster) -> None:
-    """A dozen reads for thousands of regions, none the second time."""
+    """A dozen reads for thousands of regions, and none the second time."""
     cluster.answers = [KvValues([b"1"]), KvValues([b"2"])]
     assert cluster.client.get("rows", "n") == b"1"
     regions = [path for path in cluster.store.reads if path.startswith(PATHS.regions)]
@@ -141,7 +141,7 @@ def test_a_region_is_found_by_binary_search_and_then_cached(cluster: Cluster) ->
 
 
 def test_a_moved_region_is_followed_at_once(cluster: Cluster) -> None:
-    """The refusal costs a look into the store, no pause."""
+    """The rejection costs a read of the store, but no pause."""
 
     def moved() -> RpcError:
         cluster.store.open(2, "s2", since_ms=2)
@@ -164,7 +164,7 @@ def test_a_request_that_was_certainly_not_done_is_retried(cluster: Cluster, code
 
 @pytest.mark.parametrize("code", ["timeout", "connection_lost", "fenced", "superseded"])
 def test_a_request_with_an_unknown_outcome_is_repeated_only_if_idempotent(cluster: Cluster, code: str) -> None:
-    """A put is, as the next attempt at the same write; another call is told that nobody knows."""
+    """A put is idempotent, as another attempt of the same write; other calls raise an error with an unknown outcome."""
     cluster.answers = [RpcError(code, ""), KvWritten(1)]
     cluster.client.put("rows", "n", b"1")
     (_, first, _), (_, second, _) = cluster.asked
@@ -178,7 +178,7 @@ def test_a_request_with_an_unknown_outcome_is_repeated_only_if_idempotent(cluste
 
 
 def test_the_timeout_of_a_silent_server_grows(cluster: Cluster) -> None:
-    """It may be frozen, it may be slow; the call ends at its deadline, and says so."""
+    """It may be frozen or slow; the call ends at its deadline, with an error that says so."""
     with pytest.raises(Unavailable, match=r"'n': no answer within 10 s; last: silence") as caught:
         cluster.client.put("rows", "n", b"1")
     assert [round(within_s) for _, _, within_s in cluster.asked] == [1, 2, 4, 3]
@@ -187,7 +187,7 @@ def test_the_timeout_of_a_silent_server_grows(cluster: Cluster) -> None:
 
 
 def test_a_final_rejection_is_raised_at_once(cluster: Cluster) -> None:
-    """And so is an unknown table."""
+    """So is an unknown table."""
     cluster.answers = [RpcError("region_full", "the region is full")]
     with pytest.raises(Refused, match="full"):
         cluster.client.put("rows", "n", b"1")
@@ -207,7 +207,7 @@ def test_a_closed_region_is_waited_for(cluster: Cluster) -> None:
 
 
 def test_another_start_of_the_server_is_another_server(cluster: Cluster) -> None:
-    """The location names the start; the registration of a later one does not answer for it."""
+    """The location names the start; the registration of a later start is not used for it."""
     cluster.store.znodes[PATHS.server("s1")] = layout.encode(ServerRecord("s1", "s1", 1, 8))
     with pytest.raises(Unavailable, match="server is not registered"):
         cluster.client.get("rows", "n")
@@ -222,7 +222,7 @@ def test_a_store_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
 
 
 def test_many_changes_go_to_their_regions_in_bounded_writes(cluster: Cluster) -> None:
-    """KEYS_MAX per request, one region per request."""
+    """At most KEYS_MAX per request, one region per request."""
     changes = [Change(f"a{number:05}", b"") for number in range(KEYS_MAX + 1)] + [Change("z", b"")]
     cluster.answers = [KvWritten(1)] * 3
     assert cluster.client.write("rows", changes) == len(changes)
@@ -231,7 +231,7 @@ def test_many_changes_go_to_their_regions_in_bounded_writes(cluster: Cluster) ->
 
 
 def test_a_scan_goes_from_page_to_page_and_region_to_region(cluster: Cluster) -> None:
-    """And ends at its end, or after so many rows."""
+    """It ends at its end, or after that many rows."""
     cluster.answers = [
         KvRows([KvRow("a", b"1"), KvRow("b", b"2")], "c"),
         KvRows([KvRow("c", b"3")]),
@@ -246,7 +246,7 @@ def test_a_scan_goes_from_page_to_page_and_region_to_region(cluster: Cluster) ->
 
 
 def hash_rows(cluster: Cluster) -> None:
-    """Make the rows' table one of two buckets, each cut at "m"."""
+    """Make the table one of two buckets, each split at "m"."""
     znodes = cluster.store.znodes
     for path in [one for one in znodes if one.startswith(f"{PATHS.table_regions('t1')}/")]:
         del znodes[path]
@@ -258,7 +258,7 @@ def hash_rows(cluster: Cluster) -> None:
 
 
 def test_keys_are_placed_in_their_buckets(cluster: Cluster) -> None:
-    """The region is that of the placed key, and the server is sent the placed key."""
+    """The region is that of the placed key, and the request has the placed key."""
     hash_rows(cluster)
     cluster.answers = [KvValues([b"1"]), KvWritten(1)]
     cluster.client.get("rows", "apple")
@@ -272,7 +272,7 @@ def test_keys_are_placed_in_their_buckets(cluster: Cluster) -> None:
 
 
 def test_a_scan_of_buckets_is_in_the_order_of_keys(cluster: Cluster) -> None:
-    """Each bucket has its part of the rows; what comes out is merged, without the buckets, and ends where it should."""
+    """Each bucket has a part of the rows; the results are merged, without the buckets, and end where they should."""
     hash_rows(cluster)
     rows = {f"k{number}": str(number).encode() for number in range(8)}
 
@@ -290,7 +290,7 @@ def test_a_scan_of_buckets_is_in_the_order_of_keys(cluster: Cluster) -> None:
 
 
 def test_a_replaced_region_is_not_used(cluster: Cluster) -> None:
-    """DD-03: its record is kept and has the same range; the one that took its place is asked."""
+    """DD-03: its record is kept and has the same range; the region in its place is asked."""
     former = RegionRecord("t1", "t1.2", "m", "t", state=TabletState.REPLACED)
     cluster.store.znodes[PATHS.region("t1", "t1.2")] = layout.encode(former)
     fresh = RegionRecord("t1", "t1.2r1", "m", "t", replicas=(ReplicaLocation(0, "s2", 7, 1),))
@@ -302,7 +302,7 @@ def test_a_replaced_region_is_not_used(cluster: Cluster) -> None:
 
 
 def test_a_corrupt_region_record_hides_no_other_region(cluster: Cluster) -> None:
-    """Somebody has written over the record at which the search by halves begins: the keys of others are found."""
+    """The record at which the binary search begins is overwritten: keys of other regions are found."""
     path = PATHS.region("t1", "t1.1")
     cluster.store.znodes[path] = b"rubbish"
     for key, number in (("a", 0), ("n", 2), ("z", 3)):
@@ -324,7 +324,7 @@ def test_a_corrupt_region_record_hides_no_other_region(cluster: Cluster) -> None
     ids=["name", "table", "region", "server"],
 )
 def test_a_damaged_record_is_an_error_of_the_call(cluster: Cluster, path: str) -> None:
-    """Callers catch DataError alone, whatever lies in the store."""
+    """Callers only catch DataError, for any content of the store."""
     cluster.store.znodes[path] = b"\xff"
     for call in (
         lambda: cluster.client.get("rows", "g"),
@@ -350,7 +350,8 @@ def test_a_record_that_is_damaged_after_a_lost_reply_leaves_the_outcome_open(clu
 
 
 def test_a_known_place_is_used_while_the_store_is_silent(cluster: Cluster) -> None:
-    """A server that was out of reach for a moment is asked again, although nobody says whether it is still the one."""
+    """A server that was unreachable for a moment is asked again, although the store cannot confirm that it still has
+    the region."""
     cluster.answers = [KvValues([b"1"])]
     cluster.client.get("rows", "n")
     cluster.store.failures = [ConnectionLoss() for _ in range(10_000)]
@@ -360,7 +361,7 @@ def test_a_known_place_is_used_while_the_store_is_silent(cluster: Cluster) -> No
 
 
 def test_another_kind_of_service_is_named_and_nothing_was_done(cluster: Cluster) -> None:
-    """The refusal is final: no server of that kind will ever answer."""
+    """The rejection is final: no server of that kind will ever answer."""
     cluster.answers = [RpcError(Code.UNSUPPORTED, "server s1 of kind counters/1 does not answer KvWrite requests")]
     with pytest.raises(Refused, match="server s1 of kind counters/1 does not answer KvWrite") as caught:
         cluster.client.put("rows", "n", b"1")

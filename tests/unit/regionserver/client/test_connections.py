@@ -1,4 +1,4 @@
-"""Kept connections: reused, replaced when their server has closed them, and what a broken one says."""
+"""Kept connections: reused, replaced when their server has closed them, and the errors of broken ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.helpers import eventually
 
 
 class Server:
-    """Answers each request with how many connections there have been; `silent` after so many requests."""
+    """Answers each request with the number of connections so far; `silent` after that many requests."""
 
     def __init__(self) -> None:
         self.listening = socket.create_server(("127.0.0.1", 0))
@@ -60,7 +60,7 @@ class Server:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Nobody listens any more."""
+        """Stop listening."""
         self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
 
@@ -86,7 +86,7 @@ def ask(connections: Connections, server: Server, timeout_s: float = 60.0) -> st
 
 
 def test_one_connection_serves_call_after_call(server: Server, connections: Connections) -> None:
-    """A refusal does not cost it."""
+    """A rejection does not close it."""
     assert [ask(connections, server) for _ in range(3)] == ["1", "1", "1"]
     server.refuses = True
     with pytest.raises(RpcError, match="no: not now"):
@@ -96,7 +96,7 @@ def test_one_connection_serves_call_after_call(server: Server, connections: Conn
 
 
 def test_a_connection_that_its_server_closed_is_not_used(server: Server, connections: Connections) -> None:
-    """Else a call that may not be repeated would end in doubt for nothing."""
+    """Otherwise a call that may not be repeated would end with an unknown outcome."""
     ask(connections, server)
     server.close_all()
     eventually(lambda: not connections._pool._idle[server.address][0].is_quiet(), what="the end of the stream")
@@ -105,7 +105,7 @@ def test_a_connection_that_its_server_closed_is_not_used(server: Server, connect
 
 
 def test_a_silent_and_an_absent_server_are_distinguished(server: Server, connections: Connections) -> None:
-    """No answer: nobody knows. Nobody listens: nothing was done."""
+    """Without an answer the outcome is unknown. Without a listener nothing was done."""
     server.is_silent = True
     with pytest.raises(RpcError) as caught:
         ask(connections, server, timeout_s=0.05)

@@ -1,4 +1,4 @@
-"""Files of rows that are not what was written: cut short, with other bytes, lost, of an earlier build; full disks."""
+"""Damaged files of rows: truncated, changed, lost, of an earlier build; full disks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from regionserver.kv.messages import DAMAGED, STORAGE
 from regionserver.opener import RegionError
 from tests.unit.regionserver.kv.test_files import ROOT, closed, opened, put, rows_files, values
 
-#: Reads every row of a file, as a server would: by a map.
+#: Reads every row of a file like a server, by a map.
 _READ_ALL = "import lmdb, sys; print(sum(1 for _ in lmdb.open(sys.argv[1], subdir=False, lock=False).begin().cursor()))"
 
-#: Opens a region and reads its rows, until its pages end the process.
+#: Opens a region and reads its rows, until its pages kill the process.
 _SERVE = """
 import sys
 from regionserver.kv.files import Environments, RegionFile
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def filled(folder: Path, count: int = 400) -> Path:
-    """A closed region with so many rows; the file that they are in."""
+    """Return a closed region with that many rows, and their file."""
     file = opened(folder)
     put(file, **{f"k{number:04}": f"value {number}" * 20 for number in range(count)})
     closed(file)
@@ -50,7 +50,7 @@ def filled(folder: Path, count: int = 400) -> Path:
 
 
 def legacy(folder: Path, content: dict[bytes, bytes], name: str = "data-3.mdb") -> Path:
-    """A region as an earlier build left it."""
+    """Return a region as an earlier build left it."""
     folder.mkdir(exist_ok=True)
     with lmdb.open(str(folder / name), subdir=False) as env, env.begin(write=True) as transaction:
         for key, value in content.items():
@@ -67,7 +67,8 @@ def page(file: RegionFile) -> list[str]:
 
 
 def test_a_file_cut_short_at_any_page_fails_the_open(folder: Path) -> None:
-    """Never a process that ends by SIGBUS: whatever passes the check can be read to its end by a process of its own."""
+    """Never a process that dies by SIGBUS: a file that passes the check can be read completely by a separate
+    process."""
     path = filled(folder)
     content = path.read_bytes()
     kept = []
@@ -88,9 +89,9 @@ def test_a_file_cut_short_at_any_page_fails_the_open(folder: Path) -> None:
 
 
 def test_a_file_whose_last_pages_were_never_written_is_whole(tmp_path: Path) -> None:
-    """LMDB leaves out pages that a transaction took and gave back: the file is shorter than the meta page says."""
+    """LMDB omits pages that a transaction allocated and freed: the file is shorter than the meta page says."""
     short = 0
-    chance = random.Random(23)  # found by trying: about one commit of 500 leaves such a file
+    chance = random.Random(23)  # Found by experiment: about one commit of 500 leaves such a file.
     path = str(tmp_path / "rows.mdb")
     with lmdb.open(path, subdir=False, map_size=1 << 28, sync=False) as env:
         for _ in range(14):
@@ -119,7 +120,7 @@ def change(path: Path, old: bytes, new: bytes) -> None:
 
 
 def test_a_changed_value_is_never_served(folder: Path) -> None:
-    """100 coins do not become 900. The region serves nothing from then on, and says why; once."""
+    """100 coins do not become 900. The region serves nothing from then on, and reports the reason once."""
     file = opened(folder)
     put(file, a="1", b="100 coins", c="3")
     closed(file)
@@ -140,7 +141,7 @@ def test_a_changed_value_is_never_served(folder: Path) -> None:
 
 
 def test_a_changed_key_is_never_served(folder: Path) -> None:
-    """Neither as another key nor as a traceback about text that is none."""
+    """Neither as another key nor as a traceback about invalid text."""
     for new in (b"kez", b"k\xffy"):
         file = opened(folder)
         put(file, a="1", key="2")
@@ -158,7 +159,7 @@ def test_a_changed_key_is_never_served(folder: Path) -> None:
 
 
 def test_random_damage_never_ends_the_process(folder: Path) -> None:
-    """Pages full of noise: what the walk lets pass is read in full, or is damaged by its checksums; nothing else."""
+    """Random pages: a file that passes the check is read completely, or its checksums show damage."""
     path = filled(folder, 300)
     content = path.read_bytes()
     chance = random.Random(5)
@@ -180,11 +181,11 @@ def test_random_damage_never_ends_the_process(folder: Path) -> None:
 
 
 def test_a_file_that_killed_two_servers_is_read_page_by_page(folder: Path) -> None:
-    """LMDB trusts its pages, and dies of some. The third server finds the damage; an orderly close starts anew."""
+    """LMDB trusts its pages, and dies of some. The third server finds the damage; a clean close resets the count."""
     path = filled(folder)
     content = bytearray(path.read_bytes())
     for at in range(2 * 4096, len(content), 4096):
-        if int.from_bytes(content[at + 10 : at + 12], "little") == 2:  # a leaf: its first value is 16 MiB at page 5 now
+        if int.from_bytes(content[at + 10 : at + 12], "little") == 2:  # a leaf: its first value is now 16 MiB at page 5
             node = at + int.from_bytes(content[at + 16 : at + 18], "little")
             content[node + 3] = content[node + 4] = 1
             content[node + 13 : node + 21] = (5).to_bytes(8, "little")
@@ -197,7 +198,7 @@ def test_a_file_that_killed_two_servers_is_read_page_by_page(folder: Path) -> No
 
 
 def test_a_sound_file_after_two_deaths_goes_on(folder: Path) -> None:
-    """Servers die for many reasons: the walk finds nothing, and its marks are gone."""
+    """Servers die for many reasons: the check finds nothing, and the marks of deaths are removed."""
     filled(folder)
     for token in (6, 7):
         (folder / f"used-{token}").touch()
@@ -210,7 +211,7 @@ def test_a_sound_file_after_two_deaths_goes_on(folder: Path) -> None:
 
 
 def scan(folder: Path) -> str:
-    """Read all rows of a region: "damaged", or "sound" when every value is what was written."""
+    """Return "damaged", or "sound" if every value of the region is as written."""
     file = opened(folder, token=6)
     try:
         with file.reading() as snapshot:
@@ -224,7 +225,7 @@ def scan(folder: Path) -> str:
 
 
 def test_verify_reports_every_damaged_row(folder: Path) -> None:
-    """It goes on behind one, and does not close the region."""
+    """It continues after each one, and does not close the region."""
     file = opened(folder)
     put(file, **{name: f"value of {name}" for name in "abcdef"})
     closed(file)
@@ -242,7 +243,7 @@ def test_verify_reports_every_damaged_row(folder: Path) -> None:
 
 
 def test_a_copy_of_damaged_rows_fails_the_open(folder: Path) -> None:
-    """After an eviction: damage must not be sealed anew."""
+    """After an eviction: damaged rows must not get new checksums."""
     file = opened(folder)
     put(file, a="100 coins")
     change(folder / "rows-5.mdb", b"100 coins", b"900 coins")
@@ -256,14 +257,14 @@ def test_a_copy_of_damaged_rows_fails_the_open(folder: Path) -> None:
 
 
 def test_a_lost_file_is_not_an_empty_region(folder: Path) -> None:
-    """The mark in the directory says that there was one."""
+    """The mark in the directory shows that there was a file."""
     filled(folder).unlink()
     with pytest.raises(RegionError, match=r"the file of rows in .* is missing"):
         opened(folder, token=6)
 
 
 def test_rows_of_an_earlier_build_get_their_checksums(folder: Path) -> None:
-    """At the first open, durable before the region is announced; the old file is gone."""
+    """At the first open, durable before the region is announced; the old file is removed."""
     legacy(folder, {b"a": b"1", b"b": b"2"})
     file = opened(folder)
     assert rows_files(folder) == ["rows-5.mdb"]
@@ -277,7 +278,7 @@ def test_rows_of_an_earlier_build_get_their_checksums(folder: Path) -> None:
 
 
 def test_a_large_file_of_an_earlier_build_stays_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unchecked, read and written; an eviction gives it checksums."""
+    """It is read and written without checksums; an eviction adds them."""
     monkeypatch.setattr(files_module, "MIGRATED_BYTES_MAX", 4096)
     legacy(folder, {b"a": b"1"})
     file = opened(folder)
@@ -297,7 +298,7 @@ def test_a_large_file_of_an_earlier_build_stays_as_it_is(folder: Path, monkeypat
 def test_a_file_that_cannot_be_migrated_is_served_without_checksums(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk, say: rows that can be read must not wait for room."""
+    """For example on a full disk: readable rows must not wait for room."""
     legacy(folder, {b"a": b"1"})
 
     def full(*_: object, **__: object) -> None:
@@ -311,12 +312,12 @@ def test_a_file_that_cannot_be_migrated_is_served_without_checksums(
 
 
 def test_an_earlier_build_refuses_the_new_file() -> None:
-    """It takes the mark for a file of a later opening: its limit is 20 digits, and a token has 64 bits."""
+    """It takes the mark for a file of a later open: its limit is 20 digits, and a token has 64 bits."""
     assert files_module._MARKER == "data-18446744073709551615.mdb"
 
 
 def test_a_creation_that_broke_off_leaves_nothing_that_counts(folder: Path) -> None:
-    """The file gets its name when it is whole; a crash before leaves another name, one after it no mark."""
+    """The file gets its name when it is complete; a crash before leaves a temporary name, one after it no mark."""
     file = opened(folder)
     (folder / "new-5").write_bytes(b"half")
     put(file, a="1")
@@ -333,7 +334,7 @@ def test_a_creation_that_broke_off_leaves_nothing_that_counts(folder: Path) -> N
 
 
 def test_the_lock_file_is_on_the_disk_before_it_is_mapped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No room for it: the write is refused. LMDB maps no holes, on which a full disk is a SIGBUS."""
+    """Without room for it the write is rejected. LMDB never maps holes, which would be a SIGBUS on a full disk."""
     file = opened(folder)
 
     def full(fd: int, offset: int, length: int) -> None:
@@ -351,7 +352,7 @@ def test_the_lock_file_is_on_the_disk_before_it_is_mapped(folder: Path, monkeypa
 
 
 def test_a_checksum_fits_its_row_and_no_other() -> None:
-    """Values of every length around the bounds of the short cuts, empty ones, and stored bytes that are too few."""
+    """Values of every length around the bounds of the fast paths, empty values, and too few stored bytes."""
     for size in (0, 1, 4, 100, 1019, 1020, 1021, 1023, 1024, 1025, 100_000):
         value = bytes(number % 251 for number in range(size))
         stored = rows.seal(b"key", value)

@@ -1,4 +1,4 @@
-"""One region's file: durable rows, growth, handover, and an old owner that goes on writing in another process."""
+"""One region's file: durable rows, growth, handover, and an old owner that continues to write in another process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOBODY = Incarnation("nobody", 0)
 
 
 def allowed() -> None:
-    """The lease holds."""
+    """Return True: the lease holds."""
 
 
 def opened(
@@ -36,7 +36,7 @@ def opened(
     environments: Environments | None = None,
     **options: int,
 ) -> RegionFile:
-    """A region as a server opens it."""
+    """Open a region as a server does."""
     folder.mkdir(exist_ok=True)
     hold = acquire(str(folder), Owner(f"server-{token}", 1, 1, token), evict)
     made = RegionFile(hold, environments or Environments(), **options)
@@ -63,7 +63,7 @@ def put(file: RegionFile, **rows: str) -> None:
 
 
 def rows_files(folder: Path) -> list[str]:
-    """The files of rows in a region's directory; without them there must be no mark either."""
+    """Return the files of rows in a region's directory. Without any there must be no mark either."""
     names = {path.name for path in folder.glob("*.mdb")}
     assert (files_module._MARKER in names) == any(name.startswith("rows-") for name in names)
     return sorted(names - {files_module._MARKER})
@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_rows_outlive_the_opening(folder: Path) -> None:
-    """Closed and opened by another server: the same file goes on."""
+    """The file is closed and opened by another server."""
     first = opened(folder)
     assert values(first, "a") == [None]
     put(first, a="1", b="2")
@@ -89,7 +89,7 @@ def test_rows_outlive_the_opening(folder: Path) -> None:
 
 
 def test_a_region_that_was_never_written_has_no_file(folder: Path) -> None:
-    """Opening thousands of regions costs no environment each."""
+    """Opening thousands of regions creates no LMDB environments."""
     environments = Environments()
     file = opened(folder, environments=environments)
     assert values(file, "a") == [None]
@@ -101,7 +101,7 @@ def test_a_region_that_was_never_written_has_no_file(folder: Path) -> None:
 
 
 def test_a_full_map_grows(folder: Path) -> None:
-    """The write that finds the map full is done in the larger one, once."""
+    """The write that finds the map full is done once, in the larger map."""
     file = opened(folder, map_bytes=64 * 1024)
     for number in range(40):
         file.write([(b"%02d" % number, bytes(8000))], allowed)
@@ -142,7 +142,7 @@ def test_growth_waits_for_readers_and_holds_none_up(folder: Path) -> None:
 
 
 def test_growth_ends_at_its_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """REGION_BYTES_MAX: the write is refused and nothing of it is there; the region can still be read."""
+    """REGION_BYTES_MAX: the write is rejected as a whole; the region can still be read."""
     monkeypatch.setattr(files_module, "REGION_BYTES_MAX", 128 * 1024)
     file = opened(folder, map_bytes=64 * 1024)
     put(file, a="1")
@@ -154,7 +154,7 @@ def test_growth_ends_at_its_limit(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_pages_end_at_their_limits(folder: Path) -> None:
-    """Rows and bytes: the page says where the next one begins."""
+    """Rows and bytes: the page names the start of the next one."""
     file = opened(folder)
     file.write([(b"%02d" % number, bytes(PAGE_BYTES_MAX // 4)) for number in range(10)], allowed)
     with file.reading() as snapshot:
@@ -169,7 +169,7 @@ def test_pages_end_at_their_limits(folder: Path) -> None:
 
 
 def test_environments_that_are_not_used_are_closed(folder: Path, tmp_path: Path) -> None:
-    """Beyond the limit the one that was used longest ago; it is opened again when it is needed."""
+    """Beyond the limit the least recently used environment is closed; it is opened again when needed."""
     environments = Environments(most=2)
     files = [opened(tmp_path / f"r{number}", environments=environments) for number in range(4)]
     for number, file in enumerate(files):
@@ -182,7 +182,7 @@ def test_environments_that_are_not_used_are_closed(folder: Path, tmp_path: Path)
 
 
 def test_close_waits_for_requests_and_refuses_later_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `close` another server may open the region: nothing of ours may be under way."""
+    """After `close` another server may open the region: no request of ours may be in progress."""
     monkeypatch.setattr(files_module, "CLOSE_WITHIN_S", 0.01)
     file = opened(folder)
     put(file, a="1")
@@ -195,7 +195,7 @@ def test_close_waits_for_requests_and_refuses_later_ones(folder: Path, monkeypat
 
 
 def test_without_a_lease_nothing_is_committed(folder: Path) -> None:
-    """Asked with the transaction open."""
+    """The lease is checked with the transaction open."""
     file = opened(folder)
     put(file, a="1")
 
@@ -209,7 +209,8 @@ def test_without_a_lease_nothing_is_committed(folder: Path) -> None:
 
 
 def test_an_overtaken_owner_commits_nothing_more(folder: Path) -> None:
-    """A later mark: refused before the commit; a mark that appears meanwhile: not acknowledged."""
+    """With a later mark the write is rejected before the commit; with a mark that appears meanwhile it is not
+    acknowledged."""
     old = opened(folder)
     put(old, a="1")
 
@@ -235,11 +236,11 @@ class _Released:
         (folder / f"owner-{token}").write_text("")
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def test_an_invalid_file_fails_the_open(folder: Path) -> None:
-    """X11: OPENED means that the file was looked at; the reason names it."""
+    """X11: OPENED means that the file was checked; the reason names it."""
     folder.mkdir()
     (folder / "data-3.mdb").write_bytes(b"\0" * 8192)
     with pytest.raises(RegionError, match=r"data-3\.mdb is not a region's file"):
@@ -289,8 +290,8 @@ def old_owner(folder: Path) -> Iterator[subprocess.Popen[str]]:
 def test_an_old_owners_acknowledged_writes_stay_and_no_later_ones_appear(
     folder: Path, acknowledged: int, is_frozen: bool
 ) -> None:
-    """SIGSTOP of a process amid its commits; the region is opened over it and written; SIGCONT. Also for one that is
-    not frozen at all and writes on while its rows are copied."""
+    """A process is stopped amid its commits; the region is opened elsewhere and written; the process continues. Also
+    for a process that is not frozen and writes while its rows are copied."""
     with old_owner(folder) as process:
         assert process.stdout is not None
         last = 0
@@ -320,7 +321,7 @@ def test_an_old_owners_acknowledged_writes_stay_and_no_later_ones_appear(
 
 
 def test_a_killed_owner_leaves_its_file_to_the_next(folder: Path) -> None:
-    """SIGKILL amid commits: no eviction, no copy, nothing acknowledged lost."""
+    """SIGKILL amid commits: no eviction, no copy, no acknowledged write lost."""
     with old_owner(folder) as process:
         assert process.stdout is not None
         last = 0

@@ -1,4 +1,4 @@
-"""Key-value requests from gate to answer: who is admitted, what is done together, limits, late attempts."""
+"""Key-value requests from admission to answer: rejected requests, group commits, limits, late attempts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PLACE = Place("r1", "me", 7, 1000)
 
 
 class HandWorkers:
-    """A pool whose jobs run when the test says so."""
+    """A pool that runs its jobs when the test says so."""
 
     def __init__(self, *_arguments: object) -> None:
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -59,7 +59,7 @@ class HandWorkers:
         return True
 
     def run(self) -> int:
-        """Run what is queued; how many jobs there were."""
+        """Run the queued jobs. Return their number."""
         jobs, self.jobs = self.jobs, []
         for work, done in jobs:
             try:
@@ -96,7 +96,7 @@ class KvTests(SynchronousTestCase):
         self.addCleanup(self.regions.close, REGION, 0)
 
     def test_requests_are_counted_for_the_balancer(self) -> None:
-        """What was let through, per second, over the latest span; what was turned back is no load."""
+        """Admitted requests per second, over the latest interval; rejected ones are not load."""
         place = Place("r1", ME.uuid, ME.start_code, 1000)
         for _ in range(20):
             self.serving.admit(place)
@@ -135,7 +135,7 @@ class KvTests(SynchronousTestCase):
         assert [(row.key, row.value) for row in rows.rows] == [("d", b"2")]
 
     def test_requests_for_another_opening_are_rejected(self) -> None:
-        """FN-08: another server, another start, another opening, another region, a region that is being opened."""
+        """FN-08: another server, another start, another open, another region, a region that is being opened."""
         for place, code in (
             (Place("r1", "other", 7, 1000), WRONG_SERVER),
             (Place("r1", "me", 6, 1000), WRONG_SERVER),
@@ -148,13 +148,13 @@ class KvTests(SynchronousTestCase):
         assert self.refused(KvRead(PLACE, ["c"])) == "not_serving"
 
     def test_requests_without_a_lease_are_rejected(self) -> None:
-        """What waited in the socket buffer while this process was frozen."""
+        """Requests that waited in the socket buffer while this process was frozen."""
         self.has_lease = False
         assert self.refused(KvRead(PLACE, ["c"])) == NO_LEASE
         assert self.refused(self.write(1, c="1")) == NO_LEASE
 
     def test_a_request_whose_lease_ends_meanwhile_is_not_acknowledged(self) -> None:
-        """A read is turned back; a write not yet begun is not done; one that is done is not acknowledged."""
+        """A read is rejected; a write that has not begun is not done; a completed one is not acknowledged."""
         read, write = self.regions.answer(KvRead(PLACE, ["c"])), self.regions.answer(self.write(1, c="1"))
         self.has_lease = False
         self.pool.run()
@@ -169,7 +169,7 @@ class KvTests(SynchronousTestCase):
         assert self.code_of(late) == "fenced"
 
     def test_an_attempt_that_comes_after_a_later_one_is_refused(self) -> None:
-        """The first copy of a write, late in some buffer, must not undo what came after the second."""
+        """The first copy of a write, delayed in some buffer, must not undo writes after the second copy."""
         assert self.ask(self.write(1, attempt=1, c="1")) == KvWritten(1)
         self.ask(self.write(2, c="2"))
         assert self.refused(self.write(1, attempt=0, c="1")) == "superseded"
@@ -186,7 +186,7 @@ class KvTests(SynchronousTestCase):
         self.regions.answer(self.write(1, c="1"))
 
     def test_limits_apply_exactly_at_their_bounds(self) -> None:
-        """Keys, values, numbers of keys, pages; and a key that is another region's."""
+        """Keys, values, numbers of keys, pages; and a key of another region."""
         longest = "c" * KEY_BYTES_MAX
         assert self.ask(KvRead(PLACE, [longest])) == KvValues([None])
         assert self.ask(KvWrite(PLACE, [KvChange("c", bytes(VALUE_BYTES_MAX))], "w", 1)) == KvWritten(1)
@@ -206,7 +206,7 @@ class KvTests(SynchronousTestCase):
             assert self.refused(KvRead(PLACE, [key])) == "wrong_region"
 
     def test_waiting_writes_share_one_commit(self) -> None:
-        """Group commit: what arrives while one is under way is the next."""
+        """Group commit: writes that arrive during a commit are in the next one."""
         answers = [self.regions.answer(self.write(number, c=str(number))) for number in range(10)]
         assert self.pool.run() == 1
         assert [answer.called for answer in answers] == [True] + [False] * 9
@@ -216,20 +216,20 @@ class KvTests(SynchronousTestCase):
         assert self.ask(KvRead(PLACE, ["c"])) == KvValues([b"9"])
 
     def test_reads_do_not_wait_for_writes(self) -> None:
-        """Two lanes per region."""
+        """Each region has two queues."""
         self.regions.answer(self.write(1, c="1"))
         self.regions.answer(KvRead(PLACE, ["c"]))
         assert len(self.pool.jobs) == 2
 
     def test_close_turns_away_what_still_waits(self) -> None:
-        """Nothing is done for a region that has been given back."""
+        """No request is carried out for a closed region."""
         answer = self.regions.answer(self.write(1, c="1"))
         self.regions.close(REGION, 0)
         self.pool.run()
         assert self.code_of(answer) == "not_serving"
 
     def test_a_full_region_refuses_only_what_does_not_fit(self) -> None:
-        """Of writes that were to be committed together, those pass that can."""
+        """Of the writes of one commit, those that fit are done."""
         self.patch(files_module, "REGION_BYTES_MAX", 64 * 1024)
         self.regions._regions_open["r1", 0].file._map_bytes = 64 * 1024
         self.ask(self.write(1, c="1"))
@@ -244,7 +244,7 @@ class KvTests(SynchronousTestCase):
 
 
 class LaneTests(SynchronousTestCase):
-    """The bounds of one lane."""
+    """The bounds of one queue."""
 
     def setUp(self) -> None:
         self.pool = HandWorkers()
@@ -279,7 +279,7 @@ class LaneTests(SynchronousTestCase):
         assert caught.value.code == "busy"
 
     def test_waiting_requests_are_bounded_in_bytes(self) -> None:
-        """However few the requests."""
+        """For any number of requests."""
         self.lane.add(0, 1)
         self.lane.add(1, request_queue.WAITING_BYTES_MAX)
         with pytest.raises(RpcError):
@@ -287,7 +287,7 @@ class LaneTests(SynchronousTestCase):
 
 
 def test_threads_are_not_needed_to_import() -> None:
-    """A region opener that was never attached holds no threads."""
+    """A region opener that was never attached has no threads."""
     before = set(threading.enumerate())
     with tempfile.TemporaryDirectory() as folder:
         KvRegions(Path(folder))
@@ -296,7 +296,7 @@ def test_threads_are_not_needed_to_import() -> None:
 
 @pytest.mark.parametrize(("key", "code"), [("0000:n", None), ("0001:n", BAD_REQUEST), ("n", BAD_REQUEST)])
 def test_a_key_outside_its_bucket_is_refused(key: str, code: str | None) -> None:
-    """A client that knows nothing of the table's buckets must not leave rows where nobody looks for them."""
+    """A client that does not know the table's buckets must not write rows where no other client searches for them."""
     assert bucket_of("n", 2) == 0
     region = RegionRecord("t", "r1", hash_buckets=2)
     for request in (KvRead(PLACE, [key]), KvWrite(PLACE, [KvChange(key, b"1")], "w", 1)):

@@ -1,4 +1,4 @@
-"""A reactor and a store for tests of what a server writes: the test lets multis through, and calls from threads in."""
+"""A reactor and a store for tests of a server's writes: the test releases multis, and calls from threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATHS = znodes.Layout("/rk")
 
 
 class FakeReactor(Clock):
-    """Twisted's Clock, and calls from threads that the test lets in."""
+    """Twisted's Clock, with calls from threads that the test releases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class FakeReactor(Clock):
 
 
 class MemoryStore:
-    """Znodes as path -> (data, version); multis wait until the test lets them through."""
+    """Znodes as path -> (data, version); multis wait until the test releases them."""
 
     def __init__(self) -> None:
         self.znodes: dict[str, tuple[bytes, int]] = {PATHS.epoch: (b"", 4)}
@@ -72,7 +72,7 @@ class MemoryStore:
         return data, stat
 
     def let_through(self, *, lose_answers: bool = False) -> None:
-        """Perform the multis that wait, once."""
+        """Perform the waiting multis, once."""
         waiting, self.waiting = self.waiting, []
         for operations, deferred in waiting:
             self.sizes.append(len(operations))

@@ -1,6 +1,8 @@
-"""A replica's life in a test: the machine, one transition in a simple store, and effects answered on request.
+"""A replica on a server in a test: its state machine, one transition in a simple store, and effects answered on
+request.
 
-`Store` is a deliberately simple store of one transition: tests say which steps it takes, refuses, or takes silently.
+`Store` is a deliberately simple store of one transition: tests decide which steps it takes, rejects, or takes
+silently.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ class Store:
         self.version = version
         self.region = RegionRecord("t", "r1")
         self.region_version = 5
-        #: Steps of the server since the last step of a master.
+        #: Number of the server's steps since the last step of a master.
         self.steps = 0
 
     def take(self, step: WriteStep) -> bool:
-        """Compare and set; False: refused."""
+        """Compare and set. Return False if rejected."""
         state = None if self.record is None else self.record.state
         right_version = self.record is None if step.before is None else self.version == step.version
         right_region = step.region is None or step.region_version == self.region_version
@@ -89,7 +91,7 @@ for _name in (
 
 
 class Run:
-    """A Replicas with its store and handler; effects are answered when the test says so."""
+    """A Replicas with its store and opener; effects are answered when the test says so."""
 
     def __init__(self, record: TransitionRecord | None = None, version: int = 2) -> None:
         self.replicas = CheckedReplicas(ME)
@@ -114,7 +116,7 @@ class Run:
         return effect
 
     def step(self, *, lose_answer: bool = False) -> WriteStep:
-        """Carry out the next step, which must be one."""
+        """Carry out the next effect, which must be a step."""
         step: WriteStep = self.next(WriteStep)
         taken = self.store.take(step)
         if lose_answer or not taken:
@@ -128,7 +130,7 @@ class Run:
         return step
 
     def read(self) -> None:
-        """Answer the read-back."""
+        """Answer the read of the znode."""
         ask = self.next(ReadBack)
         store = self.store
         version = -1 if store.record is None else store.version
@@ -177,7 +179,7 @@ class Run:
 
 
 def bring_to(phase: Phase) -> Run:
-    """A run whose one replica is in `phase`, with whatever it waits for unanswered."""
+    """Return a run whose one replica is in `phase`, with its pending effects unanswered."""
     run = Run()
     if phase in (Phase.CLAIMING, Phase.OPENING, Phase.ANNOUNCING):
         run.opening()
@@ -205,7 +207,7 @@ def bring_to(phase: Phase) -> Run:
 
 
 def finish_jobs(run: Run) -> None:
-    """Let the handler finish whatever it was asked, before and after the session was lost."""
+    """Let the opener finish all its jobs, before and after the session was lost."""
     jobs = [*run.jobs, *run.effects]  # type: ignore[attr-defined]
     while jobs:
         for job in jobs:

@@ -1,4 +1,4 @@
-"""Host, StepWriter and Workers together: batches, refusals, lost connections, openers that fail, answers in time."""
+"""Host, StepWriter and Workers together: batches, rejections, lost connections, failing openers, answers in time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ME = Incarnation("me", 7)
 
 
 class ScriptedOpener(RegionOpener):
-    """Opens everything, except what the test says."""
+    """Opens every region, except as the test says."""
 
     def __init__(self) -> None:
         self.prepared: list[int] = []
@@ -65,7 +65,7 @@ class ScriptedOpener(RegionOpener):
 
 
 class HostTests(SynchronousTestCase):
-    """Everything but threads is in the test's hands."""
+    """The test controls everything but the threads."""
 
     def setUp(self) -> None:
         self.reactor = FakeReactor()
@@ -88,7 +88,7 @@ class HostTests(SynchronousTestCase):
         return made
 
     def work(self) -> None:
-        """Let the threads finish what they have, and deliver it."""
+        """Let the threads finish their jobs, and deliver the results."""
         while self.host._workers.pending:
             with self.reactor.arrived:
                 assert self.reactor.arrived.wait_for(lambda: bool(self.reactor.from_threads), 10)
@@ -97,7 +97,7 @@ class HostTests(SynchronousTestCase):
                 call()
 
     def settle(self) -> None:
-        """Run store and threads until nothing moves any more."""
+        """Run store and threads until nothing changes any more."""
         for _ in range(100):
             self.reactor.advance(0)
             if not self.store.waiting and not self.host._workers.pending:
@@ -118,7 +118,7 @@ class HostTests(SynchronousTestCase):
         assert set(self.outcomes(answer)) == {OrderOutcome.DONE}
 
     def test_many_regions_travel_in_few_multis(self) -> None:
-        """1,000 regions, two steps each: multis of a hundred regions and not two thousand requests."""
+        """1,000 regions, two steps each: multis of a hundred regions instead of two thousand requests."""
         answer = self.host.open_regions(self.orders(1000), 4, 5000)
         self.settle()
         assert set(self.outcomes(answer)) == {OrderOutcome.DONE}
@@ -128,13 +128,13 @@ class HostTests(SynchronousTestCase):
         assert sum(self.opener.prepared) == 1000
 
     def test_no_more_multis_under_way_than_the_bound(self) -> None:
-        """What waits gathers."""
+        """Further steps are collected."""
         self.host.open_regions(self.orders(1000), 4, 5000)
         self.reactor.advance(0)
         assert len(self.store.waiting) == steps_module.IN_FLIGHT_MAX
 
     def test_large_values_make_smaller_multis(self) -> None:
-        """A frame of the store ends at 1 MB."""
+        """A frame of the store is limited to 1 MB."""
         orders = self.orders(20)
         self.patch(steps_module, "BYTES_MAX", 400)
         self.host.open_regions(orders, 4, 5000)
@@ -143,8 +143,8 @@ class HostTests(SynchronousTestCase):
         assert self.host.phases()[Phase.OPEN] == 20
 
     def test_what_a_master_doubts_is_looked_up_in_the_store(self) -> None:
-        """FN-02 to FN-04: what is another's is dropped and nothing written; ours and orphans stay; also over a lost
-        connection."""
+        """FN-02 to FN-04: another server's replicas are dropped without a write; our own and orphans stay; also over a
+        lost connection."""
         self.opened(3)
         for number in range(3):
             del self.store.znodes[PATHS.transition(f"r{number}", 0)]
@@ -163,7 +163,7 @@ class HostTests(SynchronousTestCase):
         assert self.store.znodes == before
 
     def test_a_bad_region_holds_nobody(self) -> None:
-        """The multi is refused; everybody else is sent alone and goes on."""
+        """The multi is rejected; the other steps are sent one by one and succeed."""
         orders = self.orders(50)
         del self.store.znodes[PATHS.transition("r7", 0)]
         answer = self.host.open_regions(orders, 4, 5000)
@@ -174,7 +174,8 @@ class HostTests(SynchronousTestCase):
         assert "r7" not in self.opener.opened
 
     def test_an_order_of_an_earlier_transition_does_not_fit_the_next(self) -> None:
-        """RT-28, RT-30: versions begin again when a znode is created anew, the record of the region has moved on."""
+        """RT-28, RT-30: versions begin again when a znode is created again, but the record of the region has
+        changed."""
         orders = self.orders(1)
         other = TransitionRecord("r0", "t", 0, RegionState.CLOSING, source=Incarnation("other", 1))
         self.store.znodes[PATHS.transition("r0", 0)] = (znodes.encode(other), 3)
@@ -186,7 +187,7 @@ class HostTests(SynchronousTestCase):
         assert self.opener.opened == []
 
     def test_an_order_of_a_replaced_master_is_refused_by_the_store(self) -> None:
-        """FW-11: even a server that has not heard of the new master does nothing for the old one."""
+        """FW-11: even a server that does not know the new master does nothing for the old one."""
         self.store.znodes[PATHS.epoch] = (b"", 5)
         answer = self.host.open_regions(self.orders(2), 4, 5000)
         self.settle()
@@ -194,7 +195,7 @@ class HostTests(SynchronousTestCase):
         assert self.state("r0") is RegionState.OFFLINE
 
     def test_the_cause_of_an_order_is_in_the_steps_the_answer_and_the_log(self) -> None:
-        """So that `rk history --cause` and this server's log tell of the same work."""
+        """So `rk history --cause` and this server's log show the same work."""
         lines: list[str] = []
         observer = lambda event: lines.append(formatEvent(event))  # noqa: E731 - an observer is a callable
         globalLogPublisher.addObserver(observer)
@@ -218,7 +219,7 @@ class HostTests(SynchronousTestCase):
         assert lines[-1] == "ordered to close 1 regions, cause e4-2"
 
     def test_a_region_that_the_store_knows_elsewhere_is_not_closed_here(self) -> None:
-        """RT-26: CLOSING is created by the server that has the region open, and by no other."""
+        """RT-26: only the server that has the region open creates CLOSING."""
         self.host.open_regions(self.orders(1), 4, 5000)
         self.settle()
         del self.store.znodes[PATHS.transition("r0", 0)]
@@ -230,7 +231,7 @@ class HostTests(SynchronousTestCase):
         assert PATHS.transition("r0", 0) not in self.store.znodes
 
     def test_lost_answers_are_settled_by_reading(self) -> None:
-        """The claims were taken, the answers lost, and the first reads found no connection either."""
+        """The claims were made, the answers lost, and the first reads found no connection either."""
         answer = self.host.open_regions(self.orders(3), 4, 5000)
         self.reactor.advance(0)
         self.store.is_cut = True
@@ -242,7 +243,7 @@ class HostTests(SynchronousTestCase):
         assert set(self.outcomes(answer)) == {OrderOutcome.DONE}
 
     def test_an_answer_in_time_says_started(self) -> None:
-        """The rest is asked for again, and gets the result."""
+        """The master asks again for the rest, and gets the result."""
         orders = self.orders(2)
         answer = self.host.open_regions(orders, 4, 1000)
         self.assertNoResult(answer)
@@ -254,7 +255,7 @@ class HostTests(SynchronousTestCase):
         assert self.opener.opened.count("r0") == 1
 
     def test_an_opener_that_fails_fails_its_region_alone(self) -> None:
-        """Whatever it raises: one line for the master, nothing of it in the store but OPENING."""
+        """Whatever it raises: one line for the master, and only OPENING in the store."""
 
         def on_open(opening: Opening) -> None:
             if opening.region.region_id == "r1":
@@ -270,7 +271,7 @@ class HostTests(SynchronousTestCase):
         assert [one.state for one in self.host.hosted()] == ["OPEN", "FAILED", "OPEN"]
 
     def test_regions_that_cannot_be_prepared_together_are_prepared_alone(self) -> None:
-        """One bad region must not fail the batch in which it happened to be."""
+        """One bad region must not fail the others of its batch."""
 
         def on_prepare(openings: Sequence[Opening]) -> None:
             if any(opening.region.region_id == "r1" for opening in openings):
@@ -282,7 +283,7 @@ class HostTests(SynchronousTestCase):
         assert self.outcomes(answer) == [OrderOutcome.DONE, OrderOutcome.FAILED, OrderOutcome.DONE]
 
     def test_progress_from_a_worker_thread_extends_the_deadline(self) -> None:
-        """The callback is safe to call from where the opener runs."""
+        """The callback may be called on the opener's thread."""
         orders = self.orders(1)
         quick = OpenOrder(orders[0].transition, 3, orders[0].region, 1, open_timeout_ms=0)
         self.opener.on_open = lambda opening: opening.progress()
@@ -304,7 +305,7 @@ class HostTests(SynchronousTestCase):
         assert sorted(self.opener.closed) == ["r0", "r1"]
 
     def test_a_dead_holder_is_evicted_a_living_one_is_not(self) -> None:
-        """The store is asked whether the holder is registered."""
+        """The store shows whether the holder is registered."""
         alive, dead = Incarnation("alive", 1), Incarnation("dead", 1)
         record = ServerRecord("alive", "h", 1, 1)
         self.store.znodes[PATHS.server("alive")] = (znodes.encode(record), 0)
@@ -321,7 +322,7 @@ class HostTests(SynchronousTestCase):
         assert self.opener.evicted == [dead]
 
     def test_the_end_of_a_session_closes_everything_and_writes_nothing(self) -> None:
-        """Also what was on its way; then a new incarnation can begin."""
+        """Also pending steps; then a new incarnation can begin."""
         self.opened(3)
         on_their_way = self.host.open_regions(self.orders(3, first=10), 4, 5000)
         self.reactor.advance(0)
@@ -351,13 +352,13 @@ class HostTests(SynchronousTestCase):
         assert "busy" in self.stopped[0]
 
     def test_serving_is_told_once_per_change(self) -> None:
-        """The opener hears of the lease."""
+        """The opener is notified of the lease."""
         for is_serving in (True, True, False, True):
             self.host.set_serving(is_serving)
         assert self.opener.serving == [True, False, True]
 
     def test_a_corrupt_znode_holds_its_own_region_only(self) -> None:
-        """It waits for an operator; the others go on, and nothing of it is opened."""
+        """It waits for an operator; the others continue, and the region is not opened."""
         orders = self.orders(2)
         self.store.znodes[PATHS.transition("r0", 0)] = (b"{", 9)
         self.host.open_regions(orders, 4, 5000)
@@ -367,7 +368,7 @@ class HostTests(SynchronousTestCase):
         assert self.stopped == []
 
     def test_a_broken_rule_of_our_own_ends_the_process(self) -> None:
-        """Never logged and continued."""
+        """Such a fault is never just logged."""
 
         def broken(*_arguments: object) -> None:
             raise AssertionError("impossible")
@@ -381,10 +382,10 @@ class HostTests(SynchronousTestCase):
 
 
 class WorkersTests(SynchronousTestCase):
-    """The pool by itself."""
+    """The pool alone."""
 
     def test_results_of_many_jobs_come_in_few_deliveries(self) -> None:
-        """While a delivery is due, results gather."""
+        """While a delivery is due, results are collected."""
         reactor = FakeReactor()
         delivered: list[int] = []
         results: list[Any] = []
@@ -398,7 +399,7 @@ class WorkersTests(SynchronousTestCase):
         assert len(delivered) == 1
 
     def test_an_exception_is_a_result(self) -> None:
-        """The owner of the work gets it; the thread lives on."""
+        """The owner of the job gets it; the thread continues."""
         reactor = FakeReactor()
         results: list[Any] = []
         pool = workers_module.Workers(reactor, 1, lambda: None, self.fail)

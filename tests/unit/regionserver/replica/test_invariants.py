@@ -1,4 +1,4 @@
-"""Each invariant of the replicas notices when it is broken."""
+"""Each broken invariant of the replicas is noticed."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ CASES: list[tuple[str, Phase, Break]] = [
 
 @pytest.mark.parametrize(("name", "phase", "break_it"), CASES, ids=lambda one: getattr(one, "__name__", str(one)))
 def test_a_broken_invariant_is_noticed(name: str, phase: Phase, break_it: Break) -> None:
-    """The replica is whole before, and the error names the invariant after."""
+    """The replica is sound before, and the error names the invariant after."""
     run = bring_to(phase)
     run.replicas.validate()
     break_it(run, run.replicas._replicas[KEY])
@@ -176,5 +176,5 @@ def test_a_broken_invariant_is_noticed(name: str, phase: Phase, break_it: Break)
 
 
 def test_each_invariant_has_a_case() -> None:
-    """A new invariant comes with what breaks it."""
+    """A new invariant needs a case that breaks it."""
     assert {check.__name__ for check in INVARIANTS} == {name for name, _, _ in CASES}

@@ -1,4 +1,4 @@
-"""The life of a replica on a server: each order, each row of the life cycle, stale orders."""
+"""The states of a replica on a server: each order, each row of the table, outdated orders."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tests.unit.regionserver.replica.support import CLOSE, KEY, ME, OTHER, Run, 
 
 
 class TestSchemaVersion:
-    """DD-07: a replica knows the latest version that it was told of, and says so."""
+    """DD-07: a replica knows and reports the latest schema version that it has received."""
 
     def version(self, run: Run) -> int:
         [shown] = run.replicas.hosted()
         return shown.schema_version
 
     def test_it_travels_in_the_order_to_open(self) -> None:
-        """What was opened under a version need not be altered to it."""
+        """A replica opened under a version need not be altered to it."""
         run = Run()
         run.opening(replace(open_order(), schema_version=3))
         assert self.version(run) == 3
 
     def test_an_open_that_is_asked_for_again_brings_the_later_version(self) -> None:
-        """The table was altered while the region was being opened: the same order comes again, with more to say."""
+        """The table was altered during the open: the same order comes again, with the later version."""
         run = Run()
         run.opening(replace(open_order(), schema_version=3))
         run.step()
@@ -45,13 +45,14 @@ class TestSchemaVersion:
 
     @pytest.mark.parametrize(("told", "known"), [(2, 2), (7, 7), (1, 1)])
     def test_an_open_replica_is_told(self, told: int, known: int) -> None:
-        """And answers with what it has now."""
+        """The answer has the replica's present version."""
         run = Run().until_open()
         assert run.replicas.alter(AlterOrder("r1", 0, told)) == AlterResult("r1", 0, known)
         assert self.version(run) == known
 
     def test_the_handler_hears_of_what_comes_after_its_opening(self) -> None:
-        """Not of the version that it was opened under; of one that came meanwhile when it has opened; of each once."""
+        """Not of the version in the order to open; of a version that arrived during the open, once it has ended; of
+        each version once."""
         run = Run()
         run.opening(replace(open_order(), schema_version=3))
         run.step()
@@ -65,7 +66,7 @@ class TestSchemaVersion:
         assert run.next(SchemaChanged).schema_version == 6
 
     def test_it_never_goes_back(self) -> None:
-        """KUDU-1374's cousin: an order that was held up somewhere comes after a later one."""
+        """Like KUDU-1374: a delayed order arrives after a later one."""
         run = Run().until_open()
         run.replicas.alter(AlterOrder("r1", 0, 4))
         assert run.replicas.alter(AlterOrder("r1", 0, 3)) == AlterResult("r1", 0, 4)
@@ -83,7 +84,7 @@ class TestOpen:
     """RT-18, RT-28, RT-29."""
 
     def test_offline_opening_opened_and_the_location_in_one_multi(self) -> None:
-        """The steps in their order, each naming the version read."""
+        """The steps come in their order, each with the version that was read."""
         run = Run()
         assert isinstance(run.opening(), int)
         claim = run.step()
@@ -100,7 +101,7 @@ class TestOpen:
         assert run.phase() is Phase.OPEN
 
     def test_a_step_that_was_taken_unknown_to_the_server_is_kept_by_the_next(self) -> None:
-        """`rk history`: a node that was behind has answered that the progress was not written; it was."""
+        """`rk history`: a lagging node answered that the progress was not written, but it was."""
         run = Run()
         run.opening()
         run.step()
@@ -117,7 +118,7 @@ class TestOpen:
         assert run.store.record.took == (1_000, 1_001, 1_000)
 
     def test_the_region_is_opened_only_once_opening_is_in_the_store(self) -> None:
-        """No handler is asked before the claim has been won."""
+        """The opener is not called before the claim has succeeded."""
         run = Run(record=replace(offline(), state=RegionState.OPENING, destination=OTHER), version=3)
         run.opening()
         run.step()
@@ -133,13 +134,13 @@ class TestOpen:
         ids=["another server", "an earlier start", "not offline"],
     )  # fmt: skip
     def test_an_order_for_somebody_else_is_refused_at_once(self, order: OpenOrder) -> None:
-        """FN-08 on the level of the transition: only the named destination opens."""
+        """FN-08 for transitions: only the named destination opens."""
         run = Run()
         assert run.opening(order).outcome is OrderOutcome.REFUSED
         assert run.idle()
 
     def test_a_close_of_a_new_master_follows_that_of_the_former_one(self) -> None:
-        """FW-11: the store refuses the former master's step; the new one's order must not share its fate."""
+        """FW-11: the store rejects the former master's step; the new one's order must not fail with it."""
         run = Run().until_open().master_deletes()
         run.close()
         refused = run.next(WriteStep)
@@ -157,7 +158,7 @@ class TestOpen:
         assert isinstance(ticket, int)
 
     def test_a_long_open_that_is_asked_about_is_not_a_failed_one(self) -> None:
-        """MF-07, RT-11: a master that sees OPENING asks with that record, and hears what becomes of the open."""
+        """MF-07, RT-11: a master that reads OPENING asks with that record, and gets the result of the open."""
         run = Run()
         ticket = run.opening()
         run.step()
@@ -169,7 +170,7 @@ class TestOpen:
         assert run.opening(asked).outcome is OrderOutcome.DONE
 
     def test_a_failed_open_that_is_asked_about_again_says_so(self) -> None:
-        """X11: the answer to the order may have been lost, with the master that had asked."""
+        """X11: the answer to the order may have been lost, with its master."""
         run = Run()
         run.opening()
         run.step()
@@ -180,7 +181,7 @@ class TestOpen:
         assert run.opening(asked).error == "no disk"
 
     def test_the_same_order_again_shares_the_ticket_and_later_the_result(self) -> None:
-        """Asking again is how a master learns what became of an order."""
+        """A master repeats an order to learn its result."""
         run = Run()
         ticket = run.opening()
         assert run.opening() == ticket
@@ -192,7 +193,7 @@ class TestOpen:
         assert run.idle()
 
     def test_a_failed_open_is_remembered_until_another_order_comes(self) -> None:
-        """X11: the error is for the master to ask, and for the status to show."""
+        """X11: the error is kept for a master's question, and for the status."""
         run = Run()
         run.opening()
         run.step()
@@ -206,7 +207,7 @@ class TestOpen:
         assert [one.state for one in run.replicas.hosted()] == ["OPENING"]
 
     def test_old_failures_are_not_shown_for_ever(self) -> None:
-        """A failed open leaves the status after a while."""
+        """A failed open is removed from the status after a while."""
         run = Run()
         run.opening()
         run.step()
@@ -218,7 +219,7 @@ class TestOpen:
         assert run.replicas.failed() == 0
 
     def test_progress_extends_the_deadline_but_not_too_often(self) -> None:
-        """OPENING -> OPENING, at most four times in the time allowed."""
+        """OPENING -> OPENING, at most four times within the allowed time."""
         run = Run()
         run.opening()
         run.step()
@@ -235,7 +236,7 @@ class TestOpen:
         assert run.phase() is Phase.OPEN
 
     def test_an_open_that_ends_during_a_progress_write_is_announced_after_it(self) -> None:
-        """One step at a time, or the versions would not fit."""
+        """One step at a time; otherwise the versions would not match."""
         run = Run()
         run.opening()
         run.step()
@@ -248,7 +249,7 @@ class TestOpen:
         assert run.phase() is Phase.OPEN
 
     def test_a_region_taken_away_while_opening_is_dropped_without_a_step(self) -> None:
-        """The master forced OFFLINE after the deadline: nothing more may be written."""
+        """The master forced OFFLINE after the deadline: no further step may be written."""
         run = Run()
         run.opening()
         run.step()
@@ -262,7 +263,7 @@ class TestOpen:
         assert run.phase() is None
 
     def test_a_changed_region_record_is_read_and_kept(self) -> None:
-        """Somebody else's change of the record survives; the location is added to it."""
+        """Another process's change of the record survives; the location is added to it."""
         run = Run()
         run.opening()
         run.step()
@@ -275,7 +276,7 @@ class TestOpen:
         assert (run.store.region.size_bytes, run.store.region.location(0).uuid) == (99, "me")
 
     def test_a_store_that_refuses_for_ever_ends_the_order(self) -> None:
-        """No access, say: the znode looks right and the step is refused all the same."""
+        """For example without permission: the znode looks right, but the step is rejected."""
         run = Run()
         run.opening()
         for _ in range(replicas_module.REFUSALS_MAX):
@@ -286,18 +287,18 @@ class TestOpen:
         assert "no auth" in run.decided[0].error
 
     def test_an_order_for_an_open_region_takes_the_steps_without_the_handler(self) -> None:
-        """The master thinks it is not open; it converges instead of quarrelling."""
+        """The master does not know that it is open; the steps bring both to the same state."""
         run = Run().until_open()
         run.store.record, run.store.version = offline(attempt=9), 0
         run.opening(open_order(0, attempt=9))
         run.step()
         assert run.step().cause is Cause.OPEN_DONE
-        run.read()  # the order's version of the region's record was an old one
+        run.read()  # the order named an old version of the region's record
         run.step()
         assert run.phase() is Phase.OPEN
 
     def test_the_location_names_the_token_of_the_files(self) -> None:
-        """An order for an open region takes new steps, but opens no files: their generation stays what it was."""
+        """An order for an open region takes new steps, but opens no files: their generation stays."""
         run = Run()
         run.opening()
         run.step()
@@ -314,7 +315,7 @@ class TestOpen:
         assert served[1].token == opened.token > 0
 
     def test_a_stale_order_for_an_open_region_changes_nothing_and_is_never_done(self) -> None:
-        """The claim is refused, the region stays open; the same stale order again is refused again."""
+        """The claim is rejected, the region stays open; the same outdated order is rejected again."""
         run = Run().until_open()
         for _ in range(2):
             assert isinstance(run.opening(open_order(9, attempt=9)), int)
@@ -343,7 +344,7 @@ class TestHolder:
         assert run.opened().evict == OTHER
 
     def test_a_living_holder_is_not(self) -> None:
-        """At most one owner: the open fails and says who has it."""
+        """At most one owner: the open fails and names the holder."""
         run, ask = self.held()
         run.replicas.holder_seen(ask.key, ask.number, ask.holder, True, run.now)
         assert run.idle()
@@ -370,7 +371,7 @@ class TestClose:
         assert run.close() == OrderResult("r1", 0, OrderOutcome.DONE, 1)
 
     def test_a_region_in_transition_is_not_closed(self) -> None:
-        """A node is never transitioned to CLOSING, only created so."""
+        """A znode never changes to CLOSING, it is only created as CLOSING."""
         run = Run().until_open()
         run.close()
         run.step()
@@ -387,7 +388,7 @@ class TestClose:
         assert run.close().outcome is OrderOutcome.REFUSED
 
     def test_a_close_that_overtakes_the_answer_to_opened_waits(self) -> None:
-        """The master may see OPENED before we hear that it is written."""
+        """The master may see OPENED before this server has the reply to its write."""
         run = Run()
         run.opening()
         run.step()
@@ -405,7 +406,7 @@ class TestClose:
         assert [result.outcome for result in run.decided] == [OrderOutcome.DONE, OrderOutcome.DONE]
 
     def test_an_open_that_overtakes_the_answer_to_closed_waits(self) -> None:
-        """A move that comes back to us at once."""
+        """A move that returns to this server at once."""
         run = Run().until_open().master_deletes()
         run.close()
         run.step()
@@ -419,7 +420,7 @@ class TestClose:
         run.opened()
 
     def test_a_failed_close_stays_closing_and_is_tried_when_asked_again(self) -> None:
-        """X10: an idempotent re-ask."""
+        """X10: the order may be repeated."""
         run = Run().until_open().master_deletes()
         run.close()
         run.step()

@@ -1,4 +1,4 @@
-"""Lost answers, lost sessions, and random orders with accidents: every write is legal, and the server drains."""
+"""Lost answers, lost sessions, and random orders with faults: every write is legal, and the server drains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.regionserver.replica.support import OTHER, Run, bring_to, finish
 
 @pytest.mark.parametrize("lost", range(4))
 def test_a_lost_answer_never_changes_the_end(lost: int) -> None:
-    """Whichever step's answer is lost with the connection, the life goes on where it was."""
+    """Whichever step's answer is lost with the connection, the replica continues from its state."""
     run = Run()
     run.opening()
     turn = 0
@@ -36,7 +36,7 @@ def test_a_lost_answer_never_changes_the_end(lost: int) -> None:
         step = run.step(lose_answer=turn == lost)
         if turn == lost:
             if step.cause is Cause.OPEN_DONE:
-                run.master_deletes()  # the master was quicker than our next look
+                run.master_deletes()  # the master was faster than our next read
             run.read()
         turn += 1
         if run.phase() is Phase.OPENING:
@@ -53,7 +53,7 @@ class TestSession:
     """A lost session: close everything, write nothing."""
 
     def test_from_every_phase_everything_is_closed_and_nothing_written(self) -> None:
-        """One replica per phase; afterwards the server is empty and may rejoin."""
+        """One replica per phase; afterwards the server is empty and may join again."""
         for target in Phase:
             run = bring_to(target)
             run.effects.clear()
@@ -68,7 +68,7 @@ class TestSession:
             assert run.opening().outcome is OrderOutcome.REFUSED, "an order for the former incarnation"
 
     def test_answers_of_the_old_session_are_ignored(self) -> None:
-        """A late answer must not move anything."""
+        """A late answer must not change anything."""
         run = Run()
         run.opening()
         step = run.next(WriteStep)
@@ -78,7 +78,7 @@ class TestSession:
         assert run.idle()
 
     def test_a_region_that_cannot_be_closed_ends_the_process(self) -> None:
-        """It belongs to another server now; only the end of the process gives its files back."""
+        """It belongs to another server now; only the end of the process releases its files."""
         run = Run().until_open()
         run.replicas.session_lost(run.now)
         for _ in range(replicas_module.DROPS_MAX):
@@ -89,7 +89,7 @@ class TestSession:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_any_order_of_orders_and_accidents_keeps_the_rules(seed: int) -> None:
-    """Random orders, lost answers, refusals and lost sessions: every write is legal, and the server drains to empty."""
+    """Random orders, lost answers, rejections and lost sessions: every write is legal, and the server becomes empty."""
     rng = random.Random(seed)
     run = Run(version=0)
     for turn in range(200):
@@ -122,7 +122,7 @@ def test_any_order_of_orders_and_accidents_keeps_the_rules(seed: int) -> None:
 
 
 def _answer(run: Run, effect: Effect, rng: random.Random | None) -> None:
-    """Answer one effect; with `rng` sometimes badly."""
+    """Answer one effect; with `rng` sometimes with a fault."""
     chance = 1.0 if rng is None else rng.random()
     if isinstance(effect, WriteStep):
         assert is_legal(Actor.SERVER, effect.before, effect.record.state, effect.cause)

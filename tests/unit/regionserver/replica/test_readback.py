@@ -35,17 +35,17 @@ from tests.unit.regionserver.replica.support import ME, OTHER, offline
     ],
 )
 def test_a_step_is_resolved_by_its_znode(cause: Cause, found: TransitionRecord | None, verdict: Readback) -> None:
-    """What the znode says about a step."""
+    """The content of the znode decides whether the step was taken."""
     assert resolve(cause, ME, found, same_version=True) is verdict
 
 
 def test_an_offline_at_another_version_belongs_to_another_order() -> None:
-    """A later order for us must come by itself, with its own version."""
+    """A later order for this server comes separately, with its own version."""
     assert resolve(Cause.OPEN_ORDER, ME, offline(), same_version=False) is Readback.LOST
 
 
 def test_a_location_of_an_earlier_open_does_not_prove_opened() -> None:
-    """Only the very location that was to be written proves that OPENED was."""
+    """Only the exact location that was to be written proves that OPENED was written."""
     old, new = ReplicaLocation(0, "me", 7, 1), ReplicaLocation(0, "me", 7, 2)
     region = RegionRecord("t", "r1", replicas=(old,))
     for location, verdict in ((old, Readback.TAKEN), (new, Readback.LOST)):

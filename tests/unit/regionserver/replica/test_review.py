@@ -1,4 +1,4 @@
-"""A master doubts that a replica is this server's: the store decides, and what is reported of replicas meanwhile."""
+"""A master asks whether a replica belongs to this server: the store decides; and the reports of replicas meanwhile."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CLOSING = TransitionRecord("r1", "t", 0, RegionState.CLOSING, source=ME)
         (None, NOWHERE, True),
         (None, REPLACED, True),
         (None, DELETED, True),
-        # FN-04: nothing is known of it at all. It may be another cluster's, or the catalogue was lost.
+        # FN-04: the store does not know it. It may be another cluster's, or the catalog was lost.
         (None, None, False),
         (offline(OTHER), None, False),
-        # A transition that names us settles it, whatever the record says.
+        # A transition that names this server decides, whatever the record says.
         (CLOSING, THERE, False),
         (offline(ME), DELETED, False),
         (offline(OTHER), NOWHERE, True),
@@ -63,7 +63,7 @@ def test_a_replica_of_another_server_is_dropped_without_a_write() -> None:
 
 
 def test_a_replica_of_this_server_stays_open() -> None:
-    """The master's state was out of date, or it is no master any more."""
+    """The master's state was outdated, or it is not active any more."""
     run = Run().until_open().master_deletes()
     run.replicas.order_review(KEY)
     run.replicas.reviewed(KEY, run.next(ReadOwner).number, None, HERE, run.now)
@@ -96,7 +96,7 @@ def test_a_lost_session_overtakes_the_review() -> None:
 
 
 def test_every_change_is_reported_and_counted() -> None:
-    """HB-03: coming, opening, closing, going; the figures of a heartbeat cost no walk over all replicas."""
+    """HB-03: added, opening, closing, removed; the figures of a heartbeat need no walk over all replicas."""
     run = Run()
     run.opening()
     told = [run.replicas.report(KEY)]

@@ -11,14 +11,14 @@ from tests.unit.regionserver.replica.support import KEY, Run
 
 
 def test_each_phase_is_reached_and_left() -> None:
-    """No phase is a trap, none is unreachable."""
+    """Every phase can be left, and every phase can be reached."""
     for phase in Phase:
         assert any(row.after is phase for row in LIFE)
         assert any(row.before is phase and row.after is not phase for row in LIFE)
 
 
 def test_a_move_outside_the_table_is_refused_with_the_story() -> None:
-    """The broken invariant names the replica and what happened to it."""
+    """The error names the replica and its history."""
     run = Run().until_open()
     replica = run.replicas._replicas[KEY]
     with pytest.raises(InvalidTransition, match=r"r1-0.*(?s:.*)open ordered"):
@@ -26,14 +26,14 @@ def test_a_move_outside_the_table_is_refused_with_the_story() -> None:
 
 
 def test_a_phase_is_entered_and_left_as_the_opener_holds_it() -> None:
-    """The guard of each row agrees with what holds in the phase that it leads to."""
+    """The guard of each row agrees with the condition of the phase that it leads to."""
     for row in LIFE:
         held = None if row.after is None else HELD.get(row.after)
         assert held is None or row.held in (held, None), row
 
 
 def test_each_phase_says_what_every_order_means() -> None:
-    """And an order is begun only where the life cycle has a row for it."""
+    """An order is begun only if the table has a row for it."""
     assert set(ORDERS) == set(Phase)
     for phase, treatments in ORDERS.items():
         assert (treatments.other_open is Treatment.BEGIN) == ((phase, Event.OPEN_ORDERED, True) in MOVES)

@@ -1,4 +1,4 @@
-"""A graceful stop: the server hands its regions over, and waits no longer than it makes sense."""
+"""A clean stop: the server hands its regions over, and waits only while that makes sense."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HandoverTests(SynchronousTestCase):
         self.clock.pump([drain.POLL_S] * (int(seconds / drain.POLL_S) + 2))
 
     def test_a_stopping_server_announces_it_and_waits_until_it_is_empty(self) -> None:
-        """Every region that leaves gives the others time."""
+        """Every region that leaves extends the wait for the others."""
         waiting = self.begin()
         assert self.said().leaving
         assert self.said().session_ms == 3_000

@@ -44,7 +44,7 @@ class EpochsTest(SynchronousTestCase):
         return str(self.failureResultOf(answer, RpcError).value.code)
 
     def test_many_orders_of_a_new_master_cost_one_read(self) -> None:
-        """And go on in the order in which they came."""
+        """They continue in the order in which they arrived."""
         answers = [self.claim(4, "first")]
         answers += [self.claim(4, f"{n}") for n in range(100)]
         assert len(self.reads) == 1
@@ -54,7 +54,7 @@ class EpochsTest(SynchronousTestCase):
         assert len(self.reads) == 1
 
     def test_a_forged_epoch_changes_nothing(self) -> None:
-        """The order is refused; the real master's next one is confirmed by the next read."""
+        """The order is rejected; the next read confirms the real master's next one."""
         forged = self.claim(EPOCH_MAX, "forged")
         self.reads[0].callback(3)
         assert self.code_of(forged) == UNKNOWN_EPOCH
@@ -66,7 +66,7 @@ class EpochsTest(SynchronousTestCase):
         assert self.done == ["real"]
 
     def test_an_impossible_epoch_is_rejected_at_once(self) -> None:
-        """2^62 made a server reject every real master."""
+        """An epoch of 2^62 once made a server reject every real master."""
         for epoch in (EPOCH_MAX + 1, 1 << 62):
             with pytest.raises(RpcError) as refused:
                 self.claim(epoch, "forged")
@@ -85,7 +85,7 @@ class EpochsTest(SynchronousTestCase):
         assert self.successResultOf(real) == "real"
 
     def test_forged_orders_cause_one_read_at_a_time(self) -> None:
-        """One read at a time, and a pause after one that has confirmed nothing."""
+        """There is one read at a time, and a pause after a read that has confirmed nothing."""
         for _ in range(20):
             answers = [self.claim(9, "forged") for _ in range(50)]
             if self.reads and not self.reads[-1].called:
@@ -123,7 +123,7 @@ class EpochsTest(SynchronousTestCase):
         assert self.known == 4
 
     def test_the_outcome_of_an_order_is_its_reply(self) -> None:
-        """Also when that comes later, or is a refusal."""
+        """Also a late one, or a rejection."""
         later: Deferred[str] = Deferred()
 
         def refuse() -> None:

@@ -14,7 +14,7 @@ from regionserver.session.instance import Instance
 
 
 def test_the_uuid_stays_and_the_start_code_rises(tmp_path: Path) -> None:
-    """A restarted server is the same uuid and another incarnation."""
+    """A restarted server has the same uuid and another incarnation."""
     first = Instance.open(tmp_path / "data")
     one = first.next_incarnation(1000)
     first.close()
@@ -26,7 +26,7 @@ def test_the_uuid_stays_and_the_start_code_rises(tmp_path: Path) -> None:
 
 
 def test_a_clock_set_back_repeats_no_start_code(tmp_path: Path) -> None:
-    """The highest start code ever used is kept."""
+    """The highest start code ever used is stored."""
     instance = Instance.open(tmp_path)
     codes = [instance.next_incarnation(now).start_code for now in (1000, 1000, 5)]
     instance.close()
@@ -34,7 +34,8 @@ def test_a_clock_set_back_repeats_no_start_code(tmp_path: Path) -> None:
 
 
 def test_it_belongs_to_one_cluster_for_life(tmp_path: Path) -> None:
-    """FN-04: the first one it joins; another is refused by a sentence that says what to do, and nothing is changed."""
+    """FN-04: the first cluster that it joins; another one is rejected by a sentence that names the remedy, and nothing
+    is changed."""
     first = Instance.open(tmp_path)
     first.adopt("c1", "here")
     first.adopt("c1", "here")
@@ -48,7 +49,7 @@ def test_it_belongs_to_one_cluster_for_life(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    """The lock says who has it; giving it back frees it."""
+    """The lock names its holder; releasing it lets the next process start."""
     instance = Instance.open(tmp_path)
     with pytest.raises(ConfigError, match="in use by another region server, process"):
         Instance.open(tmp_path)
@@ -87,7 +88,7 @@ def test_tablets_without_their_identity_get_no_new_one(tmp_path: Path) -> None:
 
 
 def test_an_unusable_directory_is_one_clear_line(tmp_path: Path) -> None:
-    """A file where the directory should be."""
+    """A file is in place of the directory."""
     (tmp_path / "data").write_text("")
     with pytest.raises(ConfigError, match="data directory"):
         Instance.open(tmp_path / "data")
@@ -107,7 +108,7 @@ def test_an_unusable_directory_is_one_clear_line(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_cannot_be_right_are_refused(change: dict[str, Any], message: str) -> None:
-    """At once, naming the value."""
+    """At once, with the invalid value."""
     good: dict[str, Any] = {
         "store": "a:1,b:2/chroot",
         "data_dir": Path("data"),

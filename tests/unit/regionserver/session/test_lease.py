@@ -1,4 +1,4 @@
-"""The lease: it ends before the session can, whatever arrives late."""
+"""The lease: it ends before the session can, for any late replies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_lease_counts_from_the_time_the_renewal_was_sent() -> None:
 
 
 def test_late_replies_do_not_shorten_a_lease() -> None:
-    """Answers out of order: the latest sent counts."""
+    """For answers out of order, the latest request counts."""
     held = lease()
     held.renew(12.0)
     held.renew(10.0)
@@ -33,7 +33,7 @@ def test_late_replies_do_not_shorten_a_lease() -> None:
 
 
 def test_a_lease_ends_with_its_session() -> None:
-    """Neither the end of a session nor the beginning of the next leaves a lease over."""
+    """Neither the end of a session nor the beginning of the next one leaves a lease."""
     held = lease()
     held.renew(10.0)
     held.end()

@@ -60,7 +60,7 @@ STANDBY = HeartbeatReply("c", "m1", 5, False, 3)
 
 
 def told(server: Server, report_max: int = 5_000) -> MasterLink:
-    """A tie with a leader that has been told everything."""
+    """Return a link to an active master that has received everything."""
     link = MasterLink(ADDRESS, report_max)
     for _ in range(2):
         beat(link, server)
@@ -254,7 +254,7 @@ def test_a_master_with_two_addresses_gets_a_full_report() -> None:
 
 
 class Ear:
-    """A master's end: roster and reports of one reign, as `master.heartbeats` uses them."""
+    """A master's end: roster and reports of one tenure, as `master.heartbeats` uses them."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -294,7 +294,7 @@ STEPS = st.lists(
 def test_the_leader_knows_every_replica_after_any_losses(steps: list[tuple[str, int, str]], report_max: int) -> None:
     """HB-01, HB-03, HB-10, KUDU-1374: heartbeats lost, answers lost, heartbeats that arrive after later ones, leaders
     that change, masters that start anew and masters that are gone for a moment: after two quiet ticks the leader's
-    picture is what the server has."""
+    state equals the server's."""
     server = Server(3)
     ears = [Ear(0), Ear(1)]
     ties = [MasterLink(ADDRESS, report_max), MasterLink(ADDRESS, report_max)]
@@ -336,10 +336,10 @@ def test_the_leader_knows_every_replica_after_any_losses(steps: list[tuple[str, 
             number %= 2
             ears[number] = Ear(number)
             ears[number].epoch = epoch
-        elif what == "forget":  # the master was gone from the store for a moment, and is another peer since
+        elif what == "forget":  # the master's registration was missing for a moment, and since then it is a new peer
             number %= 2
             ties[number] = MasterLink(ADDRESS, report_max, ties[number].sent)
-        elif what == "anew":  # the master's ephemeral was gone for a moment: whatever was on its way arrives late
+        elif what == "anew":  # the master's ephemeral was missing for a moment: heartbeats in flight arrive late
             number %= 2
             made = ties[number].next_heartbeat(server.heartbeat_state())
             late[number] += [] if made is None else [made]

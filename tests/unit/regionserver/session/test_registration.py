@@ -34,12 +34,12 @@ MY_SESSION, OTHER_SESSION = 11, 22
 
 
 class ScriptedClient:
-    """A session over a small tree; `failing` says how many requests to come lose their connection."""
+    """A session over a small tree; `failing` is the number of next requests that lose their connection."""
 
     def __init__(self) -> None:
         self.timeout_ms = 3000
         self.session_id = MY_SESSION
-        self.znodes: dict[str, tuple[bytes, int, int]] = {}  # data, version, owner
+        self.znodes: dict[str, tuple[bytes, int, int]] = {}  # (data, version, owner)
         self.failing = 0
         self.refuse: OperationError | None = None
         self.before_multi: Callable[[], None] | None = None
@@ -154,7 +154,7 @@ class MembershipTests(SynchronousTestCase):
         self.client.syncs.pop(0).callback(None)
 
     def test_joining_writes_the_record_and_learns_the_epoch(self) -> None:
-        """An ephemeral of this session; the epoch as the store has it."""
+        """It is an ephemeral of this session; the epoch is the store's."""
         self.client.znodes[PATHS.epoch] = (b"", 9, 0)
         self.joined()
         assert self.client.znodes[self.path] == (znodes.encode(RECORD), 0, MY_SESSION)
@@ -189,7 +189,7 @@ class MembershipTests(SynchronousTestCase):
         assert znodes.decode_server(self.client.znodes[self.path][0]).start_code == 50
 
     def test_a_registration_of_the_same_uuid_on_another_host_is_waited_for(self) -> None:
-        """Our uuid on another machine: nobody can tell from here whether it lives."""
+        """Our uuid is registered on another machine, which may be alive."""
         for other in (ServerRecord("me", "elsewhere", 1, 49), ServerRecord("me", "host", 1, 51)):
             self.setUp()
             self.client.znodes[self.path] = (znodes.encode(other), 0, OTHER_SESSION)
@@ -201,7 +201,7 @@ class MembershipTests(SynchronousTestCase):
             self.successResultOf(joining)
 
     def test_a_former_registration_may_expire_meanwhile(self) -> None:
-        """The store was quicker."""
+        """The store was faster."""
         self.leftover()
         self.client.before_multi = lambda: self.client.znodes.pop(self.path, None) and None
         joining = self.join()
@@ -210,14 +210,14 @@ class MembershipTests(SynchronousTestCase):
         assert self.client.znodes[self.path][2] == MY_SESSION
 
     def test_a_rejection_by_the_store_is_raised_to_the_caller(self) -> None:
-        """No access, say: trying again at once would not help."""
+        """For example without permission: an immediate retry would not help."""
         self.client.refuse = NoAuth(self.path)
         self.failureResultOf(self.join(), NoAuth)
         self.leftover()
         self.failureResultOf(self.join(), NoAuth)
 
     def test_a_deleted_registration_ends_the_membership(self) -> None:
-        """Fenced: whoever deleted it has given the regions away."""
+        """The server is fenced: its regions are given away."""
         self.joined()
         del self.client.znodes[self.path]
         self.client.watches.pop()(2, self.path, 0)
@@ -247,7 +247,7 @@ class MembershipTests(SynchronousTestCase):
         self.assertNoResult(self.member.over)
 
     def test_the_latest_announced_record_is_restored(self) -> None:
-        """A server that hands over must not look as if it stayed."""
+        """A server that is handing over must not look as if it stayed."""
         self.joined()
         leaving = msgspec.structs.replace(RECORD, leaving=True)
         ensureDeferred(self.member.announce(leaving))
@@ -256,7 +256,7 @@ class MembershipTests(SynchronousTestCase):
         assert self.client.znodes[self.path] == (znodes.encode(leaving), 8, MY_SESSION)
 
     def test_a_registration_in_doubt_renews_no_lease(self) -> None:
-        """X10: the master counts the lease from the deletion, so nothing may prolong it once that was told."""
+        """X10: the master counts the lease from the deletion, so nothing may extend it after the event."""
         self.joined()
         self.reactor.advance(1.0)
         self.client.failing = 3
@@ -272,14 +272,14 @@ class MembershipTests(SynchronousTestCase):
         assert self.lease.left_s(self.reactor.seconds()) > length_s - 0.5, "it was still ours: all is well again"
 
     def test_an_expired_session_ends_the_registration(self) -> None:
-        """Once."""
+        """The end is reported once."""
         self.joined()
         self.client.tell(SessionState.EXPIRED)
         self.client.tell(SessionState.CLOSED)
         assert "expired" in self.successResultOf(self.member.over)
 
     def test_a_suspended_session_does_not_end_the_registration(self) -> None:
-        """The lease decides how long to serve on."""
+        """The lease decides how long to serve."""
         self.joined()
         self.client.tell(SessionState.SUSPENDED)
         assert self.changes == [True]
@@ -297,7 +297,7 @@ class MembershipTests(SynchronousTestCase):
         assert self.changes == [True, False, True]
 
     def test_a_late_reply_does_not_restore_the_lease(self) -> None:
-        """Frozen for ten seconds: the answers in the socket were for questions of before."""
+        """Frozen for ten seconds: the answers in the socket belong to old requests."""
         self.joined()
         self.reactor.advance(0.5)
         self.reactor.advance(10.0)
@@ -306,7 +306,7 @@ class MembershipTests(SynchronousTestCase):
         assert self.changes == [True, False]
 
     def test_a_foreign_cluster_is_refused_before_anything_is_written(self) -> None:
-        """FN-04: started with another cluster's store or root, it joins nothing and leaves no trace there."""
+        """FN-04: started with another cluster's store or root, it joins nothing and writes nothing there."""
         before = dict(self.client.znodes)
 
         def refuse(cluster_id: str) -> None:
@@ -335,7 +335,7 @@ class MembershipTests(SynchronousTestCase):
             assert self.adopted == ["c1"]
 
     def test_a_server_of_a_cluster_waits_for_that_cluster(self) -> None:
-        """Where there is none it waits: the store may be the wrong one, or its first master still to come."""
+        """The store may be the wrong one, or its first master has not started yet."""
         cluster = self.client.znodes.pop(PATHS.cluster)
         self.member = self.membership(belongs=True)
         joining = self.join()
@@ -348,7 +348,7 @@ class MembershipTests(SynchronousTestCase):
         assert self.adopted == ["c1"]
 
     def test_a_new_server_may_start_before_the_first_master(self) -> None:
-        """It registers, and learns the cluster's id as soon as there is one, over a lost connection as well."""
+        """It registers, and learns the cluster's id as soon as there is one, also over a lost connection."""
         cluster = self.client.znodes.pop(PATHS.cluster)
         self.joined()
         assert self.adopted == []

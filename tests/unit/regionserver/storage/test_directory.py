@@ -24,7 +24,7 @@ REGION = RegionRecord("t", "r1", start_key="a")
 
 @pytest.fixture(autouse=True)
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was synced; nothing really is: a sync waits for whatever else is being written on this machine."""
+    """Record the synced files without syncing: a real sync waits for all other writes of this machine."""
     paths: list[str] = []
     monkeypatch.setattr(directory, "_sync_file_system", paths.append)
     return paths
@@ -41,7 +41,7 @@ def opening(
 
 
 def owner(folder: Path, token: int) -> dict[str, Any]:
-    """What a mark says."""
+    """Return the content of a mark."""
     found: dict[str, Any] = json.loads((folder / f"owner-{token}").read_text())
     return found
 
@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_open_makes_the_directory_and_signs_it(tmp_path: Path, folder: Path) -> None:
-    """region.json as of the first open, the mark as of this one."""
+    """region.json is that of the first open, the mark that of this one."""
     take(DirectoryOpener(tmp_path))
     assert json.loads((folder / "region.json").read_text())["start_key"] == "a"
     assert owner(folder, 7) == {"uuid": "me", "start_code": 1, "epoch": 4, "token": 7}
@@ -66,7 +66,7 @@ def test_open_makes_the_directory_and_signs_it(tmp_path: Path, folder: Path) -> 
 
 
 def test_other_replicas_have_directories_of_their_own(tmp_path: Path) -> None:
-    """One server may not hold two replicas, but a shared directory holds all."""
+    """One server may not hold two replicas, but a shared directory has all of them."""
     opener = DirectoryOpener(tmp_path)
     take(opener)
     take(opener, replica=1)
@@ -74,7 +74,7 @@ def test_other_replicas_have_directories_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_held_region_is_rejected_with_its_holder(tmp_path: Path) -> None:
-    """The second line of defence behind the store's compare-and-set."""
+    """The second protection, after the store's compare-and-set."""
     take(DirectoryOpener(tmp_path), server=OTHER)
     with pytest.raises(OwnerHeld) as caught:
         take(DirectoryOpener(tmp_path), token=8)
@@ -82,7 +82,7 @@ def test_a_held_region_is_rejected_with_its_holder(tmp_path: Path) -> None:
 
 
 def test_a_closed_region_can_be_opened_by_another(tmp_path: Path) -> None:
-    """Closing gives the lock back at once."""
+    """Closing releases the lock at once."""
     first, second = DirectoryOpener(tmp_path), DirectoryOpener(tmp_path)
     take(first, server=OTHER)
     first.close(REGION, 0)
@@ -91,7 +91,7 @@ def test_a_closed_region_can_be_opened_by_another(tmp_path: Path) -> None:
 
 
 def test_only_the_named_holder_is_evicted(tmp_path: Path, folder: Path) -> None:
-    """An eviction of one incarnation does not break another's hold, and a refused one changes nothing."""
+    """The eviction of one incarnation does not affect another's hold, and a rejected one changes nothing."""
     old = DirectoryOpener(tmp_path)
     made = opening(server=OTHER)
     old.prepare([made])
@@ -105,7 +105,7 @@ def test_only_the_named_holder_is_evicted(tmp_path: Path, folder: Path) -> None:
 
 
 def test_after_an_eviction_the_old_holder_cannot_disturb_the_new_one(tmp_path: Path, folder: Path) -> None:
-    """Its lock is on a file without a name; closing it changes nothing, and a third server is still refused."""
+    """Its lock is on an unlinked file; closing it changes nothing, and a third server is still rejected."""
     old, new = DirectoryOpener(tmp_path), DirectoryOpener(tmp_path)
     take(old, server=OTHER)
     take(new, evict=OTHER, token=8)
@@ -117,7 +117,7 @@ def test_after_an_eviction_the_old_holder_cannot_disturb_the_new_one(tmp_path: P
 
 
 def test_an_order_overtaken_by_a_later_one_is_rejected(tmp_path: Path, folder: Path) -> None:
-    """Frozen before it had placed its mark: whoever was ordered later has been here, even if it is gone again."""
+    """It was frozen before it had placed its mark: a server with a later order was here, even if it is gone again."""
     late, later = DirectoryOpener(tmp_path), DirectoryOpener(tmp_path)
     take(later, token=9)
     later.close(REGION, 0)
@@ -127,7 +127,7 @@ def test_an_order_overtaken_by_a_later_one_is_rejected(tmp_path: Path, folder: P
 
 
 def test_the_later_of_two_concurrent_opens_wins(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TS-06: of two that open at once the one ordered later stays; the other takes its mark back."""
+    """TS-06: of two concurrent opens the later order wins; the other removes its mark."""
     place = owner_module._place
     first = DirectoryOpener(tmp_path)
     second = opening(server=OTHER, token=8)
@@ -155,7 +155,7 @@ def test_an_unreadable_owner_mark_blocks_the_open(tmp_path: Path, folder: Path) 
 
 
 def test_a_removed_mark_means_the_region_is_not_held(tmp_path: Path, folder: Path) -> None:
-    """Whoever removes it takes the region away."""
+    """Removing the mark takes the region away."""
     made = opening()
     opener = DirectoryOpener(tmp_path)
     opener.prepare([made])
@@ -174,7 +174,7 @@ def test_ids_with_a_meaning_for_the_file_system_are_rejected(tmp_path: Path, nam
 
 
 def test_many_first_opens_are_synced_once(tmp_path: Path, synced: list[str]) -> None:
-    """One sync for all that are new, none for those that are there."""
+    """One sync for all new directories, none for existing ones."""
     opener = DirectoryOpener(tmp_path)
     openings = [opening(region=RegionRecord("t", f"r{number}")) for number in range(50)]
     opener.prepare(openings)
@@ -183,7 +183,7 @@ def test_many_first_opens_are_synced_once(tmp_path: Path, synced: list[str]) -> 
 
 
 def test_the_real_sync_works_on_this_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system call is reached and its failure is an OSError."""
+    """The system call is used, and its failure is an OSError."""
     monkeypatch.undo()
     directory._sync_file_system(str(tmp_path))
     with pytest.raises(OSError, match="No such file"):
@@ -191,7 +191,7 @@ def test_the_real_sync_works_on_this_system(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_region_json_keeps_the_record_of_the_first_open(tmp_path: Path, folder: Path) -> None:
-    """It is the record as of the first open."""
+    """Later opens do not change it."""
     opener = DirectoryOpener(tmp_path)
     opener.prepare([opening()])
     opener.prepare([opening(region=RegionRecord("t", "r1", start_key="z"))])
@@ -199,7 +199,7 @@ def test_region_json_keeps_the_record_of_the_first_open(tmp_path: Path, folder: 
 
 
 def test_of_many_concurrent_opens_at_most_one_succeeds(tmp_path: Path) -> None:
-    """TS-06: never two, on the file system as in the store; the last one ordered gets it when it asks again."""
+    """TS-06: never two, on the file system as in the store; the last order succeeds when it is repeated."""
     won: list[int] = []
     start = threading.Barrier(8)
     openers = [DirectoryOpener(tmp_path) for _ in range(8)]
@@ -232,12 +232,12 @@ def test_a_directory_that_cannot_be_written_is_refused_at_start(tmp_path: Path) 
 
 
 def opened_before(token: int) -> RegionRecord:
-    """The region's record after an open under `token`; 0: by a build that knew no tokens."""
+    """Return the region's record after an open under `token`; 0: by a build without tokens."""
     return REGION.with_location(ReplicaLocation(0, "other", 2, 1, token))
 
 
 def test_a_region_that_was_open_is_never_created_again(tmp_path: Path, folder: Path) -> None:
-    """A volume that is not mounted, or another directory: the open fails, and creates nothing there."""
+    """The volume is not mounted, or it is another directory: the open fails, and creates nothing there."""
     for token in (0, 7):
         with pytest.raises(RegionError, match="does not exist, but server other had this region open"):
             take(DirectoryOpener(tmp_path), region=opened_before(token), token=8)
@@ -245,7 +245,7 @@ def test_a_region_that_was_open_is_never_created_again(tmp_path: Path, folder: P
 
 
 def test_an_older_directory_is_refused(tmp_path: Path, folder: Path) -> None:
-    """A copy from a backup: the generation in it is lower than the token in the store; the operator may accept it."""
+    """A copy from a backup: its generation is lower than the token in the store; the operator may accept it."""
     opener = DirectoryOpener(tmp_path)
     take(opener, token=7)
     opener.close(REGION, 0)
@@ -257,7 +257,7 @@ def test_an_older_directory_is_refused(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_crash_before_opened_was_recorded_is_no_damage(tmp_path: Path, folder: Path) -> None:
-    """The generation is written first, so it may be higher than the token in the store, and never lower."""
+    """The generation is written first, so it may be higher than the token in the store, but never lower."""
     opener = DirectoryOpener(tmp_path)
     opener.prepare([opening(token=7)])
     assert (folder / "opened-7").exists()
@@ -268,7 +268,8 @@ def test_a_crash_before_opened_was_recorded_is_no_damage(tmp_path: Path, folder:
 
 
 def test_a_directory_of_an_earlier_build_is_adopted(tmp_path: Path, folder: Path) -> None:
-    """No generation in the directory and no token in the record: region.json is enough, and gets a generation."""
+    """Without a generation in the directory and a token in the record, region.json suffices, and a generation is
+    written."""
     folder.mkdir(parents=True)
     with pytest.raises(RegionError, match=r"has no region.json"):
         take(DirectoryOpener(tmp_path), region=opened_before(0), token=8)
@@ -289,7 +290,7 @@ def test_a_region_without_files_does_not_fail_the_others(tmp_path: Path) -> None
 
 
 def test_few_regions_are_synced_one_by_one(tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening again: a sync of each directory up to the limit, one of the file system above."""
+    """At later opens: one sync of each directory up to the limit, one of the file system above."""
     alone: list[str] = []
     monkeypatch.setattr(directory, "sync_folder", alone.append)
     opener = DirectoryOpener(tmp_path)

@@ -1,4 +1,4 @@
-"""A server removes the rows of a deleted table: only when the store says so, never what is open, whatever crashes."""
+"""A server removes the rows of a deleted table: only when the store says so, never of an open region, at any crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ME = Incarnation("a", 1)
 
 
 class Server:
-    """What a server has for purges: an opener with two tables, and a store with their records."""
+    """A server as purges use it: an opener with two tables, and a store with their records."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Server:
         return succeed(self.records[table_id])
 
     def purge(self, table_id: str = "t") -> Any:
-        """The answer, or the code of the refusal."""
+        """Return the answer, or the code of the rejection."""
         answers: list[Any] = []
         ensureDeferred(self.purges.purge(table_id)).addBoth(answers.append)
         [answer] = answers
@@ -146,7 +146,7 @@ def test_rows_of_a_region_open_here_are_kept(server: Server) -> None:
 @pytest.mark.parametrize("crash", ["before the move", "before the removal", "in the removal"])
 def test_an_interrupted_purge_is_finished_later(server: Server, monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
     class Crash(BaseException):
-        """The process ends here."""
+        """Raised where the process ends."""
 
     def end(*_: Any, **__: Any) -> None:
         raise Crash
@@ -188,7 +188,7 @@ def test_tables_with_files_are_listed(server: Server) -> None:
 
 
 def test_a_missing_shared_directory_does_not_count_as_purged(server: Server, tmp_path: Path) -> None:
-    """The volume was unmounted: its files are there when it comes back."""
+    """The volume was unmounted: its files exist when it is mounted again."""
     for name in os.listdir(tmp_path):
         shutil.move(tmp_path / name, tmp_path.parent / f"unmounted-{name}")
     assert server.purge() == BUSY

@@ -1,4 +1,4 @@
-"""A host of tablets that the test answers for."""
+"""A host of tablets whose requests the test answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The payload of a tablet's log entry: what fits, what does not, and what is no payload."""
+"""The payload of a tablet's log entry: valid, too large, and invalid ones."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_just_fits(name: str) -> None:
 
 @pytest.mark.parametrize("name", BEYOND)
 def test_what_just_does_not_fit_is_refused_on_both_sides(name: str) -> None:
-    """The leader rejects the command before it proposes; a replica rejects an entry that holds one."""
+    """The leader rejects such a command before it proposes; a replica rejects an entry with one."""
     bad, says = BEYOND[name]
     with pytest.raises(CommandError, match=says):
         encode(bad)

@@ -1,4 +1,4 @@
-"""The host of tablets as the server sees it: replicas that are being opened, purposes of closing, own views."""
+"""The host of tablets as the server uses it: replicas that are being opened, purposes of closing, own views."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HostedTabletsTest(SynchronousTestCase):
         self.tablets = HostedTablets(self.clock, self.host, None)  # type: ignore[arg-type]
 
     def test_a_replica_that_is_being_opened_is_waited_for(self) -> None:
-        """An order that comes right after the start of the process does not fail because rows are not open yet."""
+        """An order right after the start of the process does not fail because rows are not open yet."""
         answer = self.tablets.begin("r1")
         self.clock.advance(LOOK_S)
         self.assertNoResult(answer)
@@ -80,7 +80,7 @@ class HostedTabletsTest(SynchronousTestCase):
         assert [purpose.value for _, purpose in self.host.closed] == ["rest", "tombstone", "delete"]
 
     def test_time_is_not_below_the_tablets_clock(self) -> None:
-        """A writer takes the beginning of its next write from it."""
+        """A writer uses this time as the beginning of its next write."""
         assert self.tablets.time_ms("r1") == 1 << 60
         assert 0 < self.tablets.time_ms("elsewhere") < 1 << 60
 

@@ -1,4 +1,4 @@
-"""Requests to tablets: what decodes, and what a server rejects before it does anything."""
+"""Requests to tablets: valid encodings, and requests that a server rejects before any work."""
 
 from __future__ import annotations
 

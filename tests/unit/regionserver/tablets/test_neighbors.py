@@ -81,7 +81,7 @@ class NeighborsTest(SynchronousTestCase):
         assert self.neighbors.address_of("a") == ("h-a", 4)
 
     def test_the_list_follows_the_addresses(self) -> None:
-        """A registration that cannot be read is one all the same."""
+        """An unreadable registration still counts as a registration."""
         self.client.put("a", 1, 11)
         self.client.servers["x"] = b"\x00"
         self.begin()

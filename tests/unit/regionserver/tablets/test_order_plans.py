@@ -1,4 +1,4 @@
-"""What an order for a tablet's replica leads to: every answer of the guards has a plan, and the plan its order."""
+"""Plans for orders about a tablet's replica: every answer of the guards has a plan with ordered stages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_first_replica_is_claimed_before_it_is_made() -> None:
 
 
 def test_a_replica_that_was_begun_is_never_made_again() -> None:
-    """must_exist, and OPENING that names this start of the server: both mean that a disk may have been lost."""
+    """must_exist, and OPENING that names this start of the server: in both cases a disk may have been lost."""
     for order in (open_order(must_exist=True), open_order(RegionState.OPENING)):
         plan = plan_open(order, ME, None)
         assert (plan.stages, plan.outcome) == ((), OrderOutcome.REFUSED)
@@ -68,7 +68,7 @@ def test_orders_for_others_are_refused() -> None:
 
 
 def test_every_state_has_a_plan_for_every_order() -> None:
-    """A plan either has stages or says why it has none; no order ends in an internal error."""
+    """A plan either has stages or a reason for having none; no order ends in an internal error."""
     for state, number, mine, must_exist in itertools.product(ReplicaState, (1, 2, 3), (1, 2, 3), (False, True)):
         local = ReplicaOnDisk(mine, state)
         for before in (RegionState.OFFLINE, RegionState.OPENING):
@@ -107,5 +107,5 @@ def test_a_repetition_joins_the_order_under_way() -> None:
 
 
 def test_reports_use_the_words_of_the_servers_own_table() -> None:
-    """`regions` knows no module of a server, so the words are there twice."""
+    """`regions` imports no module of a server, so the words exist twice."""
     assert {one.name: one.value for one in ReplicaState} == {one.name: one.value for one in RunState}

@@ -28,7 +28,7 @@ MEMBERS = tuple(MemberEndpoint(number, uuid, "h", 1) for number, uuid in ((1, "m
 
 
 class Files:
-    """A host of tablets: what it is told to do waits for the test."""
+    """A host of tablets whose work waits for the test."""
 
     def __init__(self) -> None:
         self.there: dict[str, ReplicaOnDisk] = {}
@@ -107,7 +107,7 @@ class TabletOrdersTest(SynchronousTestCase):
         return self.orders.close_regions([CloseOrder(region_id, "t", number, tablet=TabletClosing(purpose))], 4, 5_000)
 
     def run_store(self, times: int = 6, **how: bool) -> None:
-        """Let everything happen that follows without time passing."""
+        """Let everything happen that needs no time to pass."""
         for _ in range(times):
             self.reactor.advance(0)
             self.store.let_through(**how)
@@ -122,7 +122,7 @@ class TabletOrdersTest(SynchronousTestCase):
         return one.outcome, one.error
 
     def test_a_first_replica_is_claimed_made_and_announced(self) -> None:
-        """OPENING is in the store before anything is made; OPENED once it takes part."""
+        """OPENING is in the store before any file is made; OPENED once the replica takes part."""
         answer = self.open(self.put_offline())
         self.reactor.advance(0)
         assert self.files.done == []
@@ -144,7 +144,7 @@ class TabletOrdersTest(SynchronousTestCase):
         assert len(self.store.sizes) == 2
 
     def test_a_lost_claim_makes_nothing(self) -> None:
-        """The region was replaced while the order was on its way: a file now would be a voter that nobody knows."""
+        """The region was replaced while the order was in flight: a file now would be an unknown voter."""
         order = self.put_offline()
         del self.store.znodes[PATHS.transition("r1", 1)]
         answer = self.open(order)
@@ -153,7 +153,7 @@ class TabletOrdersTest(SynchronousTestCase):
         assert self.files.done == []
 
     def test_a_changed_region_is_no_reason_to_refuse(self) -> None:
-        """The leader of two members was written into the record while the third member's order was on its way."""
+        """The leader of two members was written into the record while the third member's order was in flight."""
         order = self.put_offline()
         self.store.znodes[PATHS.region("t", "r1")] = (znodes.encode(order.region), 6)
         answer = self.open(order)
@@ -170,7 +170,7 @@ class TabletOrdersTest(SynchronousTestCase):
         assert self.files.done == []
 
     def test_another_transition_at_the_same_version_is_refused(self) -> None:
-        """Deleted and created again: versions begin anew, so the record itself is compared."""
+        """After a deletion and a new creation versions begin anew, so the record itself is compared."""
         order = self.put_offline()
         self.store.znodes[PATHS.region("t", "r1")] = (znodes.encode(order.region), 6)
         record = TransitionRecord("r1", "t", 1, RegionState.OFFLINE, destination=ME, epoch=4, since_ms=9)
@@ -181,7 +181,7 @@ class TabletOrdersTest(SynchronousTestCase):
         assert self.files.done == []
 
     def test_steps_whose_replies_were_lost_are_read_back(self) -> None:
-        """Each step is in the store although its answer was lost: it is read back, and nothing is done twice."""
+        """Each step is in the store although its answer was lost: it is read back, and no step is taken twice."""
         answer = self.open(self.put_offline())
         self.run_store(lose_answers=True)
         assert self.result(answer) == (OrderOutcome.DONE, "")
@@ -209,7 +209,8 @@ class TabletOrdersTest(SynchronousTestCase):
         assert self.files.batches == [1]
 
     def test_a_replica_that_could_not_be_made_has_failed(self) -> None:
-        """Also for a master that reads OPENING and repeats the order. A later order is refused: the number is spent."""
+        """Also for a master that reads OPENING and repeats the order. A later order is rejected: the number cannot be
+        used again."""
         order = self.put_offline()
         self.files.wrong["r1"] = "no space left on device"
         answer = self.open(order)
@@ -259,13 +260,13 @@ class TabletOrdersTest(SynchronousTestCase):
         assert self.result(self.open(self.put_offline()))[0] is OrderOutcome.STARTED
 
     def test_orders_before_the_start_of_the_host_are_sent_again(self) -> None:
-        """The master sends it again; nothing was decided."""
+        """The master sends the order again; nothing was decided."""
         self.host = None
         assert self.result(self.open(self.put_offline()))[0] is OrderOutcome.STARTED
         assert self.result(self.close(ClosePurpose.REST))[0] is OrderOutcome.STARTED
 
     def test_a_close_writes_closing_closes_the_files_and_writes_closed(self) -> None:
-        """CLOSING, then the files, then CLOSED; for each purpose its own work."""
+        """CLOSING, then the files, then CLOSED; each purpose has its own work."""
         for purpose, stage in (
             (ClosePurpose.REST, "REST"),
             (ClosePurpose.TOMBSTONE, "REMOVE"),
@@ -281,7 +282,7 @@ class TabletOrdersTest(SynchronousTestCase):
         assert self.result(self.close(ClosePurpose.DELETE)) == (OrderOutcome.DONE, "done already")
 
     def test_a_replica_that_does_not_close_is_closed_later(self) -> None:
-        """CLOSING is in the store, and no master orders it again."""
+        """CLOSING is in the store, and no master repeats the order."""
         self.files.there["r1"] = ReplicaOnDisk(1, ReplicaState.RUNNING)
         self.files.wrong["r1"] = "a read hangs"
         answer = self.close(ClosePurpose.REST)

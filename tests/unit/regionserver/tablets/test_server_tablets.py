@@ -1,4 +1,5 @@
-"""The tablets of one server process: when the host starts, what sessions touch, reports, and the port for members."""
+"""The tablets of one server process: the start of the host, the effect of sessions, reports, and the port for
+members."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def opened(tmp_path: Path) -> Opened:
 
 
 def test_the_host_starts_once_the_cluster_is_known(opened: Opened) -> None:
-    """A server that belongs to a cluster starts it before the store answers; a new one when it is adopted."""
+    """A server that belongs to a cluster starts it before the store answers; a new server when it has joined."""
     port = opened.tablets.listen()
     assert port > 0
     opened.tablets.open("")
@@ -89,7 +90,7 @@ def test_the_end_of_a_session_touches_no_replica(opened: Opened) -> None:
 
 
 def test_changed_gone_and_renumbered_replicas_are_reported(opened: Opened) -> None:
-    """What is gone is reported under the number that the masters know."""
+    """A removed replica is reported under the number that the masters know."""
     opened.hosting.put("r1")
     opened.tablets.listen()
     opened.tablets.open("c")
@@ -112,7 +113,7 @@ def test_changed_gone_and_renumbered_replicas_are_reported(opened: Opened) -> No
 
 
 def test_keys_need_no_reports(opened: Opened) -> None:
-    """A full heartbeat asks for thousands of keys; a report reads rows, configuration and members' health."""
+    """A full heartbeat needs thousands of keys, while a report reads rows, configuration and members' health."""
     opened.hosting.put("r1")
     opened.hosting.put("r2", 4)
     opened.tablets.listen()
@@ -140,7 +141,7 @@ def test_own_replicas_come_in_pages(opened: Opened) -> None:
 
 
 def test_hosted_replicas_and_failures(opened: Opened) -> None:
-    """What ListOpen and the server's status say of tablets."""
+    """The answers of ListOpen and the server's status about tablets."""
     opened.hosting.put("r2", 3, ReplicaState.FAILED)
     opened.hosting.put("r1")
     opened.tablets.listen()
@@ -170,7 +171,7 @@ def test_figures_and_metrics(opened: Opened) -> None:
 
 
 def test_port_0_is_the_same_port_at_each_start(tmp_path: Path) -> None:
-    """Members that cannot ask the store find each other after all of them were restarted."""
+    """Members find each other without the store after all of them were restarted."""
     first = bind_peer_port(tmp_path, ("127.0.0.1", 0))
     port = first.getsockname()[1]
     other = bind_peer_port(tmp_path, ("127.0.0.1", 0))

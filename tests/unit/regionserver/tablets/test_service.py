@@ -1,4 +1,4 @@
-"""Requests of clients to a server's tablets: what is checked, what reaches the group, and every answer."""
+"""Requests of clients to a server's tablets: the checks, the requests that reach the group, and every answer."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TabletServiceTest(SynchronousTestCase):
         assert self.successResultOf(answer) == TabletWritten(outcome, NOW_MS)
 
     def test_a_read_returns_the_values_with_their_index(self) -> None:
-        """The rows are read by the host, on a thread; the answer says up to which entry they reach."""
+        """The host reads the rows, on a thread; the answer has the entry up to which they reach."""
         answer = self.ask(TabletRead("r1", ["c", "d"], at_least=9))
         value = self.hosting.asked[0][1](Rows())
         self.hosting.answer(Fate.DONE, value, index=11)
@@ -108,7 +108,7 @@ class TabletServiceTest(SynchronousTestCase):
         assert self.successResultOf(answer).view == KnownLeader("r1", 5, None)
 
     def test_who_leads_is_answered_at_once(self) -> None:
-        """At once, without the group; of tablets that are not here nothing is known."""
+        """Without the group; for tablets that are not here nothing is known."""
         self.hosting.leaders["r1"] = (4, 2, "you")
         found = self.successResultOf(self.ask(WhoLeads(["r1", "elsewhere"])))
         assert found == Leaders([KnownLeader("r1", 4, LEADER), KnownLeader("elsewhere")], NOW_MS)
@@ -116,7 +116,7 @@ class TabletServiceTest(SynchronousTestCase):
         assert self.refused(WhoLeads(["r1"] * (WHO_LEADS_MAX + 1))) == Code.BAD_REQUEST
 
     def test_every_fate_has_an_answer(self) -> None:
-        """Nothing that a group answers becomes an internal error."""
+        """No answer of a group becomes an internal error."""
         for fate in Fate:
             if fate in (Fate.DONE, Fate.NOT_LEADER):
                 continue

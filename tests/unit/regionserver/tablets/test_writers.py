@@ -24,7 +24,7 @@ from regionserver.tablets.commands import (
 )
 from regionserver.tablets.writers import Totals, WriterResults
 
-#: Times begin here, so that nothing is as old as the first horizon.
+#: The first time, so that nothing is older than the first horizon.
 START_MS: Final = 1_000_000_000
 
 
@@ -49,7 +49,7 @@ class DictStore:
 
 
 class Tablet:
-    """Writes carried out once, and how often; each entry in a commit of its own unless `together`."""
+    """Writes carried out, with their counts; each entry in a separate commit unless `together`."""
 
     def __init__(self) -> None:
         self.store = DictStore()
@@ -77,7 +77,7 @@ class Tablet:
         return outcome
 
     def together(self) -> None:
-        """From now on entries share a commit, until the next call."""
+        """Let entries share a commit from now on, until the next call."""
         if self._round is not None:
             self._round.flush()
         self._round = WriterResults(self.store, self.totals)
@@ -88,7 +88,7 @@ class Tablet:
             self._round = None
 
     def check(self) -> None:
-        """Counts and order fit the records."""
+        """Check that counts and order match the records."""
         if self._round is not None:
             return
         records = {
@@ -109,7 +109,7 @@ def test_a_repetition_gets_the_first_answer_and_changes_nothing() -> None:
 
 
 def test_a_refusal_is_repeated_as_well() -> None:
-    """The condition may hold by now: the copy must not be carried out after the first answer."""
+    """The condition may hold by now, but the copy must not be carried out after the first answer."""
     tablet = Tablet()
     first = tablet.send("a", 1, now=10, code=CONDITION_FAILED)
     assert tablet.send("a", 1, now=20, began=10) == first
@@ -137,7 +137,7 @@ def test_done_below_forgets_results() -> None:
 
 
 def test_a_copy_older_than_the_kept_results_is_rejected() -> None:
-    """At the limit: a result is there until its time is up, and a moment later its copies are rejected."""
+    """At the limit: a result is kept until its time ends; a moment later its copies are rejected."""
     tablet = Tablet()
     first = tablet.send("a", 1, now=0)
     assert tablet.send("a", 1, now=KEPT_MS - 1, began=0) == first
@@ -155,7 +155,7 @@ def test_a_write_that_began_ahead_of_the_clock_is_kept_longer() -> None:
 
 
 def test_the_clock_never_goes_back() -> None:
-    """A new leader's clock may be slow."""
+    """A new leader's clock may be behind."""
     tablet = Tablet()
     tablet.send("a", 1, now=KEPT_MS)
     assert tablet.send("a", 2, now=0, began=0).code == TOO_OLD
@@ -205,7 +205,7 @@ def test_real_bounds_are_what_the_module_says() -> None:
 
 
 class Client:
-    """A writer as the protocol wants it: numbers and beginnings rise, and all copies of one write are equal."""
+    """A writer that follows the protocol: numbers and beginnings rise, and all copies of one write are equal."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -237,7 +237,7 @@ STEPS = st.lists(
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 def test_every_write_is_carried_out_once_whatever_is_repeated(steps: list[tuple[str, int, int]]) -> None:
-    """Copies of any write come at any time, to leaders with clocks of their own; the bounds are small."""
+    """Copies of any write arrive at any time, at leaders with different clocks; the bounds are small."""
     old = writers_module.KEPT_MAX, writers_module.WRITER_RESULTS_MAX
     writers_module.KEPT_MAX, writers_module.WRITER_RESULTS_MAX = 10, 4
     try:
@@ -251,14 +251,14 @@ def _run(steps: list[tuple[str, int, int]]) -> None:
     for kind, which, size in steps:
         client = clients[which]
         if kind in ("begin", "write"):
-            # The client knows the tablet's time from its answers, more or less.
+            # The client's estimate of the tablet's time, from its answers.
             ahead = size * AHEAD_MS // 400 if size % 7 == 0 else 0
             size = client.begin(max(now, tablet.totals.clock_ms - START_MS) + ahead)
         if kind in ("copy", "write") and client.writes:
             number = size % len(client.writes)
             write = client.writes[number]
             if write["began"] > now + AHEAD_MS:
-                continue  # the leader refuses it
+                continue  # the leader rejects it
             done_before = len(tablet.done)
             outcome = tablet.send(client.name, number, now=now, began=write["began"], below=write["below"])
             if len(tablet.done) > done_before:

@@ -68,7 +68,7 @@ def shapes(model: Model) -> dict[int, Shape]:
 
 
 def found(log: RecoveredLog, *, without: frozenset[int] | set[int] = frozenset()) -> dict[int, Shape]:
-    """Return the slots of a recovered log in the same form, without those of these numbers."""
+    """Return the slots of a recovered log in the same form, without the slots of these numbers."""
     return {
         number: (
             slot.tablet,
@@ -85,12 +85,12 @@ def found(log: RecoveredLog, *, without: frozenset[int] | set[int] = frozenset()
 
 
 def damaged(log: RecoveredLog) -> set[int]:
-    """Return the slots that have lost something."""
+    """Return the slots with lost records."""
     return {number for number, slot in log.slots.items() if slot.damage}
 
 
 def items(slot: int, *entries: tuple[int, int, bytes], state: tuple[int, int] | None = None) -> SlotItems:
-    """Return what a group of generation 1 writes: (term, index, data) entries."""
+    """Return the items of a group of generation 1: (term, index, data) entries."""
     hard_state = None if state is None else HardStateItem(*state)
     return SlotItems(slot, 1, hard_state, [LogItem(term, index, 0, data) for term, index, data in entries])
 

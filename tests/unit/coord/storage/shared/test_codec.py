@@ -1,4 +1,4 @@
-"""The items of the shared log as bytes: what was encoded is decoded, and damage to it is noticed."""
+"""The items of the shared log as bytes: encoded items are decoded again, and damage is noticed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_trails_and_notes_come_back(since: int, pairs: list[tuple[int, int]]) ->
 
 
 def test_a_damaged_note_says_nothing() -> None:
-    """A flip at any byte, and any shorter part of it."""
+    """A flip at any byte, and any shorter part of the note."""
     note = encode_note(7, [PIECE.pack(1, 2), PIECE.pack(3, 4)])
     for at in range(len(note)):
         flipped = bytearray(note)
@@ -110,7 +110,7 @@ def test_blocks_come_back(
     generation: int,
     written: int,
 ) -> None:
-    """Head, what the content begins with, and entries."""
+    """Head, the begin of the content, and entries."""
     row = SlotRow(slot, generation, 3, 1, (1, 2), Position(3, 4), Position(5, 6), "table/region")
     change = items(slot, *[(9, 5 + place, data) for place, data in enumerate(payloads)], state=state)
     parts = encode_items(change.hard_state, change.entries)

@@ -1,10 +1,10 @@
-"""The shared log after a crash at every byte that was ever written, whatever part of the unsynced writes survived.
+"""The shared log after a crash at every written byte, with any part of the unsynced writes.
 
 A history of several slots (segments, replaced entries, floors, drops, pruning, reopening) is recorded call by call.
-Then the disk is rebuilt as a crash in front of each byte would have left it, in three ways: everything that was written
-up to there is on it; only what was synced is; the writes since the last sync are torn into pages of which every other
-one is lost. Each time the log must hold every turn that was acknowledged, and the one under way whole or not at all.
-It must report no damage, and go on.
+Then the disk is rebuilt as after a crash before each byte, in three ways: with all writes up to there; with synced
+writes only; with the writes since the last sync torn into pages, of which every other one is lost. Each time the log
+must have every acknowledged turn, and the turn in progress whole or not at all. It must report no damage, and accept
+new writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def reopen(disk: MemoryDisk) -> SharedLog:
 
 
 def recorded() -> tuple[RecordingDisk, list[tuple[int, dict[int, Shape]]]]:
-    """A run of the log, and after which call which slots were acknowledged."""
+    """Return a run of the log, and which slots were acknowledged after which call."""
     random = Random(7)
     disk = RecordingDisk()
     model: Model = {}
@@ -66,17 +66,17 @@ RUN, ACKNOWLEDGED = recorded()
 
 
 def crashes() -> list[tuple[int, int]]:
-    """(calls done, bytes done of the next one): before each call, and within each write at every byte of it."""
+    """Yield (calls done, bytes done of the next one): before each call, and within each write at every byte of it."""
     places = []
     for position, (name, _, _, data) in enumerate(RUN.calls):
-        # The zeros written ahead are alike at every byte: their ends and one in between.
+        # Zeros written ahead are equal at every byte: try their ends and one byte in between.
         size = len(data) if data.strip(b"\0") else min(len(data), 2)
         places += [(position, cut) for cut in range(size + 1 if name == "write" else 1)]
     return [*places, (len(RUN.calls), 0)]
 
 
 class Replay:
-    """The disk before each call, in the order of the calls: each call is performed once."""
+    """The disk before each call, in the order of the calls. Each call is performed once."""
 
     def __init__(self) -> None:
         self._disk = MemoryDisk()
@@ -97,7 +97,7 @@ class Replay:
 
 
 def twin(disk: MemoryDisk) -> MemoryDisk:
-    """A copy with the same content, of which the same is durable."""
+    """Return a copy with the same content and the same durable part."""
     after = MemoryDisk()
     twins: dict[int, MemoryFile] = {}
     for names, files in ((after.files, disk.files), (after.durable, disk.durable)):
@@ -110,7 +110,7 @@ def twin(disk: MemoryDisk) -> MemoryDisk:
 
 
 def allowed(calls_done: int) -> list[dict[int, Shape]]:
-    """What had been acknowledged by then, and what the turn under way would have made of it."""
+    """Return the acknowledged state at that time, and the state after the turn in progress."""
     before = [held for when, held in ACKNOWLEDGED if when <= calls_done][-1]
     after = [held for when, held in ACKNOWLEDGED if when > calls_done][:1]
     return [before, *after]
@@ -126,7 +126,7 @@ def test_the_history_has_everything_in_it() -> None:
 
 @pytest.mark.parametrize("survives", [everything, only_synced, torn])
 def test_a_crash_at_every_byte_loses_nothing_acknowledged(survives: Callable[[MemoryDisk, Calls], None]) -> None:
-    """Before or after the turn that was under way, never between, never something else."""
+    """The log has the state before or after the turn in progress, and no other."""
     at_every_byte = crashes()
     assert len(at_every_byte) > 5000
     replay, last = Replay(), -1
@@ -143,7 +143,7 @@ def test_a_crash_at_every_byte_loses_nothing_acknowledged(survives: Callable[[Me
 
 
 def go_on(disk: MemoryDisk, held: dict[int, Shape], where: str) -> None:
-    """Open the log, write to every slot and to a new one, and find all of it again after a power cut."""
+    """Open the log, write to every slot and to a new one, and find all writes after a power cut."""
     log = reopen(disk)
     changes = [items(slot, (9, shape[5].index + 1, b"goes on"), state=(9, 1)) for slot, shape in held.items()]
     fresh = log.next_slot()

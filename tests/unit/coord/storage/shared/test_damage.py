@@ -1,4 +1,4 @@
-"""Damage to the shared log names exactly the slots that have lost something; all others are as they were."""
+"""Damage to the shared log names exactly the slots that have lost records; all others are unchanged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WINDOW_BYTES = 1200
 
 
 class History:
-    """A log, and what each of its records holds."""
+    """A log, and the contents of each of its records."""
 
     def __init__(self, seed: int, turns: int, *, prune: bool = True) -> None:
         random = Random(seed)
         self.disk = MemoryDisk()
         self.model: Model = {}
         self.log, _ = open_shared_log(self.disk, segment_bytes=SEGMENT_BYTES, window_bytes=WINDOW_BYTES)
-        #: The changes in each record, by its sequence number; those of headers are missing.
+        #: The changes in each record, by its sequence number, without headers.
         self.turns: dict[int, list[Change]] = {}
         for turn in range(turns):
             changes = some_changes(random, self.model, self.log.next_slot())
@@ -38,7 +38,7 @@ class History:
                 self.log.prune(turn)
 
     def places(self) -> list[tuple[str, int, int, int]]:
-        """File, offset, size and sequence number of each record that is still there."""
+        """Return file, offset, size and sequence number of each remaining record."""
         places = []
         sequence = 0
         names = segment_names(self.disk, FOLDER)
@@ -50,7 +50,7 @@ class History:
         return places
 
     def rows(self, path: str) -> dict[int, int]:
-        """The last index of each slot that the header of a segment states."""
+        """Return the last index of each slot in the header of a segment."""
         reader = SharedReader(self.disk, path)
         data = reader.record_bytes(next(iter(reader.records(0, is_first=True, is_last=False))))
         rows, offset = {}, HEADER.size
@@ -60,9 +60,9 @@ class History:
         return rows
 
     def losers(self, lost: set[int]) -> set[int]:
-        """The slots that lack something without the records of these sequence numbers.
+        """Return the slots that lack data without the records of these sequence numbers.
 
-        A slot lacks something from a lost record on until a header states it again, and then as long as its floor lies
+        A slot lacks data from a lost record on until a header states the slot again, and then as long as its floor is
         below the last entry of that time.
         """
         start: dict[int, int] = {}
@@ -100,7 +100,7 @@ class History:
                     first = change.entries[0].index
                     start[slot] = min(start.get(slot, 0), first - 1)
                     last[slot] = change.entries[-1].index
-        # A floor that a header stated is in the true model at least.
+        # The true model has at least the floor that a header states.
         healed = {slot for slot in last if slot in self.model and self.model[slot].floor.index >= start[slot]}
         return lacking | {slot for slot in last if slot not in healed and slot in self.model and start[slot] > 0}
 
@@ -116,14 +116,14 @@ class History:
 
 
 def flipped(disk: MemoryDisk, path: str, offset: int, mask: int = 0x10) -> MemoryDisk:
-    """A copy of the disk with one flipped bit."""
+    """Return a copy of the disk with one flipped bit."""
     after = disk.copy()
     after.files[path].content[offset] ^= mask
     return after
 
 
 def check(history: History, disk: MemoryDisk, losers: set[int], where: str) -> None:
-    """Exactly these slots are named, at this start and at the next, and the others are as they were."""
+    """Check that exactly these slots are named, at this start and at the next, and that the others are unchanged."""
     truth = {number: shape for number, shape in shapes(history.model).items() if number not in losers}
     recovered = recover(disk)
     assert damaged(recovered) == losers, where
@@ -137,7 +137,7 @@ def check(history: History, disk: MemoryDisk, losers: set[int], where: str) -> N
 
 
 def go_on(log: SharedLog, disk: MemoryDisk, truth: dict[int, object], losers: set[int], where: str) -> None:
-    """Drop the slots that have lost something, and write to the others: nothing is damaged any more."""
+    """Drop the damaged slots, and write to the others: no slot is damaged any more."""
     recovered = recover(disk)
     log.write([log.batch([Drop(slot, recovered.slots[slot].generation) for slot in sorted(losers)])])
     for slot in truth:
@@ -167,7 +167,7 @@ def test_a_flipped_bit_in_every_record_names_its_slots_exactly(seed: int) -> Non
 
 
 def test_a_flipped_bit_at_every_byte_of_a_small_log() -> None:
-    """Each byte of records and seals. The note behind the last record protects the last record, not itself."""
+    """Each byte of records and seals. The note after the last record protects that record, not itself."""
     history = History(9, 6)
     [name] = segment_names(history.disk, FOLDER)
     path = f"{FOLDER}/{name}"
@@ -180,7 +180,8 @@ def test_a_flipped_bit_at_every_byte_of_a_small_log() -> None:
 
 
 def test_a_header_of_the_oldest_segment_may_be_damaged() -> None:
-    """It is there twice. Without both of them the slots that write are named, and the idle ones are not in the log."""
+    """The header is written twice. Without both copies the slots that write are named, and idle slots are not in the
+    log."""
     history = History(2, 60)
     headers = [place for place in history.places() if place[3] not in history.turns][:2]
     assert headers[0][0] == headers[1][0]
@@ -196,7 +197,7 @@ def test_a_header_of_the_oldest_segment_may_be_damaged() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_several_lost_records_within_a_window_are_named_exactly(seed: int) -> None:
-    """A bad sector takes some small records. Behind it are a long trail, or the header of the next segment."""
+    """A bad sector destroys some small records. They are followed by a long trail, or by the next segment's header."""
     history = History(100 + seed, 120, prune=False)
     places = history.places()
     random = Random(seed)
@@ -217,7 +218,7 @@ def test_several_lost_records_within_a_window_are_named_exactly(seed: int) -> No
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_missing_segment_beside_others_is_damage(seed: int) -> None:
-    """The next header states what the slots had; so the ones that lost something are known."""
+    """The next header states the slots, so the damaged ones are known."""
     history = History(200 + seed, 120, prune=False)
     names = segment_names(history.disk, FOLDER)
     assert len(names) > 3
@@ -237,7 +238,7 @@ def test_a_missing_segment_beside_others_is_damage(seed: int) -> None:
 
 
 def test_a_missing_or_shortened_end_concerns_every_slot() -> None:
-    """Nothing says what the newest segment held. The extent says that there was more."""
+    """Nothing states the contents of the newest segment. The extent shows that there was more."""
     history = History(5, 60)
     names = segment_names(history.disk, FOLDER)
     newest = f"{FOLDER}/{names[-1]}"
@@ -254,7 +255,8 @@ def test_a_missing_or_shortened_end_concerns_every_slot() -> None:
 
 
 def check_all_lost(disk: MemoryDisk, slots: set[int]) -> None:
-    """The log goes on under a new number; the verdict is the same at each start until the slots are dropped."""
+    """Check that the log continues under a new number, with the same verdict at each start until the slots are
+    dropped."""
     numbers = [int(name[:16], 16) for name in segment_names(disk, FOLDER)]
     log, _ = open_shared_log(disk, segment_bytes=SEGMENT_BYTES, window_bytes=WINDOW_BYTES)
     assert log._segments[-1].number > max(numbers)
@@ -268,7 +270,7 @@ def check_all_lost(disk: MemoryDisk, slots: set[int]) -> None:
 
 
 def test_a_log_that_is_gone_as_a_whole_is_refused() -> None:
-    """Every slot is lost; that is the whole server's affair."""
+    """Every slot is lost, which concerns the whole server."""
     history = History(6, 10)
     for path in [path for path in history.disk.files if path != EXTENT]:
         del history.disk.files[path]
@@ -277,7 +279,7 @@ def test_a_log_that_is_gone_as_a_whole_is_refused() -> None:
 
 
 def test_damage_is_remembered_when_its_segment_is_gone() -> None:
-    """The header of the segment that the log goes on in states the damage; the damaged segment may be pruned."""
+    """The header of the next segment states the damage, so the damaged segment may be pruned."""
     disk = MemoryDisk()
     log, _ = open_shared_log(disk)
     log.write([log.batch([OpenSlot(0, 1, "t0", 1), OpenSlot(1, 1, "t1", 1)])])
@@ -310,7 +312,7 @@ def test_a_damaged_slot_accepts_a_drop_only() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_damage_never_yields_a_wrong_slot(seed: int) -> None:
-    """Bytes anywhere in front of the last seal, many times: a slot that counts as whole is whole."""
+    """Random bytes before the last seal, many times: a slot that counts as whole is whole."""
     history = History(300 + seed, 50)
     random = Random(seed)
     truth = shapes(history.model)
@@ -329,7 +331,7 @@ def test_random_damage_never_yields_a_wrong_slot(seed: int) -> None:
 
 
 def test_the_model_of_losers() -> None:
-    """Apply the history without damage: nobody loses anything."""
+    """The history without damage: no slot has lost anything."""
     history = History(1, 40)
     assert history.losers(set()) == set()
     model: Model = {}
@@ -340,7 +342,7 @@ def test_the_model_of_losers() -> None:
 
 
 def test_a_flip_in_a_header_that_states_slots_costs_nobody_anything() -> None:
-    """Older segments are gone: the header is all that says where the slots stand. It is there twice."""
+    """Older segments are gone, so only the header states the slots. It is written twice."""
     disk = MemoryDisk()
     log, _ = open_shared_log(disk, segment_bytes=600)
     log.write([log.batch([OpenSlot(slot, 1, f"t{slot}", slot + 1) for slot in range(3)])])
@@ -360,7 +362,7 @@ def test_a_flip_in_a_header_that_states_slots_costs_nobody_anything() -> None:
 
 
 def test_consecutive_records_in_the_newest_segment_are_named_by_a_long_trail() -> None:
-    """No header comes behind them. Whatever windows they lie in, one long trail goes back far enough."""
+    """No header follows them. In any window, one long trail reaches back far enough."""
     disk = MemoryDisk()
     log, _ = open_shared_log(disk, window_bytes=500)
     log.write([log.batch([OpenSlot(slot, 1, f"t{slot}", 1) for slot in range(40)])])
@@ -371,7 +373,7 @@ def test_consecutive_records_in_the_newest_segment_are_named_by_a_long_trail() -
     [name] = segment_names(disk, FOLDER)
     path = f"{FOLDER}/{name}"
     records = list(SharedReader(disk, path).records(0, is_first=True, is_last=True))
-    # The slots 20 to 39 write once, in the first 43 records. Behind those there are three windows.
+    # The slots 20 to 39 write once, in the first 43 records. Three windows follow.
     for first in range(25, 37):
         lost = records[first : first + 3]
         after = disk.copy()
@@ -401,7 +403,7 @@ def test_a_lost_drop_is_named_after_a_restart_as_well() -> None:
 
 
 def test_a_segment_that_comes_back_changes_nothing() -> None:
-    """Somebody moved the newest segment away and puts it back after the log has gone on without it."""
+    """The newest segment was moved away, and is put back after the log has continued without it."""
     history = History(5, 60)
     names = segment_names(history.disk, FOLDER)
     newest = f"{FOLDER}/{names[-1]}"
@@ -420,7 +422,7 @@ def test_a_segment_that_comes_back_changes_nothing() -> None:
 
 
 def test_the_last_record_is_durable_before_the_log_goes_on_elsewhere() -> None:
-    """It was read, so its slot counts on it; but the sync of an earlier process may have failed."""
+    """Its slot relies on the record, because it was read; but the sync of an earlier process may have failed."""
     disk = MemoryDisk()
     log, _ = open_shared_log(disk)
     log.write([log.batch([OpenSlot(0, 1, "t0", 1), OpenSlot(1, 1, "t1", 1)])])

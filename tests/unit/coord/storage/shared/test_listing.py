@@ -1,4 +1,4 @@
-"""What a slot has written, record by record, from the files of a stopped server."""
+"""The records of a slot, one by one, from the files of a stopped server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.coord.storage.shared.model import items
 
 
 def written(folder: Path, segment_bytes: int = 800) -> SharedLog:
-    """Two slots on a real disk; slot 1 is dropped in the end."""
+    """Write two slots to a real disk; slot 1 is dropped in the end."""
     folder.chmod(0o700)
     log, _ = open_shared_log(OsDisk(folder), segment_bytes=segment_bytes)
     log.write([log.batch([OpenSlot(0, 1, "t0", 4), OpenSlot(1, 3, "t1", 5)])])

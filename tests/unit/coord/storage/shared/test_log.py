@@ -1,4 +1,4 @@
-"""The shared log: what was written comes back, one sync per turn, a bad change costs its slot, old segments go."""
+"""The shared log: writes come back, one sync per turn, a bad change costs only its turn, old segments are removed."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def write(log: SharedLog, *changes: Change) -> None:
 
 
 def opened(disk: MemoryDisk, count: int, **options: int) -> SharedLog:
-    """A log with slots 0 to count - 1: members 1 to count of the tablets t0, t1, ..."""
+    """Return a log with slots 0 to count - 1: members 1 to count of the tablets t0, t1, ..."""
     log, _ = open_shared_log(disk, **options)
     write(log, *[OpenSlot(slot, 1, f"t{slot}", slot + 1) for slot in range(count)])
     return log
 
 
 def fill(log: SharedLog, slots: list[int], first: int, last: int, data: bytes = b"data") -> None:
-    """One entry for each of these slots in each turn."""
+    """Write one entry for each of these slots in each turn."""
     for index in range(first, last + 1):
         write(log, *[items(slot, (1, index, data)) for slot in slots])
 
@@ -80,7 +80,7 @@ def test_written_turns_come_back_after_a_power_cut() -> None:
 
 
 def test_a_turn_is_one_sync_for_all_groups() -> None:
-    """Whatever waits shares one record."""
+    """All waiting turns share one record."""
     disk = MemoryDisk()
     log = opened(disk, 100)
     before = disk.syncs
@@ -92,7 +92,7 @@ def test_a_turn_is_one_sync_for_all_groups() -> None:
 
 
 def test_a_running_log_reads_its_entries_back() -> None:
-    """Of a group that was asleep: what is behind the floor, without what was replaced."""
+    """Of a group that was asleep: entries after the floor, without the replaced ones."""
     log = opened(MemoryDisk(), 2, segment_bytes=600)
     fill(log, [0, 1], 1, 20)
     write(log, items(0, (2, 15, b"instead")), Floor(0, 1, 9, 1))
@@ -108,7 +108,7 @@ def test_a_running_log_reads_its_entries_back() -> None:
 
 
 def test_old_segments_go_when_no_slot_needs_them() -> None:
-    """One slot pins the oldest segment; it is named, and its floor releases the segment."""
+    """One slot pins the oldest segment; its name is reported, and moving its floor releases the segment."""
     disk = MemoryDisk()
     log = opened(disk, 3, segment_bytes=700)
     fill(log, [2], 1, 1)
@@ -150,7 +150,7 @@ def test_a_dropped_slot_pins_nothing_and_its_number_is_never_used_again() -> Non
 
 
 def test_replaced_entries_pin_nothing() -> None:
-    """A conflict replaces what an old segment holds: the segment may go, and what is behind it comes back."""
+    """A conflict replaces the entries of an old segment: the segment may go, and the later entries come back."""
     disk = MemoryDisk()
     log = opened(disk, 1, segment_bytes=400)
     fill(log, [0], 1, 2)
@@ -165,7 +165,7 @@ def test_replaced_entries_pin_nothing() -> None:
 
 
 def test_segments_stay_within_their_most_if_floors_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner raises the floors that pin the oldest segment; at the limit nothing is said, above it a warning."""
+    """The owner raises the floors that pin the oldest segment; at the limit there is no warning, above it there is."""
     monkeypatch.setattr(log_module, "SEGMENTS_MAX", 4)
     warnings: list[str] = []
     monkeypatch.setattr(log_module.log, "warn", lambda text, **facts: warnings.append(text.format(**facts)))
@@ -242,7 +242,7 @@ def test_limits_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_to_write_takes_nothing() -> None:
-    """A turn in which a group has neither term nor entries."""
+    """The turn of a group without a new term or entries."""
     disk = MemoryDisk()
     log = opened(disk, 1)
     write(log, items(0))
@@ -254,7 +254,7 @@ def test_nothing_to_write_takes_nothing() -> None:
 
 @pytest.mark.parametrize("call", ["write", "create"])
 def test_a_full_disk_is_got_over(call: str) -> None:
-    """While a record is written and while a segment is begun; nothing is lost, doubled, or taken for damage."""
+    """While a record is written and while a segment is begun; nothing is lost, doubled, or reported as damage."""
     disk = MemoryDisk()
     log = opened(disk, 2, segment_bytes=500)
     writer, told = InlineWriter(log), WriterReports()
@@ -278,7 +278,7 @@ def test_a_full_disk_is_got_over(call: str) -> None:
 
 @pytest.mark.parametrize("call", ["sync", "sync_folder"])
 def test_a_failed_sync_is_final(call: str) -> None:
-    """There is no second sync, and nothing is reported durable any more."""
+    """There is no second sync, and no later write is reported durable."""
     disk = MemoryDisk()
     log = opened(disk, 1, segment_bytes=500)
     writer, told = InlineWriter(log), WriterReports()
@@ -299,7 +299,7 @@ def test_a_failed_sync_is_final(call: str) -> None:
 
 
 def test_the_log_of_a_store_node_is_refused_and_left_alone() -> None:
-    """And a later format of this log."""
+    """Also a later format of this log."""
     disk = MemoryDisk()
     open_wal(disk, FOLDER)[0].close()
     before = {name: bytes(file.content) for name, file in disk.files.items()}
@@ -325,7 +325,7 @@ def test_recover_changes_nothing() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(200, 3000), st.integers(50, 2000))
 def test_any_history_is_that_of_a_dictionary(random: Random, turns: int, segment: int, window: int) -> None:
-    """Open, append, replace a suffix, floor, drop; prune and reopen now and then, after a close or a power cut."""
+    """Open, append, replace a suffix, floor, drop; sometimes prune, and reopen after a close or a power cut."""
     disk = MemoryDisk()
     model: Model = {}
     log, _ = open_shared_log(disk, segment_bytes=segment, window_bytes=window)
@@ -357,7 +357,7 @@ def test_the_model_itself() -> None:
 
 
 def test_the_number_of_a_dropped_slot_is_remembered_without_a_trace_of_it() -> None:
-    """The highest slot was dropped, and the segments that told of it are gone."""
+    """The highest slot was dropped, and the segments with its records are gone."""
     disk = MemoryDisk()
     log = opened(disk, 2, segment_bytes=500)
     write(log, Drop(1, 1))
@@ -374,7 +374,7 @@ def test_the_number_of_a_dropped_slot_is_remembered_without_a_trace_of_it() -> N
 
 @pytest.mark.parametrize("content", [b"", b"RKW1 and half a header", bytes(100)])
 def test_a_segment_without_a_header_is_removed(content: bytes) -> None:
-    """A rotation was cut short: nothing was acknowledged in the new segment."""
+    """A rotation was interrupted: the new segment had no acknowledged records."""
     disk = MemoryDisk()
     log = opened(disk, 1)
     fill(log, [0], 1, 3)
@@ -389,7 +389,7 @@ def test_a_segment_without_a_header_is_removed(content: bytes) -> None:
 
 
 def test_the_writers_thread_writes_and_prunes() -> None:
-    """The store's writer takes this log as it is: turns that wait share a record, pruning follows the floors."""
+    """The store's writer works with this log: waiting turns share a record, pruning follows the floors."""
     disk = MemoryDisk()
     log = opened(disk, 2, segment_bytes=600)
     writer, told = ThreadWriter(log), WriterReports()
@@ -424,7 +424,7 @@ def test_a_range_of_entries_is_read_back_with_the_position_before_it() -> None:
     assert [entry.index for entry in found_entries] == [7, 8, 9, 10]
     before, found_entries = log.entries_from(0, 19, 1 << 20)
     assert (before, [entry.index for entry in found_entries]) == (Position(18, 1), [19, 20])
-    # Entries that were replaced are not those of the slot any more.
+    # Replaced entries do not belong to the slot any more.
     write(log, items(0, (2, 19, b"new")))
     before, found_entries = log.entries_from(0, 18, 1 << 20)
     assert (before, [(entry.term, entry.index) for entry in found_entries]) == (Position(17, 1), [(1, 18), (2, 19)])

@@ -1,4 +1,4 @@
-"""A region is assigned only if its table's record is the one by which that was decided."""
+"""A region is assigned only if its table's record is still the one on which the decision was based."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ A, B = server("a"), server("b")
 
 
 def changed(cluster: ModelCluster, **changes: object) -> None:
-    """Another record is in the store; the assigner does not know of it yet."""
+    """Put another record into the store, which the assigner does not know yet."""
     record, version = cluster.tables["t1"]
     cluster.tables["t1"] = (msgspec.structs.replace(record, **changes), version + 1)
 
 
 def begun(*names: str) -> tuple[ModelCluster, list[fx.WriteOffline]]:
-    """Regions that are to be opened, and the writes that assign them, on their way."""
+    """Return regions to open, with the writes that assign them in flight."""
     cluster = ModelCluster()
     cluster.put(*(region(name) for name in names))
     cluster.start(A, B, run=False)
@@ -51,13 +51,13 @@ def test_no_region_of_a_table_that_is_gone_is_assigned(gone: dict[str, object], 
 
 
 def plain(effects: list[fx.Effect]) -> list[fx.Effect]:
-    """Return the effects without what began them."""
+    """Return the effects without their origins."""
     return [msgspec.structs.replace(one, origin=None) for one in effects]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["the picture is newer", "the record has to be read"])
 def test_an_alteration_does_not_keep_regions_closed(known: bool) -> None:
-    """The same write is made again, with the newer version."""
+    """The same write is repeated with the newer version."""
     cluster, writes = begun("r1", "r2")
     changed(cluster, state=TableState.ALTERING, schema_version=1)
     if known:
@@ -76,7 +76,7 @@ def test_an_alteration_does_not_keep_regions_closed(known: bool) -> None:
 
 
 def test_a_record_that_cannot_be_read_is_read_again() -> None:
-    """Meanwhile nothing is written for its regions, and the writes are not repeated in a circle."""
+    """Meanwhile nothing is written for its regions, and the writes are not repeated in a loop."""
     cluster, writes = begun("r1")
     changed(cluster, schema_version=1)
     answer(cluster, writes)
@@ -117,7 +117,7 @@ def test_a_failed_open_of_a_table_that_is_gone_is_not_tried_elsewhere() -> None:
 
 
 def test_a_write_without_a_destination_needs_no_table() -> None:
-    """To put a transition down is right whatever becomes of the table."""
+    """A transition may be set to OFFLINE whatever happens to the table."""
     cluster = ModelCluster(AssignerConfig(bulk_min=1000, attempts_max=1))
     cluster.put(region("r1"))
     cluster.failing = {"a": "disk", "b": "disk"}

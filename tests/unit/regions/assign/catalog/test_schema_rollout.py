@@ -1,4 +1,4 @@
-"""ALTERING until every region follows (DD-07, HB-15), and what KUDU-1353 and KUDU-1374 looked like (DD-08, DD-09)."""
+"""ALTERING until every region follows (DD-07, HB-15), and the symptoms of KUDU-1353 and KUDU-1374 (DD-08, DD-09)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A, B = server("a"), server("b")
 
 
 def resting() -> ModelCluster:
-    """Three regions at rest: two on a, one on b."""
+    """Return three regions at rest: two on a, one on b."""
     cluster = ModelCluster()
     cluster.put(region("r1", at("a")), region("r2", at("a")), region("r3", at("b")))
     return cluster
@@ -41,7 +41,7 @@ def test_every_server_is_told_once_and_the_table_runs_again() -> None:
 
 
 def test_a_server_that_does_not_answer_is_told_again_until_it_does() -> None:
-    """OC-09: the work must happen; the table waits for it, and shows how far it is."""
+    """OC-09: the table waits for the server, and shows the progress."""
     cluster = resting()
     cluster.deaf = {"b"}
     cluster.start(A, B)
@@ -57,7 +57,7 @@ def test_a_server_that_does_not_answer_is_told_again_until_it_does() -> None:
 
 
 def test_a_refused_end_of_an_alteration_is_written_again() -> None:
-    """DD-07: the table's record was changed at the same time; the master ends the alteration at the new version."""
+    """DD-07: the table's record changed at the same time; the master ends the alteration at the new version."""
     cluster = resting()
     refused: list[fx.FinishAltering] = []
     finish = cluster._finish_altering
@@ -79,7 +79,7 @@ def test_a_refused_end_of_an_alteration_is_written_again() -> None:
 
 
 def test_the_death_of_the_server_that_has_not_answered_ends_the_wait() -> None:
-    """Its regions are opened elsewhere, under orders that carry the version."""
+    """Its regions are opened elsewhere, by orders with the new version."""
     cluster = resting()
     cluster.deaf = {"b"}
     cluster.start(A, B)
@@ -92,7 +92,7 @@ def test_the_death_of_the_server_that_has_not_answered_ends_the_wait() -> None:
 
 
 def test_a_second_alteration_begins_anew() -> None:
-    """What was answered about version 1 says nothing about version 2."""
+    """Answers about version 1 say nothing about version 2."""
     cluster = resting()
     cluster.deaf = {"b"}
     cluster.start(A, B)
@@ -107,7 +107,8 @@ def test_a_second_alteration_begins_anew() -> None:
 
 
 def test_the_next_master_goes_on() -> None:
-    """OC-11, KUDU-1374 (DD-09): the master dies between the write and its orders; nothing but the record is needed."""
+    """OC-11, KUDU-1374 (DD-09): the master dies between the write and its orders; the next one needs only the
+    record."""
     cluster = resting()
     cluster.deaf = {"a", "b"}
     cluster.start(A, B)
@@ -120,7 +121,8 @@ def test_the_next_master_goes_on() -> None:
 
 
 def test_a_report_is_as_good_as_an_answer() -> None:
-    """HB-15: a server's report settles the replica; one with an earlier version has it told, RUNNING or not."""
+    """HB-15: a server's report settles the replica; after a report of an earlier version the master sends the schema
+    again."""
     cluster = resting()
     cluster.deaf = {"a", "b"}
     cluster.start(A, B)
@@ -132,7 +134,7 @@ def test_a_report_is_as_good_as_an_answer() -> None:
 
     report("a", "r1", 1)
     report("a", "r2", 0)
-    report("b", "r1", 1)  # not its own
+    report("b", "r1", 1)  # not its own report
     report("b", "r3", 1, "CLOSING")
     behind = cluster.assigner.world.tables["t1"].behind
     assert sorted(behind) == ["r2-0", "r3-0"]
@@ -142,7 +144,7 @@ def test_a_report_is_as_good_as_an_answer() -> None:
     assert state(cluster) is TableState.RUNNING
     cluster.deaf = set()
     cluster.told.clear()
-    cluster.assigner.world.replicas["r3-0"].schema_version = -1  # opened anew, under an order of before
+    cluster.assigner.world.replicas["r3-0"].schema_version = -1  # opened anew, by an earlier order
     report("b", "r3", 0)
     cluster.pass_time(60_000)
     assert [one.orders[0].region_id for one in cluster.told] == ["r3"]
@@ -152,10 +154,10 @@ def test_a_report_is_as_good_as_an_answer() -> None:
 
 
 def taken_over() -> ModelCluster:
-    """A master that knows the store and nothing else: no server has reported anything to it, and none will.
+    """Return a master that knows only the store: no server has reported to it, and none will.
 
-    KUDU-1353: a leader's cache of a tablet's replicas was filled by reports alone, which tell of changes only; after an
-    election it stayed empty for tablets at rest.
+    KUDU-1353: only reports filled a leader's cache of a tablet's replicas, and they contain only changes. So after an
+    election the cache stayed empty for tablets at rest.
     """
     cluster = resting()
     cluster.start(A, B)
@@ -164,7 +166,7 @@ def taken_over() -> ModelCluster:
 
 
 def test_kudu_1353_an_alteration_does_not_time_out() -> None:
-    """DD-08, first symptom: nobody was told, so the table was ALTERING for ever."""
+    """DD-08, first symptom: no server got the schema, so the table was ALTERING forever."""
     cluster = taken_over()
     cluster.alter()
     assert state(cluster) is TableState.RUNNING
@@ -172,14 +174,14 @@ def test_kudu_1353_an_alteration_does_not_time_out() -> None:
 
 
 def test_kudu_1353_a_table_at_rest_has_replicas() -> None:
-    """DD-08, second symptom: tables and tablets had no locations. Ours are the catalogue's records (MD-04)."""
+    """DD-08, second symptom: tables and tablets had no locations. Ours are in the catalog's records (MD-04)."""
     cluster = taken_over()
     assert {name: cluster.where(name) for name in ("r1", "r2", "r3")} == {"r1": "a", "r2": "a", "r3": "b"}
     assert cluster.assigner.world.tables["t1"].open_replicas == 3
 
 
 def test_kudu_1353_a_deleted_tables_tablets_go() -> None:
-    """DD-08, third symptom: the delete succeeded and nobody was told to drop the tablets."""
+    """DD-08, third symptom: the delete succeeded, but no server was ordered to drop the tablets."""
     cluster = taken_over()
     cluster.change_table(state=TableState.REMOVED)
     assert cluster.open == {}
@@ -232,7 +234,7 @@ def _ordered(version: int) -> Callable[[Replica, Server], None]:
 def test_standing(
     transition_state: RegionState | None, change: Callable[[Replica, Server], None], found: RolloutState
 ) -> None:
-    """Behind is only what a server has, or may have been told to open, under an earlier version."""
+    """A replica is behind only if a server has it, or may have been ordered to open it, under an earlier version."""
     cluster = resting()
     cluster.deaf = {"a", "b"}
     cluster.start(A, B)

@@ -1,4 +1,4 @@
-"""Plans as artefacts: fingerprints, comparisons, explanations, figures, the kept input (N4)."""
+"""Stored plans: fingerprints, comparisons, explanations, figures, the kept input (N4)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BLOCKS = [BlockRow(f"r{n}", "h1", 60 + n) for n in (1, 2, 3)]
 
 
 def test_fingerprint_ignores_order_and_load_and_notices_the_rest() -> None:
-    """Whatever decides a plan and can be asked again changes it; the order of rows does not."""
+    """Everything that decides a plan and can be read again changes it; the order of rows does not."""
     usual = fingerprint(Snapshot.of(REGIONS, SERVERS, BLOCKS, LAST))
     assert fingerprint(Snapshot.of(REGIONS[::-1], SERVERS[::-1], (), LAST[::-1])) == usual
     busy = [RegionRow("r1", "t", 100, load=9.0), *REGIONS[1:]]
@@ -54,7 +54,7 @@ def test_fingerprint_ignores_order_and_load_and_notices_the_rest() -> None:
 
 
 def test_comparison_moves_as_little_as_possible() -> None:
-    """A server in both placements keeps what it has; pairs stay on a rack where they can."""
+    """A server in both placements keeps its replica; pairs stay on a rack if possible."""
     racks = {"s1": "a", "s2": "b", "s3": "a", "s4": "c"}
     swapped = compare({"r": {0: "s1", 1: "s2"}}, {"r": {0: "s2", 1: "s1"}}, racks)
     assert (swapped.same, swapped.moves) == (2, [])
@@ -68,7 +68,7 @@ def test_comparison_moves_as_little_as_possible() -> None:
 
 @pytest.mark.parametrize("name", ["uniform", "mixed", "replicas"])
 def test_following_the_comparison_leads_to_the_plan(name: str) -> None:
-    """Each move once, one replica on a server at any time, and the servers are those of the plan."""
+    """Each move once, one replica on a server at any time, and the final servers are those of the plan."""
     snapshot = scenario(name, regions=300, servers=12, seed=3)
     rows = plan(snapshot).rows
     before, after = former_places(snapshot), places_of(rows)
@@ -87,7 +87,7 @@ def test_following_the_comparison_leads_to_the_plan(name: str) -> None:
 
 
 def test_changes_are_named() -> None:
-    """What an operator reads when a plan is stale."""
+    """The text that an operator reads when a plan is outdated."""
     before = Snapshot.of(REGIONS, SERVERS, BLOCKS, LAST)
     assert changes(before, Snapshot.of(REGIONS[::-1], SERVERS, (), LAST)) == []
     after = Snapshot.of(
@@ -106,7 +106,7 @@ def test_changes_are_named() -> None:
 
 
 def test_rebase_keeps_what_fits_and_holds_every_rule() -> None:
-    """A server has died and another drains: only what was on them goes elsewhere."""
+    """A server has died and another drains: only their replicas move."""
     before = scenario("uniform", regions=300, servers=12, seed=3)
     rows = plan(before).rows
     servers = before.servers
@@ -133,7 +133,7 @@ def _standing(snapshot: Snapshot, rows: PlanRows) -> Occupancy:
 
 
 def test_explanation_names_the_rule_that_bound() -> None:
-    """All three would stay on s1, each gets its own server by the quota; r3, with most bytes there, stays."""
+    """All three prefer s1, but the quota allows one each; r3, with most bytes there, stays."""
     snapshot = Snapshot.of(REGIONS, SERVERS, BLOCKS, LAST)
     rows = plan(snapshot).rows
     standing = _standing(snapshot, rows)
@@ -149,7 +149,7 @@ def test_explanation_names_the_rule_that_bound() -> None:
 
 
 def test_explanation_of_distinct_servers_and_racks() -> None:
-    """The other replica stands against its server and its rack."""
+    """The other replica excludes its server and its rack."""
     servers = [ServerRow("s1", "h1", "a"), ServerRow("s2", "h2", "a"), ServerRow("s3", "h3", "b")]
     blocks = [BlockRow("r", "h2", 50)]
     snapshot = Snapshot.of([RegionRow("r", "t", 100, 2)], servers, blocks, [])
@@ -163,7 +163,7 @@ def test_explanation_of_distinct_servers_and_racks() -> None:
 
 
 def test_figures_add_up() -> None:
-    """Counts, bytes and rack moves agree with the rows and with the engine's own statistics."""
+    """Counts, bytes and rack moves agree with the rows and with the engine's statistics."""
     snapshot = scenario("mixed", regions=400, servers=12, seed=5)
     made = plan(snapshot)
     problem = encode(snapshot, Params(), {})
@@ -177,7 +177,7 @@ def test_figures_add_up() -> None:
 
 
 def test_input_is_kept_beside_the_plan_and_guarded(tmp_path: Path) -> None:
-    """What comes back has the fingerprint in the manifest; a changed or missing file is refused by name."""
+    """The input read back has the fingerprint of the manifest; a changed or missing file is rejected by name."""
     pytest.importorskip("pyarrow")
     snapshot = Snapshot.of(REGIONS, SERVERS, BLOCKS, LAST)
     parts = keep_input(tmp_path, snapshot, Params(slop=0.5))

@@ -1,4 +1,4 @@
-"""Snapshots and plans on disk: read back as written, and refused when they are not."""
+"""Snapshots and plans on disk: read back as written, and rejected if changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SNAPSHOT = Snapshot.of(
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_snapshot_reads_back_as_written(tmp_path: Path, kind: str) -> None:
-    """Missing numbers stay missing, quotes and foreign letters survive."""
+    """Missing numbers stay missing, quotes and non-ASCII letters survive."""
     if kind == "parquet":
         pytest.importorskip("pyarrow")
     write_snapshot(tmp_path, SNAPSHOT, Params(slop=0.1), kind=kind)
@@ -38,7 +38,7 @@ def test_snapshot_reads_back_as_written(tmp_path: Path, kind: str) -> None:
 
 
 def test_absent_optional_tables_and_columns_have_defaults(tmp_path: Path) -> None:
-    """Ids alone make a plan."""
+    """Ids alone suffice for a plan."""
     (tmp_path / "regions.csv").write_text("table_id,region_id,size_bytes,owner\nt,r1,5,me\n")
     (tmp_path / "servers.csv").write_text("server_id,host\ns1,h1\n")
     made = plan(read_snapshot(tmp_path), read_params(tmp_path))
@@ -58,7 +58,7 @@ def test_absent_optional_tables_and_columns_have_defaults(tmp_path: Path) -> Non
     ],
 )
 def test_bad_input_names_file_and_place(tmp_path: Path, regions: str | None, words: str) -> None:
-    """The message says which file and what is wrong with it."""
+    """The message has the file and the fault."""
     if regions is not None:
         (tmp_path / "regions.csv").write_text(regions)
     with pytest.raises(BadInput, match=words):
@@ -67,7 +67,7 @@ def test_bad_input_names_file_and_place(tmp_path: Path, regions: str | None, wor
 
 @pytest.mark.parametrize("other", ["regions.parquet", "regions/part-0.csv", "regions/part-0.parquet"])
 def test_a_table_that_is_there_twice_is_refused(tmp_path: Path, other: str) -> None:
-    """Rows that one of two readings would leave out are not left out in silence."""
+    """Otherwise one of the two files would be ignored silently."""
     write_snapshot(tmp_path, SNAPSHOT)
     (tmp_path / other).parent.mkdir(exist_ok=True)
     (tmp_path / other).write_bytes((tmp_path / "regions.csv").read_bytes())
@@ -76,7 +76,7 @@ def test_a_table_that_is_there_twice_is_refused(tmp_path: Path, other: str) -> N
 
 
 def test_a_column_without_a_text_or_number_per_row_is_refused(tmp_path: Path) -> None:
-    """Neither lists nor records nor times count as ids or sizes, though a library may turn them into such."""
+    """Lists, records and times are not ids or sizes, even if a library could convert them."""
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     good = {"region_id": pa.array(["r"]), "table_id": pa.array(["t"]), "size_bytes": pa.array([1])}
@@ -100,7 +100,7 @@ def test_bad_parameters_are_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_complete_and_unchanged_or_refused(tmp_path: Path) -> None:
-    """Without a manifest, with a flipped byte or with another digest there is no plan."""
+    """Without a manifest, with a flipped byte or with another digest the plan is rejected."""
     pytest.importorskip("pyarrow")
     made = plan(Snapshot.of([RegionRow(f"r{i}", "t") for i in range(5)], [ServerRow("s", "h"), ServerRow("u", "i")]))
     with pytest.raises(BadPlan, match="holds no plan"):

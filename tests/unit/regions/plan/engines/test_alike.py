@@ -1,4 +1,4 @@
-"""Regions that are alike share a node of the exact flow: as good as without, and nothing left for chains of moves."""
+"""Alike regions share a node of the exact flow: the value is the same, and no chains of moves are needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ pytest.importorskip("ortools")
 
 
 def test_hbases_balance_is_exact_and_needs_no_chain() -> None:
-    """Where all regions are worth the same, no more move than must, and tables find their room at once (row 2)."""
+    """If all regions have the same worth, there are no unnecessary moves, and tables find their room at once (row
+    2)."""
     snapshot = inputs(9_000, 100, 10)["balance"]
     made = plan(snapshot, engine="flow")
     assert len(compare(former_places(snapshot), places_of(made.rows)).moves) == 900
@@ -28,7 +29,7 @@ def test_hbases_balance_is_exact_and_needs_no_chain() -> None:
 
 
 def test_classes_are_of_one_table_and_one_worth() -> None:
-    """Same table, same servers, same benefits, one replica; regions 0, 2, 3 and 5 differ from 1 in one thing each."""
+    """Same table, same servers, same benefits, one replica; regions 0, 2, 3 and 5 each differ from 1 in one respect."""
     #        region, server, benefit
     rows = np.array([(0, 1, 5), (1, 1, 5), (2, 1, 6), (3, 2, 5), (4, 1, 5), (5, 1, 5), (5, 2, 1), (6, 1, 5), (7, 1, 5)])
     table = np.array([1, 0, 0, 0, 0, 0, 0, 0])
@@ -42,7 +43,7 @@ def test_classes_are_of_one_table_and_one_worth() -> None:
 
 
 def test_equal_hashes_are_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a hash that is always the same, only what is alike shares a class."""
+    """With a constant hash, only alike regions share a class."""
     monkeypatch.setattr("regions.plan.engines.alike._hashes", lambda table, *_: np.zeros(len(table), dtype=np.uint64))
     rows = np.array([(0, 1, 5), (1, 1, 5), (2, 2, 5), (3, 1, 5), (3, 2, 5)])
     alike = Alike(np.zeros(4, dtype=np.int64), np.ones(4, dtype=np.int64), rows[:, 0], rows[:, 1], rows[:, 2])
@@ -51,7 +52,7 @@ def test_equal_hashes_are_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_value_is_the_best_of_all_choices(seed: int) -> None:
-    """Against a twin that tries every place for every region."""
+    """Compared with a twin that tries every place for every region."""
     chance = random.Random(seed)
     servers = [ServerRow(f"s{n}", f"h{n}") for n in range(3)]
     regions = [RegionRow(f"r{n}", chance.choice("tu"), chance.choice([4, 4, 7])) for n in range(7)]

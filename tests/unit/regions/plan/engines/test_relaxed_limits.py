@@ -1,4 +1,4 @@
-"""A table over its limit on a server is brought back by a move or a swap if one fits."""
+"""A table above its limit on a server is reduced by a move or a swap, if one fits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regions.plan.problem.scenarios import scenario
 
 
 def _placed(problem: NumberedProblem, places: str) -> tuple[Repair, Ints]:
-    """Region n stands on the server that the n-th digit names."""
+    """Place region n on the server of the n-th digit."""
     region, server = np.arange(len(places)), np.array([int(digit) for digit in places])
     table, groups = problem.table[region], problem.fleet.group
     room = Room.after(problem.quotas, problem.tables.group, groups, table, server)
@@ -22,7 +22,7 @@ def _placed(problem: NumberedProblem, places: str) -> tuple[Repair, Ints]:
 
 
 def _problem(tables: str, servers: int) -> NumberedProblem:
-    """Regions of the tables that the letters name, on equal servers of racks of their own, no slack."""
+    """Return a problem with the tables that the letters name, on equal servers in separate racks, without slack."""
     regions = [RegionRow(f"r{number}", table) for number, table in enumerate(tables)]
     fleet = [ServerRow(f"s{number}", f"h{number}", f"k{number}") for number in range(servers)]
     return encode(Snapshot.of(regions, fleet), Params(table_slack=0), {})
@@ -31,8 +31,8 @@ def _problem(tables: str, servers: int) -> NumberedProblem:
 @pytest.mark.parametrize(
     ("tables", "places", "moves"),
     [
-        ("aaaabbbb", "00010111", 2),  # both servers full: one of each changes places with the other
-        ("aaaabbb", "0001011", 1),  # the first may have one less
+        ("aaaabbbb", "00010111", 2),  # both servers are full: two regions change places
+        ("aaaabbb", "0001011", 1),  # the first server may have one less
         ("aaaa", "0011", 0),
     ],
 )
@@ -62,7 +62,7 @@ def test_a_swap_or_a_move_cures_it(tables: str, places: str, moves: int) -> None
     ],
 )
 def test_a_chain_cures_what_no_swap_does(tables: str, places: str, servers: int) -> None:
-    """Three servers have to take part, or a full one and one with room that a third makes up for."""
+    """Three servers have to take part, or a full one and one with room that a third one replaces."""
     problem = _problem(tables, servers)
     repair, _ = _placed(problem, places)
     repair.lower_tables()
@@ -76,13 +76,13 @@ def test_a_chain_cures_what_no_swap_does(tables: str, places: str, servers: int)
 
 
 def test_a_limit_that_can_hold_holds() -> None:
-    """One rack must take every region of three replicas, another those of two: the last place needs two chains."""
+    """One rack must have every region of three replicas, another those of two: the last place needs two chains."""
     snapshot = scenario("mixed", regions=5000, servers=35, seed=6)
     assert verify(snapshot, Params(), plan(snapshot).rows).ok
 
 
 def test_what_no_swap_cures_stays() -> None:
-    """A single table that fills all servers otherwise than its limits allow: nothing moves, nothing is lost."""
+    """A single table that fills all servers against its limits: nothing moves, nothing is lost."""
     problem = _problem("aaaa", 2)
     repair, server = _placed(problem, "0001")
     repair.cell[0, 1] = 0

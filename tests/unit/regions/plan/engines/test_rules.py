@@ -28,7 +28,7 @@ PARAMS = Params()
 @pytest.mark.parametrize("engine", ["greedy", "sharded"])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_breaks_no_rule_and_ignores_row_order(name: str, engine: str) -> None:
-    """Every named situation, at a fifth of the size that is measured."""
+    """Every named situation, at a fifth of the benchmarked size."""
     snapshot = scenario(name, regions=2000, servers=40, seed=20260)
     made = plan(snapshot, PARAMS, engine=engine, shards=3 if engine == "sharded" else None)
     verdict = verify(snapshot, PARAMS, made.rows)
@@ -39,14 +39,14 @@ def test_scenario_breaks_no_rule_and_ignores_row_order(name: str, engine: str) -
 
 
 def test_one_shard_is_the_exact_plan() -> None:
-    """One process gives the bytes that the Spark job would have given (N9)."""
+    """One process computes the same bytes as the Spark job (N9)."""
     snapshot = scenario("mixed", regions=1500, servers=40, seed=3)
     assert plan(snapshot, engine="sharded", shards=1).digest == plan(snapshot, engine="flow").digest
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Snapshot:
-    """Small clusters with uneven racks, groups, weights, replicas, and rows that name what is not there."""
+    """Return small clusters with uneven racks, groups, weights, replicas, and rows with unknown ids."""
     draw_grp = st.sampled_from(["", "g"])
     servers = [
         ServerRow(
@@ -84,7 +84,7 @@ def clusters(draw: st.DrawFn) -> Snapshot:
 @settings(max_examples=200, deadline=None)
 @given(clusters(), st.integers(0, 1000), st.sampled_from([0.0, 0.25]))
 def test_random_clusters_lose_no_replica(snapshot: Snapshot, order: int, slop: float) -> None:
-    """The rules that outrank bounds hold always, whatever clashes; the plan is the same for every order of rows."""
+    """The rules with priority over bounds always hold; the plan is the same for every order of rows."""
     params = Params(slop=slop)
     try:
         made = plan(snapshot, params)
@@ -110,7 +110,7 @@ def test_random_clusters_lose_no_replica(snapshot: Snapshot, order: int, slop: f
 def test_random_single_replicas_break_no_rule(
     servers: int, regions: int, places: list[tuple[int, int, int]], weights: list[float]
 ) -> None:
-    """With one replica per region all bounds can hold together, so all of them do."""
+    """With one replica per region all bounds can be kept together, so all of them are."""
     snapshot = Snapshot.of(
         [RegionRow(f"r{i:02d}", f"t{i % 4}", 99) for i in range(regions)],
         [ServerRow(f"s{i:02d}", f"h{i}", weight=weights[i]) for i in range(servers)],
@@ -120,14 +120,14 @@ def test_random_single_replicas_break_no_rule(
 
 
 def test_deadline_in_the_past_still_gives_every_replica_a_place() -> None:
-    """When time is up chains are not looked for any more, but nothing is left out."""
+    """After the deadline there is no search for chains, but every replica has a place."""
     snapshot = scenario("replicas", regions=300, servers=6, seed=2)
     verdict = verify(snapshot, PARAMS, plan(snapshot, PARAMS, deadline=lambda: -1.0).rows)
     assert (verdict.missing, verdict.same_server, verdict.wrong_server) == (0, 0, 0)
 
 
 def test_verify_finds_each_broken_rule() -> None:
-    """A plan bent by hand is caught, rule by rule."""
+    """Each changed plan is rejected, rule by rule."""
     regions = [RegionRow(f"r{i}", "t", 1, replicas=2) for i in range(4)]
     servers = [ServerRow(f"s{i}", f"h{i}", rack="ab"[i % 2]) for i in range(4)] + [ServerRow("d", "h9", draining=True)]
     snapshot = Snapshot.of(regions, servers)
@@ -155,7 +155,7 @@ def test_verify_finds_each_broken_rule() -> None:
 def test_leftovers_with_few_arcs_at_first_end_as_well_placed(
     name: str, racks_first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Classes that see a few racks only, and the others when these are full, lose no place by it."""
+    """Classes that first get arcs to a few racks, and to others when these are full, lose no place."""
     snapshot = scenario(name, regions=900, servers=60, seed=31)
     wanted = plan(snapshot, PARAMS).stats
     monkeypatch.setattr(leftover, "ARCS_AT_ONCE", 0)

@@ -1,4 +1,4 @@
-"""Thousands of small tables: what is solved grows with the regions, not with tables x servers."""
+"""Thousands of small tables: the size of the networks grows with the regions, not with tables x servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARAMS = Params()
 @pytest.mark.parametrize("engine", ["greedy", "flow", "sharded"])
 @pytest.mark.parametrize("name", ["replicas", "mixed"])
 def test_many_tables_break_no_rule_and_ignore_row_order(name: str, engine: str) -> None:
-    """Five regions a table, with leftovers."""
+    """Five regions per table, with leftovers."""
     snapshot = scenario(name, regions=2000, servers=60, seed=11, tables=400)
     shards = 3 if engine == "sharded" else None
     made = plan(snapshot, PARAMS, engine=engine, shards=shards)
@@ -29,7 +29,7 @@ def test_many_tables_break_no_rule_and_ignore_row_order(name: str, engine: str) 
 
 
 def test_leftovers_of_many_tables_need_few_arcs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two regions without a good place in each of 600 tables on 200 servers: not an arc for each table and server."""
+    """Two regions without a good place in each of 600 tables on 200 servers: fewer arcs than tables times servers."""
     nets: list[FlowNet] = []
 
     class Noted(FlowNet):
@@ -45,11 +45,11 @@ def test_leftovers_of_many_tables_need_few_arcs(monkeypatch: pytest.MonkeyPatch)
     made = plan(snapshot, PARAMS)
     assert (made.stats.placed_by_class, made.stats.placed_by_chain) == (1200, 0)
     assert verify(snapshot, PARAMS, made.rows).ok
-    assert len(nets[0].head) // 2 < 30_000  # of 120,000 places for a table
+    assert len(nets[0].head) // 2 < 30_000  # of 120,000 places for tables
 
 
 def test_a_table_with_many_leftovers_sees_as_many_racks_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class larger than a few racks can hold has arcs to more from the start, and nothing is left to chains."""
+    """A class that does not fit into a few racks gets arcs to more racks at the start, and no chains are needed."""
     monkeypatch.setattr(leftover, "ARCS_AT_ONCE", 0)
     snapshot = Snapshot.of(
         [RegionRow(f"r{n:04d}", "t") for n in range(400)],
@@ -61,7 +61,7 @@ def test_a_table_with_many_leftovers_sees_as_many_racks_as_it_needs(monkeypatch:
 
 
 def _solved(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> tuple[float, int]:
-    """Value of the exact choice, and the nodes of its network."""
+    """Return the value of the exact choice, and the nodes of its network."""
     nodes: list[int] = []
     build = flow._build
 
@@ -79,7 +79,7 @@ def _solved(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> tuple[float,
 @pytest.mark.parametrize("name", ["uniform", "hot_rack", "replicas", "mixed"])
 @pytest.mark.parametrize("tables", [120, 300])
 def test_nodes_that_cannot_bind_make_no_difference(name: str, tables: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flow without them is worth as much as the one with a node for each (table, server)."""
+    """The flow has the same value as with a node for each (table, server)."""
     monkeypatch.setattr(flow, "DIRECT_MAX", 0)
     snapshot = scenario(name, regions=1500, servers=60, seed=7, tables=tables)
     value, nodes = _solved(snapshot, monkeypatch)
@@ -94,7 +94,7 @@ def test_nodes_that_cannot_bind_make_no_difference(name: str, tables: int, monke
 
 
 def test_small_tables_have_no_nodes_for_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for all that could go there, the flow knows tables, regions, servers and groups alone."""
+    """If there is room for all candidates, the flow has only tables, regions, servers and groups."""
     monkeypatch.setattr(flow, "DIRECT_MAX", 0)
     snapshot = scenario("uniform", regions=1500, servers=60, seed=7, tables=700)
     problem = encode(snapshot, PARAMS, {})

@@ -1,4 +1,4 @@
-"""Inputs that are not as they should be: each case is counted and reported, and none spoils the rest of the plan."""
+"""Invalid inputs: each case is counted and reported, and the rest of the plan is correct."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TWO = [ServerRow("s1", "h1"), ServerRow("s2", "h2")]
 
 
 def test_group_without_servers_is_left_out_and_named() -> None:
-    """Other groups are planned; there is no stand-in server."""
+    """Other groups are planned; no other server takes the regions."""
     made = plan(Snapshot.of([RegionRow("a", "t"), RegionRow("b", "t", grp="x"), RegionRow("c", "t", grp="x")], TWO))
     assert [row[0] for row in made.rows] == ["a"]
     assert made.stats.unassignable == {"x": 2}
@@ -30,20 +30,20 @@ def test_group_without_servers_is_left_out_and_named() -> None:
 
 @pytest.mark.parametrize("servers", [[], [ServerRow("s", "h", draining=True)], [ServerRow("s", "h", weight=-1.0)]])
 def test_no_server_at_all_is_refused(servers: list[ServerRow]) -> None:
-    """No plan rather than an empty one."""
+    """NoServers instead of an empty plan."""
     with pytest.raises(NoServers):
         plan(Snapshot.of([RegionRow("a", "t")], servers))
 
 
 def test_fewer_servers_than_replicas_is_under_replicated() -> None:
-    """One replica per server, numbered from 0; the rest is counted."""
+    """One replica per server, numbered from 0; the others are counted."""
     made = plan(Snapshot.of([RegionRow("a", "t", replicas=5)], TWO))
     assert sorted((n, s) for _, n, s in made.rows) in ([(0, "s1"), (1, "s2")], [(0, "s2"), (1, "s1")])
     assert made.stats.under_replicated == 3
 
 
 def test_fewer_racks_than_replicas_spread_evenly() -> None:
-    """Four replicas on two racks: two each, though one rack has most of the weight; sharing is counted, not refused."""
+    """Four replicas on two racks: two each, although one rack has most of the weight; shared racks are counted."""
     servers = [ServerRow(f"s{i}", f"h{i}", rack="a" if i < 2 else "b", weight=1.0 if i < 2 else 5.0) for i in range(6)]
     snapshot = Snapshot.of([RegionRow(f"r{i}", "t", replicas=4) for i in range(9)], servers)
     made = plan(snapshot)
@@ -57,7 +57,7 @@ def test_fewer_racks_than_replicas_spread_evenly() -> None:
 
 
 def test_a_rack_heavier_than_its_use_gives_its_share_away() -> None:
-    """A rack with four fifths of the weight can hold one of two replicas only; the quotas say so."""
+    """A rack with four fifths of the weight can hold only one of two replicas; the quotas follow."""
     servers = [ServerRow(f"s{i}", f"h{i}", rack="a" if i < 8 else "b") for i in range(10)]
     snapshot = Snapshot.of([RegionRow(f"r{i:02d}", "t", replicas=2) for i in range(20)], servers)
     made = plan(snapshot)
@@ -67,7 +67,7 @@ def test_a_rack_heavier_than_its_use_gives_its_share_away() -> None:
 
 
 def test_unusable_block_rows_are_counted_and_degrade_the_plan() -> None:
-    """Unknown host, unknown region, no bytes, null: ignored; more than a twentieth of them is told."""
+    """Unknown host, unknown region, no bytes, null: ignored; more than 5 % of them are reported."""
     blocks = [
         BlockRow("a", "h2", 10),
         BlockRow("a", "elsewhere", 10),
@@ -83,14 +83,14 @@ def test_unusable_block_rows_are_counted_and_degrade_the_plan() -> None:
 
 
 def test_block_rows_add_up_and_are_capped_at_the_size() -> None:
-    """Three rows of a host are one amount; more bytes than the region has count as its size."""
+    """Three rows of a host are added; bytes beyond the region's size are ignored."""
     made = plan(Snapshot.of([RegionRow("a", "t", 100)], TWO, [BlockRow("a", "h1", 60)] * 3 + [BlockRow("a", "h2", 90)]))
     assert list(made.rows) == [("a", 0, "s1")]
     assert made.stats.local_bytes == 100
 
 
 def test_a_host_with_several_servers_is_local_to_each() -> None:
-    """Bytes on a host are near to every server there."""
+    """Bytes on a host are local to every server there."""
     servers = [ServerRow("s1", "h1"), ServerRow("s2", "h1")]
     regions = [RegionRow("a", "t", 10), RegionRow("b", "t", 10)]
     made = plan(Snapshot.of(regions, servers, [BlockRow("a", "h1", 10), BlockRow("b", "h1", 10)]))
@@ -99,7 +99,7 @@ def test_a_host_with_several_servers_is_local_to_each() -> None:
 
 
 def test_identical_region_rows_collapse_and_differing_ones_are_refused() -> None:
-    """Contradicting rows have no right answer: no plan, and the ids are named."""
+    """Contradicting rows give no plan, and the error names the ids."""
     same = RegionRow("a", "t", 5)
     made = plan(Snapshot.of([same, same, RegionRow("b", "t")], TWO))
     assert len(made.rows) == 2
@@ -110,7 +110,8 @@ def test_identical_region_rows_collapse_and_differing_ones_are_refused() -> None
 
 
 def test_former_places_that_count_for_nothing() -> None:
-    """A server that is gone or draining; of two rows for a replica the least server id; unknown regions; no number."""
+    """A server that is gone or draining; of two rows for a replica the smaller server id counts; unknown regions; no
+    number."""
     servers = [*TWO, ServerRow("s3", "h3", draining=True)]
     last = [
         LastRow("a", 0, "s2"),
@@ -143,7 +144,7 @@ def test_sizes_and_replica_counts_out_of_range() -> None:
 
 
 def test_regions_without_bytes_return_home() -> None:
-    """An empty region is worth nothing to move, so it stays."""
+    """An empty region has no bytes to move, so it stays."""
     regions = [RegionRow(f"r{i}", "t") for i in range(6)]
     home = {f"r{i}": "s1" if i % 2 else "s2" for i in range(6)}
     made = plan(Snapshot.of(regions, TWO, (), [LastRow(r, 0, s) for r, s in home.items()]))
@@ -151,7 +152,7 @@ def test_regions_without_bytes_return_home() -> None:
 
 
 def test_a_replica_that_stays_keeps_its_number() -> None:
-    """Renumbering would look like two moves."""
+    """A new number would look like two moves."""
     last = [LastRow("a", 1, "s1"), LastRow("a", 0, "s2")]
     blocks = [BlockRow("a", "h1", 100)]
     made = plan(Snapshot.of([RegionRow("a", "t", 100, replicas=2)], TWO, blocks, last))
@@ -166,12 +167,12 @@ def test_parameters_out_of_range_are_refused(params: Params) -> None:
 
 
 def test_unknown_engine_is_refused() -> None:
-    """Spark is a process of its own, not an engine of this one."""
+    """Spark runs in its own process and is not an engine of this one."""
     with pytest.raises(BadInput):
         plan(Snapshot.of([], TWO), engine="spark")
 
 
 def test_no_regions_is_an_empty_plan() -> None:
-    """Nothing to place is no error."""
+    """An empty input is not an error."""
     made = plan(Snapshot.of([], TWO))
     assert len(made.rows) == 0

@@ -1,4 +1,4 @@
-"""The Spark job's kernels without Spark: the same plan as in one process, however rows are batched and dealt out."""
+"""The Spark job's kernels without Spark: the same plan as in one process, for any batches and distribution of rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _batches(table: Any, rows: int) -> list[Any]:
 
 
 def _input(snapshot: Snapshot, fleet: EligibleServers, buckets: int, rows: int) -> Any:
-    """What the map side gives for the whole snapshot."""
+    """Return the output of the map side for the whole snapshot."""
     r, b, p = snapshot.regions, snapshot.blocks, snapshot.last
     absent = [column == MISSING for column in (r.size_bytes, r.replicas, b.bytes, p.replica)]
     said = zip(r.table_id, r.start_key, r.size_bytes, r.replicas, r.grp, strict=True)
@@ -78,7 +78,7 @@ def _input(snapshot: Snapshot, fleet: EligibleServers, buckets: int, rows: int) 
 
 
 def _planned(snapshot: Snapshot, *, buckets: int, rows: int, shards: int) -> Plan:
-    """The job, stage by stage, as `spark_rows` has Spark do it."""
+    """Run the job, stage by stage, as `spark_rows` makes Spark run it."""
     ignored: dict[str, int] = {}
     fleet = EligibleServers(snapshot.servers, ignored)
     pieces = _input(snapshot, fleet, buckets, rows)
@@ -114,7 +114,7 @@ def _planned(snapshot: Snapshot, *, buckets: int, rows: int, shards: int) -> Pla
 @pytest.mark.parametrize("name", ["uniform", "mixed"])
 @pytest.mark.parametrize(("buckets", "rows", "shards"), [(1, 10**6, 1), (5, 700, 3)])
 def test_kernels_give_the_plan_of_one_process(name: str, buckets: int, rows: int, shards: int) -> None:
-    """N9: neither batches nor buckets nor the order of rows show in the digest."""
+    """N9: batches, buckets and the order of rows do not change the digest."""
     snapshot = scenario(name, regions=900, servers=30, seed=71)
     wanted = plan(snapshot, PARAMS, engine="sharded", shards=shards)
     made = _planned(shuffled(snapshot, buckets), buckets=buckets, rows=rows, shards=shards)
@@ -164,7 +164,7 @@ def test_kernels_count_what_they_set_aside_as_one_process_does() -> None:
 
 
 def test_ids_with_one_hash_are_noticed() -> None:
-    """A bucket tells how many ids share their hash with another one, so that the job can begin again."""
+    """A bucket reports how many ids share their hash, so that the job can begin again."""
     rows = pa.table(
         {
             "rkey": [7, 7, 8],
@@ -183,7 +183,7 @@ def test_ids_with_one_hash_are_noticed() -> None:
 
 
 def test_dealt_rows_come_back_whole() -> None:
-    """Packing loses and mixes up nothing, lists and nulls included."""
+    """Packing neither loses nor mixes up data, also lists and nulls."""
     table = pa.table({"n": [5, 1, 4, 1], "l": [[1], None, [2, 3], []], "s": ["a", None, "", "ü"]})
     parts = deal(table, np.array([2, 0, 2, 0]))
     assert [name for name, _ in parts] == [0, 2]
@@ -193,7 +193,7 @@ def test_dealt_rows_come_back_whole() -> None:
 
 
 def test_held_counts_are_those_of_a_full_table() -> None:
-    """What shards hold, kept sparse, against the table of all shards and cells."""
+    """The sparse replicas of the shards, compared with the table of all shards and cells."""
     shards, servers, cells = 4, 3, 6
     keys = np.array([0, 5, 5, 7, 20, 23, 7])
     held = Held(servers, cells, keys, np.array([1, 2, 3, 1, 4, 1, 1]))

@@ -1,4 +1,4 @@
-"""Block rows from a Hadoop file system: which file is which region's, and what adds up. Java is played by the test."""
+"""Block rows from a Hadoop file system: the region of each file, and sums. The test simulates Java."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regions.plan.spark.locate import LocalBytes, locate, read_paths, with_block
 
 
 def java(tree: dict[str, str], there: bool = True) -> Any:
-    """Hadoop's classes, as far as they are asked; `tree`: path -> its blocks, as Java writes them down."""
+    """Return Hadoop's classes with the used methods; `tree`: path -> its blocks, as Java writes them."""
 
     class Root:
         def __init__(self, path: str) -> None:
@@ -62,7 +62,8 @@ def java(tree: dict[str, str], there: bool = True) -> Any:
 
 
 def test_blocks_of_all_files_of_a_region_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A region is the first name below the path: a file itself, or whatever is below; hidden names are nobody's."""
+    """A region is the first name below the path: a file itself, or all files below a directory; hidden names are
+    ignored."""
     tree = {
         "hdfs://n/data/t/r1/cf/f1": "[0,100,a,b, 100,20,b,c]",
         "hdfs://n/data/t/r1/cf/f2": "[0,3(corrupt),a]",
@@ -84,13 +85,13 @@ def test_blocks_of_all_files_of_a_region_add_up(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_path_that_is_not_there() -> None:
-    """An input that names what does not exist is wrong; no locality is something else."""
+    """An input with a missing path is invalid, which differs from having no locality."""
     with pytest.raises(BadInput, match="there is no hdfs://n/x"):
         locate(java({}, there=False), None, "hdfs://n/x", LocalBytes(), lambda _: None)
 
 
 def test_a_process_without_java_refuses_paths(tmp_path: Path) -> None:
-    """`python -m regions.plan` would plan without the locality that the input asks for."""
+    """`python -m regions.plan` would ignore the locality that the input asks for."""
     write_snapshot(tmp_path / "in", Snapshot.of([RegionRow("a", "t")], [ServerRow("s", "h")]), Params())
     (tmp_path / "in" / "paths.csv").write_text("table_id,path\nt,file:///data\n")
     words = [sys.executable, "-m", "regions.plan", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
@@ -100,7 +101,7 @@ def test_a_process_without_java_refuses_paths(tmp_path: Path) -> None:
 
 
 def test_the_table_of_paths(tmp_path: Path) -> None:
-    """May be absent, may repeat itself; a row that lacks something is named."""
+    """It may be missing and may repeat rows; the error names an incomplete row."""
     assert read_paths(tmp_path) == []
     table = tmp_path / "paths.csv"
     table.write_text("path,table_id\nhdfs://n/b,u\nhdfs://n/a,t\nhdfs://n/a,t\n")

@@ -1,4 +1,4 @@
-"""Spark master URLs, settings, what is missing; the archive for executors; Spark's failures as sentences."""
+"""Spark master URLs, settings, missing programs; the archive for executors; Spark's failures as sentences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HERE = (("127.0.0.1", 7077),)
     ],
 )
 def test_every_kind_of_master_is_understood(url: str, kind: TargetKind, hosts: tuple[tuple[str, int], ...]) -> None:
-    """What runs the tasks, and whom to ask whether it is there."""
+    """The place of the tasks, and the address to check."""
     assert parse_target(url) == SparkTarget(url, kind, hosts)
 
 
@@ -47,13 +47,13 @@ def test_every_kind_of_master_is_understood(url: str, kind: TargetKind, hosts: t
     "url", ["", "locl[*]", "local[0]", "spark://a", "spark://a:x", "spark://", "http://a:1", "sc://", "yarn-client"]
 )
 def test_what_is_no_master_is_said_at_once(url: str) -> None:
-    """One sentence with the forms that there are."""
+    """One sentence with the valid forms."""
     with pytest.raises(BadTarget, match="is no Spark master"):
         parse_target(url)
 
 
 def test_settings_are_names_of_spark_with_values() -> None:
-    """A value may hold anything, another `=` too."""
+    """A value may contain anything, also another `=`."""
     assert parse_conf(["spark.a.b=1", "spark.driver.extraJavaOptions=-Dx=y"]) == {
         "spark.a.b": "1",
         "spark.driver.extraJavaOptions": "-Dx=y",
@@ -64,7 +64,7 @@ def test_settings_are_names_of_spark_with_values() -> None:
 
 
 def test_what_lies_on_this_machine_is_bound_to_it() -> None:
-    """A cluster on loopback addresses needs no other address of the driver."""
+    """For a cluster on loopback addresses the driver needs no other address."""
     assert parse_target("local[2]").is_here
     assert parse_target("spark://127.0.0.1:1,localhost:2").is_here
     assert not parse_target("spark://127.0.0.1:1,elsewhere:2").is_here
@@ -72,7 +72,7 @@ def test_what_lies_on_this_machine_is_bound_to_it() -> None:
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Java where the driver needs it, YARN's configuration; neither for a server that has its own."""
+    """Java if the driver needs it, YARN's configuration; neither for a server that has its own."""
     pytest.importorskip("pyspark")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -92,7 +92,7 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_silent_address_is_named_and_one_of_several_is_enough() -> None:
-    """Before a session is tried: Spark itself needs a minute to give up."""
+    """The check comes before a session is tried: Spark itself gives up only after a minute."""
 
     def connect(host: str, port: int) -> None:
         socket.create_connection((host, port), 5.0).close()
@@ -109,7 +109,7 @@ def test_a_silent_address_is_named_and_one_of_several_is_enough() -> None:
 
 
 def test_the_archive_is_all_that_an_executor_needs(tmp_path: Path) -> None:
-    """Both kernels load from it beside NumPy, pyarrow and OR-tools, where RegionKeeper is not installed."""
+    """Both kernels load from it with NumPy, pyarrow and OR-tools, without RegionKeeper installed."""
     pytest.importorskip("pyarrow")
     pytest.importorskip("ortools")
     assert main([str(tmp_path / "one.zip")]) == 0
@@ -151,7 +151,7 @@ def test_the_archive_is_all_that_an_executor_needs(tmp_path: Path) -> None:
     ],
 )
 def test_what_spark_says_becomes_a_sentence(said: str, kind: type[Exception], words: str) -> None:
-    """The cause, and the setting that cures it."""
+    """The cause, and the setting that repairs it."""
     error = as_plan_error(RuntimeError(said))
     assert isinstance(error, kind)
     assert re.search(words, str(error)), str(error)

@@ -50,7 +50,7 @@ from tests.unit.regionserver.client.test_client import PATHS, Store
 from tests.unit.regionserver.tablets.test_writers import DictStore
 
 SERVERS = ("s1", "s2", "s3")
-#: A busy machine may take this long to run a thread.
+#: Delay of a thread on a busy machine.
 SLACK_S = 10.0
 
 
@@ -93,13 +93,13 @@ class Bench:
         self.store.znodes[PATHS.region(record.table_id, record.region_id)] = layout.encode(record)
 
     def register(self) -> None:
-        """Registrations of the servers, as they listen now."""
+        """Write the registrations of the servers with their present ports."""
         for uuid, server in self.servers.servers.items():
             record = ServerRecord(uuid, "127.0.0.1", server.port, 7)
             self.store.znodes[PATHS.server(uuid)] = layout.encode(record)
 
     def lose_store(self) -> None:
-        """The store is away from now on."""
+        """Take the store away from now on."""
         self.store.failures = [ConnectionLoss()] * 1_000_000
 
     @property
@@ -254,7 +254,7 @@ def test_a_frozen_leader_keeps_the_request_while_the_others_are_asked(bench: Ben
     bench.servers.lead("s2")
     assert bench.client.compare_and_set("rows", "a", b"0", b"1")
     assert frozen.asked["TabletWrite"] == 3
-    # The next call to another tablet asks the others first.
+    # The next call to another tablet asks the other servers first.
     bench.client.put("rows", "z", b"1")
     assert frozen.asked["TabletWrite"] == 3
 
@@ -314,7 +314,7 @@ def test_members_that_moved_are_found_in_the_store(bench: Bench) -> None:
 
 
 def test_stale_hints_of_all_servers_end_when_one_leads(bench: Bench) -> None:
-    """Every server names another one: the call asks on, at its pauses, until one leads."""
+    """Every server names another one: the call continues to ask, with its pauses, until one leads."""
     servers = bench.servers
     stale = {"s1": "s2", "s2": "s3", "s3": "s1"}
     end_s = time.monotonic() + 0.5

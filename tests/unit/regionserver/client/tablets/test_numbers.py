@@ -1,4 +1,4 @@
-"""Numbers of writes: rising, with a window that the tablet can keep, and times that do not fall."""
+"""Numbers of writes: ascending, within a window that the tablet can keep, with times that do not fall."""
 
 from __future__ import annotations
 

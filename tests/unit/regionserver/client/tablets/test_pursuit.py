@@ -1,4 +1,4 @@
-"""Whom a call asks next: one row of the table after the other."""
+"""The next server that a call asks: one row of the table after the other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def view(term: int = 0, leader: str = "") -> KnownLeader:
 
 
 class Call:
-    """A pursuit with its clock; lists what it sends."""
+    """A pursuit with its clock. Lists the requests that it sends."""
 
     def __init__(self, hint: tuple[int, str] | None = None, *, is_suspect: bool = False, is_ready: bool = True) -> None:
         self.now_s = 100.0
@@ -42,12 +42,12 @@ class Call:
         return [f"{one.kind.name} {one.server}" for one in found]
 
     def step(self) -> list[str]:
-        """Advance to the time at which there is something to do."""
+        """Advance to the time of the next action."""
         self.now_s = self.pursuit.wake_s(self.now_s)
         return self.take()
 
     def until(self, what: str, within_s: float) -> float:
-        """Return how long it takes until `what` is sent."""
+        """Return the time until `what` is sent."""
         began_s = self.now_s
         while self.now_s <= began_s + within_s:
             if what in self.step():

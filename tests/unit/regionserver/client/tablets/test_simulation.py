@@ -1,4 +1,4 @@
-"""Calls to a tablet under faults: no write is carried out twice, and none is lost that was reported."""
+"""Calls to a tablet under faults: no write is carried out twice, and no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ CALLS = 40
 
 
 class History:
-    """Calls of one client, and what was wrong."""
+    """Calls of one client, and the violations found."""
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
         self.context = SimulatedContext(self.world)
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
-        #: Time limit of each call; 0: by chance.
+        #: Time limit of each call; 0: random.
         self.wait_s = 0.0
-        #: What the client was told, by the value of its write.
+        #: The results that the client received, by the value of its write.
         self.told: dict[bytes, str] = {}
 
     def run(self) -> History:
@@ -135,14 +135,14 @@ def test_a_request_that_is_still_out_is_not_taken_for_nothing_done(monkeypatch: 
 
 @pytest.mark.parametrize(("how", "gap_s"), [("kill", 0.2), ("hand over", 0.25), ("freeze", 0.25)])
 def test_a_call_ends_soon_after_the_election(how: str, gap_s: float) -> None:
-    """The gap that the client adds to the election."""
+    """The time that the client adds to the election."""
     for seed in range(100):
         late_s = _late_s(seed, how)
         assert late_s <= gap_s, f"seed {seed}: {late_s:.3f} s after the election"
 
 
 def _late_s(seed: int, how: str) -> float:
-    """Return how long after the election the first write ends."""
+    """Return the time from the election to the end of the first write."""
     history = History(seed)
     history.world = world = World(seed, faults=0.0)
     history.context = SimulatedContext(world)

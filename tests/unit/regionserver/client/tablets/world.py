@@ -1,7 +1,7 @@
 """A simulated tablet with its servers, for the client's calls: leaders die, freeze and change; messages come late.
 
 The rows and results of writes are those of the product (`WriterResults`); consensus is a list. An entry that its leader
-could not commit before it lost its leadership is lost or committed later, by chance.
+could not commit before it lost its leadership is lost or committed later, at random.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REGION = RegionRecord(
 
 @dataclass
 class Server:
-    """One server: what it believes, and what waits while it is frozen."""
+    """One server: its view of the leadership, and the messages that wait while it is frozen."""
 
     name: str
     is_up: bool = True
@@ -78,7 +78,7 @@ class World:
         #: How often each operation was carried out, by the value that it puts.
         self.done: Counter[bytes] = Counter()
         self.sent: Counter[str] = Counter()
-        #: When a leader could be asked again after the latest fault.
+        #: The time at which a leader could be asked again after the latest fault.
         self.elected_s = 0.0
         self.leap_ms = 0
 
@@ -99,7 +99,7 @@ class World:
     # --- faults ---
 
     def lose_leader(self, how: str) -> None:
-        """Kill or freeze the leader, or have it hand its leadership over; another server is elected soon."""
+        """Kill or freeze the leader, or make it transfer its leadership; another server is elected soon."""
         gone = self.leader
         if gone is None:
             return
@@ -280,7 +280,7 @@ class SimulatedExchange:
 
 
 class Records:
-    """The store of the world: it has the record, or is away."""
+    """The store of the world: it has the record, or is unreachable."""
 
     cluster_id = "c1"
 

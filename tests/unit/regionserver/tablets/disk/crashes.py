@@ -1,7 +1,7 @@
 """A server's tablets on a disk whose power can be cut at every step.
 
-`SimDisk` forgets any part of what was not synced, and tears writes. `cut_everywhere` repeats a piece of work, with the
-power cut before and behind each operation on the disk, and gives the test what a start then finds.
+`SimDisk` loses any part of the unsynced data, and tears writes. `cut_everywhere` repeats a piece of work with a power
+cut before and after each operation on the disk, and yields the disk for the next start.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from simulation.engine.chance import SeededRandom
 from tests.sim.store.disk import SimDisk
 from tests.unit.regionserver.tablets.disk.examples import SERVER, TABLET, meta, ready
 
-#: What the tablet's rows hold, in the tests.
+#: The content of the tablet's rows in the tests.
 ROWS: Final = b"rows " * 300
 STEADY_POINT: Final = b"steady point"
 
 
 class PowerCut(Exception):  # noqa: N818
-    """Raised where the power goes."""
+    """Raised when the power fails."""
 
 
 class SlotStore:
-    """Slots that are durable when `write` returns: the shared log without its bytes. Survives its server."""
+    """Slots that are durable when `write` returns: the shared log without its bytes. It survives its server."""
 
     def __init__(self) -> None:
         self.slots: dict[int, RecoveredSlot] = {}
@@ -89,7 +89,7 @@ class Server:
         return SlotStore()
 
     def lives(self) -> None:
-        """Make member 2 of the tablet, let it write entries and rows."""
+        """Create member 2 of the tablet, and let it write entries and rows."""
         block = ready()
         self.files.carry_out(creation(block, meta()))
         assert block.slot is not None
@@ -109,16 +109,16 @@ class Server:
         self.disk.sync_folder(path.rpartition("/")[0])
 
     def start(self) -> list[Decision]:
-        """Start a server on what is there."""
+        """Start a server on the present disk."""
         return TabletFiles(self.disk, self.slots).start(self.live(), self.judge, SERVER, 9000)
 
     def live(self) -> dict[int, RecoveredSlot]:
-        """Return the slots that live."""
+        """Return the live slots."""
         assert isinstance(self.slots, SlotStore)
         return dict(self.slots.slots)
 
     def judge(self, tablet: str, generation: int) -> RowsFound:
-        """Rows that are not what was written are damaged."""
+        """Judge rows: changed ones are damaged."""
         content = self.disk.files[rows_path(tablet, generation)].content
         return RowsFound(generation, "" if bytes(content) == ROWS else f"{len(content)} bytes of rows")
 
@@ -169,7 +169,8 @@ class LogServer(Server):
 def cut_everywhere(
     prepare: Callable[[Server], None], work: Callable[[Server], None], *, seeds: int = 6, kind: type[Server] = Server
 ) -> Iterator[tuple[Server, str, bool]]:
-    """Yield the server behind a power cut at each step of `work`, where it was, and whether the work had ended."""
+    """Yield the server after a power cut at each step of `work`, the place of the cut, and whether the work had
+    ended."""
     for seed in range(seeds):
         steps = 0
         while True:

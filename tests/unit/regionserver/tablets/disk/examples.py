@@ -16,7 +16,7 @@ MEMBERS: Final = Configuration([1, 2, 3], attachment=b'{"1":"a"}')
 
 
 def ready(**changes: Any) -> Superblock:
-    """A replica that runs: member 2, generation 3, slot 9."""
+    """Return the superblock of a running replica: member 2, generation 3, slot 9."""
     fields: dict[str, Any] = {
         "server": SERVER,
         "tablet": TABLET,
@@ -36,7 +36,7 @@ def ready(**changes: Any) -> Superblock:
 
 
 def tombstone(**changes: Any) -> Superblock:
-    """What the replica of `ready` leaves behind."""
+    """Return the tombstone of the replica of `ready`."""
     fields: dict[str, Any] = {
         "data_state": DataState.DELETED,
         "generation": 4,
@@ -48,7 +48,7 @@ def tombstone(**changes: Any) -> Superblock:
 
 
 def meta(**changes: Any) -> ConsensusMeta:
-    """The consensus metadata of member 2."""
+    """Return the consensus metadata of member 2."""
     fields: dict[str, Any] = {
         "tablet": TABLET,
         "number": 2,

@@ -1,4 +1,4 @@
-"""Directories that a server must not use, on a real disk: a clear error, and every byte stays where it is."""
+"""Directories that a server must not use, on a real disk: a clear error, and no byte is changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER: Final = "t1.r8"
 
 
 class Box:
-    """A server's directory with two tablets, stopped. The shared log is a file that stands for it."""
+    """A stopped server's directory with two tablets. A file stands for the shared log."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class Box:
         instance.close()
 
     def start(self) -> dict[str, RunState | None]:
-        """Start a server, return its tablets; it ends at once."""
+        """Start a server, return its tablets, and end it at once."""
         instance = Instance.open(self.path)
         try:
             files = TabletFiles(OsDisk(self.path), self.slots)
@@ -63,7 +63,7 @@ class Box:
             instance.close()
 
     def bytes(self) -> dict[str, bytes]:
-        """Return every file but the lock, which names the process."""
+        """Return every file except the lock, which names the process."""
         return contents(self.path)
 
 
@@ -81,7 +81,7 @@ def box(tmp_path: Path) -> Box:
 
 
 def refused(box: Box, why: str, error: type[Exception] = ConfigError) -> None:
-    """The start is refused with this reason, twice, and nothing was changed."""
+    """Check that the start is rejected with this reason, twice, and that nothing was changed."""
     before = box.bytes()
     for _ in range(2):
         with pytest.raises(error, match=why):
@@ -106,7 +106,7 @@ def test_a_copied_directory_is_refused(box: Box, tmp_path: Path) -> None:
 
 
 def test_a_moved_directory_is_accepted_once(box: Box, tmp_path: Path) -> None:
-    """The operator's word must not be in the next copy."""
+    """The operator's file must not be part of the next copy."""
     box.path = Path(shutil.copytree(box.path, tmp_path / "moved"))
     (box.path / MOVED).touch()
     assert box.start()[TABLET] is RunState.ASLEEP
@@ -137,7 +137,7 @@ def test_another_servers_files_are_refused(box: Box, tmp_path: Path) -> None:
 
 
 def test_tablets_without_their_identity_are_refused(box: Box) -> None:
-    """A server that took a new uuid would vote with the memory of another."""
+    """With a new uuid the server would vote with another server's memory."""
     path = box.path / "instance.json"
     path.unlink()
     before = box.bytes()
@@ -206,7 +206,7 @@ def test_a_log_that_knows_some_tablets_costs_the_others(box: Box) -> None:
 
 @pytest.mark.parametrize(("folder", "magic"), [("tablet-meta", b"RKSB"), ("consensus-meta", b"RKCM")])
 def test_a_newer_format_of_one_file_stops_the_start(box: Box, folder: str, magic: bytes) -> None:
-    """Also when another file is damaged: nothing is decided before every file was read."""
+    """Also if another file is damaged: every file is read before any decision."""
     (box.path / folder / OTHER).write_bytes(seal(magic, 2, b"?"))
     (box.path / "tablet-meta" / TABLET).write_bytes(b"torn")
     refused(box, f"/{folder}/{OTHER} has format 2, this build knows formats up to 1: start a build", NewerFormat)
@@ -223,7 +223,7 @@ def test_a_file_without_permission_stops_the_start(box: Box) -> None:
 def test_an_error_that_says_nothing_about_the_content_stops_the_start(
     box: Box, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    """To take it for damage would burn the number of a sound replica."""
+    """Treating it as damage would burn the number of an intact replica."""
     import errno
 
     real = OsDisk.open
@@ -252,7 +252,7 @@ def _cuts(content: bytes) -> Iterator[bytes]:
 def test_a_damaged_file_costs_its_tablet_and_nothing_else(
     tmp_path: Path, folder: str, spoil: Callable[[bytes], Iterator[bytes]]
 ) -> None:
-    """Every byte: that tablet is LOST, all of its files are in the quarantine, the other tablet goes on."""
+    """At every byte: that tablet is LOST, all its files are in quarantine, and the other tablet continues."""
     whole = Box(tmp_path / "whole")
     for number, broken in enumerate(spoil((whole.path / folder / TABLET).read_bytes())):
         if number % 7:

@@ -1,4 +1,4 @@
-"""Consensus metadata: strict decoding, and promises that never go back."""
+"""Consensus metadata: strict decoding, and promises that never decrease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The power is cut between any two steps on a tablet's files, and in the middle of each: what a start makes of it."""
+"""The power fails between any two steps on a tablet's files, and in the middle of each: the decision of the next
+start."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from tests.unit.regionserver.tablets.disk.crashes import (
 )
 from tests.unit.regionserver.tablets.disk.examples import TABLET, meta, ready
 
-#: What the slot of `Server.lives` holds.
+#: The memory in the slot of `Server.lives`.
 PROMISED: Final = Memory(term=5, vote=2, last_term=4, last_index=30)
 
 
@@ -79,7 +80,7 @@ def forget(server: Server) -> None:
 
 
 def flip(path: str) -> Callable[[Server], None]:
-    """A replica that lives, with a damaged file."""
+    """Return a live replica with a damaged file."""
 
     def prepare(server: Server) -> None:
         server.lives()
@@ -106,7 +107,7 @@ def only(decisions: list[Decision]) -> Decision | None:
 
 
 def at_rest(server: Server, where: str) -> tuple[RunState | None, Superblock | None]:
-    """Start, and check that a second start finds nothing left to do."""
+    """Start, and check that a second start has nothing left to do."""
     first = only(server.start())
     second = only(server.start())
     run = first.run if first else None
@@ -130,7 +131,7 @@ def at_rest(server: Server, where: str) -> tuple[RunState | None, Superblock | N
 
 
 def all_bytes(server: Server, where: str) -> None:
-    """Rows and log of the replica are in their place or in the quarantine."""
+    """Check that rows and log of the replica are in their place or in quarantine."""
     contents = server.contents()
     assert ROWS in contents.values(), where
     assert STEADY_POINT in contents.values(), where
@@ -175,7 +176,7 @@ def test_a_deletion_happens_or_not_and_loses_nothing() -> None:
 
 
 def test_a_start_that_is_cut_short_again_and_again_comes_to_an_end() -> None:
-    """A deletion is cut at each step, and the start behind the cut is, too."""
+    """A deletion is cut at each step, and so is the next start."""
     for server, where, _ in cut_everywhere(lives, delete, seeds=2):
         for steps in range(40):
             server.cut_power_after(steps)
@@ -291,7 +292,7 @@ def test_burning_over_the_real_log() -> None:
 
 
 def test_a_damaged_log_costs_the_tablet_its_number() -> None:
-    """The damage is in the entries of the slot; the log names the slot, and lets go of it."""
+    """The damage is in the entries of the slot; the log names the slot, and drops it."""
     server = LogServer(1)
     server.lives()
     server.disk.power_cut()

@@ -1,4 +1,4 @@
-"""Many first replicas are made together: their files share syncs, and the power is cut at every step of that."""
+"""Many first replicas are made together: their files share syncs, and the power fails at every step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plans(tablets: Sequence[str]) -> list[list[Effect]]:
 
 
 def cuts_that_harm(sync_files: SyncFiles) -> int:
-    """Return how many power cuts leave a tablet that neither runs nor was never there."""
+    """Return the number of power cuts that leave a tablet neither running nor absent."""
 
     def nothing(_server: Server) -> None:
         pass
@@ -55,12 +55,12 @@ def test_every_power_cut_leaves_each_tablet_made_or_not_there(sync_files: SyncFi
 
 
 def test_files_that_are_not_all_synced_are_found() -> None:
-    """A planted bug: the last file of each group is forgotten."""
+    """A planted bug: the last file of each group is not synced."""
     assert cuts_that_harm(lambda files: sync_in_turn(files[:-1])) > 0
 
 
 class Counted:
-    """A file that is synced only together with others, until all of them are."""
+    """A file that counts as synced only when all files of its group are."""
 
     def __init__(self, together: int) -> None:
         self.barrier = threading.Barrier(together)

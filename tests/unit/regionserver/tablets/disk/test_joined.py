@@ -1,4 +1,4 @@
-"""What steady points say of rows at a start."""
+"""The state of rows at a start, from their steady points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.regionserver.tablets.disk.examples import TABLET
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    """The file of rows of generation 3, with a steady point."""
+    """Return the file of rows of generation 3, with a steady point."""
     (tmp_path / "data").mkdir()
     path = tmp_path / rows_path(TABLET, 3)
     opened = TabletRows.open(str(path), Identity(TABLET, 3), "boot", (0, 0))
@@ -35,7 +35,7 @@ def test_rows_with_a_steady_point_can_be_used(tmp_path: Path, rows: Path) -> Non
 
 
 def test_rows_without_a_steady_point_hold_nothing(tmp_path: Path, rows: Path) -> None:
-    """They are begun anew, so a log with a floor does not fit them."""
+    """A new file is begun, so they do not fit a log with a floor."""
     Path(f"{rows}.steady").unlink()
     assert StartingRows(tmp_path)(TABLET, 3) == RowsFound(3, applied_index=0)
 

@@ -1,4 +1,4 @@
-"""Names of files: one meaning each."""
+"""Names of files: each has one meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a replica's life agree with each other."""
+"""The tables of a replica's states agree with each other."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_state_is_reached_and_left() -> None:
 
 
 def test_a_lost_memory_never_comes_back() -> None:
-    """LOST is left for a new number or for ever."""
+    """LOST ends only with a new number."""
     assert {(row.event, row.after) for row in RUN_LIFE if row.before is RunState.LOST} == {
         (RunEvent.COPY, RunState.COPYING),
         (RunEvent.FORGET, None),

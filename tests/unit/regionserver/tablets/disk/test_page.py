@@ -1,4 +1,4 @@
-"""docs/tablets.md shows the tables that decide."""
+"""docs/tablets.md shows the tables of the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The crash tests find what they are for: each bug is put into the code, and its test must fail."""
+"""The crash tests find planted bugs: with each bug in the code, its test must fail."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def metadata_forgotten_before_the_superblock(patch: pytest.MonkeyPatch) -> None:
 
 
 def unreadable_superblock_taken_for_none(patch: pytest.MonkeyPatch) -> None:
-    """And a slot without promises for a slot that nobody needs."""
+    """An unreadable superblock counts as missing, and a slot without promises as unused."""
     patch.setattr(
         startup, "_block_seen", lambda block: BlockSeen.NONE if isinstance(block, Unreadable) else _block_seen(block)
     )
@@ -132,6 +132,6 @@ _PLANTED: Final[dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, find = _PLANTED[name]
     plant(monkeypatch)
-    # ConfigError: the only tablet of a server without its slot looks like a server with another log.
+    # ConfigError: a server whose only tablet has no slot looks like one with another server's log.
     with pytest.raises((AssertionError, LookupError, ConfigError)):
         find()

@@ -1,4 +1,4 @@
-"""The envelope: every change of every byte is found, and a newer format is told from damage."""
+"""The envelope: a change of any byte is found, and a newer format is distinguished from damage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_what_was_sealed_comes_back() -> None:
 
 
 def test_every_flipped_bit_is_damage() -> None:
-    """Also in the format: a flipped bit is not a newer build."""
+    """Also in the format field: a flipped bit does not look like a newer build."""
     for position in range(len(CONTENT)):
         for bit in range(8):
             broken = bytearray(CONTENT)
@@ -37,7 +37,7 @@ def test_every_missing_or_added_byte_is_damage() -> None:
 
 
 def test_zeros_are_damage() -> None:
-    """What a power cut can leave of a file whose size was durable before its content."""
+    """A power cut can leave zeros in a file whose size was durable before its content."""
     with pytest.raises(DamagedFile, match="begins with"):
         unseal(bytes(len(CONTENT)), MAGIC, 2, "f")
 

@@ -1,4 +1,4 @@
-"""The start-up table: one test for each row, and nothing that a start can find is without a row."""
+"""The start-up table: one test for each row, and every possible finding has a row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DAMAGED: Final = Unreadable("its checksum is wrong")
 
 
 def slot(**changes: Any) -> SlotFound:
-    """The slot of `ready`: 20 entries, of which the rows hold 10 durably."""
+    """Return the slot of `ready`: 20 entries, of which the rows have 10 durably."""
     fields = {
         "slot": 9,
         "tablet": TABLET,
@@ -48,7 +48,7 @@ def slot(**changes: Any) -> SlotFound:
     return SlotFound(**{**fields, **changes})
 
 
-#: As a creation begins it.
+#: The slot at the beginning of a creation.
 UNUSED: Final = slot(term=0, vote=0, floor_index=0, last_term=0, last_index=0)
 ROWS: Final = RowsFound(3, applied_index=15)
 WHOLE: Final = Found(TABLET, ready(), meta(), [slot()], [ROWS])
@@ -56,7 +56,7 @@ COPYING: Final = superblock.copying(tombstone(), 2, "peer", 2000)
 FIRST_COPY: Final = superblock.copying(tombstone(), 7, "peer", 2000)
 LOST: Final = superblock.burned(ready(), 2, 3, "", 2000)
 
-#: (what is found, the outcome of the row, the run state, the data state behind it, None without a superblock).
+#: (findings, outcome of the row, run state, data state, None without a superblock).
 CASES: Final[dict[str, tuple[Found, Outcome, RunState | None, DataState | None]]] = {
     "nothing but rows": (Found(TABLET, None, None, [], [ROWS]), Outcome.ABSENT, None, None),
     "creation cut short before its slot": (Found(TABLET, None, meta()), Outcome.ABSENT, None, None),
@@ -269,7 +269,7 @@ def test_every_row_has_a_case() -> None:
 
 
 def test_every_possible_finding_has_one_row() -> None:
-    """`_index` asserts this at import; here the number of findings is shown not to be trivial."""
+    """`_index` asserts this at import; this test shows that the number of findings is not trivial."""
     assert len(set(possible())) == 4 * 12 + 2 * 12 + 2 * 18
     assert {classify(found) for found, *_ in CASES.values()} <= set(possible())
 
@@ -350,6 +350,6 @@ def test_files_of_other_generations_are_set_aside_when_a_replica_runs() -> None:
 
 
 def test_columns_have_words() -> None:
-    """The page shows them."""
+    """The page shows these words."""
     for column in (BlockSeen, LogSeen, MetaSeen, RowsSeen, Outcome):
         assert all(value.value for value in column)

@@ -63,7 +63,7 @@ def test_a_tombstone_is_small() -> None:
     ],
 )
 def test_contents_that_no_build_writes_are_damage(changes: dict[str, Any], why: str) -> None:
-    """With a right checksum: a bug, or a file that somebody has made."""
+    """With a valid checksum: a bug, or a file that was made by hand."""
     fields = {**msgspec.to_builtins(ready()), **changes}
     if "tablet" in changes:
         fields["tablet"] = changes["tablet"]
@@ -124,7 +124,7 @@ def test_a_burned_number_is_never_copied_to() -> None:
 
 
 def test_files_of_a_burned_replica_have_a_lower_generation() -> None:
-    """Also those that are newer than a superblock from a backup."""
+    """Also files that are newer than a superblock from a backup."""
     assert superblock.burned(ready(), 2, 8, "", 2000).generation == 9
     assert superblock.burned(ready(), 5, 8, "", 2000).highest_number == 5
     assert superblock.burned_unknown("s", TABLET, 0, 0, "", 2000).generation == 2
@@ -153,7 +153,8 @@ def test_a_long_reason_is_cut() -> None:
     ],
 )
 def test_the_later_promise_is_the_memory(term: int, vote: int, expected: Memory) -> None:
-    """A tombstone's vote stands in the consensus metadata. Metadata of the former life may be behind the superblock."""
+    """The consensus metadata have a tombstone's vote. Metadata from before the removal may be older than the
+    superblock."""
     assert memory_of(tombstone(), meta(term=term, vote=vote)) == expected
 
 

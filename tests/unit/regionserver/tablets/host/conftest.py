@@ -9,5 +9,5 @@ from tests.support.tablet_hosts import Hosts
 
 @pytest.fixture
 def hosts() -> Hosts:
-    """Three servers with one tablet."""
+    """Return three servers with one tablet."""
     return Hosts()

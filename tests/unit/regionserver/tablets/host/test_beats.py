@@ -1,4 +1,4 @@
-"""Liveness between servers: each reason for which a peer server is gone, and each only once."""
+"""Liveness between servers: each reason for which a peer server counts as gone, reported once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regionserver.tablets.host.beats import BEAT_TICKS, SILENCE_TICKS, Beats
 
 @pytest.fixture
 def beats() -> Beats:
-    """A server that knows one peer."""
+    """Return a server that knows one peer."""
     beats = Beats()
     assert beats.introduced("peer", 5) is False
     return beats

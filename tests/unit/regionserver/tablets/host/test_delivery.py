@@ -1,4 +1,4 @@
-"""What a server answers to a message for a replica: one case for each row, and the order of the rows."""
+"""A server's answers to messages for a replica: one case for each row, and the order of the rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_case_is_decided_by_the_first_row_that_holds() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 4, 5])
 def test_another_number_never_reaches_raft(number: int) -> None:
-    """A late message to a former life must not count for the present one, nor the reverse."""
+    """A late message to a former replica must not count for the present one, nor the reverse."""
     assert decide(Delivery(True, number, 99), READY).word is not None
 
 

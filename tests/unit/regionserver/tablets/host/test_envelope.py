@@ -1,4 +1,4 @@
-"""Frames between tablet hosts: whatever is encoded comes back, and whatever was not encoded is refused."""
+"""Frames between tablet hosts: encoded frames are decoded again, and all other bytes are rejected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ BEATS = [
 
 
 def fields(item: Item | Header) -> object:
-    """Return what two equal items have in common: they have no equality of their own, and no __dict__ if compiled."""
+    """Return the fields of an item for a comparison: items have no equality, and no __dict__ if compiled."""
     if isinstance(item, Header):
         return (item.cluster, item.sender, item.start_code, item.recipient)
     if isinstance(item, Refusal):
@@ -110,7 +110,7 @@ def test_a_beat_of_many_tablets_becomes_several_frames_of_one_number() -> None:
 
 
 def test_frames_have_these_bytes() -> None:
-    """The format is fixed: servers of two builds understand each other."""
+    """The format is fixed: servers of two builds must understand each other."""
     (turn,) = encode_turn(Header("c", "a", 1, "b"), [Envelope("t", Message(HEARTBEAT, 1, 2, 3, commit=4, context=5))])
     assert turn.hex() == (
         "0101" "0163" "0161" "0000000000000001" "0162" "00000001"
@@ -137,7 +137,7 @@ def test_a_frame_cut_anywhere_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", encoded(), ids=["turn", "beat"])
 def test_random_damage_is_refused_or_reads_as_what_it_says(data: bytes) -> None:
-    """The decoder raises nothing but RemoteProtocolError, and accepts nothing that the encoder would not write."""
+    """The decoder raises only RemoteProtocolError, and accepts only bytes that the encoder could write."""
     chance = SeededRandom("damage")
     refused = 0
     for _ in range(3000):

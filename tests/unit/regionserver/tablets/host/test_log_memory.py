@@ -1,4 +1,4 @@
-"""What one group's log takes in memory, and the terms of what is on the disk alone."""
+"""The size of one group's log in memory, and the terms of entries that are only on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group is reopened from its log and rows, or refused with the reason."""
+"""A group is reopened from its log and rows, or rejected with the reason."""
 
 from __future__ import annotations
 

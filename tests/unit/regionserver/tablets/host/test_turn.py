@@ -1,4 +1,4 @@
-"""One host for all tablets of a server: what leaves when, and what clients are answered."""
+"""One host for all tablets of a server: the order of its output, and the answers to clients."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_leader_that_is_deposed_does_not_know_what_became_of_a_write(hosts: Ho
     assert hosts.servers[leader].turn.in_flight.bytes == 0
 
 
-# --- what promises durability
+# promises of durability
 
 
 def promised(items: list[tuple[str, Item]]) -> list[int]:
@@ -144,7 +144,7 @@ def test_an_acknowledgment_waits_for_its_own_write(hosts: Hosts) -> None:
 
 
 def test_a_promise_without_a_write_waits_for_earlier_writes_of_its_group(hosts: Hosts) -> None:
-    """An append that arrives twice: the second answer has nothing to write and still promises the first write."""
+    """An append that arrives twice: the second answer writes nothing but still promises the first write."""
     leader = hosts.elect()
     follower = next(name for name in hosts.servers if name != leader)
     server = hosts.servers[follower]
@@ -272,7 +272,7 @@ def test_a_new_leader_answers_reads_after_its_first_commit(hosts: Hosts) -> None
     hosts.slow_disk.update(hosts.servers)
     second = ""
     for _ in range(80):
-        # Disks answer for the election, not for the first entry of the term.
+        # Disks sync for the election, but not for the first entry of the term.
         if not hosts.leader():
             for name in hosts.servers:
                 hosts.sync(name, even_if_slow=True)
@@ -317,7 +317,7 @@ def test_any_replica_serves_a_read_that_names_an_index(hosts: Hosts) -> None:
 
 
 def test_heartbeats_travel_in_beats(hosts: Hosts) -> None:
-    """One BEAT per pair and 100 ms, whatever the number of tablets; no message per group."""
+    """One BEAT per pair every 100 ms, for any number of tablets; no message per group."""
     leader = hosts.elect()
     hosts.ticks(4)
     for server in hosts.servers.values():
@@ -449,12 +449,12 @@ def test_a_member_gets_from_the_disk_what_is_not_in_memory(hosts: Hosts) -> None
     hosts.servers[leader].turn.bound_memory(size - 1, 2)
     assert group.core.log.offset == 9
     assert group.memory.bytes < size / 3
-    # A floor below what is in memory has its term still.
+    # A floor below the entries in memory still has its term.
     assert hosts.servers[leader].turn.steady("t", 1) == Floor(1, 1, 1, log[0].term)
     hosts.mute.clear()
     hosts.ticks(20)
     assert hosts.servers[leader].needs_log == {("t", int(late[1:]))}
-    # Two at a time, in whatever order the shell reads them; what is not applied is never sent from the disk.
+    # Two at a time, in any order of the shell's reads; unapplied entries are never sent from the disk.
     for first in (2, 4, 6, 8, 10):
         before = Position(first - 1, log[first - 2].term)
         hosts.servers[leader].turn.loaded("t", int(late[1:]), before, log[first - 1 : first + 1])
@@ -475,7 +475,7 @@ def test_a_repeated_beat_proves_nothing(hosts: Hosts) -> None:
 
 
 def test_followers_that_lose_their_leader_in_one_tick_do_not_split_the_vote() -> None:
-    """Both learn of the broken connection at once, and their ticks come at once: each tablet needs one term."""
+    """Both notice the broken connection at once, and their ticks come at once: each tablet needs only one term."""
     hosts = Hosts(tablets=[f"t{n}" for n in range(40)])
     hosts.elect("t0")
     hosts.ticks(60)
@@ -503,7 +503,7 @@ def test_every_replica_learns_what_all_members_have(hosts: Hosts) -> None:
     hosts.ticks(2 * BEAT_TICKS)
     groups = {name: server.turn.groups["t"] for name, server in hosts.servers.items()}
     assert {group.everywhere() for group in groups.values()} == {2}
-    # A member that hears nothing holds all of them back, whoever leads.
+    # A member that receives nothing holds the floors of all back, under any leader.
     away = next(name for name in groups if name != leader)
     hosts.mute.add(away)
     hosts.servers[leader].turn.propose("t", 2, b"y")

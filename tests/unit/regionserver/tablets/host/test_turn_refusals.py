@@ -1,4 +1,4 @@
-"""One host for all tablets of a server: which messages it refuses, and what one bad tablet costs."""
+"""One host for all tablets of a server: rejected messages, and the effects of one bad tablet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def deliver(hosts: Hosts, to: str, sender: str, m: Message, tablet: str = "t", c
 
 
 def test_a_voter_is_not_made_from_nothing() -> None:
-    """A server that lost its disk says so, and its member never votes again."""
+    """A server that lost its disk answers so, and its member never votes again."""
     hosts = Hosts()
     leader = hosts.elect()
     lost = next(name for name in hosts.servers if name != leader)
@@ -149,7 +149,7 @@ def test_what_cannot_be_true_is_dropped_and_named(hosts: Hosts) -> None:
 
 
 def test_a_parked_tablet_keeps_its_promises_to_itself(hosts: Hosts) -> None:
-    """What was written for it may become durable later; nothing leaves then."""
+    """Its writes may become durable later; nothing is sent then."""
     leader = hosts.elect()
     follower = next(name for name in hosts.servers if name != leader)
     hosts.slow_disk.add(follower)

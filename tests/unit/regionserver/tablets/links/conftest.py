@@ -10,7 +10,7 @@ from tests.unit.regionserver.tablets.links.servers import Machine
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    # The tests send a frame here and there, not ten a second as hosts do.
+    # The tests send single frames, not ten a second as hosts do.
     monkeypatch.setattr(links, "SILENT_LOOKS", 1_000_000)
     made = Machine()
     yield made
@@ -20,7 +20,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Warnings about peers, as logged."""
+    """Yield the logged warnings about peers."""
     from regionserver.tablets.links import own_server
 
     logged: list[str] = []

@@ -1,4 +1,4 @@
-"""Several TabletLinks with real sockets in one reactor, and processes that are no region servers."""
+"""Several TabletLinks with real sockets in one reactor, and foreign processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.store_nodes import SeededRng
 
 CLUSTER = "c" * 32
 SECRET = b"0123456789abcdef"
-#: For what takes milliseconds on an idle machine.
+#: Time limit of steps that take milliseconds on an idle machine.
 DEADLINE_S = 30.0
 
 
@@ -27,7 +27,7 @@ def guard(secret: bytes = SECRET) -> PeerGuard:
 
 
 class Machine:
-    """One reactor, turned by hand, and the servers on it."""
+    """One reactor that the test turns, with the servers on it."""
 
     def __init__(self) -> None:
         self.reactor = TurnReactor()
@@ -48,26 +48,26 @@ class Machine:
         assert not self.faults, self.faults
 
     def until(self, holds: Callable[[], object], what: str) -> None:
-        """Turn until `holds` returns something true."""
+        """Run turns until `holds` returns a truthy value."""
         end = time.monotonic() + DEADLINE_S
         while not holds():
             assert time.monotonic() < end, f"not within {DEADLINE_S} s: {what}"
             self.turn()
 
     def turns(self, count: int = 30) -> None:
-        """Turn, so that something that must not happen has its chance."""
+        """Run some turns in which a forbidden event could happen."""
         for _ in range(count):
             self.turn()
 
     def stranger(self, server: Server) -> socket.socket:
-        """A connection to a server's peer port that nobody has identified."""
+        """Open a connection to a server's peer port without a hello."""
         sock = socket.create_connection(server.address)
         sock.setblocking(False)
         self.sockets.append(sock)
         return sock
 
     def is_closed(self, sock: socket.socket) -> bool:
-        """Whether the other end has closed; replies are read and dropped."""
+        """Return True if the other end has closed; replies are read and dropped."""
         with contextlib.suppress(BlockingIOError):
             try:
                 while sock.recv(1 << 16):
@@ -87,7 +87,7 @@ class Machine:
 
 
 class Server:
-    """The links of one server, and what they reported."""
+    """The links of one server, and their reports."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Server:
         self.frames.append((server, frame))
 
     def numbers(self, server: str) -> list[int]:
-        """Numbers of the BEATs that came from `server`."""
+        """Return the numbers of the BEATs from `server`."""
         return [frame.number for name, frame in self.frames if name == server and isinstance(frame, BeatFrame)]
 
     def knows(self, *others: Server) -> None:
@@ -151,6 +151,6 @@ class Server:
         return encode_beat(header, number, disk_answers=True, heartbeats=[])[0]
 
     def restarted(self) -> Server:
-        """Its next start, at another port."""
+        """Return its next start, at another port."""
         self.links.stop()
         return self.machine.server(self.name, start_code=self.start_code + 1, cluster=self.cluster)

@@ -1,4 +1,5 @@
-"""The actions by which a drill cuts a server's links: who may, and since when (`regionserver.tablets.links.cuts`)."""
+"""The actions by which a drill cuts a server's links: permission, and from when on
+(`regionserver.tablets.links.cuts`)."""
 
 from __future__ import annotations
 

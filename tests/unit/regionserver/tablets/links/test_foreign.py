@@ -1,4 +1,4 @@
-"""What does not belong on the peer port: it costs its connection, one line in the log, and nothing else."""
+"""Foreign bytes at the peer port: they cost their connection and one log line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = ("127.0.0.1", 9)
 
 
 def hello(**more: object) -> bytes:
-    """The hello of server b to server a, without what `more` changes."""
+    """Return the hello of server b to server a, changed by `more`."""
     fields = {"cluster": CLUSTER, "src": "b", "dst": "a", "start_code": 1, "address": HERE, **more}
     return encode_hello(ServerHello(**fields))  # type: ignore[arg-type]
 
@@ -107,7 +107,7 @@ def test_without_the_secret_nothing_is_read(machine: Machine, warnings: list[str
 
 
 def test_proof_replayed_on_another_connection_is_rejected(machine: Machine, warnings: list[str]) -> None:
-    """The listener's nonce is of one connection."""
+    """The listener's nonce belongs to one connection."""
     a = machine.server("a")
     ours = Handshake(SECRET, b"n" * NONCE_BYTES)
     first = machine.stranger(a)
@@ -166,7 +166,7 @@ def test_frame_that_the_host_rejects_costs_the_link(machine: Machine) -> None:
 
 
 def test_frame_of_the_longest_size_is_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one byte more is refused by its length, before it is there."""
+    """One byte more is rejected by its length, before it arrives."""
     from regionserver.tablets.links import accepting as incoming
 
     a, b = machine.server("a"), machine.server("b")
@@ -211,7 +211,7 @@ def test_connection_that_says_nothing_is_closed(machine: Machine, monkeypatch: p
 
 
 def received(machine: Machine, sock: socket.socket, size: int = 1) -> bytes:
-    """At least `size` bytes of a reply."""
+    """Return at least `size` bytes of a reply."""
     got = bytearray()
 
     def enough() -> bool:
@@ -224,7 +224,7 @@ def received(machine: Machine, sock: socket.socket, size: int = 1) -> bytes:
 
 
 def works(machine: Machine, a: Server, secret: bytes | None) -> None:
-    """A good server gets its link."""
+    """Check that a proper server gets its link."""
     good = machine.server("good", secret=secret)
     good.knows(a)
     machine.until(lambda: good.links.is_connected("a"), "a link of a good server")

@@ -1,4 +1,4 @@
-"""The hello between region servers: what is written is read, and nothing else is."""
+"""The hello between region servers: encoded hellos are decoded, and all other bytes are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links between servers: who is there, who is gone, and where, with real sockets."""
+"""Links between servers: present and lost processes, and their addresses, with real sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.regionserver.tablets.links.servers import Machine, Server
 
 
 def pair(machine: Machine) -> tuple[Server, Server]:
-    """Two servers, linked in both directions."""
+    """Return two servers, linked in both directions."""
     a, b = machine.server("a"), machine.server("b")
     a.knows(b)
     joined(machine, a, b)
@@ -20,7 +20,7 @@ def pair(machine: Machine) -> tuple[Server, Server]:
 
 
 def joined(machine: Machine, *servers: Server) -> None:
-    """Wait until each has a link to each."""
+    """Wait until each server has a link to each other one."""
     machine.until(
         lambda: all(a.links.is_connected(b.name) for a in servers for b in servers if a is not b), "links both ways"
     )
@@ -39,7 +39,7 @@ def test_frames_go_both_ways_although_one_end_knows_the_other(machine: Machine) 
 def test_three_servers_have_a_link_per_direction_and_pair(machine: Machine) -> None:
     servers = [machine.server(name) for name in "abc"]
     for server in servers:
-        server.knows(*servers)  # its own address, too, which is ignored
+        server.knows(*servers)  # its own address is included, and ignored
     joined(machine, *servers)
     machine.turns()
     for server in servers:
@@ -49,7 +49,7 @@ def test_three_servers_have_a_link_per_direction_and_pair(machine: Machine) -> N
 
 
 def test_dead_process_is_reported_at_once_and_once(machine: Machine) -> None:
-    """The end of the connection tells, not a timeout."""
+    """The end of the connection is reported, without a timeout."""
     a, b = pair(machine)
     a.events.clear()
     b.links.stop()
@@ -61,7 +61,7 @@ def test_dead_process_is_reported_at_once_and_once(machine: Machine) -> None:
 
 
 def test_restart_at_another_port_is_another_process(machine: Machine) -> None:
-    """It dials its peers and says where it listens; nobody has to tell them."""
+    """It dials its peers and announces its address; no other process has to."""
     a, b = pair(machine)
     a.events.clear()
     c = b.restarted()
@@ -74,7 +74,7 @@ def test_restart_at_another_port_is_another_process(machine: Machine) -> None:
 
 
 def test_quick_restart_counts_as_death_though_no_connection_broke(machine: Machine) -> None:
-    """As when a machine lost its power: its connections stay, and a new process says hello."""
+    """As after a power cut: the connections of the machine stay, and a new process sends a hello."""
     a, b = pair(machine)
     a.events.clear()
     again = machine.server("b", start_code=2)
@@ -86,7 +86,7 @@ def test_quick_restart_counts_as_death_though_no_connection_broke(machine: Machi
     assert b.numbers("a") == []
     a.events.clear()
     machine.turns(100)
-    assert a.events == []  # what is left of the former process loses nothing
+    assert a.events == []  # the end of the former process's connections is not reported again
 
 
 def test_new_process_that_only_answers_is_recognized(machine: Machine) -> None:
@@ -127,7 +127,7 @@ def test_answer_of_an_earlier_start_is_rejected(machine: Machine, warnings: list
 
 
 def test_stale_address_is_left_for_one_that_answers(machine: Machine) -> None:
-    """A configuration may name a place that another server has taken over: uuids are compared, not places."""
+    """A configuration may name an address that another server has taken over: uuids are compared, not addresses."""
     a, b, other = machine.server("a"), machine.server("b"), machine.server("x")
     a.links.learn("b", b.address)
     a.links.learn("b", other.address)
@@ -208,7 +208,7 @@ def test_server_that_is_away_is_dialed_again_with_growing_pauses(machine: Machin
 
 
 def test_stranger_that_cannot_be_reached_is_forgotten(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody with the secret can say hello with a made-up address."""
+    """Any process with the secret can send a hello with an invented address."""
     monkeypatch.setattr(dialing, "REDIAL_MAX_MS", 5)
     a, b = machine.server("a"), machine.server("b")
     b.links.learn("a", a.address)
@@ -283,7 +283,7 @@ def test_retired_server_is_forgotten(machine: Machine) -> None:
 
 
 def test_peer_learns_that_it_is_not_heard(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a sends arrives, what b and c send does not: b's tablets must not go on following a leader on a."""
+    """Frames from a arrive, those of b and c do not: b's tablets must not continue to follow a leader on a."""
     a, b, c = (machine.server(name) for name in "abc")
     for server in (a, b, c):
         server.knows(a, b, c)

@@ -1,4 +1,4 @@
-"""Links under TLS: certificates of the cluster's own authority, and of the right host if that is asked for."""
+"""Links under TLS: certificates of the cluster's authority, and for the right host if required."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first election of new tablets: the chosen member leads, wherever it is opened last."""
+"""The first election of new tablets: the chosen member leads, even if it is opened last."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regionserver.tablets.process.first_elections import ASK_AGAIN_S, ASKS_MAX, 
 from tests.support.tablet_hosts import Hosts
 
 TABLETS: Final = tuple(f"orders.{number:04x}" for number in range(40))
-#: No member stands for election by itself before an election timeout has passed.
+#: Ticks before the first election timeout: no member stands for election by itself until then.
 BEFORE_TIMEOUTS: Final = 9
 
 

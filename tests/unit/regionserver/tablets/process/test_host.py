@@ -102,7 +102,7 @@ def test_many_tablets_are_made_together_and_have_leaders(tmp_path: Path) -> None
         status = [machine.running().status() for machine in cluster.machines]
         assert sum(one.leaders for one in status) == len(names)
         assert all(one.replicas == {"RUNNING": len(names)} for one in status)
-        # One sync serves what all tablets write in a turn.
+        # One sync covers the writes of all tablets in a turn.
         assert all(
             one.keys() == [(name, 1 + at) for name in names]
             for at, one in enumerate(machine.running() for machine in cluster.machines)

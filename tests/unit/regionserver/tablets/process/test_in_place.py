@@ -69,7 +69,7 @@ def test_a_slow_round_sends_the_next_ones_away_the_more_the_longer_it_took() -> 
 
 
 class _TimedChoice(InPlace):
-    """Takes the test's word for how long a round took: the machine may stand still at any time."""
+    """Uses the duration of a round that the test gives: the machine may pause at any time."""
 
     seconds = 0.0
 

@@ -1,4 +1,4 @@
-"""kill -9 of a process with tablets: every answered write is there afterwards."""
+"""kill -9 of a process with tablets: every answered write exists afterwards."""
 
 from __future__ import annotations
 

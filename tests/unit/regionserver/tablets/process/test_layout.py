@@ -1,4 +1,4 @@
-"""What lies in the directory of a server with tablets (TC-10)."""
+"""The files in the directory of a server with tablets (TC-10)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from tests.support.hosts_in_process import Cluster
 from tests.support.reactors import in_reactor
 
-#: Where each file of a running server may lie; docs/tablets.md has the table. The folder of the machine's own files
-#: (`instance.json`, `lock`) is the server's, also without tablets.
+#: The permitted places of a running server's files; docs/tablets.md has the table. The directory's own files
+#: (`instance.json`, `lock`) exist without tablets, too.
 PLACES = (
     r"instance\.json",
     r"lock",
@@ -23,12 +23,12 @@ PLACES = (
 
 
 def files_in(directory: Path) -> set[str]:
-    """Paths of all files below a directory."""
+    """Return the paths of all files below a directory."""
     return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
 
 
 def test_every_file_has_its_place_and_a_superblock_makes_the_tablet(tmp_path: Path) -> None:
-    """TC-10: instance, superblocks, consensus metadata, one log, rows. A tablet is there iff its superblock is."""
+    """TC-10: instance, superblocks, consensus metadata, one log, rows. A tablet exists iff its superblock does."""
 
     async def main(reactor: Any) -> None:
         cluster = Cluster(reactor, tmp_path)
@@ -45,7 +45,7 @@ def test_every_file_has_its_place_and_a_superblock_makes_the_tablet(tmp_path: Pa
             assert sorted(machine.running().replicas()) == sorted(
                 path.removeprefix("tablet-meta/") for path in found if path.startswith("tablet-meta/")
             )
-        # Without a superblock the other files of a tablet make none: the number is burned, and they are set aside.
+        # Without a superblock the other files do not make a tablet: the number is burned, and they are set aside.
         machine = cluster.machines[0]
         await machine.stop()
         (machine.directory / "tablet-meta" / "t").unlink()

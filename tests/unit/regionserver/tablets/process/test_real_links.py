@@ -19,7 +19,8 @@ SECRET = b"0123456789abcdef"
 
 
 class SharedReactor:
-    """A TurnReactor for several hosts: it has one place for a function at the end of a turn, so it hides that place."""
+    """A TurnReactor for several hosts. It has room for only one function at the end of a turn, so this class replaces
+    it."""
 
     def __init__(self, reactor: TurnReactor) -> None:
         self._reactor = reactor
@@ -69,7 +70,7 @@ def test_elect_write_lose_a_leader_and_take_it_back(tmp_path: Path) -> None:
         await former.stop()
         assert await cluster.get("t", "a") == b"1"
         answer = await cluster.put("t", "a", b"2")
-        # On another port: it dials its peers, and says where it listens.
+        # On another port: it dials its peers, and announces its address.
         former.start()
         found = await former.running().read("t", lambda rows: rows.values([b"a"])[0], at_least=answer.index)
         while found.fate is not Fate.DONE:

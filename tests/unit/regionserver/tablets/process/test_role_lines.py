@@ -1,4 +1,4 @@
-"""What the server's log says of changes of role: each by itself, or a count if there are many."""
+"""Log lines about changes of role: one for each, or a count if there are many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tablet hosts whose disks, files or tablets are in trouble: what ends, and what goes on."""
+"""Tablet hosts with faulty disks, files or tablets: what ends, and what continues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reason_of(machine: Machine, tablet: str) -> str:
 
 
 def disk_of(machine: Machine) -> TroubledDisk:
-    """Return a server's disk, which can be troubled."""
+    """Return a server's disk, which can have faults."""
     assert isinstance(machine.disk, TroubledDisk)
     return machine.disk
 
@@ -59,7 +59,7 @@ def test_a_tablet_whose_rows_fail_is_parked_and_harms_no_other(tmp_path: Path) -
         refused = await victim.running().read("t", lambda found: found)
         assert refused.fate is Fate.FAILED
         assert not victim.deaths
-        # A restart opens it again: its file is whole.
+        # A restart opens it again: its file is intact.
         await victim.stop()
         victim.start()
         await until(reactor, lambda: state_of(victim, "t") == "RUNNING", "the parked tablet, after a restart")
@@ -132,7 +132,7 @@ def test_a_log_that_cannot_be_synced_ends_the_process_with_one_sentence(tmp_path
         await cluster.put("t", "a", b"1")
         victim = await cluster.leader("t")
         disk_of(victim).fails = True
-        # The others acknowledge what the leader cannot keep, or elect another one.
+        # The others acknowledge entries that the leader cannot store, or elect another leader.
         victim.running().propose("t", cluster.command_for("b", b"2"))
         await until(reactor, lambda: victim.deaths, "the end of the process")
         assert len(victim.deaths) == 1
@@ -235,7 +235,7 @@ def test_damage_in_the_log_costs_its_tablet_alone(tmp_path: Path) -> None:
         victim = cluster.machines[0]
         await cluster.put("t", "a", b"1")
         await cluster.put("u", "a", b"1")
-        # Nothing of the other tablet may be in the record that is damaged.
+        # The damaged record must contain nothing of the other tablet.
         durable = victim.running().turn.groups["u"].core.log
         await until(reactor, lambda: durable.stable >= 2 and durable.commit >= 2, "the other tablet at rest")
         await cluster.put("t", "a", b"needle in the log")

@@ -37,7 +37,7 @@ def content(rows: TabletRows) -> dict[str, bytes]:
 
 
 def steady_file(path: Path, log: Log) -> None:
-    """A closed file with all entries of the log."""
+    """Return a closed file with all entries of the log."""
     rows = opened(path)
     rows.apply(log.entries)
     rows.close()

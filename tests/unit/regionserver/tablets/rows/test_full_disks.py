@@ -1,4 +1,4 @@
-"""Full disks and failing disks: rows are lost neither in the file nor in what was acknowledged."""
+"""Full disks and failing disks: no row of the file and no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Refusing:
 
 
 def test_an_environment_that_lmdb_refuses_is_opened_anew(path: Path, log: Log) -> None:
-    """And a point comes before the next commit, because the pin has ended."""
+    """A point is made before the next commit, because the pin has ended."""
     rows = opened(path)
     rows.apply(log.entries[:20])
     rows.steady()
@@ -135,7 +135,7 @@ def test_an_environment_that_lmdb_refuses_is_opened_anew(path: Path, log: Log) -
 
 
 class FailingDisk(UnsyncedDisk):
-    """Fails the named door, with the given error."""
+    """Fails the named operation with the given error."""
 
     def __init__(self) -> None:
         self.failures: dict[str, Exception] = {}
@@ -153,7 +153,7 @@ class FailingDisk(UnsyncedDisk):
 
 
 def test_a_failed_sync_fails_the_tablet_and_the_next_open_goes_back(path: Path, log: Log) -> None:
-    """The system forgets pages that it could not write: a second sync would lie."""
+    """The system drops pages that it could not write: a second sync would succeed wrongly."""
     disk = FailingDisk()
     rows = opened(path, disk=disk)
     rows.apply(log.entries[:20])

@@ -1,4 +1,5 @@
-"""A power cut loses any subset of the unsynced pages: the rows come back exactly at a steady point, and write on.
+"""A power cut loses any subset of the unsynced pages: the rows come back exactly at a steady point, and accept new
+writes.
 
 RK_CUTS=1000 simulates more cuts than `make test` does; `make power-cuts` does the same. RK_SEED chooses the histories.
 """
@@ -27,14 +28,14 @@ from tests.support.tablet_model import Log
 CUTS: Final = int(os.environ.get("RK_CUTS", "100"))
 SEED: Final = int(os.environ.get("RK_SEED", "1"))
 IDENTITY: Final = Identity("t1", 3)
-#: Cuts of one history.
+#: Number of cuts in one history.
 CUTS_PER_HISTORY: Final = 10
-#: Between them commits may come.
+#: Steps of a point between which commits may come.
 STEPS_OF_A_POINT: Final = ("before the sync", "after the sync", "before the steady point")
 
 
 class History:
-    """One tablet's life on one server, and power cuts on the way."""
+    """One tablet on one server, with power cuts."""
 
     def __init__(
         self, seed: int, folder: Path, kind: type[TabletRows] = TabletRows, *, floor_first: bool = False
@@ -54,11 +55,11 @@ class History:
         return self.kind.open(str(self.path), IDENTITY, self.boot, self.floor, disk=self.disk)
 
     def cut(self, when: str) -> None:
-        """Note what the disk may hold if the power fails now."""
+        """Record the possible content of the disk after a power cut now."""
         self.cuts.append((when, self.disk.cut(self.rng), self.floor))
 
     def run(self, steps: int) -> None:
-        """Apply, make points, die and come back; the cuts may come between any two steps, and inside a point."""
+        """Apply, make points, die and restart; cuts may come between any two steps, and inside a point."""
         self.disk.on_step = self.during
         for _ in range(steps):
             self.step()
@@ -68,7 +69,7 @@ class History:
         self.rows.abandon()
 
     def during(self, step: str) -> None:
-        """Inside a steady point: commits go on in another thread, and the power may fail."""
+        """Handle a step inside of a steady point: commits continue in another thread, and the power may fail."""
         if step in STEPS_OF_A_POINT and self.rng.random() < 0.5 and self.is_writable:
             self.log.extend(3)
             self.rows.apply(self.log.entries[-3:])
@@ -78,7 +79,7 @@ class History:
 
     @property
     def is_writable(self) -> bool:
-        """No commit waits for a first steady point, and none of the log."""
+        """Return True if a commit is possible: the first steady point, and the log, must come before."""
         return not self.rows._must_point and self.rows.applied[0] == len(self.log.entries)
 
     def step(self) -> None:
@@ -96,7 +97,7 @@ class History:
             self.rows.steady()
             self.floor = self.rows.point
         elif kind < 0.97:
-            self.rows.abandon()  # kill -9: the next process finds what was written
+            self.rows.abandon()  # kill -9: the next process finds the written pages
             if self.disk.steady is None:
                 self.disk.begin_anew()
             self.rows = self.opened()
@@ -116,7 +117,8 @@ def steady_index(cut: Cut) -> int:
 def check_after(
     cut: Cut, floor: tuple[int, int], log: Log, path: Path, boot: str, rng: random.Random, again: int = 1
 ) -> None:
-    """Open what the cut left: it is exactly the steady point. Then write on, and perhaps lose the power again."""
+    """Open the files after a cut: they are exactly at the steady point. Then write again, and perhaps lose the power
+    again."""
     cut.place(path)
     disk = RecordingDisk(path, cut)
     if again:
@@ -164,7 +166,7 @@ def all_rows(snapshot: Any) -> Iterator[tuple[str, bytes]]:
 
 
 def histories(count: int, folder: Path, *, moments: tuple[str, ...] = (), **options: Any) -> Iterator[History]:
-    """Yield histories until they have `count` cuts together, if need be only cuts at these moments."""
+    """Yield histories until they have `count` cuts together, if necessary only cuts at these moments."""
     seed, cuts = SEED * 10_000, 0
     while cuts < count:
         history = History(seed, folder, **options)
@@ -200,14 +202,14 @@ def test_every_power_cut_leaves_a_steady_point_and_the_tablet_writes_on(tmp_path
 
 
 class WithoutThePin(TabletRows):
-    """Steady point without the pin."""
+    """A steady point is made without the pin."""
 
     def _begin_pin(self) -> Any:
         return EndedTransaction(super()._begin_pin())
 
 
 class NoPointAfterDeath(TabletRows):
-    """A process that finds the file behind its steady point pins the latest commit, and goes on."""
+    """A process that finds the file after its steady point pins the latest commit, and continues."""
 
     def _repin(self) -> None:
         super()._repin()
@@ -233,7 +235,7 @@ class FormerPinEndsFirst(TabletRows):
 
 
 def finds_harm(check: Callable[[], None]) -> bool:
-    """Return whether `check` fails, in a process of its own: damaged pages may end it."""
+    """Return True if `check` fails. It runs in a separate process, because damaged pages may kill it."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -250,7 +252,7 @@ def finds_harm(check: Callable[[], None]) -> bool:
 
 
 def harm_found(folder: Path, cuts: int, **options: Any) -> int:
-    """Return how many of the cuts leave something else than a steady point."""
+    """Return how many cuts leave a state other than a steady point."""
     path = folder / "after.3.mdb"
     found = 0
     for history in histories(cuts, folder, **options):

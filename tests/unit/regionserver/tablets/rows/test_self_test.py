@@ -22,7 +22,7 @@ def test_this_lmdb_passes_and_nothing_stays_behind(tmp_path: Path) -> None:
 def test_a_library_that_does_not_keep_pinned_pages_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = TabletRows._begin_pin
     monkeypatch.setattr(TabletRows, "_begin_pin", lambda rows: EndedTransaction(begin(rows)))
-    pid = os.fork()  # damaged pages may end the process
+    pid = os.fork()  # damaged pages may kill the process
     if pid == 0:
         code = 1
         try:

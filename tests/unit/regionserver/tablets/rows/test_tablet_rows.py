@@ -1,4 +1,4 @@
-"""A tablet's rows: commands applied as a dictionary would, files refused, full disks, deaths."""
+"""A tablet's rows: commands have the effect of a dictionary; rejected files, full disks, deaths."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_last_operation_on_a_key_counts(path: Path) -> None:
 
 
 def test_a_repetition_after_a_restart_changes_nothing(path: Path) -> None:
-    """The result lies with the rows, not in a leader's memory."""
+    """The result is stored with the rows, not in a leader's memory."""
     rows = opened(path)
     first = rows.apply([entry(1, PutRow("a", b"1")), entry(2, PutRow("a", b"2"))])[0]
     rows.close()
@@ -78,7 +78,7 @@ def test_a_repetition_after_a_restart_changes_nothing(path: Path) -> None:
 
 
 def test_a_file_is_made_for_the_first_command(path: Path) -> None:
-    """A new table's tablets have no rows for a while: no file, no descriptors, nothing to close."""
+    """The tablets of a new table have no rows for a while: no file, no descriptors, nothing to close."""
     rows = opened(path)
     leaders_first = [Entry(1, 1, NOOP, b"")]
     assert not rows.is_slow(leaders_first)
@@ -129,7 +129,8 @@ def test_entries_without_a_command_cost_no_commit(path: Path) -> None:
 
 
 def test_a_tablet_has_a_largest_size(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same in all replicas, however full their files are. What makes the tablet smaller passes."""
+    """The limit is the same in all replicas, however full their files are. Requests that make the tablet smaller are
+    accepted."""
     monkeypatch.setattr(rounds, "TABLET_BYTES_MAX", 100)
     rows = opened(path)
     outcomes = rows.apply(
@@ -147,7 +148,7 @@ def test_a_tablet_has_a_largest_size(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_entry_that_cannot_be_read_fails_the_tablet(path: Path) -> None:
-    """Never skipped: the other replicas may have carried it out."""
+    """It is never skipped: the other replicas may have carried it out."""
     rows = opened(path)
     with pytest.raises(RowsFailed, match="entry 2 cannot be applied: the payload has format 9"):
         rows.apply([entry(1, PutRow("a", b"1")), Entry(1, 2, NORMAL, b"\x09")])
@@ -178,7 +179,7 @@ GROUPED = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 def test_any_history_leaves_the_rows_of_a_dictionary(
     seed: int, groups: list[int], repeat: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """With repetitions of any earlier write. Replicas that group entries in other ways have equal digests."""
+    """Also with repetitions of any earlier write. Replicas that group entries differently have equal digests."""
     folder = tmp_path_factory.mktemp("history")
     rng = random.Random(seed)
     model: dict[str, bytes] = {}
@@ -394,7 +395,7 @@ def served(path: Path) -> tuple[str, str]:
 
 
 def test_a_file_that_ends_its_process_is_checked_before_the_third_use(path: Path, log: Log) -> None:
-    """Page by page, without a map; an orderly close forgets the deaths."""
+    """Page by page, without a map; a clean close resets the count of deaths."""
     steady_file(path, log)
     for _ in range(2):
         assert served(path) == ("read\n", "")
@@ -409,7 +410,7 @@ def test_a_file_that_ends_its_process_is_checked_before_the_third_use(path: Path
 
 
 def test_kill_9_loses_nothing_that_was_applied(path: Path) -> None:
-    """The process dies with commits behind its steady point; the next one finds all of them, and its lock is free."""
+    """The process dies with commits after its steady point; the next one finds all of them, and the lock is free."""
     script = """
 import os, signal, sys
 from regionserver.tablets.commands import PutRow
