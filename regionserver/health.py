@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from twisted.internet.task import LoopingCall
 
@@ -110,6 +110,18 @@ class HealthFacts(NamedTuple):
     closing_since_s: float | None
 
 
+class TabletsHealth(Protocol):
+    """The tablets of a server, as its health depends on them."""
+
+    def is_serving(self) -> bool:
+        """Return True if replicas take part in their groups and the disk answers."""
+        ...
+
+    def problem(self) -> str:
+        """Return what prevents writes here and would not be repaired by a restart, or ""."""
+        ...
+
+
 class HealthWatch:
     """Looks at the server regularly, and answers `/health`."""
 
@@ -120,15 +132,12 @@ class HealthWatch:
         session_timeout_ms: int,
         check: Callable[[], None],
         facts: Callable[[], HealthFacts],
-        tablets_serve: Callable[[], bool],
+        tablets: TabletsHealth | None,
     ) -> None:
-        """`check` raises an exception if the shared directory cannot be used.
-
-        `tablets_serve` returns whether the server has replicas of tablets that take part in their groups.
-        """
+        """`check` raises an exception if the shared directory cannot be used. `tablets`: None without tablets."""
         self._now_s = now_s
         self._health_facts = facts
-        self._tablets_serve = tablets_serve
+        self._tablets = tablets
         self._probe = SharedDirectoryProbe(check, now_s)
         self._health = ServerHealth(now_s, session_timeout_ms, self._probe)
         self._noting = LoopingCall(self._note)
@@ -152,10 +161,12 @@ class HealthWatch:
         closing_s = 0.0 if since_s is None else self._now_s() - since_s
         unserving, reasons = self._health.unserving(facts.why_unserving), self._health.reasons(closing_s)
         degraded: list[str] = []
-        if unserving and self._tablets_serve():
+        if unserving and self._tablets is not None and self._tablets.is_serving():
             degraded = [f"{why}; tablets serve without the store" for why in unserving]
         else:
             reasons = [*unserving, *reasons]
+        problem = "" if self._tablets is None else self._tablets.problem()
+        degraded += [problem] if problem else []
         return not reasons, {"reasons": reasons, "degraded": degraded, "closing_for_s": round(closing_s, 1)}
 
     def _note(self) -> HealthFacts:

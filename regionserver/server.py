@@ -166,9 +166,8 @@ class RegionServer:
         self._began_s = self._boot_s()
         self._closing_since_s: float | None = None
         check = (lambda: None) if opener.shared is None else opener.shared.check
-        tablets_serve = (lambda: False) if self._tablets is None else self._tablets.is_serving
         self._health = HealthWatch(
-            reactor, self._boot_s, settings.session_timeout_ms, check, self._health_facts, tablets_serve
+            reactor, self._boot_s, settings.session_timeout_ms, check, self._health_facts, self._tablets
         )
         self._is_leaving = False
         self._is_stopping = False

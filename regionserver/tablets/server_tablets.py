@@ -294,6 +294,12 @@ class ServerTablets:
             self._counted = now_s, found
         return found
 
+    def problem(self) -> str:
+        """Return what prevents writes here and would not be repaired by a restart, or ""."""
+        if self._host is None or not self._host.figures().is_full:
+            return ""
+        return "a disk of the tablets is full: this server rejects their writes until there is room"
+
     def is_serving(self) -> bool:
         """Return True if replicas take part in their groups and the disk answers, which needs no store."""
         found = None if self._host is None else self._host.figures()

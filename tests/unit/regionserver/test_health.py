@@ -47,12 +47,26 @@ def test_a_long_session_timeout_extends_the_limit() -> None:
     assert health.unserving("") == []
 
 
+class Tablets:
+    """The tablets of a server."""
+
+    def __init__(self, is_serving: bool) -> None:
+        self.serve = is_serving
+        self.trouble = ""
+
+    def is_serving(self) -> bool:
+        return self.serve
+
+    def problem(self) -> str:
+        return self.trouble
+
+
 @pytest.mark.parametrize("tablets_serve", [True, False])
 def test_a_server_whose_tablets_serve_is_degraded_while_the_store_is_away(tablets_serve: bool) -> None:
     """A restart by a supervisor would end leaderships in the middle of the outage."""
     clock = Clock()
     facts = HealthFacts(False, False, "no session", None)
-    watch = HealthWatch(object(), clock, 1000, lambda: None, lambda: facts, lambda: tablets_serve)
+    watch = HealthWatch(object(), clock, 1000, lambda: None, lambda: facts, Tablets(tablets_serve))
     assert watch.report() == (True, {"reasons": [], "degraded": [], "closing_for_s": 0.0})
     clock.now += UNSERVING_S
     why = "not serving for 5 s: no session"
@@ -65,7 +79,7 @@ def test_a_server_whose_tablets_serve_is_degraded_while_the_store_is_away(tablet
 def test_tablets_excuse_nothing_else() -> None:
     clock = Clock()
     facts = HealthFacts(False, False, "no session", clock.now)
-    watch = HealthWatch(object(), clock, 1000, lambda: None, lambda: facts, lambda: True)
+    watch = HealthWatch(object(), clock, 1000, lambda: None, lambda: facts, Tablets(True))
     clock.now += CLOSING_S
     is_healthy, said = watch.report()
     assert not is_healthy
@@ -109,3 +123,15 @@ def test_a_hanging_directory_is_reported_while_it_hangs() -> None:
     shared.probe()
     assert said == ["", "the shared directory has not answered for 10 s"]
     assert shared.problem() == ""
+
+
+def test_a_full_disk_of_tablets_degrades_and_is_no_reason_for_a_restart() -> None:
+    clock, tablets = Clock(), Tablets(True)
+    facts = HealthFacts(True, False, "", None)
+    watch = HealthWatch(object(), clock, 1000, lambda: None, lambda: facts, tablets)
+    tablets.trouble = "a disk of the tablets is full"
+    assert watch.report() == (
+        True, {"reasons": [], "degraded": ["a disk of the tablets is full"], "closing_for_s": 0.0}
+    )  # fmt: skip
+    tablets.trouble = ""
+    assert watch.report()[1]["degraded"] == []

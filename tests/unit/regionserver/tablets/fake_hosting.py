@@ -31,6 +31,7 @@ class FakeHosting:
         self.learned: dict[str, tuple[str, int]] = {}
         self.registered: list[str] = []
         self.is_stopped = False
+        self.is_full = False
         self.links: Any = None
 
     def put(self, tablet: str, number: int = 1, state: ReplicaState = ReplicaState.RUNNING) -> None:
@@ -108,6 +109,7 @@ class FakeHosting:
             syncs=10,
             entries=40,
             log_bytes=4_000,
+            is_full=self.is_full,
         )
 
     def listed(self, servers: Collection[str]) -> None:

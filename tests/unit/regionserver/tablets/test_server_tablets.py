@@ -245,3 +245,13 @@ def test_heartbeats_count_replicas_twice_a_second_at_most(opened: Opened) -> Non
     assert opened.tablets.figures().replicas == {"RUNNING": 1}
     opened.clock.advance(FIGURES_S)
     assert opened.tablets.recent_figures().replicas == {"RUNNING": 1}
+
+
+def test_a_full_disk_is_a_problem_until_there_is_room(opened: Opened) -> None:
+    assert opened.tablets.problem() == ""
+    opened.tablets.listen()
+    opened.tablets.open("c")
+    opened.hosting.is_full = True
+    assert opened.tablets.problem().startswith("a disk of the tablets is full")
+    opened.hosting.is_full = False
+    assert opened.tablets.problem() == ""
