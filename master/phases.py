@@ -72,6 +72,8 @@ class BulkPlan:
         self.stage = ""
         #: True once the assigner has the placements.
         self.is_handed_over = False
+        #: True if the plan is of tablets' first members.
+        self.is_of_tablets = False
         self._seconds = seconds
         self._began = seconds()
         self._took: float | None = None

@@ -50,7 +50,7 @@ from regions.records.model import RegionRecord, RequestRecord, TableIntent, Tabl
 from regions.records.partitioning import RegionSpec, check_ranges
 from regions.records.schema import Schema
 from regions.records.znodes import CorruptZnode, check_table_name, decode_name, decode_table
-from regions.replication.creation import objection_to_tablets, with_members
+from regions.replication.creation import first_records, objection_to_tablets
 from regions.transitions import purging
 from regions.transitions.table_states import VISIBLE, table_after
 
@@ -185,7 +185,8 @@ class TableOperations:
             )
             if storage is Storage.TABLET:
                 table = msgspec.structs.replace(table, storage=storage)
-                regions = with_members(regions, sites, request.replication)
+                bulk_min = self._active_master.assigner.config.tablets_bulk_min
+                regions = first_records(regions, sites, request.replication, bulk_min)
             self.preparing[table.table_id] = table
             try:
                 written = msgspec.structs.replace(table, state=_after(table, "written"))

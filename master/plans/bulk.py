@@ -14,6 +14,7 @@ from master.assignment.transitions import Write
 from master.context import ActiveContext
 from master.phases import BulkPlan
 from master.plans.planner import Planner, snapshot_of
+from master.plans.tablets import is_of_tablets, progress_of, snapshot_of_tablets
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.plan import PlanError
@@ -53,6 +54,7 @@ class BulkPlans:
     async def make(self, request: fx.RequestPlan) -> None:
         """Compute a plan, store its record, and hand the placements to the assigner (RT-06 to RT-08)."""
         bulk = self._new(request)
+        bulk.is_of_tablets = is_of_tablets(request.keys, self._active_master.world)
         plan_id = bulk.record.plan_id
         self.latest = self._running[plan_id] = bulk
         await self._lock.acquire()
@@ -74,8 +76,10 @@ class BulkPlans:
         active_master.phases.begin("plan")
         plan_id = bulk.record.plan_id
         world = active_master.assigner.world
-        replicas = [world.replicas[key] for key in request.keys if key in world.replicas]
-        snapshot = snapshot_of(world, replicas)
+        if is_of_tablets(request.keys, world):
+            snapshot = snapshot_of_tablets(request.keys, world)
+        else:
+            snapshot = snapshot_of(world, [world.replicas[key] for key in request.keys if key in world.replicas])
 
         def progress(stage: str) -> None:
             bulk.stage = stage
@@ -147,14 +151,28 @@ class BulkPlans:
                     self._finish(bulk)
 
     def finish_stuck(self) -> None:
-        """Finish plans whose remaining regions cannot make progress, because they are parked or disabled."""
-        if not self._running or self._active_master.assigner.unplaced:
+        """Count the progress of tablets, and finish plans whose remaining regions are parked or disabled."""
+        of_tablets = [one for one in self._running.values() if one.is_of_tablets]
+        for bulk in of_tablets:
+            self._count_tablets(bulk)
+        if len(of_tablets) == len(self._running) or self._active_master.assigner.unplaced:
             return
         active = self._active_master.assigner.world.active.values()
         if all(one.transition is not None and one.transition.parked for one in active):
             for bulk in list(self._running.values()):
-                if bulk.record.state is PlanState.APPLYING and bulk.is_handed_over:
+                if bulk.record.state is PlanState.APPLYING and bulk.is_handed_over and not bulk.is_of_tablets:
                     self._finish(bulk)
+
+    def _count_tablets(self, bulk: BulkPlan) -> None:
+        """Count the first members of tablets by the tablets' records: a plan ends when each tablet has a leader."""
+        if not bulk.is_handed_over:
+            return
+        former = bulk.offline
+        bulk.offline, bulk.assigned = progress_of(bulk.keys, self._active_master.world)
+        if former < bulk.offline == len(bulk.keys) and bulk is self.latest:
+            self._active_master.phases.begin("open")
+        if bulk.assigned == len(bulk.keys):
+            self._finish(bulk)
 
     def _finish(self, bulk: BulkPlan) -> None:
         phases = self._active_master.phases

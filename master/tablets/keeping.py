@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
 from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
@@ -25,6 +26,7 @@ from master.assignment.transitions import OPENING_UNREAD_MS, TransitionReader, T
 from master.catalog import store
 from master.causes import acting
 from master.context import EffectContext
+from master.plans.tablets import is_of_tablets
 from master.tablets.reports import ReportQueue
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -79,6 +81,7 @@ class TabletKeeping:
         fence = active_master.fence
         self._active_master = active_master
         self._now_ms = now_ms
+        self._failed = failed
         self._layout = fence.layout
         #: The decisions. Requests of operators read it; only this object feeds it.
         self.keeper = Keeper(fence.epoch, config, active_master.assigner.causes)
@@ -159,6 +162,9 @@ class TabletKeeping:
                 keeper.replaced(event.region_id, event.fresh, event.version)
             case ev.ReplaceFailed():
                 keeper.region_refused(event.region_id)
+            case ev.PlanReady() if is_of_tablets(event.keys, self._active_master.world):
+                keeper.plan_ready(event.plan_id, event.keys, event.placements)
+                return True
         return False
 
     def _take_transition(self, event: ev.TransitionRead) -> bool:
@@ -244,7 +250,7 @@ class TabletKeeping:
         self.keeper.tick(now)
         if self._regions or self._reports or self.keeper.is_looking:
             self._active_master.schedule()
-        for effect in self.keeper.take(now):
+        for effect in self.keeper.take(now, more_comes=bool(self._regions)):
             self._carry_out(effect)
         self._finish_closed()
         self._writer.flush()
@@ -265,6 +271,8 @@ class TabletKeeping:
                 self._regions_to_read[effect.region_id] = effect.table_id
             case fx.ReadTable():
                 self._tables_to_read[effect.table_id] = None
+            case fx.RequestPlan():
+                ensureDeferred(self._active_master.bulk_plans.make(effect)).addErrback(self._failed)
             case fx.ReplaceRegion():
                 self._active_master.persist(partial(self._active_master.janitor.replace_region, effect))
             case _:

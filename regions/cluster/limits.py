@@ -51,6 +51,10 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     closes_max: int = 200
     #: This number of replicas without a former server make a bulk plan. Fewer replicas are placed one by one.
     bulk_min: int = 8
+    #: This number of first replicas of tablets make a bulk plan. Fewer are placed by the master in some milliseconds.
+    tablets_bulk_min: int = 300
+    #: Without a plan after this time, which is longer than a plan may take, the master places first replicas itself.
+    plan_wait_ms: int = 180_000
     #: Latest steps that the active master keeps in memory.
     history_max: int = 50_000
 

@@ -246,6 +246,8 @@ def _creating(tablet: Tablet, keeper: Keeper) -> str:
         away = [one.uuid for one in record.members if one.uuid not in keeper.servers]
         if away:
             return f"its first members are not made yet: {_servers(away)} {_is(away)} not registered"
+        if tablet.plan is not None and tablet.plan.until_ms:
+            return "its first members are not made yet: a bulk plan of their servers is awaited"
         wanted = tablet.table.record.replication
         return f"its first members are not made yet: {wanted} servers that take tablets are needed"
     making = [

@@ -2,14 +2,15 @@
 
 `FirstMembers` has the members made, and replaces a tablet that gets no leader in time (DD-03).
 
-The members are chosen with the table, so a table for which there are too few servers is refused at once. Until an order
-goes out nothing is lost with them: a region that is PREPARING has no transition, and its members may be chosen anew.
+The members of a small table are chosen with the table, those of a large one by a bulk plan. A table for which there are
+too few servers is refused at once. Until an order goes out nothing is lost with members: a region that is PREPARING has
+no transition, and its members may be chosen anew.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,13 +19,14 @@ from regions.cluster.limits import AssignerConfig
 from regions.records.formats import TABLETS
 from regions.records.kinds import KV, kind_name
 from regions.records.members import Storage
-from regions.records.model import Intent, RegionRecord, RegionState, ServerRecord, TableRecord
+from regions.records.model import Intent, RegionRecord, RegionState, ServerRecord, TableRecord, TabletState
+from regions.records.replica_key import parse_replica_key, replica_key
 from regions.replication.config import first_members, objection_to_count, objection_to_servers
 from regions.replication.effects import BeginTablet, KeeperCauses, begin_tablet, replace_tablet
 from regions.replication.member_orders import MemberWrites
 from regions.replication.recovery import ServerFate, work_fate
 from regions.replication.siting import Site, TabletSite, choose_members, objection_to_racks
-from regions.replication.tablet import GivenUp, MemberWork, Tablet
+from regions.replication.tablet import FirstPlan, GivenUp, MemberWork, Tablet
 from regions.transitions.states import Cause
 
 
@@ -82,6 +84,18 @@ def objection_to_tablets(
     return few or objection_to_racks(sites, racks_min, min(replicas, len(sites)))
 
 
+def first_records(
+    regions: Sequence[RegionRecord], sites: Sequence[Site], replicas: int, bulk_min: int
+) -> list[RegionRecord]:
+    """Return the records of a new table's regions.
+
+    From `bulk_min` replicas on the members are left to a bulk plan, unless there are fewer servers than replicas.
+    """
+    if len(regions) * replicas < bulk_min or len(sites) < replicas:
+        return with_members(regions, sites, replicas)
+    return [msgspec.structs.replace(region, next_number=1) for region in regions]
+
+
 def with_members(regions: Sequence[RegionRecord], sites: Sequence[Site], replicas: int) -> list[RegionRecord]:
     """Return the records of a new table's regions with the members that each begins with, evenly over the servers."""
     given: Counter[str] = Counter()
@@ -105,12 +119,17 @@ class FirstMembers:
         servers: Mapping[str, ServerRecord],
         sites: Callable[[TableRecord], list[TabletSite]],
         writes: MemberWrites,
-        emit: Callable[[BeginTablet | fx.ReplaceRegion], None],
+        emit: Callable[[BeginTablet | fx.ReplaceRegion | fx.RequestPlan], None],
         causes: KeeperCauses,
+        loads: Counter[str],
     ) -> None:
-        """`sites` returns the servers that may get members of a table's tablets."""
+        """`sites` returns the servers that may get members of a table's tablets; `loads` counts their members."""
         self._epoch = epoch
         self._config = config
+        self._tablets = tablets
+        self._loads = loads
+        #: Tablets without members that no plan was asked for.
+        self._unplanned: dict[str, Tablet] = {}
         self._servers = servers
         self._sites = sites
         self._writes = writes
@@ -122,11 +141,72 @@ class FirstMembers:
         """Begin to make the first members, once all their servers are there."""
         if tablet.is_writing or not tablet.wants_open:
             return
+        if not tablet.record.members and not self._has_plan(tablet, now_ms):
+            return
         sites, deadline_ms = self._sites(tablet.table.record), now_ms + self._config.start_timeout_ms
         effect = begin_tablet(tablet, sites, self._servers, self._epoch, deadline_ms, now_ms)
         if effect is not None:  # else looked at again when a server comes
             tablet.is_writing = True
+            if not tablet.record.members:
+                tablet.begun_on = tuple(one.uuid for one in effect.record.members)
+                self._loads.update(tablet.begun_on)
             self._emit(self._causes.attached(effect, tablet))
+
+    def answered(self, tablet: Tablet) -> None:
+        """The write of a tablet's first members has committed, was refused, or is of no interest any more."""
+        self._loads.subtract(tablet.begun_on)
+        tablet.begun_on = ()
+
+    # --- plans ---
+
+    def _has_plan(self, tablet: Tablet, now_ms: int) -> bool:
+        """Return True if the plan of a tablet's members is there, or is not awaited any more."""
+        if tablet.plan is None:
+            self._unplanned[tablet.region_id] = tablet
+            return False
+        return now_ms >= tablet.plan.until_ms
+
+    def request_plan(self, now_ms: int) -> None:
+        """Ask for one plan of all tablets that need one; the members of a few tablets are chosen here at once.
+
+        Tablets for which there are too few servers are looked at again.
+        """
+        waiting, self._unplanned = self._unplanned, {}
+        servers = {one.table: len(self._sites(one.table.record)) for one in waiting.values()}
+        tablets = [
+            one
+            for one in waiting.values()
+            if self._needs_plan(one) and servers[one.table] >= one.table.record.replication
+        ]
+        if not tablets:
+            return
+        keys: list[str] = [
+            replica_key(one.region_id, at) for one in tablets for at in range(one.table.record.replication)
+        ]
+        is_bulk = len(keys) >= self._config.tablets_bulk_min
+        plan = FirstPlan(now_ms + self._config.plan_wait_ms) if is_bulk else FirstPlan()
+        for tablet in tablets:
+            tablet.plan = plan
+            if not is_bulk:
+                self.settle_preparing(tablet, now_ms)
+        if is_bulk:
+            self._emit(fx.RequestPlan(keys, Cause.ASSIGN.value, origin=self._causes.of_tablet(tablets[0])))
+
+    def _needs_plan(self, tablet: Tablet) -> bool:
+        is_known = self._tablets.get(tablet.region_id) is tablet
+        return is_known and tablet.plan is None and tablet.record.state is TabletState.PREPARING and tablet.wants_open
+
+    def plan_ready(self, plan_id: str, keys: Iterable[str], placements: Mapping[str, str]) -> list[Tablet]:
+        """Give the tablets of a plan its servers, and return those that have waited for them."""
+        servers: dict[str, list[str]] = {}
+        for key in keys:
+            servers.setdefault(parse_replica_key(key)[0], []).append(placements.get(key, ""))
+        found = [one for one in map(self._tablets.get, servers) if one is not None and one.plan is not None]
+        for tablet in found:
+            tablet.plan = FirstPlan(0, plan_id, tuple(servers[tablet.region_id]))
+        return found
+
+    # --- tablets that get no leader ---
 
     def settle_creating(self, tablet: Tablet, now_ms: int) -> bool:
         """DD-03: replace a tablet of which no leader reports in time. Return True while it is given up."""

@@ -25,8 +25,8 @@ from regions.records.model import (
     WorkOrigin,
 )
 from regions.replication.config import first_members
-from regions.replication.siting import TabletSite, choose_members
-from regions.replication.tablet import MemberWork, Tablet
+from regions.replication.siting import TabletSite, choose_members, planned_members
+from regions.replication.tablet import FirstPlan, MemberWork, Tablet
 from regions.transitions.states import RESTS_ON_MEMBERS, Cause
 from regions.transitions.table_states import successor
 
@@ -75,6 +75,7 @@ KeeperEffect = (
     | fx.ReadTransition
     | fx.ReadRegion
     | fx.ReadTable
+    | fx.RequestPlan
 )
 
 
@@ -86,14 +87,18 @@ def begin_tablet(
     deadline_ms: int,
     now_ms: int,
 ) -> BeginTablet | None:
-    """Return the write that begins to make a PREPARING tablet's first members; None while servers are missing."""
-    record = tablet.record
+    """Return the write that begins to make a PREPARING tablet's first members; None while servers are missing.
+
+    A bulk plan's servers are taken if the plan fits the servers of now; else members are chosen here.
+    """
+    record, plan = tablet.record, tablet.plan or FirstPlan()
     wanted = len(record.members) or tablet.table.record.replication
     known = {site.uuid for site in sites}
     if record.members and all(one.uuid in known for one in record.members):
         members = record.members
     else:
-        chosen = choose_members(sites, tablet.table.record.replication)
+        count = tablet.table.record.replication
+        chosen = planned_members(plan.servers, sites, count) or choose_members(sites, count)
         if len(chosen) < wanted:
             return None
         # The numbers were in no configuration yet; higher ones are given all the same, so none is given twice.
@@ -105,7 +110,7 @@ def begin_tablet(
         TransitionRecord(
             record.region_id, record.table_id, member.number, RegionState.OFFLINE,
             destination=servers[member.uuid].incarnation, epoch=epoch, reason=Cause.ASSIGN.value,
-            since_ms=now_ms, deadline_ms=deadline_ms,
+            since_ms=now_ms, deadline_ms=deadline_ms, plan_id=plan.plan_id,
         )
         for member in members
     ]  # fmt: skip

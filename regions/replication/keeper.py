@@ -18,7 +18,7 @@ regions only, so a region that is replaced has acknowledged nothing.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -87,7 +87,7 @@ class Keeper:
         self._unseen: deque[Tablet] = deque()
         self._writes = MemberWrites(epoch, config, self._emit, self._causes)
         self._first_members = FirstMembers(
-            epoch, config, self.tablets, self.servers, self._sites, self._writes, self._emit, self._causes
+            epoch, config, self.tablets, self.servers, self._sites, self._writes, self._emit, self._causes, self._loads
         )
         #: Tablets that events have touched since the last call of `take`, and the first of these events.
         self._touched: dict[Tablet, ActingEvent] = {}
@@ -133,6 +133,7 @@ class Keeper:
         """Forget a deleted table whose rows are removed. Whoever reports a replica of it later is asked about again."""
         for region_id in [one.region_id for one in self.tablets.values() if one.record.table_id == table_id]:
             tablet = self.tablets.pop(region_id)
+            self._first_members.answered(tablet)
             self._open.pop(region_id, None)
             self._loads.subtract(one.uuid for one in tablet.record.members)
         self.tables.pop(table_id, None)
@@ -190,6 +191,7 @@ class Keeper:
         if tablet is None:
             return
         tablet.is_writing = False
+        self._first_members.answered(tablet)
         self._put(tablet, effect.record, effect.version + 1)
         for transition in effect.transitions:
             self._become(tablet.member(transition.replica), transition, 0, now_ms)
@@ -208,6 +210,7 @@ class Keeper:
         tablet = self.tablets.get(region_id)
         if tablet is None:
             return
+        self._first_members.answered(tablet)
         tablet.is_writing = tablet.is_given_up = False
         tablet.creating_since_ms = 0
         self._emit(fx.ReadTable(tablet.record.table_id))
@@ -216,6 +219,12 @@ class Keeper:
             work = tablet.member(member.number)
             work.is_unread = not work.is_writing
             self._emit(fx.ReadTransition(region_id, member.number))
+
+    def plan_ready(self, plan_id: str, keys: Iterable[str], placements: Mapping[str, str]) -> None:
+        """A bulk plan of first members has been made: servers by replica key, which may be missing, dead or wrong."""
+        for tablet in self._first_members.plan_ready(plan_id, keys, placements):
+            self._open[tablet.region_id] = tablet
+            self._unseen.append(tablet)
 
     def replaced(self, region_id: str, fresh: RegionRecord, version: int) -> None:
         """ReplaceRegion has committed. What servers have of the former region is deleted as they report it."""
@@ -303,12 +312,17 @@ class Keeper:
         """Return True if the next call of `tick` has more to look at, whatever the time."""
         return bool(self._unseen)
 
-    def take(self, now_ms: int) -> list[KeeperEffect]:
-        """Decide about what was touched since the last call. Return the effects, orders that are due included."""
+    def take(self, now_ms: int, *, more_comes: bool = False) -> list[KeeperEffect]:
+        """Decide about what was touched since the last call. Return the effects, orders that are due included.
+
+        `more_comes`: more regions of a new table are about to be seen, so a plan of first members waits for them.
+        """
         touched, self._touched = self._touched, {}
         for tablet, acting in touched.items():
             self._causes.resume(acting)
             self._settle(tablet, now_ms)
+        if not more_comes and not self._unseen:
+            self._first_members.request_plan(now_ms)
         if self._is_deciding:
             self._orders.dispatch(self._open.values(), now_ms)
         taken, self._effects = self._effects, []

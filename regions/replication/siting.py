@@ -7,7 +7,7 @@ then the lower uuid, so that the choice is a function of the servers alone. With
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -74,6 +74,20 @@ def choose_members(candidates: Iterable[Site], count: int, extra: Mapping[str, i
         racks[best.rack] += 1
         chosen.append(best.uuid)
     return chosen
+
+
+def planned_members(planned: Sequence[str], candidates: Sequence[Site], count: int) -> list[str]:
+    """Return the servers that a bulk plan names for a tablet, [] if the plan does not fit the servers of now.
+
+    A plan fits if it names `count` candidates, none twice, and is spread over racks no worse than `choose_members`.
+    """
+    racks = {one.uuid: one.rack for one in candidates}
+    if len(planned) != count or len(set(planned)) != count or not racks.keys() >= set(planned):
+        return []
+    own = Counter(racks[uuid] for uuid in choose_members(candidates, count))
+    there = Counter(racks[uuid] for uuid in planned)
+    is_spread = len(there) >= len(own) and max(there.values()) <= max(own.values())
+    return list(planned) if is_spread else []
 
 
 def objection_to_racks(candidates: Iterable[Site], racks_min: int, replicas: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from regions.messages.server import TabletClosing
 from regions.records.model import (
@@ -136,11 +136,21 @@ class MemberWork:
         return self.transition is None and not self.is_writing and not self.is_unread and self.order is None
 
 
+class FirstPlan(NamedTuple):
+    """A bulk plan of a tablet's first members: awaited until `until_ms`, or there."""
+
+    until_ms: int = 0
+    plan_id: str = ""
+    #: Servers by uuid, in the order of the numbers; "" for a replica that has no place in the plan.
+    servers: tuple[str, ...] = ()
+
+
 class Tablet:
     """One tablet: its record, its members' work, and what servers report."""
 
     __slots__ = (
         "asked_ms",
+        "begun_on",
         "creating_since_ms",
         "is_given_up",
         "is_led",
@@ -148,6 +158,7 @@ class Tablet:
         "judged",
         "leader_due_ms",
         "origin",
+        "plan",
         "record",
         "serving",
         "table",
@@ -170,6 +181,10 @@ class Tablet:
         self.creating_since_ms = 0
         #: No leader has reported in time: another region is to take its place.
         self.is_given_up = False
+        #: The plan of its first members; None: none was asked for, and none is needed for a record with members.
+        self.plan: FirstPlan | None = None
+        #: Servers of the first members that are being written, which are counted as loads already.
+        self.begun_on: tuple[str, ...] = ()
         #: A write of the region's record is on its way.
         self.is_writing = False
         #: When the leader's name is written at the earliest, and when the record was last asked for.

@@ -4,13 +4,15 @@ killed."""
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from regions import messages as ms
-from regions.records.model import RegionRecord, TableIntent, TableState, TabletState
+from regions.cluster.limits import AssignerConfig
+from regions.records.model import PlanState, RegionRecord, TableIntent, TableState, TabletState
 from regionserver.client import Change, connect
 from tests.e2e.masters import Cluster, any_store, cluster_on
 from tests.e2e.test_masters_elections import all_heard_since, change_leader
@@ -105,6 +107,25 @@ def test_the_active_master_is_killed_while_a_table_is_made(cluster: Cluster) -> 
     wait_running(cluster, 120)
     active.start()
     assert len(superblocks(cluster)) == 360
+    check_no_alarm(cluster)
+
+
+def test_the_members_of_a_large_table_come_from_a_bulk_plan(cluster: Cluster) -> None:
+    """By the built-in planner, in the background: evenly over the servers, and no tablet twice on one of them."""
+    regions = AssignerConfig().tablets_bulk_min // 3
+    create(cluster, splits=[f"k{number:04d}" for number in range(1, regions)])
+    made = wait_running(cluster, regions)
+    members = Counter(one.uuid for tablet in made.values() for one in tablet.members)
+    assert list(members.values()) == [regions] * 3
+
+    def is_done() -> ms.PlanProgress:
+        plan = cluster.ask_active(ms.GetMasterStatus(), ms.MasterStatus).plan
+        assert plan is not None
+        assert (plan.state, plan.assigned) == (PlanState.DONE, 3 * regions)
+        return plan
+
+    plan = eventually(is_done, SLOW_S, "the plan is done")
+    assert (plan.regions, plan.engine, plan.note) == (3 * regions, "greedy", "")
     check_no_alarm(cluster)
 
 

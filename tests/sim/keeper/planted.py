@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 from unittest import mock
@@ -12,9 +12,10 @@ import msgspec
 from regions.messages.server import TabletOpening
 from regions.records.members import Member
 from regions.records.model import RegionRecord, RegionState, TabletState, TransitionRecord
-from regions.replication import keeper, member_orders, recovery
+from regions.replication import effects, keeper, member_orders, recovery
 from regions.replication.heartbeat_steps import Facts, ReportAction, updated
 from regions.replication.keeper import Keeper
+from regions.replication.siting import Site
 from regions.replication.tablet import Tablet
 from tests.sim.keeper.world import World
 
@@ -84,6 +85,18 @@ def _makes_twice() -> Iterator[type[Keeper]]:
 
 
 @contextmanager
+def _plan_is_believed() -> Iterator[type[Keeper]]:
+    """A bulk plan's servers are taken as they are if all of them are there."""
+
+    def believed(planned: Sequence[str], candidates: Sequence[Site], count: int) -> list[str]:
+        known = {one.uuid for one in candidates}
+        return list(planned) if len(planned) == count and known.issuperset(planned) else []
+
+    with mock.patch.object(effects, "planned_members", believed):
+        yield Keeper
+
+
+@contextmanager
 def _forgets_first() -> Iterator[type[Keeper]]:
     """The transition of a first replica that nobody has begun to make ends when its table is disabled."""
     deletes = recovery._INDEX[recovery.Goal.REST][RegionState.OFFLINE, recovery.ServerFate.ALIVE]
@@ -108,6 +121,7 @@ PLANTED: Final[dict[str, Planted]] = {
     "cluster startup re-plans tablets": (_as(StartupPlansAnew), "numbers fell|a region that clients use went"),
     "death of a server moves a member": (_as(DeadServersAreReplaced), "number . was on|was moved from"),
     "a voter is made twice": (_makes_twice, "made from nothing twice"),
+    "a plan is believed": (_plan_is_believed, "two members on one server"),
     "a first replica is forgotten while its table is disabled": (_forgets_first, "was never made"),
 }
 

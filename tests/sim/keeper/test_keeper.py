@@ -21,6 +21,8 @@ RARE: Final = (
     "open: MAKE", "open: WAKE", "open: AMNESIA", "close rest: CLOSE", "close tombstone: CLOSE", "close delete: CLOSE",
     "master server death", "master abandoned", "master not a member", "master replaced", "master replan",
     "master move continues", "master do not reopen", "master open failed", "server open done", "server close done",
+    "plan: never", "plan: late", "begun by plan-whole", "begun by plan-half", "begun by plan-dead servers",
+    "begun by plan-one server",
     "replaced", "voter removed", "leader cut off", "power cut", "disk lost", "master died", "server died",
 )  # fmt: skip
 

@@ -62,6 +62,8 @@ from tests.sim.keeper.model import CONFIG, BrokenInvariantError, Group, Machine,
 TABLE: Final = "t"
 #: Time from the loss of a leader to the election of the next one.
 ELECTION_MS: Final = 300
+#: What a bulk plan of first members may be like.
+PLANS: Final = ("whole", "whole", "half", "dead servers", "one server", "late", "never")
 
 
 class World:
@@ -262,10 +264,28 @@ class World:
                 answer(lambda keeper: keeper.table_seen(*table))
             case fx.SendOpen() | fx.SendClose():
                 self._send(effect, fenced, answer)
+            case fx.RequestPlan():
+                self._plan(effect.keys, answer)
 
     def _read(self, region_id: str, number: int, answer: Callable[[Callable[[Keeper], None]], None]) -> None:
         record, version = self.transitions.get(f"{region_id}-{number}", (None, -1))
         answer(lambda keeper: keeper.transition_seen(region_id, number, record, version, self.now))
+
+    def _plan(self, keys: list[str], answer: Callable[[Callable[[Keeper], None]], None]) -> None:
+        """A planner knows the servers of the time of the request. Its plan is whole, or has what can go wrong."""
+        kind = self.chance.choice(PLANS) if not self.calm else "whole"
+        alive = [one.uuid for one in self.machines.values() if one.lives or kind == "dead servers"]
+        self.counts[f"plan: {kind}"] += 1
+        if kind == "never" or not alive:
+            return
+        first = self.chance.randrange(len(alive))
+        step = 0 if kind == "one server" else 1
+        placements = {key: alive[(first + step * at) % len(alive)] for at, key in enumerate(keys)}
+        if kind == "half":
+            placements = {key: placements[key] for key in keys[: len(keys) // 2]}
+        delay_ms = 6_000 if kind == "late" else self.chance.randint(1, 1_000)
+        plan_id = f"plan-{kind}"
+        self.after(delay_ms, lambda: answer(lambda keeper: keeper.plan_ready(plan_id, keys, placements)))
 
     def _table_is(self, table_check: tuple[str, int] | None) -> bool:
         return table_check is None or table_check[1] == self.table[1]
@@ -276,6 +296,10 @@ class World:
             return False
         if any(one.key in self.transitions for one in effect.transitions):
             return False
+        servers = {one.uuid for one in effect.record.members}
+        self.require(len(servers) == len(effect.record.members), f"two members on one server: {effect.record}")
+        for plan_id in {one.plan_id for one in effect.transitions if one.plan_id}:
+            self.counts[f"begun by {plan_id}"] += 1
         self.put_region(effect.record, effect.version + 1)
         for record in effect.transitions:
             step = fx.WriteOffline(record.key, record, None, -1, Cause.ASSIGN, origin=effect.origin)

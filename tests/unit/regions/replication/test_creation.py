@@ -9,7 +9,7 @@ import pytest
 from regions.records.formats import TABLETS
 from regions.records.members import Storage
 from regions.records.model import RegionRecord
-from regions.replication.creation import objection_to_tablets, storage_for, with_members
+from regions.replication.creation import first_records, objection_to_tablets, storage_for, with_members
 from tests.unit.regions.replication.test_siting import Machine
 
 SITES = [Machine(name, f"rack{name}") for name in "abc"]
@@ -81,3 +81,12 @@ def test_each_region_has_members_from_the_beginning() -> None:
     assert set(Counter(one.uuid for region in regions for one in region.members).values()) == {6}
     few = with_members([RegionRecord("t", "t.0")], sites[:2], 3)
     assert (len(few[0].members), few[0].next_number) == (2, 3)
+
+
+def test_members_of_a_large_table_are_left_to_a_plan() -> None:
+    """Unless there are fewer servers than replicas: then it is known now how many members are enough."""
+    sites = [Machine(name, "r") for name in "abcd"]
+    regions = [RegionRecord("t", f"t.{number}") for number in range(8)]
+    assert {len(one.members) for one in first_records(regions, sites, 3, 25)} == {3}
+    assert {(one.members, one.next_number) for one in first_records(regions, sites, 3, 24)} == {((), 1)}
+    assert {len(one.members) for one in first_records(regions, sites[:2], 3, 24)} == {2}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 
-from regions.cluster.effects import DeleteTransition, ReplaceRegion, WriteOffline
+from regions.cluster.effects import DeleteTransition, ReplaceRegion, RequestPlan, WriteOffline
 from regions.cluster.limits import AssignerConfig
 from regions.messages.heartbeat import LeaderReport, ReplicaState, TabletReport, TabletRole
 from regions.records.members import NO_CONFIG, Storage
@@ -98,7 +100,7 @@ def test_a_restarted_server_opens_its_member_again(keeper: Keeper) -> None:
 
 def many_tablets(count: int) -> Keeper:
     """Return three servers, and regions whose members are being made."""
-    made = Keeper(4, AssignerConfig())
+    made = Keeper(4, AssignerConfig(tablets_bulk_min=10_000))
     made.table_seen(TABLE, 7)
     for uuid in "abc":
         made.server_up(server(uuid))
@@ -187,3 +189,82 @@ def test_many_events_of_one_turn_are_decided_once(keeper: Keeper, monkeypatch: p
     keeper.tick(NOW + LOOK_EVERY_MS)
     taken(keeper, NOW + LOOK_EVERY_MS)
     assert (len(settled), len(judged)) == (3, 6)
+
+
+def new_table(count: int, servers: str = "abcde") -> Keeper:
+    """Servers, and the regions of a table whose members are left to a plan from six replicas on."""
+    made = Keeper(4, AssignerConfig(tablets_bulk_min=6))
+    made.table_seen(TABLE, 7)
+    for uuid in servers:
+        made.server_up(server(uuid))
+    made.begin(NOW)
+    for number in range(count):
+        made.region_seen(RegionRecord("t", f"r{number}", state=TabletState.PREPARING, next_number=1), 0)
+    return made
+
+
+def members_begun(effects: list[KeeperEffect]) -> dict[str, str]:
+    """The servers of each tablet that is begun, in one word."""
+    begun = [one for one in effects if isinstance(one, BeginTablet)]
+    return {one.record.region_id: "".join(member.uuid for member in one.record.members) for one in begun}
+
+
+def test_many_tablets_get_their_members_from_one_plan() -> None:
+    """Asked for when all regions have come; a tablet whose part of the plan does not fit gets members all the same."""
+    keeper = new_table(4)
+    assert keeper.take(NOW, more_comes=True) == []
+    (request,) = taken(keeper)
+    assert isinstance(request, RequestPlan)
+    assert request.keys == [f"r{region}-{replica}" for region in range(4) for replica in range(3)]
+    keeper.tick(NOW + LOOK_EVERY_MS)
+    assert taken(keeper, NOW + LOOK_EVERY_MS) == []
+    plan = {"r0": "edc", "r1": "ed", "r2": "eec", "r3": "edz"}
+    placements = {f"{region}-{at}": uuid for region, uuids in plan.items() for at, uuid in enumerate(uuids)}
+    keeper.plan_ready("p", request.keys, placements)
+    keeper.tick(NOW)
+    effects = taken(keeper)
+    assert {one.plan_id for begun in effects for one in begun.transitions} == {"p"}  # type: ignore[union-attr]
+    begun = members_begun(effects)
+    assert begun.pop("r0") == "edc"
+    assert len(begun) == 3
+    assert all(len(set(uuids)) == 3 for uuids in begun.values())
+
+
+def test_without_a_plan_members_are_chosen_after_a_while() -> None:
+    """A late plan changes nothing that has begun."""
+    keeper = new_table(2)
+    (request,) = taken(keeper)
+    late = NOW + AssignerConfig().plan_wait_ms
+    keeper.tick(late - 1)
+    assert taken(keeper, late - 1) == []
+    keeper.tick(late + LOOK_EVERY_MS)
+    effects = taken(keeper, late + LOOK_EVERY_MS)
+    assert sorted(members_begun(effects)) == ["r0", "r1"]
+    for effect in effects:
+        keeper.begun(effect, late)  # type: ignore[arg-type]
+    taken(keeper, late)
+    keeper.plan_ready("p", request.keys, dict.fromkeys(request.keys, "e"))  # type: ignore[union-attr]
+    keeper.tick(late)
+    assert members_begun(taken(keeper, late)) == {}
+
+
+def test_few_tablets_get_their_members_at_once_and_evenly() -> None:
+    """What is begun in one turn counts as a load in the same turn."""
+    first = members_begun(taken(new_table(1)))
+    assert first == {"r0": "abc"}
+    keeper = new_table(10)
+    (request,) = taken(keeper)
+    keeper.plan_ready("", request.keys, {})  # type: ignore[union-attr]
+    keeper.tick(NOW)
+    effects = taken(keeper)
+    given = Counter("".join(members_begun(effects).values()))
+    assert set(given.values()) == {6}
+    keeper.region_refused("r0")
+    assert sum(keeper._loads.values()) == 27
+
+
+def test_no_plan_is_asked_for_without_servers_enough() -> None:
+    keeper = new_table(4, "ab")
+    assert taken(keeper) == []
+    keeper.server_up(server("c"))
+    assert isinstance(taken(keeper)[0], RequestPlan)

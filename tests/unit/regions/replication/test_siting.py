@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from regions.records.kinds import KV, TABLETS_ALONE
 from regions.records.model import ServerRecord, TableRecord
 from regions.replication.config import majority
-from regions.replication.siting import choose_members, objection_to_racks, tablet_sites
+from regions.replication.siting import choose_members, objection_to_racks, planned_members, tablet_sites
 
 
 class Machine(NamedTuple):
@@ -31,6 +31,26 @@ def test_racks_before_load() -> None:
     assert choose_members(servers, 4) == ["a", "c", "d", "b"]
     assert choose_members(servers, 9) == ["a", "c", "d", "b"]
     assert choose_members([], 3) == []
+
+
+def test_a_plan_is_taken_only_if_it_fits_the_servers_of_now() -> None:
+    """As many servers as wanted, none twice, all of them there, and racks as far apart as the master's own choice."""
+    servers = [Machine("a", "r1"), Machine("b", "r1"), Machine("c", "r2", load=50), Machine("d", "r3")]
+    assert planned_members(["d", "c", "b"], servers, 3) == ["d", "c", "b"]
+    for wrong in (
+        [],
+        ["d", "c"],
+        ["d", "c", ""],
+        ["d", "c", "c"],
+        ["d", "c", "x"],
+        ["a", "b", "c"],
+        ["a", "b", "c", "d"],
+    ):
+        assert planned_members(wrong, servers, 3) == [], wrong
+    assert planned_members(["a", "b", "c"], servers[:3], 3) == ["a", "b", "c"]
+    racks = [Machine(name, f"r{number % 3}") for number, name in enumerate("abcdefghi")]
+    assert planned_members(["a", "d", "b", "e", "c"], racks, 5) == ["a", "d", "b", "e", "c"]
+    assert planned_members(["a", "d", "g", "b", "c"], racks, 5) == [], "three of five in one rack"
 
 
 def test_sites_are_the_servers_that_take_tablets_with_a_shared_directory_or_without() -> None:
