@@ -84,10 +84,12 @@ def planned_members(planned: Sequence[str], candidates: Sequence[Site], count: i
     racks = {one.uuid: one.rack for one in candidates}
     if len(planned) != count or len(set(planned)) != count or not racks.keys() >= set(planned):
         return []
-    own = Counter(racks[uuid] for uuid in choose_members(candidates, count))
-    there = Counter(racks[uuid] for uuid in planned)
-    is_spread = len(there) >= len(own) and max(there.values()) <= max(own.values())
-    return list(planned) if is_spread else []
+    there, sizes = Counter(racks[uuid] for uuid in planned), Counter(racks.values())
+    if len(there) < min(count, len(sizes)):
+        return []
+    # The master's own choice has so many members in one rack: it goes round the racks that have a server left.
+    most = next(most for most in range(1, count + 1) if sum(min(size, most) for size in sizes.values()) >= count)
+    return list(planned) if max(there.values()) <= most else []
 
 
 def objection_to_racks(candidates: Iterable[Site], racks_min: int, replicas: int) -> str:

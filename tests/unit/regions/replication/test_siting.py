@@ -53,6 +53,19 @@ def test_a_plan_is_taken_only_if_it_fits_the_servers_of_now() -> None:
     assert planned_members(["a", "d", "g", "b", "c"], racks, 5) == [], "three of five in one rack"
 
 
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(1, 5))
+def test_a_plan_like_the_masters_own_choice_fits(racks: list[int], count: int) -> None:
+    """And any other order of the servers fits as well if it has as few members in each rack."""
+    servers = [Machine(f"s{number}", f"r{rack}") for number, rack in enumerate(racks)]
+    own = choose_members(servers, count)
+    assert planned_members(own, servers, count) == (own if len(own) == count else [])
+    most = max(Counter(one.rack for one in servers if one.uuid in own).values())
+    for planned in itertools.islice(itertools.combinations(servers, min(count, len(servers))), 50):
+        there = Counter(one.rack for one in planned)
+        fits = len(own) == count and len(there) == min(count, len(set(racks))) and max(there.values()) <= most
+        assert bool(planned_members([one.uuid for one in planned], servers, count)) == fits
+
+
 def test_sites_are_the_servers_that_take_tablets_with_a_shared_directory_or_without() -> None:
     kinds = {"a": KV, "b": TABLETS_ALONE, "c": "counters/1", "d": "", "e": KV}
     servers = [ServerRecord(uuid, uuid, 1, 1, kind=kind, tablets=uuid != "e") for uuid, kind in kinds.items()]
