@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from master.plans.planner import FinishedPlan, Planner, _greedy
 from regions import messages as ms
+from regions.cluster.limits import AssignerConfig
 from regions.messages.ddl import CreateTable
+from regions.plan import Params, Snapshot
 from regions.records.formats import KNOWN
 from regions.records.model import ServerRecord, TableIntent, TabletState
 from regions.records.znodes import decode_cluster, encode
@@ -212,9 +216,10 @@ def test_a_lost_connection_at_any_step_does_not_stop_a_creation(tmp_path: Path, 
     assert len(world.servers.made) == 6
 
 
-def test_a_large_table_is_created_in_many_short_turns(tmp_path: Path) -> None:
+def test_a_large_table_is_created_in_many_short_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand tablets, a hundred records per turn and a few hundred operations per multi."""
     world = TabletBench(tmp_path, store=empty_cluster(is_audited=False))
+    plans = plan_at_once(monkeypatch)
     world.create(regions=1_000)
     sizes = []
     for _ in range(80):
@@ -228,6 +233,49 @@ def test_a_large_table_is_created_in_many_short_turns(tmp_path: Path) -> None:
     assert world.is_running()
     assert max(sizes) <= 502
     assert len(world.store.multis) < 120
+    assert plans == [3_000], "all first members come from one plan"
+
+
+def test_the_next_master_asks_for_a_plan_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one dies while its plan is made: no region has a member, and none has a transition."""
+    world = TabletBench(tmp_path, store=empty_cluster(is_audited=False))
+    world.create(regions=110)
+    world.turn(3)
+    assert {one.members for one in world.regions()} == {()}
+    assert world.transitions() == []
+    plans = plan_at_once(monkeypatch)
+    world.fail_over()
+    world.until(world.is_running)
+    assert plans == [330]
+    assert set(world.servers.made.values()) == {1}
+    assert len(world.servers.made) == 330
+
+
+def test_without_a_plan_the_master_chooses(tmp_path: Path) -> None:
+    """The planner's thread never answers: after three minutes the members are chosen without it."""
+    world = TabletBench(tmp_path, store=empty_cluster(is_audited=False))
+    world.create(regions=110)
+    late_s = AssignerConfig().plan_wait_ms / 1000
+    world.turn(10, (late_s - 1) / 10)
+    assert {one.members for one in world.regions()} == {()}
+    world.until(world.is_running)
+    members = Counter(one.uuid for region in world.regions() for one in region.members)
+    assert list(members.values()) == [110] * 3
+
+
+def plan_at_once(patch: pytest.MonkeyPatch) -> list[int]:
+    """Have plans computed on this thread; return the list of how many replicas each has."""
+    sizes: list[int] = []
+
+    async def make(
+        _planner: Planner, _id: str, _epoch: int, snapshot: Snapshot, _engine: str, _progress: object
+    ) -> FinishedPlan:
+        made = _greedy(snapshot, Params(), 100.0)
+        sizes.append(len(made.placements))
+        return made
+
+    patch.setattr(Planner, "make", make)
+    return sizes
 
 
 def test_servers_that_take_no_tablets_get_none(world: TabletBench) -> None:
