@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from regions.records.model import TableIntent
 
@@ -49,3 +49,29 @@ def power_cut(world: World) -> None:
             world.stop(machine)
             world.start(machine)
     world.start_master()
+
+
+#: What a bulk plan of first members may be like.
+PLANS: Final = ("whole", "whole", "half", "dead servers", "one server", "late", "never")
+
+
+class BulkPlan(NamedTuple):
+    """What a planner answers, and how late."""
+
+    plan_id: str
+    servers: dict[str, str]
+    delay_ms: int
+
+
+def bulk_plan(world: World, keys: list[str]) -> BulkPlan | None:
+    """Return a plan for the servers of the time of the request: a whole one, or with what can go wrong."""
+    kind = world.chance.choice(PLANS) if not world.calm else "whole"
+    alive = [one.uuid for one in world.machines.values() if one.lives or kind == "dead servers"]
+    world.counts[f"plan: {kind}"] += 1
+    if kind == "never" or not alive:
+        return None
+    first, step = world.chance.randrange(len(alive)), 0 if kind == "one server" else 1
+    servers = {key: alive[(first + step * at) % len(alive)] for at, key in enumerate(keys)}
+    if kind == "half":
+        servers = {key: servers[key] for key in keys[: len(keys) // 2]}
+    return BulkPlan(f"plan-{kind}", servers, 6_000 if kind == "late" else world.chance.randint(1, 1_000))

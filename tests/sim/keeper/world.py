@@ -55,15 +55,13 @@ from regions.replication.guards import (
 from regions.replication.keeper import Keeper
 from regions.transitions import trail
 from regions.transitions.states import Actor, Cause, check
-from tests.sim.keeper.faults import fault
+from tests.sim.keeper.faults import bulk_plan, fault
 from tests.sim.keeper.history import RecordedSteps
 from tests.sim.keeper.model import CONFIG, BrokenInvariantError, Group, Machine, check_at_rest
 
 TABLE: Final = "t"
 #: Time from the loss of a leader to the election of the next one.
 ELECTION_MS: Final = 300
-#: What a bulk plan of first members may be like.
-PLANS: Final = ("whole", "whole", "half", "dead servers", "one server", "late", "never")
 
 
 class World:
@@ -272,20 +270,11 @@ class World:
         answer(lambda keeper: keeper.transition_seen(region_id, number, record, version, self.now))
 
     def _plan(self, keys: list[str], answer: Callable[[Callable[[Keeper], None]], None]) -> None:
-        """A planner knows the servers of the time of the request. Its plan is whole, or has what can go wrong."""
-        kind = self.chance.choice(PLANS) if not self.calm else "whole"
-        alive = [one.uuid for one in self.machines.values() if one.lives or kind == "dead servers"]
-        self.counts[f"plan: {kind}"] += 1
-        if kind == "never" or not alive:
-            return
-        first = self.chance.randrange(len(alive))
-        step = 0 if kind == "one server" else 1
-        placements = {key: alive[(first + step * at) % len(alive)] for at, key in enumerate(keys)}
-        if kind == "half":
-            placements = {key: placements[key] for key in keys[: len(keys) // 2]}
-        delay_ms = 6_000 if kind == "late" else self.chance.randint(1, 1_000)
-        plan_id = f"plan-{kind}"
-        self.after(delay_ms, lambda: answer(lambda keeper: keeper.plan_ready(plan_id, keys, placements)))
+        made = bulk_plan(self, keys)
+        if made is not None:
+            self.after(
+                made.delay_ms, lambda: answer(lambda keeper: keeper.plan_ready(made.plan_id, keys, made.servers))
+            )
 
     def _table_is(self, table_check: tuple[str, int] | None) -> bool:
         return table_check is None or table_check[1] == self.table[1]
