@@ -5,14 +5,15 @@ threads compete for the interpreter with each other and with the reactor, so a r
 long there.
 
 But rounds and reads can wait for the disk, because LMDB reads the pages that are not in memory. A wait on the reactor's
-thread delays all tablets. So after a slow round or read, the next ones go to the pool; their number grows with the time
-that the slow one took. The reactor's thread therefore waits for a few hundredths of the time at most. The work of one
-turn is bounded as well.
+thread delays all tablets. So after a round or read that has waited, the next ones go to the pool; their number grows
+with the time that it has waited. The reactor's thread therefore waits for a few hundredths of the time at most. Time in
+the queue for a processor does not count (`wait_clock`): the pool's threads would compete for the processor as well. The
+work of one turn is bounded as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from coord.raft.messages import Entry
@@ -25,9 +26,9 @@ READ_KEYS_MAX: Final = 16
 READS_MAX: Final = 16
 #: Small rounds, and small reads of a tablet, of one turn on the reactor's thread: a few milliseconds in all.
 ROUNDS_PER_TURN: Final = 64
-#: Work that takes longer counts as slow. A small round takes a tenth of this time if nothing waits.
+#: Work that waits longer counts as slow. A small round takes a tenth of this time in all if nothing waits.
 FAST_S: Final = 0.002
-#: After slow work, this many rounds go to the pool for each FAST_S that the work took.
+#: After slow work, this many rounds go to the pool for each FAST_S that the work has waited.
 ROUNDS_AFTER_SLOW: Final = 32
 #: Largest number of rounds that go to the pool after slow work: stalls of a second and of a minute count alike.
 ROUNDS_ELSEWHERE_MAX: Final = 32_000
@@ -36,7 +37,10 @@ ROUNDS_ELSEWHERE_MAX: Final = 32_000
 class InPlace:
     """The choice for the rounds and reads of one server."""
 
-    def __init__(self) -> None:
+    def __init__(self, waited_s: Callable[[], float] = lambda: 0.0) -> None:
+        """`waited_s` is a clock that counts the time which the calling thread waits."""
+        self._waited_s = waited_s
+        self._began_s = 0.0
         #: Rounds and reads that still go to the pool.
         self._elsewhere = 0
         self._left = ROUNDS_PER_TURN
@@ -62,10 +66,18 @@ class InPlace:
             return False
         if not self._left or not is_small:
             return False
+        if self._left == ROUNDS_PER_TURN:
+            self._began_s = self._waited_s()
         self._left -= 1
         return True
 
-    def took(self, seconds: float) -> None:
-        """Note the seconds that a round, or a tablet's reads, took on the reactor's thread."""
+    def done(self) -> None:
+        """Note that a round, or a tablet's reads, on the reactor's thread is done."""
+        now_s = self._waited_s()
+        self.waited(now_s - self._began_s)
+        self._began_s = now_s
+
+    def waited(self, seconds: float) -> None:
+        """Note the seconds that a round, or a tablet's reads, has waited on the reactor's thread."""
         if seconds > FAST_S:
             self._elsewhere = min(ROUNDS_ELSEWHERE_MAX, int(seconds / FAST_S * ROUNDS_AFTER_SLOW))

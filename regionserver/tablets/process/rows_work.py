@@ -6,7 +6,6 @@ those that open files and make steady points, because a steady point may wait fo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -31,6 +30,7 @@ from regionserver.tablets.process import floors
 from regionserver.tablets.process.in_place import InPlace
 from regionserver.tablets.process.interfaces import RowsReader, ThreadedReactor
 from regionserver.tablets.process.replica import TabletReplica
+from regionserver.tablets.process.wait_clock import waited_s
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.workers import Workers
@@ -77,7 +77,7 @@ class RowsWork:
         slow_pool: Workers,
         park: Callable[[str, str], None],
     ) -> None:
-        self._in_place = InPlace()
+        self._in_place = InPlace(waited_s)
         self._turn = turn
         self._replicas = replicas
         self._waiting = waiting
@@ -149,13 +149,12 @@ class RowsWork:
 
     def _here(self, work: Callable[[], T]) -> T | Exception:
         """Do small work on the reactor's thread."""
-        began_s = time.monotonic()
         try:
             return work()
         except Exception as error:  # As in the pool, the exception is the result.
             return error
         finally:
-            self._in_place.took(time.monotonic() - began_s)
+            self._in_place.done()
 
     # --- reads --------------------------------------------------------------------------------------------------------
 

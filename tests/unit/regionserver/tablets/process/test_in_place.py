@@ -46,7 +46,7 @@ def test_reads_are_small_up_to_their_bounds() -> None:
 def test_a_slow_read_sends_rounds_away_too() -> None:
     choice = InPlace()
     assert choice.takes_reads([1])
-    choice.took(2 * FAST_S)
+    choice.waited(2 * FAST_S)
     assert not choice.takes(SMALL)
     assert not choice.takes_reads([1])
 
@@ -58,23 +58,44 @@ def test_a_turn_has_so_many_rounds() -> None:
         assert [choice.takes(SMALL) for _ in range(ROUNDS_PER_TURN + 2)] == [True] * ROUNDS_PER_TURN + [False] * 2
 
 
-def test_a_slow_round_sends_the_next_ones_away_the_more_the_longer_it_took() -> None:
+def test_a_slow_round_sends_the_next_ones_away_the_more_the_longer_it_waited() -> None:
     for seconds, away in ((FAST_S, 0), (2 * FAST_S, 2 * ROUNDS_AFTER_SLOW), (60.0, ROUNDS_ELSEWHERE_MAX)):
         choice = InPlace()
         assert choice.takes(SMALL)
-        choice.took(seconds)
+        choice.waited(seconds)
         assert [choice.takes(SMALL) for _ in range(away)] == [False] * away
         choice.begin_turn()
         assert choice.takes(SMALL)
 
 
+def test_what_a_round_has_waited_is_counted_from_the_end_of_the_one_before() -> None:
+    clock = [5.0]
+    choice = InPlace(lambda: clock[0])
+    choice.begin_turn()
+    assert choice.takes(SMALL)
+    clock[0] += FAST_S / 2
+    choice.done()
+    assert choice.takes(SMALL)
+    clock[0] += FAST_S / 2
+    choice.done()
+    # What the thread does between its turns is no wait of a round.
+    clock[0] += 60.0
+    choice.begin_turn()
+    assert choice.takes(SMALL)
+    choice.done()
+    assert choice.takes(SMALL)
+    clock[0] += 2 * FAST_S
+    choice.done()
+    assert not choice.takes(SMALL)
+
+
 class _TimedChoice(InPlace):
-    """Uses the duration of a round that the test gives: the machine may pause at any time."""
+    """Uses the time that the test gives for what a round has waited: the disk may stand still at any time."""
 
     seconds = 0.0
 
-    def took(self, seconds: float) -> None:
-        super().took(self.seconds)
+    def waited(self, seconds: float) -> None:
+        super().waited(self.seconds)
 
 
 def test_where_a_host_applies_its_rounds(tmp_path: Path) -> None:
