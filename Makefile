@@ -70,7 +70,9 @@ TOGETHER := -n 2 --dist worksteal
 REPEATED := $(abspath $(VENV)/repeated)
 # Tests of what setup.py compiles, for the round in which nothing is.
 COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets tests/datadriven \
-	$(addprefix tests/unit/coord/,raft server tree wire) tests/unit/regionserver/tablets/host
+	$(addprefix tests/unit/coord/,raft server tree wire) tests/unit/regionserver/tablets/host \
+	tests/unit/coord/storage/shared/test_codec.py \
+	$(addprefix tests/unit/regionserver/tablets/,test_commands.py test_writers.py rows/test_tablet_rows.py)
 PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest -p tests.repeated "$$@" && return; test $$? -eq 1 || return 1; \
 	test -s $(REPEATED).failed || return 1; echo "== once more, by itself: what failed above"; \
 	RK_AGAIN=1 $(BIN)/python -m pytest -p tests.repeated --maxfail 1 @$(REPEATED).failed; }; checked

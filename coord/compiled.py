@@ -35,9 +35,13 @@ _MODULES: Final = {
     "coord/server/peers": "accepting codec dialing hello_frames link link_context raft_frames snapshot_transfer",
     "coord/server/recovery": "divergence",
     "coord/server/snapshots": "policy transfers",
+    "coord/storage/shared": "batch codec index trails",
     "coord/tree": "acl command datatree levels machine node plan quota reads sessions snapshot watches",
     "coord/wire": "client_conn codec jute opcodes values",
+    "regionserver/kv": "rows",
+    "regionserver/tablets": "commands writers",
     "regionserver/tablets/host": "beats envelope group log_memory reads requests turn",
+    "regionserver/tablets/rows": "digest round",
 }
 #: Paths of the compiled modules, relative to the root of the source tree.
 SOURCES: Final = tuple(f"{folder}/{name}.py" for folder, names in _MODULES.items() for name in names.split())

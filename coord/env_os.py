@@ -8,6 +8,7 @@ import os
 import random
 import secrets
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,12 @@ from coord.env import Clock, Disk, DiskFile, Entropy, Rng, System
 
 #: prctl(2).
 _PR_SET_PDEATHSIG: Final = 1
+#: Statistics of the thread that opens the file: nanoseconds on a processor and in the queue for one, times run.
+_THREAD_STATISTICS: Final = "/proc/thread-self/schedstat"
+_STATISTICS_BYTES_MAX: Final = 64
+_NS: Final = 1e9
+
+_thread = threading.local()
 
 
 class OsClock:
@@ -52,6 +59,29 @@ class OsEntropy:
 def os_system() -> System:
     """Return this machine's clock, random generator and entropy."""
     return System(OsClock(), OsRng(), OsEntropy())
+
+
+def waited_s() -> float:
+    """Return the seconds that this thread has spent neither on a processor nor in the queue for one, plus a constant.
+
+    That is the time for which it has waited for a disk, a lock or the interpreter. Work that takes long has either
+    waited, or the processors were busy; the clock on the wall cannot distinguish the two. Where the system has no
+    statistics of threads, the queue for a processor counts as well.
+    """
+    try:
+        statistics: int = _thread.statistics
+    except AttributeError:
+        statistics = _thread.statistics = _open_statistics()
+    queued_s = int(os.pread(statistics, _STATISTICS_BYTES_MAX, 0).split()[1]) / _NS if statistics >= 0 else 0.0
+    return time.monotonic() - time.thread_time() - queued_s
+
+
+def _open_statistics() -> int:
+    """Return a descriptor of this thread's statistics, -1 without them. It stays open as long as the process."""
+    try:
+        return os.open(_THREAD_STATISTICS, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
 
 
 def return_memory() -> None:

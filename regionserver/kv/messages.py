@@ -20,6 +20,7 @@ import msgspec
 from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
 from regions.records.partitioning import is_placed
+from regionserver.kv.rows import DAMAGED as DAMAGED
 from regionserver.request_gate import Place
 
 #: The limit of LMDB in its standard build.
@@ -40,8 +41,6 @@ SUPERSEDED: Final = "superseded"
 WRONG_REGION: Final = "wrong_region"
 #: The region's file cannot be read or written; the message names the reason. A write may have been executed.
 STORAGE: Final = "storage"
-#: The region's file is damaged; the message names the damage. The region is closed and parked.
-DAMAGED: Final = "damaged"
 #: The region has reached its largest size; the write was not executed.
 REGION_FULL: Final = "region_full"
 

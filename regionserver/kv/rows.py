@@ -14,8 +14,9 @@ from typing import Final
 from crc32c import crc32c
 
 from coord.rpc.wire import RpcError
-from regionserver.kv.messages import DAMAGED
 
+#: The region's file is damaged; the message names the damage. The region is closed and parked.
+DAMAGED: Final = "damaged"
 CRC_BYTES: Final = 4
 #: CRC-32C of any data followed by their own CRC-32C: one call checks a stored row.
 _RESIDUE: Final = 0x48674BC7

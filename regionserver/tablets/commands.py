@@ -11,118 +11,77 @@ the leader's time when it proposed the entry: the replicas have no other clock w
 The leader checks a command before it proposes the command. So a committed payload that does not decode is damaged or
 was written by a later build. A replica must not skip such an entry: other replicas may have applied it.
 
-Keys and values have the limits of `regionserver.kv.messages`. Keys are text, ordered by their UTF-8 bytes.
+The values themselves are in `regionserver.tablets.values.operations`; this module has the codec and checks the limits.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
-from coord.errors import CoordError
+from regionserver.tablets.values.operations import (
+    AHEAD_MS,
+    CONDITION_FAILED,
+    DONE,
+    KEPT_MS,
+    KEY_BYTES_MAX,
+    NO_COMMAND,
+    NUMBER_MAX,
+    OPERATIONS_MAX,
+    OUTCOME_NAMES,
+    SUPERSEDED,
+    TABLET_FULL,
+    TOO_OLD,
+    VALUE_BYTES_MAX,
+    WRITE_BYTES_MAX,
+    WRITER_BYTES_MAX,
+    CommandError,
+    CompareAndSet,
+    DeleteRow,
+    KvCommand,
+    Operation,
+    PutRow,
+    WriteOutcome,
+)
+
+__all__ = [
+    "AHEAD_MS",
+    "CONDITION_FAILED",
+    "DONE",
+    "FORMAT",
+    "KEPT_MS",
+    "KEY_BYTES_MAX",
+    "NO_COMMAND",
+    "NUMBER_MAX",
+    "OPERATIONS_MAX",
+    "OUTCOME_NAMES",
+    "PAYLOAD_BYTES_MAX",
+    "SUPERSEDED",
+    "TABLET_FULL",
+    "TOO_OLD",
+    "VALUE_BYTES_MAX",
+    "WRITER_BYTES_MAX",
+    "WRITE_BYTES_MAX",
+    "CommandError",
+    "CompareAndSet",
+    "DeleteRow",
+    "KvCommand",
+    "Operation",
+    "PutRow",
+    "WriteOutcome",
+    "check",
+    "decode",
+    "encode",
+]
 
 #: First byte of a payload. A build that changes what a command means must raise it.
 FORMAT: Final = 1
-#: LMDB's own limit, as it is built everywhere.
-KEY_BYTES_MAX: Final = 511
-VALUE_BYTES_MAX: Final = 1024 * 1024
-#: Limits of one command, operations and bytes of their keys and values, so that a request cannot block other clients.
-OPERATIONS_MAX: Final = 1000
-WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Longest name of a writer: a uuid, with room for a readable name before it.
-WRITER_BYTES_MAX: Final = 64
-#: Numbers and times fit in 63 bits, so that no store or language has to treat them as unsigned.
-NUMBER_MAX: Final = 2**63 - 1
-#: How long the result of a write is kept, in leaders' time.
-KEPT_MS: Final = 10 * 60 * 1000
-#: How far a client's estimate of the leader's time may be ahead. A result is kept longer by as much.
-AHEAD_MS: Final = KEPT_MS
 #: Upper bound for the header and numbers of an operation: tag, lengths.
 _OPERATION_OVERHEAD: Final = 24
 _COMMAND_OVERHEAD: Final = 256
 #: Longest payload of a command.
 PAYLOAD_BYTES_MAX: Final = WRITE_BYTES_MAX + OPERATIONS_MAX * _OPERATION_OVERHEAD + _COMMAND_OVERHEAD
-
-_Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
-
-
-class PutRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """Store `value` at `key`."""
-
-    key: str
-    value: bytes
-
-
-class DeleteRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
-    """Remove the row at `key`, if there is one."""
-
-    key: str
-
-
-class CompareAndSet(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """Store `value` at `key` (None: remove the row) if its value was `expected` (None: if there was no row)."""
-
-    key: str
-    value: bytes | None
-    expected: bytes | None
-
-
-Operation = PutRow | DeleteRow | CompareAndSet
-
-
-class KvCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One client request.
-
-    `number` rises from one write of a writer to the next. `done_below`: the writer will not repeat a write with a lower
-    number. `began_ms`: the tablet's time when the write began, taken from the tablet's latest reply to the writer. All
-    copies of one write have the same `done_below`, `began_ms` and operations. `time_ms`: see the module docstring.
-    """
-
-    writer: str
-    number: _Count
-    done_below: _Count
-    began_ms: _Count
-    time_ms: _Count
-    operations: list[Operation]
-
-
-class CommandError(CoordError):
-    """The command exceeds a limit, or the payload is not a command. The message states the fault."""
-
-
-# --- outcomes ---------------------------------------------------------------------------------------------------------
-
-#: The operations were carried out.
-DONE: Final = 0
-#: The condition of operation `failed` did not hold; nothing was changed.
-CONDITION_FAILED: Final = 1
-#: The tablet has reached its largest size; nothing was changed.
-TABLET_FULL: Final = 2
-#: The writer had given up this number (`done_below`) before this copy was applied; this copy changed nothing.
-SUPERSEDED: Final = 3
-#: The write began before the time for which results are kept; this copy changed nothing.
-TOO_OLD: Final = 4
-#: The entry carried no command (a leader's first entry, a configuration).
-NO_COMMAND: Final = 5
-
-OUTCOME_NAMES: Final = ("done", "condition failed", "tablet full", "superseded", "too old", "no command")
-
-
-class WriteOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """Outcome of one entry.
-
-    `term` and `index` are those of the entry that decided. For a repeated write they are those of its first entry.
-    `failed` is the position of the first operation whose condition did not hold, else -1.
-    """
-
-    code: int
-    term: int
-    index: int
-    failed: int = -1
-
-
-# --- codec ------------------------------------------------------------------------------------------------------------
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(KvCommand)
@@ -156,11 +115,16 @@ def decode(payload: bytes) -> KvCommand:
 
 def check(command: KvCommand) -> None:
     """Raise CommandError if the command exceeds a limit."""
-    for name in ("number", "done_below", "began_ms", "time_ms"):
-        value = getattr(command, name)
-        if not 0 <= value <= NUMBER_MAX:
-            raise CommandError(f"{name} is {value}, it must be 0 to {NUMBER_MAX}")
+    _check_number("number", command.number)
+    _check_number("done_below", command.done_below)
+    _check_number("began_ms", command.began_ms)
+    _check_number("time_ms", command.time_ms)
     _check_limits(command)
+
+
+def _check_number(name: str, value: int) -> None:
+    if not 0 <= value <= NUMBER_MAX:
+        raise CommandError(f"{name} is {value}, it must be 0 to {NUMBER_MAX}")
 
 
 def _check_limits(command: KvCommand) -> None:

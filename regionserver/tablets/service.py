@@ -118,11 +118,13 @@ class TabletService:
         self._rates: dict[Key, float] = {}
         self._since_s = seconds()
         self._asked = CounterMetric(f"{_PREFIX}requests", "Requests for tablets.", ["kind"], registry=registry)
+        #: Looked up once: each request counts.
+        self._counts = {kind: self._asked.labels(kind.__name__) for kind in self.requests}
         self._refused = CounterMetric(f"{_PREFIX}refused", "Requests rejected.", ["code"], registry=registry)
 
     def answer(self, request: TabletRequest) -> Deferred[msgspec.Struct] | msgspec.Struct:
         """Answer one of `requests`. Raise RpcError."""
-        self._asked.labels(type(request).__name__).inc()
+        self._counts[type(request)].inc()
         try:
             answer = self._accept(request)
         except RpcError as error:

@@ -27,12 +27,12 @@ Source: Raft dissertation, section 6.3, with a client's number and time in place
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
 
 from regionserver.tablets.commands import KEPT_MS, SUPERSEDED, TOO_OLD, KvCommand, WriteOutcome
+from regionserver.tablets.values.results import Record, Result
 
 #: Limit of unacknowledged writes of one writer; a client has a few dozen.
 WRITER_RESULTS_MAX: Final = 1024
@@ -67,32 +67,13 @@ class ResultStore(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class Totals:
     """Clock, horizon, and the number of results and writers that are kept; stored with the tablet's state."""
 
-    clock_ms: int = 0
-    horizon_ms: int = 0
-    kept: int = 0
-
-
-class Result(msgspec.Struct, frozen=True, array_like=True):
-    """Result of one write, kept for its later copies."""
-
-    stamp_ms: int
-    code: int
-    term: int
-    index: int
-    failed: int
-
-
-class Record(msgspec.Struct, array_like=True):
-    """The record of one writer. `stamp_ms` is the highest stamp of all its results so far."""
-
-    below: int
-    stamp_ms: int
-    indexed_ms: int
-    results: dict[int, Result]
+    def __init__(self, clock_ms: int = 0, horizon_ms: int = 0, kept: int = 0) -> None:
+        self.clock_ms: int = clock_ms
+        self.horizon_ms: int = horizon_ms
+        self.kept: int = kept
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -102,13 +83,24 @@ _DECODER: Final = msgspec.msgpack.Decoder(Record)
 class WriterResults:
     """The results kept in one tablet, during one commit. `flush` stores what has changed."""
 
-    def __init__(self, store: ResultStore, totals: Totals) -> None:
-        self.totals = totals
+    def __init__(
+        self,
+        store: ResultStore,
+        totals: Totals,
+        *,
+        next_expiry_ms: int = 0,
+        results_max: int = WRITER_RESULTS_MAX,
+        kept_max: int = KEPT_MAX,
+    ) -> None:
+        self.totals: Totals = totals
         self._store = store
+        self._results_max = results_max
+        self._kept_max = kept_max
         self._read: dict[bytes, Record] = {}
         self._changed: set[bytes] = set()
-        #: No writer expires before the horizon reaches this time.
-        self._next_ms = 0
+        #: No writer expires before the horizon reaches this time; 0 if that is not known. Once the commit is stored it
+        #: holds for the next one.
+        self.next_expiry_ms = next_expiry_ms
 
     def check(self, command: KvCommand, term: int, index: int) -> WriteOutcome | None:
         """Return None if the command must be carried out, else the outcome of its entry.
@@ -118,7 +110,7 @@ class WriterResults:
         totals = self.totals
         totals.clock_ms = max(totals.clock_ms, command.time_ms)
         totals.horizon_ms = max(totals.horizon_ms, totals.clock_ms - KEPT_MS)
-        if totals.horizon_ms >= self._next_ms:
+        if totals.horizon_ms >= self.next_expiry_ms:
             self._sweep()
         record = self._record(command.writer.encode())
         if record is not None:
@@ -139,7 +131,7 @@ class WriterResults:
         if record is None:
             record = self._read[writer] = Record(0, stamp_ms, stamp_ms, {})
             self._store.put(_order_key(stamp_ms, writer), b"")
-            self._next_ms = min(self._next_ms, stamp_ms)
+            self.next_expiry_ms = min(self.next_expiry_ms, stamp_ms)
             totals.kept += 1
         record.stamp_ms = max(record.stamp_ms, stamp_ms)
         results = record.results
@@ -149,12 +141,12 @@ class WriterResults:
         if below > record.below:
             record.below = below
             self._drop(record, [number for number in results if number < below])
-        if len(results) > WRITER_RESULTS_MAX:
+        if len(results) > self._results_max:
             lowest = min(results)
             record.below = lowest + 1
             self._drop(record, [lowest])
         self._changed.add(writer)
-        while totals.kept > KEPT_MAX:
+        while totals.kept > self._kept_max:
             self._evict()
 
     def flush(self) -> int:
@@ -186,8 +178,8 @@ class WriterResults:
             first = self._store.first(_ORDER)
             if first is None:
                 return
-            self._next_ms = _order_time(first)
-            if self._next_ms > horizon_ms:
+            self.next_expiry_ms = _order_time(first)
+            if self.next_expiry_ms > horizon_ms:
                 return
             writer, record = self._at(first)
             if record.stamp_ms <= horizon_ms:

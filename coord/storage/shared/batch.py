@@ -35,7 +35,8 @@ BATCH_BYTES_MAX: Final = 256 << 20
 class SlotBatch:
     """Encoded blocks that become durable together."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = BATCH_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
         self.parts: list[bytes] = []
         self.bytes = 0
         #: Head and start of each block, and its offset in this batch.
@@ -72,7 +73,8 @@ class _QueuedSlot:
 class SlotTable:
     """Checks changes against their slots, and numbers the blocks."""
 
-    def __init__(self, index: SlotIndex) -> None:
+    def __init__(self, index: SlotIndex, bytes_max: int = BATCH_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self._slots = {
             slot.slot: _QueuedSlot(
                 slot.generation,
@@ -95,7 +97,7 @@ class SlotTable:
 
         Raise SlotError for the first change that does not fit its slot; then no change is accepted.
         """
-        batch = SlotBatch()
+        batch = SlotBatch(self._bytes_max)
         undo: list[tuple[int, _QueuedSlot | None]] = []
         try:
             for change in changes:
@@ -106,8 +108,8 @@ class SlotTable:
                     del self._slots[change.slot]
                 else:
                     self._slots[change.slot] = after
-                if batch.bytes > BATCH_BYTES_MAX:
-                    raise SlotError(change.slot, f"a batch of more than {BATCH_BYTES_MAX} bytes")
+                if batch.bytes > batch.bytes_max:
+                    raise SlotError(change.slot, f"a batch of more than {batch.bytes_max} bytes")
         except SlotError:
             for slot, before in reversed(undo):
                 if before is not None:
@@ -194,8 +196,8 @@ def _append(batch: SlotBatch, change: SlotItems, before: _QueuedSlot) -> _Queued
             raise SlotError(change.slot, f"entry {entry.index} instead of {index}")
     parts = encode_items(hard_state, entries)
     size = sum(map(len, parts))
-    if batch.bytes + size + BLOCK_BYTES > BATCH_BYTES_MAX:
-        raise SlotError(change.slot, f"a batch of more than {BATCH_BYTES_MAX} bytes")
+    if batch.bytes + size + BLOCK_BYTES > batch.bytes_max:
+        raise SlotError(change.slot, f"a batch of more than {batch.bytes_max} bytes")
     assert before.floor <= last, f"slot {change.slot} ends at entry {last}, its floor is {before.floor}"
     head = BlockHead(flags, change.slot, change.generation, written, size, first, len(entries), last_term)
     batch.add(head, start, b"".join(parts))

@@ -24,8 +24,9 @@ from regionserver.kv.rows import unseal
 from regionserver.kv.snapshot import DAMAGE, RowSnapshot
 from regionserver.tablets.disk.layout import rows_path
 from regionserver.tablets.rows import environment
+from regionserver.tablets.rows.digest import add_to_digest, row_hash
 from regionserver.tablets.rows.environment import DATABASES, MAP_BYTES, RowsDisk
-from regionserver.tablets.rows.state import Identity, RowsState, add_to_digest, row_hash
+from regionserver.tablets.rows.state import Identity, RowsState
 from regionserver.tablets.rows.steady import SteadyPoint
 
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"

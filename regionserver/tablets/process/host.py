@@ -446,8 +446,9 @@ class TabletHost:
             if event.name in _REPORTED_EVENTS:
                 changed[tablet] = None
                 self._young.add(tablet)
-        for line in reports.role_lines(out.events):
-            log.info("{line}", line=line)
+        if out.events:
+            for line in reports.role_lines(out.events):
+                log.info("{line}", line=line)
         for tablet, why in out.failed:
             self._life.parked(tablet, why)
         for tablet, server, why in out.rejected:

@@ -7,8 +7,8 @@ long there.
 But rounds and reads can wait for the disk, because LMDB reads the pages that are not in memory. A wait on the reactor's
 thread delays all tablets. So after a round or read that has waited, the next ones go to the pool; their number grows
 with the time that it has waited. The reactor's thread therefore waits for a few hundredths of the time at most. Time in
-the queue for a processor does not count (`wait_clock`): the pool's threads would compete for the processor as well. The
-work of one turn is bounded as well.
+the queue for a processor does not count (`coord.env_os.waited_s`): its threads would compete for the processor as well.
+And the work of one turn is bounded.
 """
 
 from __future__ import annotations

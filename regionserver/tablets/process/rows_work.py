@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from coord.env_os import waited_s
 from coord.errors import StorageError
 from coord.raft.messages import Entry
 from coord.rpc.wire import RpcError
@@ -30,7 +31,6 @@ from regionserver.tablets.process import floors
 from regionserver.tablets.process.in_place import InPlace
 from regionserver.tablets.process.interfaces import RowsReader, ThreadedReactor
 from regionserver.tablets.process.replica import TabletReplica
-from regionserver.tablets.process.wait_clock import waited_s
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from regionserver.workers import Workers
@@ -85,6 +85,8 @@ class RowsWork:
         self._pool = pool
         self._slow_pool = slow_pool
         self._park = park
+        #: Tablets whose rows were found waiting for room: each write asks.
+        self._full: set[str] = set()
         #: Floors for the next batch of the log.
         self.floors: list[Floor] = []
         #: (tablet, member) pairs for which entries are being read back; members that need dropped entries.
@@ -93,7 +95,11 @@ class RowsWork:
 
     def is_full(self) -> bool:
         """Return True if some rows wait for room on the disk."""
-        return any(replica.is_full for replica in self._replicas.values())
+        if self._full:
+            self._full = {
+                tablet for tablet in self._full if tablet in self._replicas and self._replicas[tablet].is_full
+            }
+        return bool(self._full)
 
     def begin_turn(self) -> None:
         """Begin a turn of the host."""
@@ -138,6 +144,7 @@ class RowsWork:
                 return
             if not replica.is_full:
                 replica.is_full = True
+                self._full.add(replica.tablet)
                 log.error("rows of tablet {tablet} wait for room on the disk", tablet=replica.tablet)
             self._reactor.callLater(FULL_RETRY_S, self._apply, replica, rows, group, entries, done)
 

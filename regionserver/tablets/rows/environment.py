@@ -168,22 +168,31 @@ class RowsFile:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Convert the exceptions of LMDB, the system and the checksums to RowsFailed or RowsFull."""
+    """Convert exceptions as `translation` does."""
     try:
         yield
-    except RpcError as error:
-        if error.code != DAMAGED:
+    except Exception as error:
+        found = translation(path, error)
+        if found is error:
             raise
-        raise RowsFailed(f"{path} is damaged: {error.message}") from error
-    except (*DAMAGE, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RowsFailed(f"{path} is damaged: {error}".splitlines()[0]) from error
-    except Damaged as error:
-        raise RowsFailed(str(error)) from error
-    except (lmdb.Error, OSError) as error:
+        raise found from error
+
+
+def translation(path: str, error: Exception) -> Exception:
+    """Return RowsFailed or RowsFull for exceptions of LMDB, the system and the checksums, other exceptions as they
+    are."""
+    if isinstance(error, RpcError):
+        return RowsFailed(f"{path} is damaged: {error.message}") if error.code == DAMAGED else error
+    if isinstance(error, (*DAMAGE, msgspec.MsgspecError, UnicodeDecodeError)):
+        return RowsFailed(f"{path} is damaged: {error}".splitlines()[0])
+    if isinstance(error, Damaged):
+        return RowsFailed(str(error))
+    if isinstance(error, (lmdb.Error, OSError)):
         reason = f"{path}: {error}".splitlines()[0]
         if is_transient(error):
-            raise RowsFull(f"{reason}; free some space, and the tablet continues") from error
-        raise RowsFailed(reason) from error
+            return RowsFull(f"{reason}; free some space, and the tablet continues")
+        return RowsFailed(reason)
+    return error
 
 
 def is_transient(error: Exception) -> bool:

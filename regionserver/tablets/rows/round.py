@@ -7,8 +7,10 @@ stored state and on the entries in order, not on where a commit ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from coord.raft.messages import Entry
+from regionserver.kv.rows import seal, unseal
 from regionserver.tablets.commands import (
     CONDITION_FAILED,
     DONE,
@@ -20,7 +22,8 @@ from regionserver.tablets.commands import (
     PutRow,
     WriteOutcome,
 )
-from regionserver.tablets.rows.state import RowsState, add_to_digest, row_hash
+from regionserver.tablets.rows.digest import add_to_digest, row_hash
+from regionserver.tablets.rows.state import RowsState
 from regionserver.tablets.writers import ResultStore, Totals, WriterResults
 
 #: Limit of a tablet's keys and values in bytes: half of the file's map, because pages are seldom full and the pages of
@@ -28,23 +31,58 @@ from regionserver.tablets.writers import ResultStore, Totals, WriterResults
 TABLET_BYTES_MAX: Final = 32 * 1024 * 1024 * 1024
 
 
-class Round:
-    """Entries that are applied in one commit. `read` returns the stored value of a key."""
+class RoundChanges:
+    """What a round stores: the new state and the changed rows, in the order of their keys."""
 
-    def __init__(self, state: RowsState, read: Callable[[bytes], bytes | None], writers: ResultStore) -> None:
+    def __init__(self, state: RowsState, count: int, records: int) -> None:
+        self.state: RowsState = state
+        #: Rows that change, and writers' records that were stored.
+        self.count: int = count
+        self.records: int = records
+        #: Key and stored form of each row, and its bytes in all.
+        self.puts: list[tuple[bytes, bytes]] = []
+        self.size: int = 0
+        self.deletes: list[bytes] = []
+
+
+class Round:
+    """Entries that are applied in one commit."""
+
+    def __init__(
+        self,
+        state: RowsState,
+        stored: Callable[[bytes], bytes | None],
+        writers: ResultStore,
+        *,
+        next_expiry_ms: int = 0,
+        bytes_max: int = TABLET_BYTES_MAX,
+    ) -> None:
+        """`stored` returns the stored form of a row. `next_expiry_ms`: see `WriterResults`."""
         self._state = state
-        self._read = read
+        self._stored = stored
+        self._bytes_max = bytes_max
         self._totals = Totals(state.clock_ms, state.horizon_ms, state.kept)
-        self._writers = WriterResults(writers, self._totals)
-        self._applied = state.applied
-        self._rows, self._size = state.rows, state.size
+        self._writers = WriterResults(writers, self._totals, next_expiry_ms=next_expiry_ms)
+        self._index: int = state.applied_index
+        self._term: int = state.applied_term
+        self._rows: int = state.rows
+        self._size: int = state.size
         self._before: dict[bytes, bytes | None] = {}
         self._after: dict[bytes, bytes | None] = {}
 
+    def apply_all(self, commands: list[tuple[Entry, KvCommand | None]]) -> list[WriteOutcome]:
+        """Apply entries with their commands, as `apply` does."""
+        return [self.apply(entry.term, entry.index, command) for entry, command in commands]
+
+    def next_expiry_ms(self) -> int:
+        """Return the time before which no writer expires, once this round is stored."""
+        return self._writers.next_expiry_ms
+
     def apply(self, term: int, index: int, command: KvCommand | None) -> WriteOutcome:
         """Apply the next entry; None for an entry that carries no command."""
-        assert index == self._applied[0] + 1, f"entry {index} does not follow entry {self._applied[0]}"
-        self._applied = index, term
+        assert index == self._index + 1, f"entry {index} does not follow entry {self._index}"
+        self._index = index
+        self._term = term
         if command is None:
             return WriteOutcome(NO_COMMAND, term, index)
         outcome = self._writers.check(command, term, index)
@@ -53,25 +91,25 @@ class Round:
             self._writers.keep(command, outcome)
         return outcome
 
-    def finish(self) -> tuple[RowsState, list[tuple[bytes, bytes | None]], int]:
-        """Return the new state, the changed rows in the order of their keys (None: removed), and how many writers'
-        records were stored."""
+    def finish(self) -> RoundChanges:
+        """Store the writers' records, and return everything else that is to be stored."""
         records = self._writers.flush()
-        changes: list[tuple[bytes, bytes | None]] = []
+        found: list[tuple[bytes, bytes | None]] = []
         difference = 0
-        for key in sorted(self._after):
-            old, new = self._before[key], self._after[key]
+        before, after = self._before, self._after
+        for key in sorted(after):
+            old, new = before[key], after[key]
             if old == new:
                 continue
-            changes.append((key, new))
+            found.append((key, new))
             if old is not None:
                 difference -= row_hash(key, old)
             if new is not None:
                 difference += row_hash(key, new)
         totals = self._totals
         state = RowsState(
-            applied_index=self._applied[0],
-            applied_term=self._applied[1],
+            applied_index=self._index,
+            applied_term=self._term,
             rows=self._rows,
             size=self._size,
             clock_ms=totals.clock_ms,
@@ -79,7 +117,15 @@ class Round:
             kept=totals.kept,
             digest=add_to_digest(self._state.digest, difference),
         )
-        return state, changes, records
+        changes = RoundChanges(state, len(found), records)
+        for key, value in found:
+            if value is None:
+                changes.deletes.append(key)
+            else:
+                sealed = seal(key, value)
+                changes.puts.append((key, sealed))
+                changes.size += len(sealed)
+        return changes
 
     def _execute(self, operations: list[Operation], term: int, index: int) -> WriteOutcome:
         """Record the changes of a command if all its conditions hold. Runs once per row on every replica."""
@@ -95,21 +141,21 @@ class Round:
                     return WriteOutcome(CONDITION_FAILED, term, index, position)
                 changes[key] = one.value
         rows = size = 0
-        before, after, read = self._before, self._after, self._read
+        before, after = self._before, self._after
         for key, new in changes.items():
             if key in after:
                 old = after[key]
             elif key in before:
                 old = before[key]
             else:
-                old = before[key] = read(key)
+                old = before[key] = self._read(key)
             if new is not None:
                 rows += 1
                 size += len(key) + len(new)
             if old is not None:
                 rows -= 1
                 size -= len(key) + len(old)
-        if size > 0 and self._size + size > TABLET_BYTES_MAX:
+        if size > 0 and self._size + size > self._bytes_max:
             return WriteOutcome(TABLET_FULL, term, index)
         after.update(changes)
         self._rows += rows
@@ -123,3 +169,39 @@ class Round:
         if key not in self._before:
             self._before[key] = self._read(key)
         return self._before[key]
+
+    def _read(self, key: bytes) -> bytes | None:
+        """Return the value of `key` before this round. Raise RpcError(DAMAGED)."""
+        stored = self._stored(key)
+        return None if stored is None else unseal(key, stored)
+
+
+class StoredResults:
+    """The database of writers' results within one commit (`ResultStore`). Values have checksums as rows have."""
+
+    def __init__(self, transaction: Any, database: Any) -> None:
+        self._transaction = transaction
+        self._database = database
+        self._cursor: Any = None
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value at `key`, or None."""
+        stored = self._transaction.get(key, db=self._database)
+        return None if stored is None else unseal(key, stored)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store `value` at `key`."""
+        self._transaction.put(key, seal(key, value), db=self._database)
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key`, which exists."""
+        self._transaction.delete(key, db=self._database)
+
+    def first(self, prefix: bytes) -> bytes | None:
+        """Return the lowest key that begins with `prefix`, or None."""
+        if self._cursor is None:
+            self._cursor = self._transaction.cursor(self._database)
+        if not self._cursor.set_range(prefix):
+            return None
+        key = bytes(self._cursor.key())
+        return key if key.startswith(prefix) else None

@@ -3,21 +3,19 @@
 The state is stored in the same commit as the rows that it describes. All its fields are equal in every replica at the
 same index.
 
-The digest is the sum, modulo 2**128, of one hash per row. A sum does not depend on the order of changes, and a changed
-row costs two hashes. Replicas with equal digests at one index have equal rows.
+Replicas with equal digests (`rows.digest`) at one index have equal rows.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 import msgspec
 
+from regionserver.tablets.rows.digest import DIGEST_BYTES
+
 #: Raised when the meaning of a file's databases or of their contents changes.
 FORMAT: Final = 1
-DIGEST_BYTES: Final = 16
-_MODULUS: Final = 1 << (8 * DIGEST_BYTES)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
@@ -49,17 +47,6 @@ class RowsState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     def applied(self) -> tuple[int, int]:
         """Index and term of the last applied entry."""
         return self.applied_index, self.applied_term
-
-
-def row_hash(key: bytes, value: bytes) -> int:
-    """Return a row's contribution to the digest."""
-    data = len(key).to_bytes(2, "little") + key + value
-    return int.from_bytes(hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest(), "little")
-
-
-def add_to_digest(digest: bytes, difference: int) -> bytes:
-    """Return the digest after a change; `difference` is the sum of added minus removed hashes and may be negative."""
-    return ((int.from_bytes(digest, "little") + difference) % _MODULUS).to_bytes(DIGEST_BYTES, "little")
 
 
 _IDENTITIES: Final = msgspec.msgpack.Decoder(Identity)

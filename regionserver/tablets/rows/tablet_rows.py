@@ -27,10 +27,11 @@ from regionserver.kv.rows import seal, unseal
 from regionserver.kv.snapshot import DAMAGE, RowSnapshot
 from regionserver.tablets.commands import NO_COMMAND, CommandError, KvCommand, WriteOutcome, decode
 from regionserver.tablets.rows import environment, steady
-from regionserver.tablets.rows.environment import STATE_KEY, RowsDisk, RowsFile, translated
+from regionserver.tablets.rows.digest import add_to_digest, row_hash
+from regionserver.tablets.rows.environment import STATE_KEY, RowsDisk, RowsFile, translated, translation
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
-from regionserver.tablets.rows.round import Round
-from regionserver.tablets.rows.state import Identity, RowsState, add_to_digest, encode, row_hash
+from regionserver.tablets.rows.round import Round, StoredResults
+from regionserver.tablets.rows.state import Identity, RowsState, encode
 from regionserver.tablets.rows.steady import SteadyPoint, Unsteady
 
 #: Limits of one commit: entries, operations and bytes of payload. LMDB keeps the pages of a commit in memory, and each
@@ -75,6 +76,8 @@ class TabletRows:
         #: True if LMDB rejects the environment and it must be opened again.
         self._must_reopen = False
         self._unsteady = Unsteady()
+        #: Before this time of the tablet's clock no writer expires: see `WriterResults`.
+        self._next_expiry_ms = 0
         self._is_closed = False
         self._users = 0
         self._changed = threading.Condition()
@@ -185,19 +188,22 @@ class TabletRows:
         with self._committing:
             self._check_usable()
             while len(outcomes) < len(entries):
+                # Not `_guarded`: a small round takes little more time than its two context managers.
                 try:
-                    with self._guarded():
-                        outcomes += self._round(entries, len(outcomes))
-                except RowsError as error:
-                    if outcomes and not isinstance(error, RowsFailed):
+                    outcomes += self._round(entries, len(outcomes))
+                except Exception as error:
+                    found = self._noted(error)
+                    if outcomes and isinstance(found, RowsError) and not isinstance(found, RowsFailed):
                         break
-                    raise
+                    if found is error:
+                        raise
+                    raise found from error
         return outcomes
 
     def _round(self, entries: Sequence[Entry], start: int) -> list[WriteOutcome]:
         """Apply as many entries as fit in one commit."""
         commands = self._decoded(entries, start)
-        if all(command is None for _, command in commands):
+        if all([command is None for _, command in commands]):  # noqa: C419 (a generator takes longer)
             last = commands[-1][0]
             assert commands[0][0].index == self._state.applied_index + 1, f"entry {last.index} does not follow"
             self._state = msgspec.structs.replace(self._state, applied_index=last.index, applied_term=last.term)
@@ -205,34 +211,28 @@ class TabletRows:
         file = self._file
         transaction = self._begin()
         try:
-
-            def read(key: bytes) -> bytes | None:
-                stored = transaction.get(key)
-                return None if stored is None else unseal(key, stored)
-
-            work = Round(self._state, read, _WritersStore(transaction, file.writers))
-            outcomes = [work.apply(entry.term, entry.index, command) for entry, command in commands]
-            state, changes, records = work.finish()
-            puts = [(key, seal(key, value)) for key, value in changes if value is not None]
-            if len(puts) < len(changes):
-                for key, value in changes:
-                    if value is None:
-                        transaction.delete(key)
-            if len(puts) >= MANY_PUTS:
+            results = StoredResults(transaction, file.writers)
+            work = Round(self._state, transaction.get, results, next_expiry_ms=self._next_expiry_ms)
+            outcomes = work.apply_all(commands)
+            changes = work.finish()
+            for key in changes.deletes:
+                transaction.delete(key)
+            if len(changes.puts) >= MANY_PUTS:
                 with transaction.cursor() as cursor:
-                    cursor.putmulti(puts)
+                    cursor.putmulti(changes.puts)
             else:
-                for key, sealed in puts:
+                for key, sealed in changes.puts:
                     transaction.put(key, sealed)
-            size = sum(len(sealed) for _, sealed in puts)
-            transaction.put(STATE_KEY, seal(STATE_KEY, encode(state)), db=file.meta)
+            transaction.put(STATE_KEY, seal(STATE_KEY, encode(changes.state)), db=file.meta)
             transaction.commit()
         except BaseException:
             transaction.abort()
             raise
-        self._state = self._stored = state
+        self._state = self._stored = changes.state
+        self._next_expiry_ms = work.next_expiry_ms()
         # An upper bound: changed rows may share pages.
-        self._unsteady.note(size + file.page_bytes * (len(changes) + 2 * records + _COMMIT_PAGES))
+        pages = changes.count + 2 * changes.records + _COMMIT_PAGES
+        self._unsteady.note(changes.size + file.page_bytes * pages)
         return outcomes
 
     def _decoded(self, entries: Sequence[Entry], start: int) -> list[tuple[Entry, KvCommand | None]]:
@@ -480,37 +480,17 @@ class TabletRows:
     def _guarded(self) -> Iterator[None]:
         """Translate errors. Store the first RowsFailed, and raise it at every later call."""
         try:
-            with translated(self.path):
-                yield
-        except RowsFailed as error:
-            if not self.damage:
-                self.damage = str(error)
-                environment.suspect(self.path)
-            raise
+            yield
+        except Exception as error:
+            found = self._noted(error)
+            if found is error:
+                raise
+            raise found from error
 
-
-class _WritersStore:
-    """The database of writers' results, within one commit; values have checksums as rows have."""
-
-    def __init__(self, transaction: Any, database: Any) -> None:
-        self._transaction = transaction
-        self._database = database
-        self._cursor: Any = None
-
-    def get(self, key: bytes) -> bytes | None:
-        stored = self._transaction.get(key, db=self._database)
-        return None if stored is None else unseal(key, stored)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self._transaction.put(key, seal(key, value), db=self._database)
-
-    def delete(self, key: bytes) -> None:
-        self._transaction.delete(key, db=self._database)
-
-    def first(self, prefix: bytes) -> bytes | None:
-        if self._cursor is None:
-            self._cursor = self._transaction.cursor(self._database)
-        if not self._cursor.set_range(prefix):
-            return None
-        key = bytes(self._cursor.key())
-        return key if key.startswith(prefix) else None
+    def _noted(self, error: Exception) -> Exception:
+        """Translate an exception, and note RowsFailed."""
+        found = translation(self.path, error)
+        if isinstance(found, RowsFailed) and not self.damage:
+            self.damage = str(found)
+            environment.suspect(self.path)
+        return found

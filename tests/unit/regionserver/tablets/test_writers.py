@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict
@@ -51,9 +50,12 @@ class DictStore:
 class Tablet:
     """Writes carried out, with their counts; each entry in a separate commit unless `together`."""
 
-    def __init__(self) -> None:
+    def __init__(self, **bounds: int) -> None:
         self.store = DictStore()
         self.totals = Totals()
+        self._bounds = bounds
+        #: As a tablet keeps it from one commit to the next.
+        self._next_expiry_ms = 0
         self.index = 0
         self.done: list[tuple[str, int]] = []
         self._round: WriterResults | None = None
@@ -65,26 +67,32 @@ class Tablet:
         self.index += 1
         began = now if began < 0 else began
         command = KvCommand(writer, number, below, START_MS + began, START_MS + now, [PutRow("k", b"v")])
-        work = self._round or WriterResults(self.store, self.totals)
+        work = self._round or self._begin()
         outcome = work.check(command, 1, self.index)
         if outcome is None:
             self.done.append((writer, number))
             outcome = WriteOutcome(code, 1, self.index)
             work.keep(command, outcome)
         if self._round is None:
-            work.flush()
+            self._flush(work)
         self.check()
         return outcome
 
+    def _begin(self) -> WriterResults:
+        return WriterResults(self.store, self.totals, next_expiry_ms=self._next_expiry_ms, **self._bounds)
+
+    def _flush(self, work: WriterResults) -> None:
+        work.flush()
+        self._next_expiry_ms = work.next_expiry_ms
+
     def together(self) -> None:
         """Let entries share a commit from now on, until the next call."""
-        if self._round is not None:
-            self._round.flush()
-        self._round = WriterResults(self.store, self.totals)
+        self.end_round()
+        self._round = self._begin()
 
     def end_round(self) -> None:
         if self._round is not None:
-            self._round.flush()
+            self._flush(self._round)
             self._round = None
 
     def check(self) -> None:
@@ -171,9 +179,8 @@ def test_quiet_writers_are_forgotten() -> None:
     assert [key for key in tablet.store.rows if key[:1] == b"w"] == [b"wlate"]
 
 
-def test_the_results_of_a_writer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers_module, "WRITER_RESULTS_MAX", 10)
-    tablet = Tablet()
+def test_the_results_of_a_writer_are_bounded() -> None:
+    tablet = Tablet(results_max=10)
     for number in range(11):
         tablet.send("a", number, now=number)
     assert tablet.send("a", 0, now=11, began=0).code == SUPERSEDED
@@ -181,10 +188,9 @@ def test_the_results_of_a_writer_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert tablet.totals.kept == 11
 
 
-def test_the_results_of_a_tablet_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_results_of_a_tablet_are_bounded() -> None:
     """The least recently active writer is dropped first, and its writes are rejected from then on."""
-    monkeypatch.setattr(writers_module, "KEPT_MAX", 20)
-    tablet = Tablet()
+    tablet = Tablet(kept_max=20)
     for number in range(10):
         tablet.send(f"w{number}", 1, now=number)
     assert tablet.totals.kept == 20
@@ -281,10 +287,8 @@ def _run(steps: list[tuple[str, int, int]]) -> None:
     assert len(tablet.done) == len(set(tablet.done)), "a write was carried out twice"
 
 
-def test_commits_of_any_size_leave_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_of_any_size_leave_the_same_results() -> None:
     """Replicas group entries as they come."""
-    monkeypatch.setattr(writers_module, "KEPT_MAX", 40)
-    monkeypatch.setattr(writers_module, "WRITER_RESULTS_MAX", 5)
     for seed in range(10):
         rng = random.Random(seed)
         sends: list[tuple[str, int, dict[str, Any]]] = []
@@ -297,7 +301,7 @@ def test_commits_of_any_size_leave_the_same_results(monkeypatch: pytest.MonkeyPa
                 sends[-1][2]["below"] = below
         images, outcomes = [], []
         for largest in (1, 7, 400):
-            tablet, found = Tablet(), []
+            tablet, found = Tablet(kept_max=40, results_max=5), []
             grouping = random.Random(seed + largest)
             for writer, number, options in sends:
                 if largest > 1 and grouping.random() < 2 / largest:
@@ -305,7 +309,8 @@ def test_commits_of_any_size_leave_the_same_results(monkeypatch: pytest.MonkeyPa
                 found.append(tablet.send(writer, number, **options))
             tablet.end_round()
             tablet.check()
-            images.append((dict(tablet.store.rows), tablet.totals))
+            totals = tablet.totals
+            images.append((dict(tablet.store.rows), totals.clock_ms, totals.horizon_ms, totals.kept))
             outcomes.append(found)
         assert images[0] == images[1] == images[2], f"seed {seed}"
         assert outcomes[0] == outcomes[1] == outcomes[2], f"seed {seed}"

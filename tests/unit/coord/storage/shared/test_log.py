@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from coord.errors import CorruptRecord, StorageError
 from coord.storage.records import HardStateItem, LogItem
 from coord.storage.segments import SyncFailed
-from coord.storage.shared import batch as batch_module
 from coord.storage.shared import log as log_module
-from coord.storage.shared.codec import TABLET_BYTES_MAX
+from coord.storage.shared.batch import SlotTable
+from coord.storage.shared.codec import FORMAT, TABLET_BYTES_MAX, encode_header
 from coord.storage.shared.items import (
     SLOT_MAX,
     Change,
@@ -223,7 +223,7 @@ def test_a_bad_change_is_rejected_with_its_turn_and_the_log_goes_on(change: Chan
     assert [entry.data for entry in recover(disk).slots[0].entries] == [b"c", b"fits"]
 
 
-def test_limits_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_at_the_limit() -> None:
     """The highest slot, the longest name, the longest batch; one more is rejected."""
     disk = MemoryDisk()
     log, _ = open_shared_log(disk)
@@ -232,7 +232,7 @@ def test_limits_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert recover(disk).next_slot == SLOT_MAX + 1
     size = log.batch([items(SLOT_MAX, (1, 1, b"x" * 100))]).bytes
     log, _ = open_shared_log(disk)
-    monkeypatch.setattr(batch_module, "BATCH_BYTES_MAX", size)
+    log._table = SlotTable(log._index, bytes_max=size)
     with pytest.raises(SlotError, match="a batch of more than"):
         log.batch([items(SLOT_MAX, (1, 1, b"x" * 101))])
     with pytest.raises(SlotError, match="a batch of more than"):
@@ -298,6 +298,13 @@ def test_a_failed_sync_is_final(call: str) -> None:
     assert (told.persisted, disk.syncs) == (persisted, syncs)
 
 
+def later_header(segment: int, copy: int, next_slot: int, rows: int) -> bytes:
+    """Return a header as a later build writes it."""
+    data = bytearray(encode_header(segment, copy, next_slot, rows))
+    data[1:3] = (FORMAT + 1).to_bytes(2, "big")
+    return bytes(data)
+
+
 def test_the_log_of_a_store_node_is_refused_and_left_alone() -> None:
     """Also a later format of this log."""
     disk = MemoryDisk()
@@ -308,7 +315,7 @@ def test_the_log_of_a_store_node_is_refused_and_left_alone() -> None:
     assert {name: bytes(file.content) for name, file in disk.files.items()} == before
     later = MemoryDisk()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coord.storage.shared.codec.FORMAT", 2)
+        patch.setattr(log_module, "encode_header", later_header)
         open_shared_log(later)[0].close()
     with pytest.raises(StorageError, match="written in format 2, this program reads 1"):
         open_shared_log(later)

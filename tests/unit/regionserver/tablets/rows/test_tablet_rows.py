@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import signal
 import subprocess
@@ -28,9 +29,9 @@ from regionserver.tablets.commands import (
     PutRow,
     WriteOutcome,
 )
-from regionserver.tablets.rows import round as rounds
 from regionserver.tablets.rows import steady, tablet_rows
 from regionserver.tablets.rows.errors import RowsClosed, RowsFailed, RowsTooNew
+from regionserver.tablets.rows.round import Round
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.steady import Unsteady
 from regionserver.tablets.rows.tablet_rows import TabletRows
@@ -131,7 +132,7 @@ def test_entries_without_a_command_cost_no_commit(path: Path) -> None:
 def test_a_tablet_has_a_largest_size(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is the same in all replicas, however full their files are. Requests that make the tablet smaller are
     accepted."""
-    monkeypatch.setattr(rounds, "TABLET_BYTES_MAX", 100)
+    monkeypatch.setattr(tablet_rows, "Round", functools.partial(Round, bytes_max=100))
     rows = opened(path)
     outcomes = rows.apply(
         [
@@ -377,6 +378,7 @@ def test_a_write_over_a_damaged_row_finds_the_damage(path: Path) -> None:
 _SERVE = """
 import os, signal, sys
 from regionserver.tablets.rows.state import Identity
+from regionserver.tablets.rows.round import Round
 from regionserver.tablets.rows.tablet_rows import TabletRows
 rows = TabletRows.open(sys.argv[1], Identity("t1", 1), "b", (0, 0))
 with rows.reading() as snapshot:
@@ -416,6 +418,7 @@ import os, signal, sys
 from regionserver.tablets.commands import PutRow
 from tests.unit.regionserver.tablets.rows.rows_file import entry
 from regionserver.tablets.rows.state import Identity
+from regionserver.tablets.rows.round import Round
 from regionserver.tablets.rows.tablet_rows import TabletRows
 rows = TabletRows.open(sys.argv[1], Identity("t1", 1), "b", (0, 0))
 rows.apply([entry(1, PutRow("a", b"1"))])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from regionserver.tablets.process.wait_clock import waited_s
+from coord.env_os import waited_s
 
 WORK_S = 0.1
 

@@ -1,0 +1,5 @@
+"""Plain values of a tablet's writes. Their modules are apart from the code that uses them, which is compiled.
+
+operations.py  a write of a client, its limits, and its outcome
+results.py     what a tablet stores of a writer
+"""
