@@ -1,7 +1,7 @@
-"""Compiles the hot modules with mypyc, where that is possible; setup.cfg says everything else.
+"""Compile the hot modules with mypyc where possible. setup.cfg has all other settings.
 
-Without a compiler, without mypy, or with RK_PURE set, the installation is the same but runs those modules interpreted;
-one line says so. `coord/compiled.py` says which modules they are and which form runs.
+Without a compiler, without mypy, or with RK_PURE set, the installation runs those modules interpreted and prints one
+line about it. `coord/compiled.py` lists the modules and says which form runs.
 """
 
 import os
@@ -18,7 +18,7 @@ COMPILED = runpy.run_path(str(ROOT / "coord" / "compiled.py"))
 
 
 class BuildCompiled(build_ext):
-    """Compiles when the build gets there, not each time that metadata is asked for; its failure is not the build's."""
+    """Compile only when the build runs, not at each request for metadata. A failure here does not fail the build."""
 
     def run(self):
         """Compile, then stamp what was compiled."""
@@ -33,7 +33,7 @@ class BuildCompiled(build_ext):
             super().run()
             stamp.parent.mkdir(parents=True, exist_ok=True)
             stamp.write_text(fingerprint)
-        except (Exception, SystemExit) as error:  # the named boundary: whatever it is, the sources run as they are
+        except (Exception, SystemExit) as error:  # the named boundary: after any error the sources run interpreted
             self._take([])
             sys.stderr.write(f"RegionKeeper: everything runs interpreted, it was not compiled: {str(error)[:100]}\n")
 
@@ -54,7 +54,7 @@ class BuildCompiled(build_ext):
             self.compiler.compile = one_by_one
 
     def _take(self, found):
-        """Go on with these extensions as if they had been named from the beginning."""
+        """Set the extensions of the build and initialize the command again."""
         given = {name: getattr(self, name) for name in ("inplace", "editable_mode", "build_lib", "build_temp")}
         self.distribution.ext_modules = found
         self.initialize_options()

@@ -94,7 +94,7 @@ def _is_built(folder: Path) -> bool:
 
 
 def is_current(folder: Path) -> bool:
-    """Return True if `coord` in `folder`, and what is beside it, is compiled for this Python from these sources."""
+    """Return True if the modules below `folder` are compiled for this Python from the present sources."""
     try:
         return _is_built(folder) and (folder / _STAMP).read_text() == fingerprint(folder.parent)
     except OSError:

@@ -103,7 +103,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def share_processors() -> None:
-    """Run this process under SCHED_BATCH, for nodes that share a machine with the processes they talk to.
+    """Run this process under SCHED_BATCH, for nodes that share a machine with their clients and peers.
 
     A message that wakes the process then does not preempt the sender. If all processors are busy, the sender goes on
     to send to the others, and this process finds more work in its next turn, some milliseconds later at most. If a

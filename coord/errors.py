@@ -368,7 +368,7 @@ def error_for(code: int, path: str = "", detail: str = "") -> OperationError:
 
 
 class StorageError(CoordError):
-    """The disk failed or does not hold what was written."""
+    """The disk failed, or its content differs from what was written."""
 
 
 class CorruptRecord(StorageError):

@@ -33,7 +33,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 DEADLINE_S: Final = 15.0
 #: Timeout of one attempt, in addition to the request's own `wait_ms`. A frozen master must not use up the deadline.
 ATTEMPT_S: Final = 3.0
-#: A request that waits for regions to open is sent again after so long. The master recognizes the request's id.
+#: Interval at which a request that waits for regions to open is sent again. The master recognizes the request's id.
 WAIT_PART_S: Final = 2.0
 #: Pause before the next round of attempts.
 PAUSE_S: Final = 0.1

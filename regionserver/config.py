@@ -124,9 +124,9 @@ def is_loopback(host: str) -> bool:
 
 
 def default_peer_address(host: str, opener: str) -> tuple[str, int] | None:
-    """Return the peer address of a server that was given none: a port of its own, if no other machine can reach it.
+    """Return the peer address of a server whose configuration has none: any free port if no other machine can reach it.
 
-    On an address that others can reach, a port that accepts every process would be a door to the tablets: there an
-    operator has to name it.
+    If other machines can reach the host, such a port would give every process access to the tablets. An operator must
+    therefore configure the address.
     """
     return (host, 0) if opener == "kv" and is_loopback(host) else None

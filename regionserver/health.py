@@ -123,7 +123,7 @@ class TabletsHealth(Protocol):
 
 
 class HealthWatch:
-    """Looks at the server regularly, and answers `/health`."""
+    """Checks the server regularly, and answers `/health`."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class HealthWatch:
             self._noting.stop()
 
     def report(self) -> tuple[bool, Mapping[str, object]]:
-        """Return whether the server is healthy, the reasons if it is not, and how a healthy one is degraded."""
+        """Return whether the server is healthy, the reasons if it is not, and the degradation of a healthy one."""
         facts = self._note()
         since_s = facts.closing_since_s
         closing_s = 0.0 if since_s is None else self._now_s() - since_s

@@ -150,7 +150,7 @@ class PlainDisplay(Display):
 
 
 class JsonDisplay(Display):
-    """NDJSON on standard output: `{"event": "phase", "name": …, "seconds": …}` and what `say` is given."""
+    """NDJSON on standard output: `{"event": "phase", "name": …, "seconds": …}` and the fields of `say`."""
 
     def say(self, text: str, **fields: Any) -> None:
         """Print one line."""

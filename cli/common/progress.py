@@ -30,7 +30,7 @@ def as_wanted(found: messages.MasterStatus) -> messages.MasterStatus:
 
 
 def open_words(found: messages.MasterStatus) -> str:
-    """Return what is open: regions, or replicas if some regions have several."""
+    """Return the text for the number of open regions, or of open replicas if a region has several."""
     if found.replicas == found.regions:
         return f"{found.open} regions"
     return f"{found.open} replicas of {found.regions} regions"

@@ -45,7 +45,7 @@ _RIGHT_DIRECTORY: Final = "Give the directory of one server, as --data-dir rk-da
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[StoppedServer]:
-    """Hold the directory; turn what forbids to read it into one clear line."""
+    """Hold the directory. Print one clear line if it cannot be read."""
     try:
         server = StoppedServer(path)
     except ForeignDirectory as error:
@@ -94,7 +94,7 @@ def _lines(fields: dict[str, Any]) -> None:
 @global_options
 @click.pass_obj
 def meta(given: Globals, tablet: str) -> None:
-    """The superblock of a tablet: what the disk holds of it."""
+    """Show the superblock of a tablet."""
     with opened(given.data_path) as server:
         block = _block(server, tablet)
     if given.json:

@@ -64,7 +64,7 @@ def why(given: Globals, region_name: str, replica: int | None) -> None:
     """Show why REGION is where it is: state, who must act next, since when, until when, last error, and remedies.
 
     REGION is an id, a prefix of one, or TABLE:KEY. For a TABLE: why it is ALTERING or not completely open, and what
-    blocks it. For a TABLET: its health and since when, its members, and what each replica itself says. Works without
+    blocks it. For a TABLET: its health and since when, its members, and what each replica reports. Works without
     an active master.
     """
     with open_cluster(given) as cluster:

@@ -1,4 +1,4 @@
-"""The end of a drill's cleanup: an incomplete cleanup leaves a broken cluster, and a cleanup must not last for ever.
+"""The end of a drill's cleanup: an incomplete cleanup leaves a broken cluster, and a cleanup must not last forever.
 
 Two events end a cleanup early. `rk up` has ended, so nothing is left that could be restored. Or Ctrl-C or SIGTERM comes
 a second time while the drill cleans up.

@@ -24,7 +24,7 @@ from simulation.checks.linearizable import Access, KeyOperation, TooHard, object
 CLIENTS: Final = 8
 #: Keys for which the clients contend. The search for an order needs a few operations of each key at the same time.
 CONTENDED: Final = 8
-#: Time limit of one operation: a majority of a tablet is never away for so long in a drill.
+#: Time limit of one operation: in a drill, a majority of a tablet's replicas is never away for longer.
 OPERATION_TIMEOUT_S: Final = 75.0
 #: Operations that are kept in memory, 100 bytes each; the clients then stop.
 OPERATIONS_MAX: Final = 500_000

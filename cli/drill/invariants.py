@@ -36,7 +36,7 @@ class Observation(msgspec.Struct):
     transitions: list[str]
     #: Number of replicas that each region must have, by table id.
     replication: dict[str, int]
-    #: Tablets of enabled tables by id, and what each live server says of its replicas of tablets.
+    #: The tablets of enabled tables by id, and the replicas that each live server reports, or None without an answer.
     tablets: dict[str, RegionRecord] = {}
     views: dict[str, list[messages.OwnReplica] | None] = {}
 

@@ -51,7 +51,7 @@ class Now(NamedTuple):
     epoch: int
     #: Names of servers and tables by id.
     names: dict[str, str]
-    #: Tables that no plan has, because they consist of tablets.
+    #: Tables that are not in any plan, because they consist of tablets.
     left_out: list[str]
 
     @property
@@ -99,7 +99,7 @@ class PlanOrder(NamedTuple):
 @global_options
 @click.pass_obj
 def apply(given: Globals, directory: Path, rebase: bool, dry_run: bool, wait: bool) -> int:
-    """Apply the plan in DIR: move what is not where the plan wants it.
+    """Apply the plan in DIR: move each region that is not on its planned server.
 
     Rejected if a file differs from the manifest, if the plan breaks a rule, or if the cluster has changed since the
     plan was made. Ctrl-C ends the waiting but not the plan: `rk plan abort` does that.

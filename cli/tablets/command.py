@@ -1,8 +1,8 @@
 """`rk tablet`: list the tablets, and show one with its members.
 
-A tablet is a region of a table made with `--replicas 3` or so: a Raft group whose members keep copies on their own
-disks. The active master answers, from what servers report to it; `show` asks the members' servers as well. What nobody
-answers is shown as `?`.
+A tablet is a region of a table with several replicas: a Raft group whose members keep copies on their own disks. The
+active master answers from the reports of the servers; `show` asks the members' servers as well. A value that nobody
+reported is shown as `?`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def tablet() -> None:
 @global_options
 @click.pass_obj
 def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, ...], limit: int | None) -> None:
-    """List tablets with their health, leader and members, and say what stands against those that are not HEALTHY."""
+    """List tablets with their health, leader and members, and the problem of each tablet that is not HEALTHY."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         server = _uuid_of(cluster, server_name, names) if server_name else ""

@@ -33,11 +33,11 @@ class ReplicaToRead(NamedTuple):
 
 
 class ReplicaRead(NamedTuple):
-    """What was read of a replica."""
+    """The result of reading a replica."""
 
     rows: int
     size_bytes: int
-    #: Why the server does not read on: "", or the words of the server.
+    #: The server's reason not to read on, or "".
     trouble: str
     #: True if the replica is FAILED, so its rows may be damaged.
     is_failed: bool

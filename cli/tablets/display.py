@@ -1,4 +1,4 @@
-"""How tablets are printed. What nobody has reported is shown as `?`, never as 0."""
+"""Print tablets. A value that nobody has reported is shown as `?`, never as 0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regions.messages import MemberHealth, TabletHealth, TabletMember, TabletRol
 from regions.records.members import MemberRole
 from regions.records.partitioning import describe_range
 
-#: Shown for what nobody has reported.
+#: Shown instead of a value that nobody has reported.
 UNKNOWN: Final = "?"
 
 _STYLES: Final = {

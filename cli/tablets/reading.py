@@ -69,13 +69,13 @@ def _replicas_of(server: ServerRecord, tablets: list[str], timeout_s: float) -> 
 
 
 def view_of_tablet(cluster: Cluster, found: FoundRegion) -> ClusterView:
-    """Return what the store and the servers say of one tablet."""
+    """Return the view of one tablet by the store and by the servers."""
     assert found.table is not None, found.region.region_id
     return _view(cluster, found.table, [found.region])
 
 
 def view_of_table(cluster: Cluster, table: TableRecord) -> ClusterView:
-    """Return what the store and the servers say of the tablets of one table."""
+    """Return the data of the store and of the servers about the tablets of one table."""
     regions = cluster.records(cluster.layout.table_regions(table.table_id), decode_region)
     return _view(cluster, table, list(regions.values()))
 
@@ -94,8 +94,8 @@ def _view(cluster: Cluster, table: TableRecord, regions: list[RegionRecord]) -> 
 def with_present_figures(found: TabletStatus, own: Mapping[str, Sequence[OwnReplica] | None]) -> TabletStatus:
     """Return the tablet with term, applied entry, size and lag of each member as its server has them now.
 
-    Servers report to masters when a state or a role changes, so the master's figures may be hours old. What no server
-    has answered becomes unknown. `own` is the result of `read_replicas` for this tablet.
+    Servers report to masters when a state or a role changes, so the master's figures may be hours old. A value that
+    no server reported becomes unknown. `own` is the result of `read_replicas` for this tablet.
     """
     answers = {
         (uuid, one.report.number): one.report

@@ -1,4 +1,4 @@
-"""`rk why TABLET`: what stands against a tablet, what each replica itself says, and what would help.
+"""`rk why TABLET`: the problem of a tablet, the report of each replica, and the remedies.
 
 With an active master the judgment is the master's. Without one, `rk` asks the servers itself and judges by the same
 rules; the screen says so.

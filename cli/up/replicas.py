@@ -31,7 +31,7 @@ def copies(wanted: int | None, shape: Shape) -> tuple[int, str]:
 
 
 def check_replicas(replicas: int, shape: Shape) -> None:
-    """Raise UsageFaultError if the table of this start cannot have so many replicas."""
+    """Raise UsageFaultError if the table of this start cannot have `replicas` replicas."""
     if replicas > shape.servers:
         raise UsageFaultError(
             f"--replicas {replicas}: each replica needs a server of its own, and --servers is {shape.servers}",

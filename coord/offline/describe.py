@@ -184,7 +184,7 @@ def _unreadable(fields: Fields) -> str:
 
 
 def text(value: bytes) -> str:
-    """Decode a path or name for a terminal; escape what is not printable."""
+    """Decode a path or name for a terminal; escape unprintable characters."""
     shown = value.decode(errors="backslashreplace")
     return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
 

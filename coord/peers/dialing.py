@@ -212,7 +212,7 @@ class PeerDialer:
         self._again = self.reactor.callLater((pause_ms + self.rng.below(pause_ms)) / 1000, self.dial)
 
     def dial_now(self) -> None:
-        """Dial without the rest of the pause, unless an attempt or a connection is there."""
+        """Dial without the rest of the pause, unless there is an attempt or a connection already."""
         if self.stream is None and not self._is_resolving:
             if self._again is not None and self._again.active():
                 self._again.cancel()
@@ -233,7 +233,7 @@ class FrameQueue:
     """The frames that one process has for its peers, sent once per turn with one system call per peer."""
 
     def __init__(self) -> None:
-        #: Limit of one link's queue, with what the kernel has not accepted yet.
+        #: Limit of one link's queue, including data that the kernel has not accepted yet.
         self.limit = QUEUE_BYTES_MAX
         #: Links with unflushed output.
         self._dirty: list[PeerDialer] = []

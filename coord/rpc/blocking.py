@@ -80,11 +80,8 @@ def call_blocking(
 
 
 def reply_in_thread(payload: Payload, replies: Any) -> Any:
-    """Do what `decode_reply` does, in any thread.
-
-    One thread at a time builds a decoder: msgspec keeps what it knows of a Struct at the class, and a second thread
-    that reads it half made ends the process.
-    """
+    """Decode as `decode_reply`, in any thread. Only one thread at a time builds a decoder: msgspec caches data of a
+    Struct in its class, and a second thread that reads half-built data crashes the process."""
     if replies not in _decodable:
         with _building:
             body_decoder(replies)

@@ -76,7 +76,7 @@ from coord.tree.machine import StateMachine
 
 log = Logger(__name__)
 
-#: A turn that takes longer ends after the Ready in hand; the next turn goes on.
+#: A turn that exceeds this time ends after the current Ready; the next turn continues.
 TURN_MS_MAX: Final = 50
 #: Events of the core that are not logged: the line about a changed role contains them.
 _LOGGED_WITH_ROLE: Final = ("role", "leader")

@@ -46,15 +46,15 @@ class NodeSettings:
         #: ZooKeeper's tick: unit of session timeouts.
         self.tick_ms = tick_ms
         self.raft_tick_ms = raft_tick_ms
-        #: A node without a leader for so long closes its client connections (ZooKeeper: timeliness).
+        #: A node that has had no leader for this long closes its client connections (ZooKeeper: timeliness).
         self.leader_absence_ms = leader_absence_ms
-        #: A node answers its clients for so long after contact with the leader. Twice the time in which a follower
+        #: A node answers its clients for this long after contact with the leader. Twice the time in which a follower
         #: detects a failed leader, so that few replies wait for an election.
         self.contact_lease_ms = contact_lease_ms
-        #: As a leader: a node out of contact may have answered clients for so long after its last report. The lease
-        #: and a quarter, because clocks run at different rates.
+        #: As a leader: the time for which a node out of contact may have answered clients after its last report. The
+        #: lease and a quarter, because clocks run at different rates.
         self.contact_grace_ms = contact_grace_ms
-        #: A snapshot is due after so many entries, or so many bytes of entries.
+        #: Number of entries, or bytes of entries, after which a snapshot is due.
         self.snapshot_entries = snapshot_entries
         self.snapshot_bytes = snapshot_bytes
         #: A snapshot that failed, or that a peer could not use, is written again after this time.
@@ -83,6 +83,7 @@ class NodeSettings:
         self.read_only_mode = read_only_mode
         #: As a leader: whether commands that would exceed a hard quota are rejected.
         self.enforce_quotas = enforce_quotas
-        #: As a leader: at so many znodes, or bytes of paths and data, commands that add more are rejected; 0: no limit.
+        #: As a leader: limit of znodes, and of bytes of paths and data, at which commands that add more are rejected;
+        #: 0: none.
         self.znodes_max = znodes_max
         self.data_bytes_max = data_bytes_max

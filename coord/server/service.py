@@ -53,7 +53,7 @@ META_FORMAT: Final = 1
 META_FORMAT_WITH_LEVEL: Final = 2
 EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 2
-#: Nodes that start together stand for election so many ticks apart.
+#: Ticks between the first elections of nodes that start together.
 HASTENED_APART_TICKS: Final = 3
 #: How long a stopping leader waits for another node to lead.
 HAND_OVER_S: Final = 1.0

@@ -58,7 +58,7 @@ READS: Final = (
 
 
 class TabletViews(Protocol):
-    """What the active master knows of tablets beside their records. `watch`: their health; None on a standby."""
+    """The active master's knowledge of tablets beyond their records. `watch`: their health; None on a standby."""
 
     @property
     def watch(self) -> TabletWatch | None:
@@ -184,7 +184,7 @@ def count_replicas(tables: Iterable[Table], tablets: TabletViews) -> ReplicaCoun
         replicas=sum(one.replicas for one in summaries),
         open=sum(one.open or 0 for one in summaries),
         parked=parked + sum(one.parked for one in summaries),
-        # The table's own number: a new table's regions are taken in after its record.
+        # The table's own number of regions: the keeper learns a new table's regions after its record.
         unusable=sum(max(0, one.table.regions - max(0, one.running)) for one in enabled),
         resting=sum(one.replicas - (one.open or 0) - one.rit for one in disabled),
     )
@@ -251,7 +251,7 @@ def server_load(server: Server, shunned_until_ms: int = 0) -> ms.ServerLoad:
 
 
 def with_tablets(load: ms.ServerLoad, watch: TabletWatch | None) -> ms.ServerLoad:
-    """Return the load with the server's tablets; `watch` None: nobody has reported any."""
+    """Return the load with the server's tablets; `watch` None: no server has reported any."""
     if watch is None or not load.server.tablets:
         return load
     members, leaders = watch.members[load.server.uuid], watch.leaders_on(load.server.incarnation)

@@ -52,7 +52,7 @@ class Balancing:
         self._unreadable = ""
         self._next_ms = now_ms() + period_ms
         self.last: ms.BalanceRound | None = None
-        #: What blocks a round that is due.
+        #: Regions or transitions that block a due round.
         self._blocking: list[str] = []
 
     async def load(self) -> None:

@@ -54,7 +54,7 @@ class Registry:
         return self._layout.servers, self._layout.draining, self._layout.fenced, self._layout.barred
 
     def close(self) -> None:
-        """Stop. Remove the watches if the session goes on."""
+        """Stop. Remove the watches if the session continues."""
         self._closed = True
         if self._client.state is SessionState.CONNECTED:
             for path in self._watched():

@@ -43,7 +43,8 @@ def holders_of(
 
 
 def wait_ms(session_timeout_ms: int) -> int:
-    """Return how long a master waits: sessions of dead servers have ended by then, if servers have its own timeout."""
+    """Return how long a master waits. By then the sessions of dead servers have ended, if their timeout equals the
+    master's."""
     return max(SILENT_MS, 2 * session_timeout_ms)
 
 

@@ -197,7 +197,7 @@ class TableOperations:
         return written
 
     async def _sites(self, request: ddl.CreateTable, kind: str) -> list[Server]:
-        """Return the servers on which a new table's tablets may lie. Raise RpcError if the table cannot be created."""
+        """Return the servers that may host a new table's tablets. Raise RpcError if the table cannot be created."""
         registered, sites = tablet_hosts(request.group, kind, self._active_master.world)
         if sites and await store.format_in_force(self._active_master.fence) < TABLETS:
             await self._active_master.formats.look()  # all may have upgraded since it was checked last

@@ -33,5 +33,5 @@ def progress_text(request: ddl.DdlRequest, table: TabletTable) -> str:
 
 
 def _wanted(table: TabletTable) -> int:
-    """Return the number of tablets, also while a new table's regions are still being taken in."""
+    """Return the number of tablets, also before the keeper knows all regions of a new table."""
     return max(table.tablets, table.record.regions)

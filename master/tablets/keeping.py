@@ -1,4 +1,4 @@
-"""The keeper of tablets during one tenure: what it is fed with, and how its effects are carried out.
+"""The keeper of tablets during one tenure: its inputs, and the execution of its effects.
 
 Shared regions belong to the assigner, tablets to the keeper. Both read the same watches, lists of servers and
 heartbeats; the names, tables and regions of both are in one `ClusterState`, where tablets have no replicas, so nothing
@@ -60,7 +60,7 @@ log = Logger()
 REGIONS_PER_TURN: Final = 100
 #: Region records in one read.
 READ_MAX: Final = 500
-#: A replica that no record in memory has is looked up in the store so often.
+#: Interval at which a replica without a record in memory is looked up in the store.
 UNKNOWN_RECHECK_MS: Final = 60_000
 #: Orphans and parked members that `rk status` names.
 SHOWN_MAX: Final = 5
@@ -95,7 +95,7 @@ class TabletKeeping:
         self._reports = ReportQueue(self.keeper)
         #: Health of the tablets, for operators; `tick` keeps it up to date.
         self.watch = TabletWatch(self.keeper, self._has_reported, now_ms())
-        #: Regions of new tables that the keeper has not taken in.
+        #: Regions of new tables that have not been passed to the keeper yet.
         self._regions: deque[tuple[RegionRecord, int]] = deque()
         #: Tables, and regions with their tables, that are to be read.
         self._tables_to_read: dict[str, None] = {}
@@ -219,7 +219,7 @@ class TabletKeeping:
     # --- what servers say -------------------------------------------------------------------------------------------
 
     def reported(self, server: Incarnation, report: Report) -> None:
-        """Queue what a heartbeat says of tablets."""
+        """Queue a heartbeat's reports of tablets."""
         if self._reports.put(server, report):
             self._active_master.schedule()
 
@@ -234,7 +234,7 @@ class TabletKeeping:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Look at what is due. Called twice a second."""
+        """Process everything that is due. Called twice a second."""
         now = self._now_ms()
         self.keeper.tick(now)
         self._reader.due(now)
@@ -314,7 +314,7 @@ class TabletKeeping:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def _read_records(self) -> None:
-        """Read the tables and regions that are to be read, and hand them to all who have them in memory."""
+        """Read the requested tables and regions, and pass them to all components that keep them in memory."""
         try:
             while self._tables_to_read or self._regions_to_read:
                 tables, self._tables_to_read = self._tables_to_read, {}
@@ -341,10 +341,10 @@ class TabletKeeping:
                 active_master.handle_soon(ev.RegionSeen(region, version))
 
     def _look_up(self, now_ms: int) -> None:
-        """Have the records read of regions that servers report and that are not in memory.
+        """Read the records of reported regions that are not in memory.
 
         Regions of deleted tables and replaced regions are not loaded: their replicas are deleted as they are reported.
-        What is not in the store either is an orphan, and left alone (FN-04).
+        A replica without a record in the store is an orphan, and left alone (FN-04).
         """
         unknown = {view.report.region_id: view.report.table_id for view in self.keeper.orphans.values()}
         self._looked_up_ms = {one: at_ms for one, at_ms in self._looked_up_ms.items() if one in unknown}
@@ -461,7 +461,7 @@ class TabletKeeping:
         return sum(1 for tablet in tablets if any(one.uuid == uuid for one in tablet.record.members))
 
     def retry(self, key: str) -> bool:
-        """Have a parked member's server asked again. Return False if it is not parked, or its server is away."""
+        """Ask a parked member's server again. Return False if the member is not parked, or its server is away."""
         asked = self.keeper.retry(key, self._now_ms(), acting())
         self._active_master.schedule()
         return asked

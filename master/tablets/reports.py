@@ -58,7 +58,7 @@ class ReportQueue:
         return True
 
     def take_some(self) -> None:
-        """Give the keeper so many reports that the reactor's turn stays short."""
+        """Pass only as many reports to the keeper that the reactor's turn stays short."""
         given = 0
         while self._parts and given < REPORTS_PER_TURN:
             part = self._parts.popleft()
@@ -82,7 +82,7 @@ class ReportQueue:
             self._keeper.reported(server, [], self._unnamed(server, named))
 
     def _unnamed(self, server: Incarnation, named: set[str]) -> list[str]:
-        """Return the keys of the replicas that the keeper has of this start of the server beside the named ones."""
+        """Return the keys of the keeper's other replicas on this start of the server."""
         views = (
             tablet.view.replicas.get(server.uuid)
             for tablet in self._keeper.tablets.values()

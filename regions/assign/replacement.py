@@ -60,7 +60,8 @@ class Replacements:
         return region.is_given_up
 
     def still_given_up(self, region: Region) -> bool:
-        """Return True if the region is still given up. It is not if it must be closed or has been opened after all."""
+        """Return True if the region is still given up. Return False if it must be closed, or has been opened after
+        all."""
         if region.is_replacing:
             return True
         if not region.wants_open or region.record.state is not TabletState.PREPARING:

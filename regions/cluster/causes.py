@@ -22,7 +22,7 @@ from regions.records.replica_key import replica_key
 
 
 class ActingEvent:
-    """An event that is being handled, and the origin of what follows from it: None until it is first used."""
+    """An event that is being handled, and the origin of the work that follows; None until it is first used."""
 
     __slots__ = ("origin", "what")
 

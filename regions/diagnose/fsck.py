@@ -74,7 +74,7 @@ class Problem(enum.StrEnum):
     NO_MASTER = "no active master"
 
 
-#: Findings that are no damage: the cluster works on them, or reports them by itself.
+#: Findings that are not damage: the cluster works on them, or reports them itself.
 WARNINGS: Final = frozenset(
     {
         Problem.PARKED,

@@ -153,7 +153,7 @@ class TabletCheck:
     # --- findings -----------------------------------------------------------------------------------------------------
 
     def findings(self) -> list[Finding]:
-        """Return what is wrong with tablets and their replicas."""
+        """Return the findings about tablets and their replicas."""
         found: list[Finding] = []
         for region_id, judgment in self.judged.items():
             problem = _PROBLEMS.get(judgment.health)

@@ -1,4 +1,4 @@
-"""Who lives: servers as masters know them from heartbeats, and the active master as callers find it.
+"""Liveness: the servers whose heartbeats masters receive, and the search for the active master.
 
 roster.py         servers whose heartbeats reach this master
 reports.py        replicas that servers have reported, and contradictions with the catalog

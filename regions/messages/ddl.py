@@ -44,7 +44,8 @@ class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     kind: str = ""
     #: Storage of the rows (`regions/records/members.py`); "": tablets for several replicas of kind kv, else shared.
     storage: str = ""
-    #: Of tablets: in how many racks the replicas of each region must lie; and a majority of them is enough to begin.
+    #: For tablets: the number of racks over which the replicas of each region must be spread; and whether a majority of
+    #: the replicas is enough to begin.
     racks_min: int = 0
     allow_under_replicated: bool = False
 

@@ -44,9 +44,9 @@ class ReplicaState(enum.StrEnum):
 
     ASLEEP = "ASLEEP"  #: its files are whole; the first message or request wakes it
     RUNNING = "RUNNING"  #: takes part in its group
-    STOPPING = "STOPPING"  #: finishes what is under way before it rests or is deleted
+    STOPPING = "STOPPING"  #: finishes its work before it rests or is deleted
     RESTING = "RESTING"  #: closed with its files: its table is disabled
-    FAILED = "FAILED"  #: does not run, but remembers term and vote: it is copied anew under its number
+    FAILED = "FAILED"  #: does not run, but term and vote are intact: it is copied again under its number
     COPYING = "COPYING"  #: its files are being made from another replica's
     TOMBSTONE = "TOMBSTONE"  #: removed; remembers term and vote
     LOST = "LOST"  #: its memory is lost and its number is burned
@@ -86,7 +86,7 @@ class MemberReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeaderReport(msgspec.Struct, frozen=True, array_like=True):
-    """What only a leader can say: the members of the committed configuration, and how each fares."""
+    """Data that only a leader has: the members of the committed configuration, and the state of each."""
 
     members: tuple[Member, ...]
     health: tuple[MemberReport, ...] = ()
@@ -110,7 +110,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     load: float = 0.0
     #: Why it is FAILED or LOST.
     reason: str = ""
-    #: None of every replica that does not lead.
+    #: None for a replica that does not lead.
     leader: LeaderReport | None = None
 
     @property
@@ -152,7 +152,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     gone: list[str] = []
     begins: bool = False
     ends: bool = False
-    #: Replicas of tablets; they count for `REPORT_MAX` as the others do, and their keys stand in `gone` as well.
+    #: Reports of replicas of tablets. They count for `REPORT_MAX` like the others, and `gone` has their keys, too.
     tablets: list[TabletReport] = []
 
 

@@ -35,11 +35,11 @@ class MemberEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TabletOpening(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an OPEN of a tablet's replica needs beside the region's record.
+    """The part of an OPEN for a tablet's replica that the region's record does not have.
 
     `initial` is the first configuration, all voters, the same in every repetition of the order. `must_exist`: a server
-    has begun to make the replica, or had made it, so whoever has no superblock of it has lost a disk and must refuse. A
-    voter is never made twice: it could have voted.
+    has begun to make the replica. A server without its superblock has then lost a disk, and must reject the order. A
+    voter is never made twice, because it may have voted.
     """
 
     initial: tuple[MemberEndpoint, ...]
@@ -47,7 +47,7 @@ class TabletOpening(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClosePurpose(enum.StrEnum):
-    """What is to become of a replica's files."""
+    """What a CLOSE does with a replica's files."""
 
     REST = "rest"  #: they stay: the table is disabled
     TOMBSTONE = "tombstone"  #: to quarantine: the configuration does not have the number any more
@@ -77,7 +77,7 @@ class OpenOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     schema_version: int = 0
     #: Kind of service that the table needs (`regions/records/kinds.py`); "" from masters of earlier builds.
     kind: str = ""
-    #: Of a tablet's replica: what its server needs beside the region's record.
+    #: For a tablet's replica: the data that the region's record does not have.
     tablet: TabletOpening | None = None
 
 
@@ -95,7 +95,7 @@ class CloseOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     close_timeout_ms: int = 60_000
     #: Origin of the work. It goes into the transition, and from there into the history.
     origin: WorkOrigin | None = None
-    #: Of a tablet's replica: what is to become of its files.
+    #: For a tablet's replica: what happens to its files.
     tablet: TabletClosing | None = None
 
 

@@ -79,7 +79,7 @@ class TableSummary(msgspec.Struct, frozen=True):
     parked: int
     #: Replicas that have the latest schema, as far as the master knows; -1 on a standby, which gets no reports.
     altered: int = -1
-    #: Of a table of tablets: those that clients may use. Its other counts are those of the members; -1: shared regions.
+    #: For a table of tablets: number of usable tablets; the other counts are those of the members. -1: shared regions.
     running: int = -1
 
 

@@ -63,7 +63,7 @@ class ShowTablet(msgspec.Struct, frozen=True, tag=True):
 
 
 class TabletMember(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A member of a tablet, or a replica that is no member: what the master knows of it."""
+    """A member of a tablet, or a replica that is not a member, as the master knows it."""
 
     number: int
     #: Uuid of the server, and whether the server is registered in the store.
@@ -133,7 +133,7 @@ class TabletList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     tablets: list[TabletStatus]
     #: Id to continue after; "": this was the last page.
     next: str = ""
-    #: Number of all tablets by health, whatever the filters; healths without tablets are left out.
+    #: Number of all tablets by health, independent of the filters; healths without tablets are omitted.
     counts: dict[str, int] = {}
     #: Orphans of the server, or of all servers. Only on the first page.
     orphans: list[OrphanReplica] = []
@@ -170,7 +170,7 @@ class OwnReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     config_id: ConfigId = NO_CONFIG
     #: Number that the replica follows as the leader of its term; 0: none.
     leader: int = 0
-    #: Ends of its log: of what it has, and of what it knows to be committed.
+    #: Last index of its log, and the last index that it knows to be committed.
     last_index: int = 0
     commit_index: int = 0
 

@@ -190,10 +190,10 @@ def _locate_only(options: argparse.Namespace, progress: ProgressWriter) -> None:
 def _blocks_of(
     spark: Any, options: argparse.Namespace, target: SparkTarget, paths: list[tuple[str, str]], progress: ProgressWriter
 ) -> Blocks:
-    """Where blocks lie, as the session's Java says; as another process says where that Java cannot be asked.
+    """Return the hosts of the blocks from the session's Java, or from another process if that Java cannot be asked.
 
-    Another process, and not only another Java: with gRPC's threads in it, this one cannot fork safely, as starting a
-    Java from here does.
+    A separate process is necessary, because starting a Java forks, which is unsafe in this process with gRPC's
+    threads.
     """
     if target.kind is not TargetKind.CONNECT:
         return find_blocks(spark.sparkContext._jvm, spark.sparkContext._jsc.hadoopConfiguration(), paths, progress)

@@ -9,10 +9,8 @@ from regions.records.model import RegionRecord
 
 
 def objection_to_count(replicas: int) -> str:
-    """Return why a tablet cannot be kept in so many copies, "" if it can.
-
-    An even number survives no more dead servers than the odd number below it, and makes each write wait for one more.
-    """
+    """Return why a tablet cannot have this number of copies, "" if it can. An even number survives no more dead servers
+    than the odd number below it, and each write waits for one more copy."""
     if not 1 <= replicas <= REPLICAS_MAX:
         return f"a tablet has 1 to {REPLICAS_MAX} replicas, not {replicas}"
     if replicas % 2 == 0:
@@ -21,12 +19,12 @@ def objection_to_count(replicas: int) -> str:
 
 
 def majority(voters: int) -> int:
-    """Return how many of so many voters decide."""
+    """Return the size of a majority of that many voters."""
     return voters // 2 + 1
 
 
 def objection_to_servers(replicas: int, found: int, *, allow_under_replicated: bool) -> str:
-    """Return why a tablet of so many replicas cannot be made on `found` servers, "" if it can."""
+    """Return why a tablet with that many replicas cannot be made on `found` servers, "" if it can."""
     if found >= replicas:
         return ""
     has = f"{replicas} replicas need {replicas} servers that take tablets, and {found} can be used"

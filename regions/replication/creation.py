@@ -1,4 +1,4 @@
-"""Creating a table of tablets: where its rows lie, what stands against it, and the first members of each region. Pure.
+"""Creating a table of tablets: its storage, objections, and the first members of each region. Pure.
 
 `FirstMembers` has the members made, and replaces a tablet that gets no leader in time (DD-03).
 
@@ -31,7 +31,7 @@ from regions.transitions.states import Cause
 
 
 def storage_for(wanted: str, kind: str, replicas: int) -> Storage:
-    """Return where the rows of a new table lie. Raise ValueError if `wanted` names no storage or does not fit `kind`.
+    """Return the storage of a new table. Raise ValueError if `wanted` names no storage or does not fit `kind`.
 
     Unless the caller says otherwise, several copies of key-value rows are tablets. Regions of other kinds bring their
     own way of keeping things, and one copy lies in the shared directory, where every server can open it.
@@ -60,13 +60,10 @@ def objection_to_tablets(
 ) -> str:
     """Return why a table of tablets cannot be created, "" if it can.
 
-    Args:
-        sites: Live servers of the table's group and kind that take tablets and may be given something.
-        replicas: Replicas of each region that are wanted.
-        racks_min: In how many racks the replicas of each region must lie; 0: in any.
-        allow_under_replicated: A majority of the replicas is enough to begin with.
-        format_in_force: The cluster's format.
-        registered: Live servers of the group and kind, whether they take tablets or not.
+    Args: sites: Live servers of the table's group and kind that take tablets and accept new replicas. replicas:
+    Replicas of each region that are wanted. racks_min: In how many racks the replicas of each region must lie; 0: in
+    any. allow_under_replicated: A majority of the replicas is enough to begin with. format_in_force: The cluster's
+    format. registered: Live servers of the group and kind, whether they take tablets or not.
     """
     wrong = objection_to_count(replicas)
     if wrong:
@@ -138,7 +135,7 @@ class FirstMembers:
         self._given_up = GivenUp(tablets)
 
     def settle_preparing(self, tablet: Tablet, now_ms: int) -> None:
-        """Begin to make the first members, once all their servers are there."""
+        """Begin to make the first members of a region in PREPARING, once all their servers are registered."""
         if tablet.is_writing or not tablet.wants_open:
             return
         if not tablet.record.members and not self._has_plan(tablet, now_ms):

@@ -1,4 +1,4 @@
-"""Effects of the keeper of tablets: those of the assigner, and two of its own. Carried out by the active master.
+"""Effects of the keeper of tablets: those of the assigner, and two more. The active master carries them out.
 
 The functions below return the writes that tablets and their members need. Pure.
 """
@@ -216,7 +216,7 @@ class KeeperCauses:
         return self._causes.acting
 
     def resume(self, acting: ActingEvent) -> None:
-        """Go on with an event that was handled before."""
+        """Continue the handling of an earlier event."""
         self._causes.acting = acting
 
     def of_tablet(self, tablet: Tablet) -> WorkOrigin:

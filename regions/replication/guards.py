@@ -16,7 +16,7 @@ from regions.records.members import NO_CONFIG, ConfigId
 
 
 class ReplicaOnDisk(NamedTuple):
-    """The replica that a server has of the tablet: what its superblock and its log say."""
+    """A server's replica of the tablet: the content of its superblock and its log."""
 
     number: int
     state: ReplicaState

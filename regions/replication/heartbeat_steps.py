@@ -1,4 +1,4 @@
-"""What follows from one replica's report: the steps of S0's heartbeat (HB-15), as a table. Pure.
+"""The actions after one replica's report: the steps of S0's heartbeat (HB-15), as a table. Pure.
 
 `STEPS` is in the order of the source. The rows up to number 4 end the matter: a replica that is not to be there, or is
 to be at rest, is no source of anything else. Of the later rows every one that applies is carried out.
@@ -45,7 +45,7 @@ class ReportAction(enum.Enum):
 
 
 class Facts:
-    """A report, and what the store says of its tablet; None: no such record."""
+    """A report, with the store's records of its tablet; None for a missing record."""
 
     __slots__ = ("in_transition", "member", "region", "report", "table", "uuid")
 
@@ -77,7 +77,7 @@ class Facts:
 
 
 class HeartbeatStep(NamedTuple):
-    """One row. `source`: the step of S0, "" for a row of ours. `ends`: no later row is looked at."""
+    """One row. `source`: the step of S0, "" for a row of ours. `ends`: no later row applies."""
 
     source: str
     when: str
@@ -87,7 +87,7 @@ class HeartbeatStep(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What follows from a report, as long as these facts hold."""
+    """The actions that follow from a report while these facts hold."""
 
     facts: Facts
     actions: list[ReportAction]
@@ -119,7 +119,8 @@ def _is_gone(facts: Facts) -> bool:
 
 
 def _is_newer(facts: Facts) -> bool:
-    """The store gives numbers and knows configurations late: what it cannot know yet is no reason to close anything."""
+    """Return True if the report is newer than the store's records, which have numbers and configurations late. Then
+    nothing is closed because of them."""
     assert facts.region is not None, "rows are asked in order"
     report, region = facts.report, facts.region
     return facts.member is None and (report.number >= region.next_number or report.config_id > region.config_id)
@@ -211,7 +212,7 @@ def steps_for(facts: Facts) -> list[HeartbeatStep]:
 
 
 def judged(facts: Facts) -> Judged:
-    """Return what follows from a report."""
+    """Return the actions that follow from a report."""
     return Judged(facts, [step.action for step in steps_for(facts)])
 
 
@@ -223,13 +224,13 @@ _PURPOSES: Final = {
 
 
 def closing(action: ReportAction, region: RegionRecord) -> TabletClosing | None:
-    """Return what a CLOSE order must say for that action, None for an action that closes nothing."""
+    """Return the content of a CLOSE order for that action, None for an action that closes nothing."""
     purpose = _PURPOSES.get(action)
     return None if purpose is None else TabletClosing(purpose, region.config_id)
 
 
 def closing_order(actions: list[ReportAction], region: RegionRecord) -> TabletClosing | None:
-    """Return what a CLOSE must say that follows from a report, None if nothing is to be closed."""
+    """Return the content of the CLOSE order that follows from a report, None if nothing is to be closed."""
     return next((order for action in actions if (order := closing(action, region)) is not None), None)
 
 

@@ -56,7 +56,7 @@ from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.next_action import Action, NextStep
 from regions.transitions.states import Cause
 
-#: Tablets at which something is to be looked at are looked at so often.
+#: Interval of the checks of tablets that wait for something.
 LOOK_EVERY_MS: Final = 1_000
 #: Tablets that are looked at in one call: some tens of milliseconds of work for a table of 1,000 that is being made.
 LOOKS_MAX: Final = 100
@@ -130,7 +130,8 @@ class Keeper:
         self._touch(tablet)
 
     def forget_table(self, table_id: str) -> None:
-        """Forget a deleted table whose rows are removed. Whoever reports a replica of it later is asked about again."""
+        """Forget a deleted table whose rows are removed. A later report of one of its replicas causes a read of the
+        store."""
         for region_id in [one.region_id for one in self.tablets.values() if one.record.table_id == table_id]:
             tablet = self.tablets.pop(region_id)
             self._first_members.answered(tablet)
@@ -164,7 +165,7 @@ class Keeper:
         self._touch(tablet)
 
     def write_failed(self, key: str, table_version: int | None = None) -> None:
-        """A write of a transition was refused: something else is there, or the table's record has changed."""
+        """Handle a refused write of a transition: the transition or the table's record has changed since."""
         tablet, work = self._find(key)
         if tablet is None or work is None or not work.is_writing:
             return
@@ -175,7 +176,7 @@ class Keeper:
             self._emit(fx.ReadTable(tablet.record.table_id))
 
     def retry(self, key: str, now_ms: int, origin: WorkOrigin | None = None) -> bool:
-        """An operator has a parked member tried again. Return False if it is not parked, or its server is away."""
+        """Try a parked member again for an operator. Return False if it is not parked, or its server is away."""
         tablet, work = self._find(key)
         if tablet is None or work is None or work.transition is None or not work.transition.parked:
             return False
@@ -206,7 +207,8 @@ class Keeper:
             self._touch(tablet)
 
     def region_refused(self, region_id: str) -> None:
-        """BeginTablet, WriteRegion or ReplaceRegion was refused, or nobody knows: everything is read again."""
+        """Handle a rejected BeginTablet, WriteRegion or ReplaceRegion, or one with an unknown outcome: read everything
+        again."""
         tablet = self.tablets.get(region_id)
         if tablet is None:
             return
@@ -227,7 +229,7 @@ class Keeper:
             self._unseen.append(tablet)
 
     def replaced(self, region_id: str, fresh: RegionRecord, version: int) -> None:
-        """ReplaceRegion has committed. What servers have of the former region is deleted as they report it."""
+        """Handle a committed ReplaceRegion. Replicas of the former region are deleted as servers report them."""
         former = self.tablets.get(region_id)
         if former is not None:
             former.is_writing = False
@@ -252,7 +254,7 @@ class Keeper:
             self._server_changed(uuid)
 
     def reported(self, server: Incarnation, reports: Iterable[TabletReport], gone: Iterable[str]) -> None:
-        """A heartbeat's report, which is not out of date (`regions/liveness/roster.py`)."""
+        """Handle a heartbeat's report, which is not outdated (`regions/liveness/roster.py`)."""
         self._causes.event(f"heartbeat: report of server {server}")
         for report in reports:
             tablet = self.tablets.get(report.region_id)
@@ -299,7 +301,7 @@ class Keeper:
         self.tick(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Look at deadlines and questions that are due, LOOKS_MAX of them in one call."""
+        """Process due deadlines and checks, at most LOOKS_MAX in one call."""
         if self._is_deciding and not self._unseen and now_ms >= self._look_at_ms:
             self._look_at_ms = now_ms + LOOK_EVERY_MS
             self._unseen.extend(self._open.values())
@@ -309,13 +311,13 @@ class Keeper:
 
     @property
     def is_looking(self) -> bool:
-        """Return True if the next call of `tick` has more to look at, whatever the time."""
+        """Return True if the next call of `tick` has more to check, independent of the time."""
         return bool(self._unseen)
 
     def take(self, now_ms: int, *, more_comes: bool = False) -> list[KeeperEffect]:
-        """Decide about what was touched since the last call. Return the effects, orders that are due included.
+        """Decide about everything that changed since the last call. Return the effects, with due orders.
 
-        `more_comes`: more regions of a new table are about to be seen, so a plan of first members waits for them.
+        `more_comes`: more regions of a new table follow at once, so a plan of first members waits for them.
         """
         touched, self._touched = self._touched, {}
         for tablet, acting in touched.items():
@@ -384,7 +386,7 @@ class Keeper:
             self._end(tablet, work, step, goal)
 
     def _wait_for(self, work: MemberWork, transition: TransitionRecord, fate: ServerFate, now_ms: int) -> None:
-        """A server is at work, and is asked what became of it; or nobody is."""
+        """Wait for a server at work, and ask it for the result; or ask no server."""
         at_work = transition.state in (RegionState.OPENING, RegionState.CLOSING) and fate is ServerFate.ALIVE
         if not at_work:
             work.order = None
@@ -401,7 +403,7 @@ class Keeper:
     # --- reports ----------------------------------------------------------------------------------------------------
 
     def _settle_reports(self, tablet: Tablet, now_ms: int) -> bool:
-        """Do what follows from the latest reports (HB-15). Return True if something has to be looked at again."""
+        """Carry out the actions of the latest reports (HB-15). Return True if a check must be repeated."""
         record = tablet.record
         pending = False
         for uuid, view in list(tablet.view.replicas.items()):
@@ -504,7 +506,7 @@ class Keeper:
             tablet.creating_since_ms, tablet.is_given_up = 0, False
 
     def _server_changed(self, uuid: str) -> None:
-        """A server has come, gone or started again: what concerns it is decided again; nothing moves."""
+        """Decide again about the replicas of a server that has registered, left or restarted. Nothing moves."""
         server = self.servers.get(uuid)
         for name, orphan in list(self.orphans.items()):
             if name[0] == uuid and (server is None or server.incarnation != orphan.server):

@@ -39,7 +39,7 @@ from regions.transitions.states import Cause
 
 
 class ServerFate(enum.IntEnum):
-    """How the server fares on which the member lies."""
+    """The state of a member's server."""
 
     AWAY = 0  #: no start of it is alive
     RESTARTED = 1  #: another start of it is alive than the transition names
@@ -47,7 +47,7 @@ class ServerFate(enum.IntEnum):
 
 
 class Goal(enum.Enum):
-    """What is wanted of a member."""
+    """The goal for a member."""
 
     OPEN = "open"
     REST = "rest"
@@ -135,7 +135,7 @@ TABLES: Final[dict[Goal, tuple[RecoveryRow, ...]]] = {
 }
 # fmt: on
 
-#: A first replica that nobody has begun to make waits until its table is enabled.
+#: A first replica that no server has begun to make waits until its table is enabled.
 _NOT_BEGUN: Final = _wait(Cause.ASSIGN, "made when the table is enabled")
 
 
@@ -159,7 +159,7 @@ def next_step(state: RegionState, fate: ServerFate, goal: Goal, *, has_begun: bo
 
 
 def goal_of(region: RegionRecord, table: TableRecord, number: int, *, is_joining: bool = False) -> Goal:
-    """Return what is wanted of a member; `is_joining`: it is being added and no configuration has it yet."""
+    """Return the goal for a member; `is_joining`: it is being added and is in no configuration yet."""
     if table.state is TableState.REMOVED:
         return Goal.GONE
     if region.member(number) is None and not is_joining:

@@ -1,4 +1,4 @@
-"""What servers have reported about one tablet, folded. Pure.
+"""The merged reports of all servers about one tablet. Pure.
 
 A leader's report is ordered by (config id, term) of its replica. A report that comes earlier in that order changes
 nothing about the leader and the configuration: it is late, or its sender was deposed and does not know it yet. So
@@ -37,12 +37,12 @@ class LeaderView(NamedTuple):
 
     @property
     def order(self) -> tuple[ConfigId, int]:
-        """Where the report stands among leaders' reports."""
+        """Return the sort key of the report among leaders' reports."""
         return (self.config_id, self.term)
 
 
 def taken(reported: dict[tuple[str, str], ReplicaView], region_id: str) -> list[ReplicaView]:
-    """Remove and return what servers have reported of a tablet before its record was read."""
+    """Remove and return the reports of a tablet that arrived before its record was read."""
     keys = [key for key, view in reported.items() if view.report.region_id == region_id]
     return [reported.pop(key) for key in keys]
 
@@ -58,13 +58,13 @@ class TabletView:
         self.leader: LeaderView | None = None
         #: Numbers that have claimed to lead in the leader's term. More than one is a bug, or a copied data directory.
         self.rivals: tuple[int, ...] = ()
-        #: Rises with every change of what is reported.
+        #: Increases with every change of the reports.
         self.revision = 0
 
     def fold(self, server: Incarnation, report: TabletReport) -> bool:
-        """Take in a report. Return True if it says something new about the leader or the configuration.
+        """Take in a report. Return True if the report changes the known leader or configuration.
 
-        The caller lets pass only heartbeats that are not out of date (`regions/liveness/roster.py`).
+        The caller passes on only current heartbeats (`regions/liveness/roster.py`).
         """
         known = self.replicas.get(server.uuid)
         if known is not None and known.server.start_code > server.start_code:

@@ -59,7 +59,7 @@ def tablet_sites(
 def choose_members(candidates: Iterable[Site], count: int, extra: Mapping[str, int] | None = None) -> list[str]:
     """Return the uuids of up to `count` servers, no server twice; fewer if there are no more.
 
-    `extra`: replicas by uuid that were given in this round and that `load` does not have yet.
+    `extra`: replicas by uuid that were assigned in this round and are not in `load` yet.
     """
     given = extra or {}
     left = {one.uuid: one for one in candidates}
@@ -93,7 +93,7 @@ def planned_members(planned: Sequence[str], candidates: Sequence[Site], count: i
 
 
 def objection_to_racks(candidates: Iterable[Site], racks_min: int, replicas: int) -> str:
-    """Return why members cannot be spread over so many racks, "" if they can."""
+    """Return why members cannot be spread over that many racks, "" if they can."""
     if racks_min > replicas:
         return f"{replicas} replicas cannot lie in {racks_min} racks"
     racks = sorted({one.rack for one in candidates})

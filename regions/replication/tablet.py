@@ -81,14 +81,14 @@ class MemberOrder:
         #: How often it was sent; and the batch in which it awaits an answer, 0: in none.
         self.asks = 0
         self.batch = 0
-        #: What a CLOSE says; None: an OPEN.
+        #: The content of a CLOSE; None for an OPEN.
         self.closing = closing
         #: The cause of a CLOSE: the server's steps belong to it. An OPEN has its transition's.
         self.origin = origin
 
 
 class MemberWork:
-    """What a master knows of one number's transition, and is doing about it. Members at rest have none."""
+    """A master's knowledge of one number's transition, and its work on it. Members at rest have none."""
 
     __slots__ = (
         "cause",
@@ -125,7 +125,7 @@ class MemberWork:
 
     @property
     def is_put_down(self) -> bool:
-        """Whether nobody has, or may take, any step of the transition."""
+        """Return True if no server has, or may take, any step of the transition."""
         if self.is_writing or self.is_unread:
             return False
         return self.transition is None or self.transition.destination is None
@@ -177,7 +177,7 @@ class Tablet:
         self.view = TabletView()
         #: What followed from each server's latest report when it was looked at last, by the server's uuid.
         self.judged: dict[str, Judged] = {}
-        #: Since when it has been CREATING, as far as this master saw; 0: it is not (DD-03).
+        #: Since when the tablet has been CREATING, as far as this master has observed; 0 if it is not (DD-03).
         self.creating_since_ms = 0
         #: No leader has reported in time: another region is to take its place.
         self.is_given_up = False
@@ -211,7 +211,7 @@ class Tablet:
         self.serving, self.is_led = serving, is_led
 
     def server_gone(self, uuid: str) -> None:
-        """Forget what a server has reported: it has no replica any more, or is dead."""
+        """Forget a server's reports: it has no replica any more, or is dead."""
         self.view.gone(uuid)
         self.judged.pop(uuid, None)
         self.recount()
@@ -244,7 +244,7 @@ class Tablet:
             del self.work[number]
 
     def home_of(self, work: MemberWork) -> str:
-        """Return the uuid of the server on which a number lies, "" if nobody has said."""
+        """Return the uuid of the server with this number, "" if unknown."""
         member = self.record.member(work.number)
         if member is not None:
             return member.uuid

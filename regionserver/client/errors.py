@@ -1,4 +1,4 @@
-"""Errors of the client of regions, and what the codes of replies say about a request.
+"""Errors of the client of regions, and the meaning of the codes in replies.
 
 nothing was done   find the region's current location and retry, for every call
 outcome unknown    retry if the request is idempotent, else raise OutcomeUnknown

@@ -77,7 +77,7 @@ def check_whole(path: str) -> None:
 
 
 def check_tree(path: str, progress: Callable[[], None] = lambda: None) -> None:
-    """Read every page of the file's latest commit; call `progress` now and then.
+    """Read every page of the file's latest commit; call `progress` regularly.
 
     Raises:
         Damaged: a page is missing, or refers to a place outside of the file.

@@ -127,9 +127,9 @@ class Instance:
         return chosen
 
     def choose_incarnation(self, now_ms: int) -> Incarnation:
-        """Return an incarnation as `next_incarnation` does, which nobody may see before `keep_incarnation`.
+        """Return the next incarnation without writing it. Nobody else may see it before `keep_incarnation`.
 
-        In between the caller looks whether it may use the directory at all: a start that is refused changes nothing.
+        Between the two calls, the caller checks that it may use the directory: a refused start changes nothing.
         """
         self._record.start_code = max(now_ms, self._record.start_code + 1)
         return Incarnation(self._record.uuid, self._record.start_code)

@@ -187,7 +187,7 @@ class DirectoryOpener(RegionOpener):
         if os.path.exists(record):
             return False
         os.makedirs(path, mode=0o700, exist_ok=True)
-        # Two servers may both be here, one of them after a long freeze: each writes a file of its own.
+        # Two servers may both be here, one of them after a long freeze: each writes to a separate temporary file.
         temporary = f"{record}.{opening.server.uuid}.{opening.server.start_code}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

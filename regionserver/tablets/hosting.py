@@ -107,7 +107,7 @@ class HostedTablets:
     # --- reports ---
 
     def number(self, tablet: str) -> int | None:
-        """Return a replica's member number, None if this server has none of the tablet."""
+        """Return a replica's member number, None if this server has no replica of the tablet."""
         found = self._host.key_range(tablet)
         return None if found is None else found.number
 

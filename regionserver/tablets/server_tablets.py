@@ -59,11 +59,11 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
     """The host of tablets with its links, as the server uses it."""
 
     def number(self, tablet: str) -> int | None:
-        """Return a replica's member number, None if this server has none of the tablet."""
+        """Return a replica's member number, None if this server has no replica of the tablet."""
         ...
 
     def report(self, tablet: str) -> TabletReport | None:
-        """Return a replica's report, None if this server has none of the tablet."""
+        """Return a replica's report, None if this server has no replica of the tablet."""
         ...
 
     def reports(self) -> Sequence[TabletReport]:
@@ -104,7 +104,7 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
 
-#: Replicas are counted so often for heartbeats, of which many are sent while replicas are made or elect their leaders.
+#: Interval at which replicas are counted for heartbeats; many are sent while replicas are made or elect their leaders.
 FIGURES_S: Final = 0.5
 
 #: Opens the host. Arguments: the cluster's id, the socket for members, and a function for tablets with a new report.
@@ -134,7 +134,7 @@ class ServerTablets:
         self._settings = settings
         self._reactor = reactor
         self._open_host = open_host
-        #: When the figures for heartbeats were counted, and the figures.
+        #: The time at which the figures for heartbeats were counted, and the figures.
         self._counted: tuple[float, TabletFigures | None] = (0.0, None)
         self._host: Hosting | None = None
         self._socket: socket.socket | None = None

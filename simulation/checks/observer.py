@@ -1,4 +1,4 @@
-"""The observer of a simulated cluster: what must hold after every event, whatever was killed, frozen or cut off.
+"""The observer of a simulated cluster: the rules that must hold after every event.
 
 The observer sees each command when the store commits it, with the session that sent it. It checks that the step was
 legal, that the sender was entitled to it, and that the znodes around it agree. The rules are written here a second

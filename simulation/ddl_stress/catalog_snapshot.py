@@ -57,7 +57,7 @@ class RestingCluster(msgspec.Struct):
 
 
 class CatalogCheck(msgspec.Struct):
-    """A condition that must hold, its violations, and what was checked."""
+    """A condition that must hold, its violations, and a description of the check."""
 
     what: str
     breaches: list[str]

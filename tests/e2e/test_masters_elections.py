@@ -63,7 +63,7 @@ def change_leader(cluster: Cluster, way: str) -> Process:
     else:
         cluster.zk.delete(cluster.layout.active)
 
-    def reigns() -> Process | None:
+    def reports_active() -> Process | None:
         for master in cluster.masters:
             with contextlib.suppress(RpcError):
                 found = cluster.ask(master, ms.GetMasterStatus(), ms.MasterStatus)
@@ -71,7 +71,7 @@ def change_leader(cluster: Cluster, way: str) -> Process:
                     return master
         return None
 
-    return eventually(reigns, what="another reign")  # type: ignore[return-value]
+    return eventually(reports_active, what="another tenure")  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["open", "just made"])

@@ -172,7 +172,7 @@ def test_a_raised_epoch_deposes_the_master_and_the_next_tenure_continues(cluster
     region = min(cluster.owners())
     cluster.zk.set(cluster.layout.epoch, cluster.zk.get(cluster.layout.epoch)[0])
     cluster.ask_active(ms.MoveRegion(region), ms.Accepted)
-    eventually(lambda: cluster.status().epoch == 3, what="a reign of a later epoch")
+    eventually(lambda: cluster.status().epoch == 3, what="a tenure under a later epoch")
     cluster.wait_settled()
     cluster.check_owners()
 

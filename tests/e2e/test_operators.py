@@ -82,7 +82,7 @@ def test_history_and_why_survive_a_kill_and_alarms_are_raised(cluster: Cluster) 
     # The move may have been lost with the master before it began, and the balancer may repeat it.
     move = ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""]
     assert steps[4:] == move * ((len(steps) - 4) // len(move))
-    eventually(lambda: len(ask(cluster, "runs")) == 2, what="the new reign's beginning is told of")
+    eventually(lambda: len(ask(cluster, "runs")) == 2, what="the record of the new tenure's beginning")
     assert [run["path"] for run in ask(cluster, "runs")] == ["failover", "startup"]
     assert ask(cluster, "audit")["alarms"] == []
 

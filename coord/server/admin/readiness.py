@@ -10,7 +10,7 @@ from coord.errors import StorageError
 from coord.server.node import Node
 from coord.storage.wal import Wal
 
-#: A node is not ready if a write has waited for so long: longer than an election or a stall of the disk.
+#: A node is not ready if a write has waited for this long: longer than an election or a stall of the disk.
 STALL_MS: Final = 3000
 #: Interval between checks of the log file.
 CHECK_MS: Final = 500

@@ -31,7 +31,7 @@ log = Logger()
 
 WAL_FOLDER: Final = "wal"
 SNAPSHOT_FOLDER: Final = "snap"
-#: At most so many entries before the snapshot are read into memory.
+#: Limit of entries before the snapshot that are read into memory.
 KEEP_ENTRIES: Final = 10_000
 
 

@@ -1,4 +1,4 @@
-"""When a snapshot is due, and what is removed after it is durable: the log that it covers, older snapshots."""
+"""When a snapshot is due, and the removal of the covered log and of older snapshots once it is durable."""
 
 from __future__ import annotations
 

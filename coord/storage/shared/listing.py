@@ -113,7 +113,7 @@ def slots_of(log: RecoveredLog, tablet: str) -> list[int]:
 
 
 def list_slot(disk: Disk, slot: int, folder: str = FOLDER) -> Iterator[SlotRecord | LostPart]:
-    """Yield what the log holds of a slot, oldest first, and the damaged parts in between.
+    """Yield the contents of a slot, oldest first, and the damaged parts in between.
 
     A slot that was dropped is listed as long as its segments are there. Raise CorruptRecord for contents that no
     server has written, StorageError (a later format), OSError.
@@ -140,7 +140,7 @@ def list_slot(disk: Disk, slot: int, folder: str = FOLDER) -> Iterator[SlotRecor
 
 
 def _records_of(slot: int, reader: SharedReader, record: SharedRecord) -> Iterator[SlotRecord]:
-    """Yield what one record holds of the slot. Raise ValueError, struct.error, StorageError."""
+    """Yield the contents of one record for the slot. Raise ValueError, struct.error, StorageError."""
     data = reader.record_bytes(record)
     base = record.offset + RECORD_BYTES_MIN
     if data[:1] == bytes([ITEM_HEADER]):

@@ -1,4 +1,4 @@
-"""Packs rows for their way through Spark: one Spark row holds thousands of ours, as the bytes of an Arrow stream.
+"""Packs rows for Spark: one Spark row holds thousands of our rows, as the bytes of an Arrow stream.
 
 Spark converts each of its rows between Arrow and its own format at every Python function and every shuffle. For
 millions of rows that costs more than solving. So a Python worker returns one row per destination, with an Arrow table

@@ -28,7 +28,7 @@ from regionserver.client.tablets.numbers import writer_names
 
 #: Time limit for reading a doubtful record.
 READING_S: Final = 5.0
-#: A client that calls a table for so long has all its records read, so that it needs the store no more.
+#: A client that uses a table for this long reads all its records, so that it does not need the store any more.
 FOREKNOWLEDGE_AFTER_S: Final = 1.0
 #: Tables with more regions are read as they are used: a record costs the store and this process 0.1 ms.
 FOREKNOWN_REGIONS_MAX: Final = 3000
@@ -68,7 +68,7 @@ class TabletContext:
         self._first_s: dict[str, float | None] = {}
 
     def used(self, table: str) -> None:
-        """Record a call to the table. Begin to read the table's records if the client goes on using the table."""
+        """Record a call to the table. Begin to read the table's records if the client keeps using the table."""
         now_s = self.clock()
         with self._lock:
             first_s = self._first_s.setdefault(table, now_s)

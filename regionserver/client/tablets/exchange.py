@@ -117,7 +117,7 @@ class NonblockingConnection:
 
 
 class Exchange:
-    """The messages of one call. `close` ends what has no reply yet."""
+    """The messages of one call. `close` ends the requests without a reply."""
 
     def __init__(self, pool: Pool[NonblockingConnection], cluster: str) -> None:
         self._pool = pool
@@ -126,7 +126,7 @@ class Exchange:
         self._failed: list[Received] = []
 
     def start(self, key: Any, address: Address, message: msgspec.Struct, replies: Any) -> None:
-        """Send `message`; `wait` returns what becomes of it under `key`. `replies`: type or union of the replies."""
+        """Start `message`; `wait` returns its result under `key`. `replies`: type or union of the replies."""
         line = None
         try:
             line = self._pool.take(address) or NonblockingConnection(address)
@@ -139,7 +139,7 @@ class Exchange:
         self._lines[line.fileno()] = (key, address, line, replies)
 
     def wait(self, timeout_s: float) -> list[Received]:
-        """Return what has arrived; wait for it up to `timeout_s`."""
+        """Return the results that have arrived; wait for one up to `timeout_s`."""
         arrived, self._failed = self._failed, []
         poll = select.poll()
         for descriptor, (_, _, line, _) in self._lines.items():

@@ -1,4 +1,4 @@
-"""What a client has learned about tablets: leaders, addresses of servers, times. Any thread; nothing here decides."""
+"""A client's knowledge of tablets: leaders, addresses of servers, times. For any thread; nothing here decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regionserver.client.connections import Address
 from regionserver.client.tablets.numbers import WriteName, WriteNumbers
 from regionserver.tablets.messages import KnownLeader
 
-#: A server that did not answer is asked last for so long, by calls to other tablets.
+#: Time for which calls to other tablets ask a server last that did not answer.
 SUSPECT_S: Final = 2.0
 #: While a server is suspect, one question in this time asks for the new leaders of all tablets that it led.
 SURVEY_S: Final = 0.02
@@ -43,10 +43,8 @@ class TabletHints:
         return None if member is None else (region.leader_term, member.uuid)
 
     def set_leader(self, tablet: str, before: tuple[int, str] | None, after: tuple[int, str] | None) -> None:
-        """Keep the leader that a call ended with; `before`: the one that it began with.
-
-        Another call may have found the leader of a later term meanwhile.
-        """
+        """Keep the leader with which a call ended; `before` is the one with which it began. Another call may have found
+        the leader of a later term meanwhile."""
         with self._lock:
             known = self._leaders.get(tablet)
             if known is not None and known != before and (after is None or known[0] > after[0]):

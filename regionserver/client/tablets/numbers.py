@@ -26,7 +26,7 @@ FALL_MS_MAX: Final = AHEAD_MS // 2
 
 @dataclass(frozen=True, slots=True)
 class WriteName:
-    """What all copies of one write have in common."""
+    """The fields that all copies of one write share."""
 
     writer: str
     number: int

@@ -36,25 +36,26 @@ from regionserver.tablets.messages import NO_REPLICA, KnownLeader
 #: Pause between two questions.
 FIRST_PAUSE_S: Final = 0.01
 LAST_PAUSE_S: Final = 0.05
-#: A leader without an answer for so long may be frozen. Several times what a write takes on a healthy cluster.
+#: A leader that does not answer for this long may be frozen. Several times the duration of a write on a healthy
+#: cluster.
 SILENT_S: Final = 0.25
 #: Pause between two questions while the others still name the leader that is silent.
 CONFIRMED_PAUSE_S: Final = 0.1
 #: A request is sent once more to the same server: its connection may lead nowhere. The time doubles.
 RESEND_FIRST_S: Final = 1.0
-#: A question without an answer for so long is asked again, over another connection.
+#: A question without an answer for this long is sent again, over another connection.
 QUESTION_LOST_S: Final = 1.0
 #: Pause before a server that failed or was busy is sent the request again; it doubles up to the second value.
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 0.32
-#: A server that could not be reached, or broke the connection, is asked after the others for so long.
+#: Time for which a server that could not be reached, or broke the connection, is asked after the others.
 UNREACHABLE_S: Final = 0.32
-#: Members without a leader for so long: the region's record may have changed.
+#: Time without a leader after which the region's record may have changed.
 STALE_S: Final = 0.5
 
 
 class Kind(enum.Enum):
-    """What is sent."""
+    """The kind of a message."""
 
     REQUEST = enum.auto()
     QUESTION = enum.auto()
@@ -71,7 +72,7 @@ class Dispatch:
 
 @dataclass(slots=True)
 class _Member:
-    """What the call knows of one server."""
+    """The call's knowledge of one server."""
 
     #: Since when a request has no answer, when it was sent last, and the latest one's number.
     request_s: float | None = None
@@ -186,7 +187,7 @@ class Pursuit:
     # --- what came back ---
 
     def informed(self, sent: Dispatch, view: KnownLeader, now_s: float) -> None:
-        """Take what a server knows: the answer to a question, or the reply to a request that it does not lead."""
+        """Handle a server's view: the answer to a question, or the reply that the server does not lead."""
         member = self._member(sent.server)
         member.has_failed = False
         if sent.kind is Kind.REQUEST:
@@ -277,7 +278,7 @@ class Pursuit:
             return None
         leader = self._member(hint.server)
         if leader.request_s is None:
-            # A leader that was silent lately is asked about first, unless nobody else can be asked.
+            # A leader that was silent lately is asked with a question first, unless there is no other server to ask.
             is_doubted = self._is_suspect and hint.confirmed_s < self._began_s and len(self._members) > 1
             waited = now_s >= self._began_s + SILENT_S
             return hint.server if now_s >= leader.rest_until_s and (waited or not is_doubted) else None
@@ -364,7 +365,7 @@ class Pursuit:
         self._pause_s = FIRST_PAUSE_S
 
     def _disown_below(self, server: str, term: int) -> None:
-        """Drop a leader of an earlier term that says that it follows nobody now."""
+        """Drop a leader of an earlier term whose server now reports that it follows no leader."""
         if self._hint is not None and self._hint.server == server and self._hint.term <= term:
             self._hint = None
 

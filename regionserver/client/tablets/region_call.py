@@ -36,12 +36,12 @@ R = TypeVar("R", TabletValues, TabletPage, TabletWritten)
 
 
 class RelocateError(Exception):
-    """Raised if the key's region must be found anew; nothing was done."""
+    """Raised if the key's region must be located again; nothing was done."""
 
 
 @dataclass(frozen=True)
 class CallPurpose(Generic[R]):
-    """What a call is for. `ask` makes the request; reads get no name. `key` is for messages."""
+    """The purpose of a call. `ask` makes the request; reads get no name. `key` is for messages."""
 
     table: str
     key: str
@@ -175,7 +175,7 @@ class RegionCall(Generic[R]):
             raise OutcomeUnknown(f"{self._purpose.table}: {self._purpose.key!r} {problem}", may_have_been_done=True)
 
     def _failed(self, sent: Dispatch, error: RpcError) -> None:
-        """Take a failure. Raise Refused or RelocateError if the call must not go on."""
+        """Handle a failure. Raise Refused or RelocateError if the call must not continue."""
         if sent.kind is Kind.REQUEST:
             self._observe(error.code)
         now_s = self._context.clock()
@@ -194,7 +194,7 @@ class RegionCall(Generic[R]):
     # --- the record ---
 
     def _look_at_record(self, now_s: float) -> None:
-        """Have a doubtful record read; adopt what was read. Raise RelocateError if the region is gone."""
+        """Read a doubtful record again and adopt it. Raise RelocateError if the region is gone."""
         reading = self._reading
         if reading is None:
             if self._pursuit.doubt and now_s >= self._read_again_s:

@@ -1,4 +1,4 @@
-"""The log of one former replica in a file of its own, in the quarantine. Pure apart from reading.
+"""The log of one former replica in a separate file, in the quarantine. Pure apart from reading.
 
 The file is one segment of a store's log (`coord.storage.records`): a header with the end of the log, the base (the
 durable position of the rows), term and vote, the entries, and the seal. Only operators and tools read it.

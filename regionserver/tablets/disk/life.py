@@ -74,7 +74,7 @@ class RunState(enum.StrEnum):
 
     ASLEEP = "ASLEEP"  #: READY; no core in memory; the first message or request wakes it
     RUNNING = "RUNNING"  #: READY; takes part in its group
-    STOPPING = "STOPPING"  #: READY; finishes what is under way before it rests or is deleted
+    STOPPING = "STOPPING"  #: READY; finishes its work before it rests or is deleted
     RESTING = "RESTING"  #: READY; its table is disabled
     FAILED = "FAILED"  #: READY; does not run, but term and vote are intact: copied again under the same number
     COPYING = "COPYING"

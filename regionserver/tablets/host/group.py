@@ -61,11 +61,11 @@ KEEP_ENTRIES: Final = 1000
 KEEP_BYTES: Final = 1 << 20
 
 
-#: Ticks without a word of the leader before an election: 10 to 19, 0.5 to 1 s. A server that is gone is noticed by its
-#: BEATs, so this is only for a leader that is silent on a server that is not.
+#: Ticks without a message of the leader before an election: 10 to 19, 0.5 to 1 s. Missing BEATs show a lost server
+#: earlier, so this timeout only covers a silent leader on a live server.
 ELECTION_TICKS: Final = 10
-#: Ticks between a leader's heartbeats, 200 ms: two in an election timeout. They are what awake tablets cost at rest. An
-#: entry, a commit index that is waited for and a round of reads bring messages of their own.
+#: Ticks between a leader's heartbeats, 200 ms: two in an election timeout. They are the cost of idle awake tablets. An
+#: entry, a needed commit index and a round of reads cause additional messages.
 HEARTBEAT_TICKS: Final = 4
 
 
@@ -107,7 +107,7 @@ class GroupTracer(Protocol):
     """Receives a group's Raft events."""
 
     def ready(self, group: Group, ready: Ready) -> None:
-        """This Ready is about to be carried out; none of its output has been sent."""
+        """Handle a Ready that is about to be carried out; none of its output has been sent."""
         ...
 
 
@@ -299,7 +299,8 @@ class Group:
         lead = self.core.leadership
         if lead is not None:
             log = self.core.log
-            # This member too: a majority of the others may have committed what is not durable here yet.
+            # This member counts, too: a majority of the others may have committed entries that are not durable here
+            # yet.
             held = min(log.stable, log.commit)
             if held > self._everywhere:
                 for peer in lead.peers:

@@ -37,7 +37,7 @@ from regionserver.tablets.host.group import KEEP_ENTRIES, Group
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
 from regionserver.tablets.host.words import Word
 
-#: The same refusal is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
+#: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
 #: second, and does not need ten replies.
 REFUSAL_TICKS: Final = 20
 #: Number of refusals remembered for that limit. Beyond it all are forgotten, and are sent again.
@@ -192,7 +192,7 @@ class Turn:
         """Note the process on `server`, by a hello or a frame. Return False for a process that was replaced."""
         is_new = self.beats.introduced(server, start_code)
         if is_new:
-            # A process that restarted quickly leads nothing, whatever its former self led.
+            # A process that restarted quickly leads nothing, even if its former process did.
             self._peer_is_gone(server)
         return is_new is not None
 
@@ -271,7 +271,7 @@ class Turn:
             self._request(group, request, group.propose, request, payload)
 
     def read(self, tablet: str, request: int) -> None:
-        """A client reads what is newest."""
+        """Read the latest rows for a client."""
         group = self._group_for(tablet, request)
         if group is not None:
             self._request(group, request, group.read, request)
@@ -345,7 +345,7 @@ class Turn:
         return floors[0] if floors else None
 
     def loaded(self, tablet: str, member: int, before: Position, entries: list[Entry]) -> None:
-        """Entries for a member were read back from the disk: those behind `before`."""
+        """Handle entries that were read back for a member: those after `before`."""
         group = self.groups.get(tablet)
         if group is not None:
             self._run(group, group.loaded, member, before, entries)
@@ -377,7 +377,7 @@ class Turn:
             self.hand_over()
 
     def hand_over(self) -> list[tuple[str, int]]:
-        """Transfer all leaderships to members that are there. Return (tablet, member) for each."""
+        """Transfer all leaderships to reachable members. Return (tablet, member) for each."""
         handed: list[tuple[str, int]] = []
         for group in self.groups.values():
             if group.core.leadership is not None:

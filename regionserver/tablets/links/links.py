@@ -49,9 +49,9 @@ log = Logger()
 #: Limit of servers that are known only from their own hellos: usually servers with a tablet whose configuration this
 #: server has not read yet.
 STRANGERS_MAX: Final = 256
-#: Interval of the looks at quiet connections, and looks without a frame. A server sends a BEAT every 100 ms as long as
-#: it shares a tablet with this one. The host counts a server as gone after 700 ms; the link ends a little later, so a
-#: process that is merely slow has been replaced as leader before it has to connect again.
+#: Interval of the checks of quiet connections, and number of checks without a frame. A server sends a BEAT every 100 ms
+#: while it shares a tablet with this one. The host counts a server as gone after 700 ms; the link ends a little later,
+#: so a process that is merely slow has been replaced as leader before it has to connect again.
 LOOK_S: Final = 0.1
 SILENT_LOOKS: Final = 8
 

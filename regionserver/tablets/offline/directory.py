@@ -58,10 +58,8 @@ class StoppedServer(LockedDirectory):
         return "" if record is None else record.uuid
 
     def refusal(self, found: Sequence[Found]) -> str:
-        """Return why a server does not start on this directory at all, "" if it does.
-
-        A copy of a directory is judged as its original: it may be looked at here.
-        """
+        """Return why a server does not start on this directory, "" if it does. A copy of a directory is judged like its
+        original, because reading it is allowed."""
         try:
             record = read_record(self.path)
             if record is None:

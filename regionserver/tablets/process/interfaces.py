@@ -51,7 +51,7 @@ class HostSettings:
 
     threads: int = THREADS
     slow_write_ms: int = SLOW_WRITE_MS
-    #: A member that its leader has not heard for so long is FAILED.
+    #: A member counts as FAILED after its leader has received nothing from it for this long.
     dead_s: float = 300.0
     #: Size of a segment of the shared log; None: the log's own.
     segment_bytes: int | None = None

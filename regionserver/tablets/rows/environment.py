@@ -117,10 +117,11 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 class RowsFile:
-    """The file of a tablet's rows. A new one is made when its environment is first used, on whatever thread that is.
+    """The file of a tablet's rows. The first use of the environment creates the file, on the thread of that use.
 
-    A table of a thousand regions begins without rows. To make their files costs each of the servers a second of CPU,
-    three descriptors a file, and the same again at each start, because a file without a steady point is begun anew.
+    A table of a thousand regions begins without rows. Creating the files of all regions would cost each server a second
+    of CPU and three descriptors a file. Each start would cost the same again, because a server discards a file without
+    a steady point.
     """
 
     env: Any
@@ -154,7 +155,7 @@ class RowsFile:
             self.env = env
 
     def __getattr__(self, name: str) -> Any:
-        # Only called for what `open` has not set yet.
+        # Only called for attributes that `open` has not set yet.
         if name not in RowsFile.__annotations__:
             raise AttributeError(name)
         self.open()

@@ -408,7 +408,7 @@ class TabletRows:
                 with transaction:
                     yield RowSnapshot(transaction)
             except (RpcError, *DAMAGE) as error:
-                with self._guarded():  # what the caller raises for reasons of its own passes
+                with self._guarded():  # errors that the caller raises for other reasons pass
                     raise error
 
     def recount(self) -> tuple[RowsState, RowsState]:

@@ -94,7 +94,7 @@ class World:
         #: Compares the history that masters write with the store's log of transitions.
         self.history = RecordedSteps(lambda what: self.require(False, what))
         self.master: Keeper | None = None
-        self.reign = 0
+        self.tenure = 0
         for number in range(regions):
             record = RegionRecord(TABLE, f"t.{number}", state=TabletState.PREPARING, next_number=1)
             self.regions[record.region_id] = (record, 0)
@@ -177,7 +177,7 @@ class World:
 
     def start_master(self) -> None:
         """A master becomes active: everything is read, then it decides."""
-        self.reign += 1
+        self.tenure += 1
         self.epoch += 1
         keeper = self.master = self.keeper_type(self.epoch, CONFIG)
         keeper.table_seen(*self.table)
@@ -208,19 +208,19 @@ class World:
         self.after(200, self.tick)
 
     def carry_out(self) -> None:
-        keeper, epoch, reign = self.master, self.epoch, self.reign
+        keeper, epoch, tenure = self.master, self.epoch, self.tenure
         if keeper is None:
             return
         for effect in keeper.take(self.now):
-            self.after(self.chance.randint(1, 30), lambda effect=effect: self._effect(effect, epoch, reign))
+            self.after(self.chance.randint(1, 30), lambda effect=effect: self._effect(effect, epoch, tenure))
 
-    def _effect(self, effect: object, epoch: int, reign: int) -> None:
+    def _effect(self, effect: object, epoch: int, tenure: int) -> None:
         """Carry out one effect at the store or on the wire. Only the same tenure of the same master receives the
         answer."""
 
         def answer(act: Callable[[Keeper], None]) -> None:
             def arrive() -> None:
-                if self.master is not None and self.reign == reign:
+                if self.master is not None and self.tenure == tenure:
                     act(self.master)
                     self.carry_out()
 
@@ -559,10 +559,10 @@ class World:
         if not self.calm and self.chance.random() < 0.1:
             return  # lost; reported with the next one
         machine.told = reports
-        reign, server = self.reign, machine.incarnation
+        tenure, server = self.tenure, machine.incarnation
 
         def arrive() -> None:
-            if self.master is not None and self.reign == reign:
+            if self.master is not None and self.tenure == tenure:
                 self.master.reported(server, changed, gone)
                 self.carry_out()
 

@@ -85,10 +85,10 @@ class Bench:
         answers: int = -1,
         has_heard: Callable[[Incarnation], bool] | None = None,
     ) -> None:
-        """On a store of its own, which has one table, or under a later epoch on one that a former master left.
+        """Start the master on a new store with one table, or under a later epoch on the store of a former master.
 
-        It is open when this returns, unless it waits for `min_servers`, the store answers only so many requests, or
-        the test says which servers have sent heartbeats.
+        The master is open on return, except in three cases: it waits for `min_servers`, `answers` limits the requests
+        that the store answers, or `has_heard` says which servers have sent heartbeats.
         """
         if store is None:
             self.store = LossyStore()

@@ -221,7 +221,7 @@ def test_a_connection_lost_at_the_end_of_a_takeover_loses_no_work(bench: Bench, 
     assert LAYOUT.run(5) in store.nodes
 
 
-# --- how a reign begins ---------------------------------------------------------------------------------------------
+# --- how a tenure begins --------------------------------------------------------------------------------------------
 
 
 def _orders(bench: Bench) -> int:

@@ -144,7 +144,7 @@ class Cluster:
         self.master._start_election()
         self.go_on(4)
 
-    def reigns(self) -> int:
+    def active_epoch(self) -> int:
         """Return the epoch of the active master, which must serve the unchanged table."""
         assert self.master.role == "active"
         active_master = self.master.active_master
@@ -201,15 +201,15 @@ def test_masters_continue_with_all_other_znodes(
 ) -> None:
     """The active master continues, and so does its successor, which finds the corrupt znode."""
     cluster = Cluster(tmp_path)
-    epoch = cluster.reigns()
+    epoch = cluster.active_epoch()
     cluster.store.change(path, RUBBISH[rubbish](VALUES[path]))
     cluster.go_on(6)
-    assert cluster.reigns() == epoch
+    assert cluster.active_epoch() == epoch
     cluster.fail_over()
     written = epoch + (1 if path == LAYOUT.epoch else 0)  # the version is the epoch, whatever the value says
-    assert cluster.reigns() == written + 1, words(logged)
+    assert cluster.active_epoch() == written + 1, words(logged)
     cluster.go_on(6)
-    assert cluster.reigns() == written + 1
+    assert cluster.active_epoch() == written + 1
     assert tracebacks(logged) == []
     assert path in UNREAD or [one for one in words(logged) if path in one], words(logged)
 
@@ -230,7 +230,7 @@ def test_a_master_without_the_cluster_record_reports_it_and_waits(tmp_path: Path
     assert [one for one in words(logged) if f"cannot enter the election: {LAYOUT.cluster}: " in one]
     cluster.store.put(LAYOUT.cluster, VALUES[LAYOUT.cluster])
     cluster.go_on(6)
-    cluster.reigns()
+    cluster.active_epoch()
 
 
 def test_a_balancer_with_a_corrupt_switch_is_off_until_it_is_set(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_request_that_needs_the_corrupt_znode_is_rejected_with_its_path(
 ) -> None:
     """Closing the region; repeating a request whose result cannot be read."""
     cluster = Cluster(tmp_path)
-    epoch = cluster.reigns()
+    epoch = cluster.active_epoch()
     for path, request in (
         (LAYOUT.region("u", "u.0"), ms.SetRegionIntent("u.0", False)),
         (LAYOUT.request("r1"), ms.SetTableIntent("more", TableIntent.DISABLED, request_id="r1")),
@@ -261,7 +261,7 @@ def test_a_request_that_needs_the_corrupt_znode_is_rejected_with_its_path(
         refused = cluster.ask(request)
         assert isinstance(refused, RpcError)
         assert (refused.code, path in refused.message) == (ms.BAD_REQUEST, True)
-    assert (cluster.reigns(), tracebacks(logged)) == (epoch, [])
+    assert (cluster.active_epoch(), tracebacks(logged)) == (epoch, [])
 
 
 def test_a_server_with_a_corrupt_registration_counts_as_alive(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_master_rewrites_its_own_registration(tmp_path: Path, logged: list[Log
         cluster.go_on(2)
         assert cluster.store.nodes[mark][0] == before
     assert [one for one in words(logged) if f"its znode was damaged: {mark}" in one]
-    cluster.reigns()
+    cluster.active_epoch()
 
 
 def test_a_corrupt_table_record_keeps_no_region_closed(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_handover_waits_for_pending_reads(bench: Bench) -> None:
     assert str(warm.world.replicas["t.0-0"].home) == "s1@7"
     assert bench.watcher.mirror is None
     watched = [path for path, _ in bench.store.persistent]
-    assert watched == [LAYOUT.unassigned], "who reigns pays for no mirror"
+    assert watched == [LAYOUT.unassigned], "an active master keeps no mirror"
 
 
 def test_changes_during_the_handover_are_listed(bench: Bench) -> None:

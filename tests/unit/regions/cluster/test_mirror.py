@@ -316,7 +316,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_it_equals_what_a_reign_would_load(seed: int) -> None:
+def test_it_equals_what_an_active_master_would_load(seed: int) -> None:
     """MF-11, FW-01: creations, changes, deletions and gaps, received in any legal order, leave no difference."""
     history = History(seed)
     chance, store = history.chance, history.store

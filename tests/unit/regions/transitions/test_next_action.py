@@ -112,7 +112,7 @@ def test_failover(state: RegionState, after: RegionState | None, order: bool) ->
 
 @pytest.mark.parametrize("state", [OPENING, CLOSING], ids=["MF-07", "MF-05"])
 def test_failover_leaves_servers_alone_but_asks_later(state: RegionState) -> None:
-    """ "Normal handlers take care of timeouts": the new master asks for the outcome."""
+    """The source says "normal handlers take care of timeouts": the new master asks for the outcome."""
     cluster = _cluster(state, at("a"), at("b"))
     cluster.start(A, B)
     assert cluster.sent == []

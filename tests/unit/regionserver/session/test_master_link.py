@@ -93,8 +93,8 @@ def test_a_new_leader_gets_a_full_report_unasked() -> None:
 @pytest.mark.parametrize(
     ("what", "reply", "full"),
     [
-        ("the same reign", leader(), False),
-        ("another reign of the same master", leader(4), True),
+        ("the same tenure", leader(), False),
+        ("another tenure of the same master", leader(4), True),
         ("another start of it", HeartbeatReply("c", "m1", 6, True, 3), True),
         ("it asks", leader(wants_full=True), True),
     ],
