@@ -142,7 +142,7 @@ class HeartbeatSender:
 
     # --- the list of masters ----------------------------------------------------------------------------------------
 
-    def _masters_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the list shows more
+    def _masters_event(self, event_type: int, path: str, zxid: int) -> None:  # noqa: ARG002 - the new list of masters says more than the event
         if event_type != EVENT_GAP and path == self._paths.masters:
             return
         self._refresh_masters()

@@ -127,7 +127,7 @@ class TabletOrders:
         )
 
     def end(self) -> None:
-        """End the session. No replica is touched."""
+        """End the session. Replicas stay as they are."""
         steps, self._steps = self._steps, None
         if steps is not None:
             steps.stop()

@@ -201,7 +201,7 @@ class ServerTablets:
         self._neighbors.begin(client)
 
     def end(self) -> None:
-        """End the session. No tablet is touched."""
+        """End the session. Tablets stay as they are."""
         self._orders.end()
         self._neighbors.end()
 

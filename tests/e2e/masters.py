@@ -290,7 +290,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def own_store(folder: Path, nodes: int) -> Iterator[str]:
-    """Yield the client addresses of our own store with that many nodes."""
+    """Yield the client addresses of our own store with this number of nodes."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2 * nodes)
     clients = [f"127.0.0.1:{port}" for port in ports[:nodes]]

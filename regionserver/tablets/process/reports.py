@@ -62,7 +62,7 @@ def report_of(replica: TabletReplica, group: Group | None, there: frozenset[str]
         replica: The replica.
         group: Its group while it is hosted.
         there: Servers whose processes live, as far as this server knows.
-        dead_s: A member that was silent for so long is FAILED.
+        dead_s: A member that is silent for this time is FAILED.
     """
     block = replica.block
     rows = replica.rows

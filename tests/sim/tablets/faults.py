@@ -1,4 +1,4 @@
-"""What is done to servers with tablets; and afterwards the demand that they recover."""
+"""Faults of servers with tablets, and the check that the servers recover afterwards."""
 
 from __future__ import annotations
 

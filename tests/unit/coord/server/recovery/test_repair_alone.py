@@ -85,7 +85,7 @@ def flip(disk: MemoryDisk, path: str, offset: int) -> None:
 
 
 def started(disk: MemoryDisk) -> Recovery:
-    """Start node 1 of a store that began with it alone."""
+    """Start node 1 of a store whose only first member was node 1."""
     return recover_or_repair(disk, 1, [1], SeededRng(1), segment_bytes=SEGMENT_BYTES)
 
 

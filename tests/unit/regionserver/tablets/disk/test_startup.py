@@ -350,6 +350,6 @@ def test_files_of_other_generations_are_set_aside_when_a_replica_runs() -> None:
 
 
 def test_columns_have_words() -> None:
-    """The page shows these words."""
+    """The page shows a word for each column."""
     for column in (BlockSeen, LogSeen, MetaSeen, RowsSeen, Outcome):
         assert all(value.value for value in column)
