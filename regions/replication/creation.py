@@ -94,7 +94,7 @@ def first_records(
 
 
 def with_members(regions: Sequence[RegionRecord], sites: Sequence[Site], replicas: int) -> list[RegionRecord]:
-    """Return the records of a new table's regions with the members that each begins with, evenly over the servers."""
+    """Return the records of a new table's regions with their first members, spread evenly over the servers."""
     given: Counter[str] = Counter()
     made: list[RegionRecord] = []
     for region in regions:

@@ -45,7 +45,7 @@ from regionserver.replica.states import ALTERED, MOVES, SERVED, Event, Phase
 REFUSALS_MAX: Final = 5
 #: Attempts to close a replica that belongs to another server, before the process stops.
 DROPS_MAX: Final = 3
-#: Moves that are kept, of all replicas together, for the message of an InvalidTransition.
+#: Number of latest moves, of all replicas together, that the message of an InvalidTransition shows.
 STORY_MAX: Final = 2_000
 #: A long open writes its progress at most this often within its timeout.
 PROGRESS_PER_TIMEOUT: Final = 4

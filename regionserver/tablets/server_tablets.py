@@ -301,7 +301,7 @@ class ServerTablets:
         return "a disk of the tablets is full: this server rejects their writes until there is room"
 
     def is_serving(self) -> bool:
-        """Return True if replicas take part in their groups and the disk answers, which needs no store."""
+        """Return True if replicas take part in their groups and the disk answers. The store may be away."""
         found = None if self._host is None else self._host.figures()
         return found is not None and found.disk_answers and any(found.replicas.get(state) for state in TAKES_PART)
 

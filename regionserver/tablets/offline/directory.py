@@ -22,7 +22,7 @@ from regionserver.tablets.offline.steady_points import StartingRows
 
 
 class NoSlots:
-    """A shared log that rejects all changes: nothing is carried out here."""
+    """A shared log that rejects all changes, because a stopped server's log is only read."""
 
     def write(self, changes: Sequence[Change]) -> None:
         """Raise AssertionError."""
