@@ -241,12 +241,13 @@ class RaftCore:
         """Handle a broken connection to `peer`.
 
         If `peer` is the leader, this node becomes a candidate after `ticks` ticks, by default 1 .. PEER_DOWN_TICKS at
-        random; pre-vote protects a leader that is alive. If this node leads, everything in flight to `peer` counts as
-        lost.
+        random; pre-vote protects a leader that is alive. A pre-candidate asks again after as many ticks: voters that
+        still followed `peer` have ignored its pre-votes, and they may see now that `peer` is gone. If this node leads,
+        everything in flight to `peer` counts as lost.
         """
         if self.leadership is not None:
             self.leadership.peer_down(peer)
-        elif peer == self.leader:
+        elif peer == self.leader or self.role == PRE_CANDIDATE:
             self._set_leader(0)
             self.hasten(ticks)
 
@@ -488,6 +489,7 @@ class RaftCore:
         may = self.vote == m.src or (self.vote == 0 and self.leader == 0) or (is_pre_vote and m.term > self.term)
         granted = may and self.log.is_up_to_date(m.prev_index, m.prev_term)
         if is_pre_vote:
+            granted = granted and not self._comes_before(m)
             # A pre-vote promises nothing, so the reply does not wait for the disk.
             term = m.term if granted else self.term
             self._output.messages.append(self._answer(PRE_VOTE_RESP, m.src, term, granted=granted))
@@ -497,6 +499,20 @@ class RaftCore:
             self.vote = m.src
             self.elapsed = 0
         self._output.after_persist.append(self._answer(VOTE_RESP, m.src, self.term, granted=granted))
+
+    def _comes_before(self, m: Message) -> bool:
+        """Return True if this node asks for the same term with an equal log, and has the lower number.
+
+        Of two pre-candidates that would split the vote, the higher one gives way. It does so only while this node's own
+        pre-votes are fresh: if they cannot reach a majority, the other node may stand.
+        """
+        return (
+            self.role == PRE_CANDIDATE
+            and self.id < m.src
+            and m.term == self.term + 1
+            and (m.prev_index, m.prev_term) == (self.log.last, self.log.last_term)
+            and 2 * self.elapsed < self.settings.election_ticks
+        )
 
     def _on_vote_resp(self, m: Message) -> None:
         if m.kind == PRE_VOTE_RESP:
