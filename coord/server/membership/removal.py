@@ -58,10 +58,18 @@ class Removal:
 
     def _decide(self) -> None:
         assert self._has_begun, "the removal has not begun"
-        context = self._context
         self._has_begun = False
-        if context.core.leader and context.core.configs.current.is_member(context.settings.node_id):
-            log.info("node {id} is a member again", id=context.settings.node_id)
+        if self._is_member_again():
+            log.info("node {id} is a member again", id=self._context.settings.node_id)
             self._membership.removed_at = 0
         else:
             self._leave()
+
+    def _is_member_again(self) -> bool:
+        """Return True if a leader counts this node in, or a configuration that is newer than its removal.
+
+        The newer configuration suffices: the members may be electing a leader at this moment.
+        """
+        core = self._context.core
+        is_newer = core.configs.newest_index() > self._membership.removed_at
+        return core.configs.current.is_member(core.id) and (core.leader != 0 or is_newer)
