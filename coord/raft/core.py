@@ -55,6 +55,7 @@ from coord.raft.messages import (
     RaftSnapshot,
     ReadState,
     Ready,
+    validate_role,
 )
 from coord.raft.output import LastReady, Output, PersistQueue
 from coord.raft.quorum import LOST, WON, vote_result
@@ -241,9 +242,8 @@ class RaftCore:
         """Handle a broken connection to `peer`.
 
         If `peer` is the leader, this node becomes a candidate after `ticks` ticks, by default 1 .. PEER_DOWN_TICKS at
-        random; pre-vote protects a leader that is alive. A pre-candidate asks again after as many ticks: voters that
-        still followed `peer` have ignored its pre-votes, and they may see now that `peer` is gone. If this node leads,
-        everything in flight to `peer` counts as lost.
+        random; pre-vote protects a leader that is alive. A pre-candidate asks again: voters that followed `peer` have
+        ignored it. If this node leads, everything in flight to `peer` counts as lost.
         """
         if self.leadership is not None:
             self.leadership.peer_down(peer)
@@ -489,7 +489,7 @@ class RaftCore:
         may = self.vote == m.src or (self.vote == 0 and self.leader == 0) or (is_pre_vote and m.term > self.term)
         granted = may and self.log.is_up_to_date(m.prev_index, m.prev_term)
         if is_pre_vote:
-            granted = granted and not self._comes_before(m)
+            granted = granted and not self._comes_before(m)  # or two pre-candidates would split the vote
             # A pre-vote promises nothing, so the reply does not wait for the disk.
             term = m.term if granted else self.term
             self._output.messages.append(self._answer(PRE_VOTE_RESP, m.src, term, granted=granted))
@@ -501,18 +501,10 @@ class RaftCore:
         self._output.after_persist.append(self._answer(VOTE_RESP, m.src, self.term, granted=granted))
 
     def _comes_before(self, m: Message) -> bool:
-        """Return True if this node asks for the same term with an equal log, and has the lower number.
-
-        Of two pre-candidates that would split the vote, the higher one gives way. It does so only while this node's own
-        pre-votes are fresh: if they cannot reach a majority, the other node may stand.
-        """
-        return (
-            self.role == PRE_CANDIDATE
-            and self.id < m.src
-            and m.term == self.term + 1
-            and (m.prev_index, m.prev_term) == (self.log.last, self.log.last_term)
-            and 2 * self.elapsed < self.settings.election_ticks
-        )
+        """Return True if this node has just asked for the same term, with an equal log and a lower number."""
+        is_fresh = self.role == PRE_CANDIDATE and 2 * self.elapsed < self.settings.election_ticks
+        is_same = (m.term, m.prev_index, m.prev_term) == (self.term + 1, self.log.last, self.log.last_term)
+        return is_fresh and is_same and self.id < m.src
 
     def _on_vote_resp(self, m: Message) -> None:
         if m.kind == PRE_VOTE_RESP:
@@ -597,19 +589,12 @@ class RaftCore:
         self._output.validate()
         self._writes.validate(self._last_ready)
         self._last_ready.validate(self.term, self.vote)
-        term = self.term
         lead = self.leadership
-        assert (lead is not None) == (self.role == LEADER), f"a {ROLE_NAMES[self.role]} with leadership: {lead}"
-        assert term >= self.log.last_term, f"in term {term}, the log ends in term {self.log.last_term}"
-        assert (self.leader == self.id) == (self.role == LEADER), f"{ROLE_NAMES[self.role]}, leader is {self.leader}"
-        if self.role in (PRE_CANDIDATE, CANDIDATE):
-            assert self.leader == 0, f"a {ROLE_NAMES[self.role]} follows {self.leader}"
-        else:
-            assert not self._votes, f"a {ROLE_NAMES[self.role]} counts the votes {self._votes}"
-        assert self.vote == self.id or self.role in (FOLLOWER, PRE_CANDIDATE), f"the candidate voted for {self.vote}"
+        assert self.term >= self.log.last_term, f"in term {self.term}, the log ends in term {self.log.last_term}"
+        validate_role(self.role, self.id, self.leader, self.vote, self._votes, is_leading=lead is not None)
         if not self._writes.writes and self._follower.snapshot is None:
             assert self.log.stable == self.log.persisting, (
                 f"nothing is being written, durable up to {self.log.stable} of {self.log.persisting}"
             )
         if lead is not None:
-            lead.validate(term)
+            lead.validate(self.term)

@@ -32,6 +32,22 @@ LEADER: Final = 3
 
 ROLE_NAMES: Final = ["follower", "pre-candidate", "candidate", "leader"]
 
+
+def validate_role(role: int, own: int, leader: int, vote: int, votes: dict[int, bool], *, is_leading: bool) -> None:
+    """Raise AssertionError unless these facts about the node `own` fit its role. For tests.
+
+    `votes` are those that it counts; `is_leading` states whether it has a leader's state.
+    """
+    name = ROLE_NAMES[role]
+    assert is_leading == (role == LEADER), f"a {name} with a leader's state: {is_leading}"
+    assert (leader == own) == (role == LEADER), f"{name}, leader is {leader}"
+    if role in (PRE_CANDIDATE, CANDIDATE):
+        assert leader == 0, f"a {name} follows {leader}"
+    else:
+        assert not votes, f"a {name} counts the votes {votes}"
+    assert vote == own or role in (FOLLOWER, PRE_CANDIDATE), f"the candidate voted for {vote}"
+
+
 # --- message kinds ----------------------------------------------------------------------------------------------------
 #
 # Every message has kind, src, dst and term. The comments list the other fields that a kind uses. PRE_VOTE_RESP,

@@ -122,8 +122,8 @@ OUTPUT: Final[list[tuple[str, Break, str]]] = [
     ("follower", lambda c: _set(c, vote=3), "has changed from 1 to 3"),
 ]
 CORE: Final[list[tuple[str, Break, str]]] = [
-    ("leader", lambda c: _set(c, leadership=None), "a leader with leadership: None"),
-    ("follower", lambda c: _set(c, role=LEADER), "a leader with leadership: None"),
+    ("leader", lambda c: _set(c, leadership=None), "a leader with a leader's state: False"),
+    ("follower", lambda c: _set(c, role=LEADER), "a leader with a leader's state: False"),
     ("follower", lambda c: (_set(c, term=0), _set(c._last_ready, term=0), _set(c._writes, term=0)), "the log ends in"),
     ("follower", lambda c: _set(c, leader=2), "leader is 2"),
     ("candidate", lambda c: _set(c, leader=1), "a candidate follows 1"),
