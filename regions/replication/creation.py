@@ -60,10 +60,13 @@ def objection_to_tablets(
 ) -> str:
     """Return why a table of tablets cannot be created, "" if it can.
 
-    Args: sites: Live servers of the table's group and kind that take tablets and accept new replicas. replicas:
-    Replicas of each region that are wanted. racks_min: In how many racks the replicas of each region must lie; 0: in
-    any. allow_under_replicated: A majority of the replicas is enough to begin with. format_in_force: The cluster's
-    format. registered: Live servers of the group and kind, whether they take tablets or not.
+    Args:
+        sites: Live servers of the table's group and kind that take tablets and accept new replicas.
+        replicas: Replicas of each region that are wanted.
+        racks_min: In how many racks the replicas of each region must lie; 0: in any.
+        allow_under_replicated: A majority of the replicas is enough to begin with.
+        format_in_force: The cluster's format.
+        registered: Live servers of the group and kind, whether they take tablets or not.
     """
     wrong = objection_to_count(replicas)
     if wrong:
