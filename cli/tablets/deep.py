@@ -12,6 +12,7 @@ from cli.common.connect import ask_server
 from coord.rpc.wire import RpcError
 from regions.diagnose.fsck import ClusterView
 from regions.records.model import RegionRecord, ServerRecord, TabletState
+from regions.records.replica_key import replica_key
 from regionserver.tablets.messages import REPLICA_FAILED, TabletPage, TabletScan
 
 _TIMEOUT_S: Final = 30.0
@@ -29,7 +30,7 @@ class ReplicaToRead(NamedTuple):
     @property
     def key(self) -> str:
         """Return the replica's key, as findings name it."""
-        return f"{self.region.region_id}-{self.number}"
+        return replica_key(self.region.region_id, self.number)
 
 
 class ReplicaRead(NamedTuple):
@@ -50,7 +51,7 @@ def replicas_of(view: ClusterView, region: RegionRecord) -> tuple[list[ReplicaTo
     servers = {one.uuid: one for one in view.servers}
     found = [ReplicaToRead(servers[one.uuid], region, one.number) for one in region.members if one.uuid in servers]
     away = [one for one in region.members if one.uuid not in servers]
-    return found, [f"{region.region_id}-{one.number}: server {one.uuid} is not registered" for one in away]
+    return found, [f"{replica_key(region.region_id, one.number)}: server {one.uuid} is not registered" for one in away]
 
 
 def read_replica(replica: ReplicaToRead, rate_mb_s: float) -> ReplicaRead:
