@@ -76,8 +76,12 @@ COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets tests/datadri
 PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest -p tests.repeated "$$@" && return; test $$? -eq 1 || return 1; \
 	test -s $(REPEATED).failed || return 1; echo "== once more, by itself: what failed above"; \
 	RK_AGAIN=1 $(BIN)/python -m pytest -p tests.repeated --maxfail 1 @$(REPEATED).failed; }; checked
+FORM := from coord.compiled import form; print(form())
 ready:
 	@$(AT_ONCE) lint installed
+	@form="$$($(BIN)/python -c '$(FORM)')"; echo "== the hot modules run $$form"; test "$$form" = compiled \
+	|| test -n "$$RK_PURE" || ! command -v cc > /dev/null || { echo "cc is here, so they should have been compiled:" \
+	"$(BIN)/python -m pip install -v --no-deps -e . shows why they were not"; exit 1; }
 
 test: ready  ## lint and all tests; those of the compiled modules also interpreted
 	@export RK_REPEATED=$(REPEATED); rm -f $(REPEATED) $(REPEATED).failed; status=0; \

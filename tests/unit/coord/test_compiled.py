@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -17,6 +19,10 @@ from coord import compiled
 ROOT = Path(__file__).parents[3]
 #: A module of each package.
 MODULES = ["coord.wire.jute", "regionserver.tablets.host.beats"]
+#: Packages of others whose types mypyc needs.
+THIRD_PARTY = {"msgspec"}
+#: Packages of others that compiled modules use without types, and those that come with mypy.
+UNTYPED = {"twisted", "crc32c", "librt", "mypy_extensions"}
 
 
 def ask(tree: Path, module: str, **environment: str) -> tuple[str, str]:
@@ -44,6 +50,35 @@ def tree(tmp_path: Path) -> Path:
         (tmp_path / (module.replace(".", "/") + EXTENSION_SUFFIXES[0])).write_bytes(b"")
     compiled.stamp_path(tmp_path).write_text(compiled.fingerprint(tmp_path))
     return tmp_path
+
+
+def test_the_build_has_what_the_compiled_modules_import() -> None:
+    """Without msgspec's types mypyc refused the modules, and every new installation ran interpreted in silence."""
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    needed = {"mypy", *THIRD_PARTY}
+    assert needed <= {one.partition("==")[0] for one in requires}
+    assert {one for one in requires if one.partition("==")[0] in needed} <= set(pins)
+
+
+def test_no_other_package_is_imported_by_compiled_modules() -> None:
+    """What they import, directly or by modules of ours, has to be there when they are compiled."""
+    todo, seen, foreign = [*compiled.SOURCES], set(), set()
+    while todo:
+        source = todo.pop()
+        if source in seen or not (ROOT / source).is_file():
+            continue
+        seen.add(source)
+        for node in ast.walk(ast.parse((ROOT / source).read_text())):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+            for name in names:
+                if name.partition(".")[0] in ("coord", "regionserver", "regions"):
+                    todo += [name.replace(".", "/") + ".py", name.replace(".", "/") + "/__init__.py"]
+                elif name.partition(".")[0] not in sys.stdlib_module_names:
+                    foreign.add(name.partition(".")[0])
+    assert foreign <= {*THIRD_PARTY, *UNTYPED}, foreign
 
 
 def test_compiled_modules_exist() -> None:
