@@ -495,7 +495,7 @@ class Story:
 
 
 class _Fields(dict[str, Any]):
-    """Formats a log line with any fields."""
+    """Fields for a log line: a field without a value stays as its name in braces."""
 
     def __missing__(self, key: str) -> str:
         return f"{{{key}}}"

@@ -31,7 +31,7 @@ class SimServer:
         self.log = log
         self.rows: dict[str, SimRows] = {}
         self.holdings: dict[str, Holding] = {}
-        #: Slots that the disk has lost, to check data that was durable once.
+        #: Slots that the disk has lost. Checks compare them with the data that was durable before.
         self.lost: dict[str, SimSlot] = {}
         self.turn: Turn | None = None
         #: Number of starts: events of an earlier start are void. Also the start code.

@@ -92,7 +92,7 @@ def test_end_of_its_own_accord_is_news_and_an_asked_for_end_is_not(tmp_path: Pat
 
 
 def test_started_twice_is_one_process(tmp_path: Path) -> None:
-    """After its end it can be started again."""
+    """A daemon that runs is not started twice; a daemon that has ended can be started again."""
     with supervised(tmp_path, {"a": SLEEPER}) as (found, news):
         pid = found.start("a")
         assert found.start("a") == pid
