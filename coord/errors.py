@@ -15,6 +15,7 @@ In the pure cores expected outcomes are values (the `int` codes below). They bec
 
 from __future__ import annotations
 
+import enum
 from typing import ClassVar, Final
 
 OK: Final = 0
@@ -92,6 +93,25 @@ class NotLeader(RetryableError):
 
 class ProposalDropped(RetryableError):
     """The Raft core rejected a proposal: leadership is being transferred or the in-flight limit is reached."""
+
+
+class ChangeRefusal(enum.Enum):
+    """Why a Raft leader does not append a configuration. Nothing has changed."""
+
+    ALREADY_SO = enum.auto()  #: the configuration in force is the wanted one
+    PENDING = enum.auto()  #: the newest configuration is not committed
+    NOT_SETTLED = enum.auto()  #: no entry of the leader's term is committed
+    TRANSFERRING = enum.auto()  #: leadership is being transferred
+    NOT_ONE_STEP = enum.auto()  #: more than one voter would change, or no voter would be left
+    UNSAFE = enum.auto()  #: the leader does not receive messages from a majority of the new voters
+
+
+class ConfigRefused(ProposalDropped):
+    """A Raft leader rejected a configuration. `refusal` is the reason; the message describes it."""
+
+    def __init__(self, refusal: ChangeRefusal, detail: str) -> None:
+        super().__init__(detail)
+        self.refusal = refusal
 
 
 class TooManyOutstanding(RetryableError):

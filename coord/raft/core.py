@@ -23,7 +23,7 @@ from coord.errors import NotLeader, ProposalDropped
 from coord.raft.bounds import TERM_MAX, check_claims, check_message
 from coord.raft.follower import FollowerRole
 from coord.raft.leadership import Leadership
-from coord.raft.log import ConfigLog, RaftLog
+from coord.raft.log import CommittedConfig, ConfigLog, RaftLog
 from coord.raft.membership import FIRST_MEMORY, Configuration, decode_configuration
 from coord.raft.messages import (
     APPEND,
@@ -83,13 +83,14 @@ class RaftCore:
         hard_state: HardState | None = None,
         entries: list[Entry] | None = None,
         memory: int = FIRST_MEMORY,
+        config_id: tuple[int, int] = (0, 0),
     ) -> None:
         """Start from what the disk holds. `memory` is the number of that disk (`membership`).
 
         `snapshot` is the newest durable one, or `bootstrap(voters, learners)` for a new node. The state machine is at
         `snapshot.index`, so the first committed entry handed out is the next one. `entries` is the durable log,
         contiguous. It may begin before `snapshot.index` (kept for slow peers). Entries that contradict the snapshot are
-        dropped.
+        dropped. `config_id`: term and index of the entry with `snapshot.config`, if the shell knows them.
         """
         assert node_id > 0, node_id
         self.id: int = node_id
@@ -97,10 +98,10 @@ class RaftCore:
         self.memory: int = memory
         self.settings: RaftConfig = config
         self.log: RaftLog = RaftLog(snapshot, entries or [])
-        self.configs: ConfigLog = ConfigLog(snapshot.index, snapshot.config)
+        self.configs: ConfigLog = ConfigLog(snapshot.index, snapshot.config, config_id)
         for entry in self.log.entries:
             if entry.kind == CONFIG and entry.index > snapshot.index:
-                self.configs.append(entry.index, decode_configuration(entry.data))
+                self.configs.append(entry.index, decode_configuration(entry.data), entry.term)
         saved = hard_state if hard_state is not None else HardState(0, 0)
         #: The present term. Rises with an election of this node or a message of a higher term; never decreases.
         self.term: int = saved.term
@@ -166,8 +167,7 @@ class RaftCore:
 
     def tick(self) -> None:
         """Advance time by one tick: campaign after an election timeout, or do the leader's periodic work."""
-        lead = self.leadership
-        if lead is None:
+        if (lead := self.leadership) is None:
             self.elapsed += 1
             if self.elapsed >= self.timeout and self._promotable():
                 self._pre_campaign()
@@ -185,24 +185,26 @@ class RaftCore:
 
         Raise NotLeader(leader), or ProposalDropped during a leadership transfer. Then nothing was appended.
         """
-        lead = self.leadership
-        if lead is None:
+        if (lead := self.leadership) is None:
             raise NotLeader(self.leader)
         if lead.transferee:
             raise ProposalDropped(f"leadership is being transferred to {lead.transferee}")
         lead.pending = True
         return self.log.append(self.term, kind, data)
 
-    def propose_config(self, config: Configuration) -> int:
+    def propose_config(self, config: Configuration, is_careful: bool = False) -> int:
         """Append a new configuration, which is in force at once, and return its index. Dissertation §4.1.
 
-        Raise NotLeader; ProposalDropped if `config` is more than one step away, if another change is not committed
-        yet, or if no entry of this term is committed.
+        `is_careful`: also refuse the configuration in force, and one without a majority of voters that answer. Raise
+        NotLeader, or ConfigRefused with the reason.
         """
-        lead = self.leadership
-        if lead is None:
+        if self.leadership is None:
             raise NotLeader(self.leader)
-        return lead.propose_config(config)
+        return self.leadership.propose_config(config, is_careful)
+
+    def committed_config(self) -> CommittedConfig:
+        """Return the newest configuration that is committed as far as this node knows, with its id."""
+        return self.configs.committed(self.log.commit)
 
     def transfer_leadership(self, to: int) -> None:
         """Bring `to` up to date and make it start an election at once. Dissertation §3.10.
@@ -210,8 +212,7 @@ class RaftCore:
         Proposals are rejected meanwhile. The transfer is aborted after an election timeout. Raise NotLeader;
         ProposalDropped if `to` is not another voter whose replies count.
         """
-        lead = self.leadership
-        if lead is None:
+        if (lead := self.leadership) is None:
             raise NotLeader(self.leader)
         if to == self.id or not self.configs.current.is_voter(to):
             raise ProposalDropped(f"node {to} is not another voter")
@@ -228,8 +229,7 @@ class RaftCore:
         next regular heartbeats are soon enough; of several such reads only the newest gets a reply. Raise NotLeader(0)
         without a known leader.
         """
-        lead = self.leadership
-        if lead is not None:
+        if (lead := self.leadership) is not None:
             lead.read(self.id, context, is_patient)
         elif self.leader:
             self._output.messages.append(

@@ -61,7 +61,7 @@ class FollowerRole:
             if entry.kind == CONFIG:
                 # In force at once, committed or not: Raft §6.
                 config = decode_configuration(entry.data)
-                self.configs.append(entry.index, config)
+                self.configs.append(entry.index, config, entry.term)
                 self.output.events.append(RaftEvent("config", term, f"at {entry.index}: {config}"))
 
     def truncate(self, index: int, term: int) -> None:

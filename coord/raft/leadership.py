@@ -6,7 +6,7 @@ survives into a later one. It shares the log and the output with the core that o
 
 from __future__ import annotations
 
-from coord.errors import ProposalDropped
+from coord.errors import ChangeRefusal, ConfigRefused
 from coord.raft.log import ConfigLog, RaftLog
 from coord.raft.membership import FIRST_MEMORY, CatchUp, Configuration, objection
 from coord.raft.messages import (
@@ -114,29 +114,45 @@ class Leadership:
     def _report(self, name: str, detail: str) -> None:
         self.output.events.append(RaftEvent(name, self.term, detail))
 
-    def propose_config(self, config: Configuration) -> int:
-        """Append a new configuration, put it in force, and return its index. Raise ProposalDropped."""
-        why = self.change_refused() or objection(self.config, config)
+    def propose_config(self, config: Configuration, is_careful: bool = False) -> int:
+        """Append a new configuration, put it in force, and return its index. Raise ConfigRefused."""
+        if is_careful and config == self.config:
+            raise ConfigRefused(ChangeRefusal.ALREADY_SO, f"the configuration is {config} already")
+        refused = self.change_refused()
+        if refused is not None:
+            raise refused
+        why = objection(self.config, config)
         if why:
-            raise ProposalDropped(why)
+            raise ConfigRefused(ChangeRefusal.NOT_ONE_STEP, why)
+        if is_careful and not self.is_majority_heard(config):
+            raise ConfigRefused(
+                ChangeRefusal.UNSAFE, f"fewer than {majority(len(config.voters))} of the voters of {config} answer"
+            )
         index = self.log.append(self.term, CONFIG, config.encode())
-        self.configs.append(index, config)
+        self.configs.append(index, config, self.term)
         self._report("config", f"at {index}: {config}")
         self.set_config(config)
         return index
 
-    def change_refused(self) -> str:
-        """Return why the configuration may not be changed now, or "" if it may."""
+    def change_refused(self) -> ConfigRefused | None:
+        """Return why the configuration may not be changed now, or None if it may."""
         newest = self.configs.newest_index()
         if newest > self.log.commit:
-            return f"the change at {newest} is not committed"
+            return ConfigRefused(ChangeRefusal.PENDING, f"the change at {newest} is not committed")
         if not self.has_committed_in_term():
-            return "no entry of this term is committed"
-        return f"leadership is being transferred to {self.transferee}" if self.transferee else ""
+            return ConfigRefused(ChangeRefusal.NOT_SETTLED, "no entry of this term is committed")
+        if self.transferee:
+            detail = f"leadership is being transferred to {self.transferee}"
+            return ConfigRefused(ChangeRefusal.TRANSFERRING, detail)
+        return None
+
+    def is_majority_heard(self, config: Configuration) -> bool:
+        """Return True if a majority of the voters of `config` sent a message within an election timeout."""
+        return self._count_recent(config.voters) >= majority(len(config.voters))
 
     def promote(self) -> None:
         """Make a PRE_VOTER that has caught up a voter, if the configuration may be changed now."""
-        if self.change_refused() == "":
+        if self.config.pre_voters and self.change_refused() is None:
             peer = self.to_promote()
             if peer:
                 self._report("promote", str(peer))
@@ -144,7 +160,7 @@ class Leadership:
 
     def _demote(self) -> None:
         """Remove a voter that restarted without its memory, if the configuration may be changed now."""
-        if self.change_refused() == "":
+        if self.change_refused() is None:
             peer = self.to_demote()
             if peer:
                 self._report("demote", str(peer))
@@ -160,9 +176,24 @@ class Leadership:
                     progress.match, self.log.last, self.now, self.settings.election_ticks
                 )
                 and (progress.memory == FIRST_MEMORY or not self._has_old_peer())
+                and (not self.settings.is_promotion_careful or self.is_promotion_safe(peer))
             ):
                 return peer
         return 0
+
+    def is_promotion_safe(self, newcomer: int) -> bool:
+        """Return True if the group does not depend on `newcomer` more than it must once that PRE_VOTER votes.
+
+        The voters that answer, without the newcomer, must be a majority of the new voters. One or two voters
+        cannot be that majority, so it is enough that all of them answer. A newcomer that caught up long ago must
+        still be there: a single voter that promotes a dead one has no majority any more.
+        """
+        peer = self.by_id[newcomer]
+        if peer.state != REPLICATE or peer.last_received <= self.now - self.settings.election_ticks:
+            return False
+        voters = self.config.voters
+        heard = self._count_recent(voters)
+        return heard >= majority(len(voters) + 1) or heard == len(voters)
 
     def to_demote(self) -> int:
         """Return a voter that restarted without its memory and can be removed, 0 for none.
@@ -215,8 +246,8 @@ class Leadership:
             if voter == self.id:
                 recent += self.counts
             else:
-                peer = self.by_id[voter]
-                recent += peer.counts and peer.last_received > oldest
+                peer = self.by_id.get(voter)
+                recent += peer is not None and peer.counts and peer.last_received > oldest
         return recent
 
     def heartbeat(self) -> None:

@@ -221,15 +221,27 @@ class RaftLog:
         assert self.persisting <= self.last, f"written up to {self.persisting}, the log ends at {self.last}"
 
 
+class CommittedConfig:
+    """A committed configuration, and the term and index of its entry: (0, 0) if it has no entry, or it is unknown."""
+
+    def __init__(self, term: int, index: int, config: Configuration) -> None:
+        self.term: int = term
+        self.index: int = index
+        self.config: Configuration = config
+
+
 class ConfigLog:
     """The configurations in the log by index: the one in force, and older ones.
 
     Invariant: `indexes` ascends. After the first item there is one for each CONFIG entry of the log.
     """
 
-    def __init__(self, index: int, config: Configuration) -> None:
+    def __init__(self, index: int, config: Configuration, config_id: tuple[int, int] = (0, 0)) -> None:
+        """Begin with `config`, which is in force at `index`. `config_id`: the term and index of its entry, if known."""
         self.indexes: list[int] = [index]
         self.configs: list[Configuration] = [config]
+        #: Term and index of the entry of each configuration; (0, 0): of no entry, or unknown.
+        self.ids: list[tuple[int, int]] = [config_id]
         #: The configuration in force, which is the newest. Moves with each CONFIG entry that is appended, truncated or
         #: replaced by a snapshot.
         self.current: Configuration = config
@@ -238,9 +250,10 @@ class ConfigLog:
         """Return the index of the entry with the configuration in force."""
         return self.indexes[-1]
 
-    def append(self, index: int, config: Configuration) -> None:
-        """Put `config` in force: an entry with it was appended at `index`."""
+    def append(self, index: int, config: Configuration, term: int) -> None:
+        """Put `config` in force: an entry of `term` with it was appended at `index`."""
         assert index > self.indexes[-1], f"configuration at {index} after one at {self.indexes[-1]}"
+        self.ids.append((term, index))
         self.indexes.append(index)
         self.configs.append(config)
         self.current = config
@@ -252,6 +265,7 @@ class ConfigLog:
         while self.indexes[-1] >= index:
             self.indexes.pop()
             self.configs.pop()
+            self.ids.pop()
             reverted = True
         self.current = self.configs[-1]
         return reverted
@@ -263,6 +277,14 @@ class ConfigLog:
             position -= 1
             assert position >= 0, f"no configuration known at {index}; oldest at {self.indexes[0]}"
         return self.configs[position]
+
+    def committed(self, commit: int) -> CommittedConfig:
+        """Return the newest configuration whose entry is committed; the log is committed up to `commit`."""
+        position = len(self.indexes) - 1
+        while position and self.indexes[position] > commit:
+            position -= 1
+        term, index = self.ids[position]
+        return CommittedConfig(term, index, self.configs[position])
 
     def may_stand(self, node: int, memory: int, commit: int) -> bool:
         """Return True if `node` with its `memory` may become a candidate; the log is committed up to `commit`.
@@ -280,17 +302,20 @@ class ConfigLog:
         while len(self.indexes) > 1 and self.indexes[1] <= index:
             del self.indexes[0]
             del self.configs[0]
+            del self.ids[0]
 
     def restart(self, index: int, config: Configuration) -> None:
         """Start again with `config`, because a snapshot at `index` replaced the log."""
         assert index > self.indexes[0], f"snapshot at {index}, the oldest configuration is at {self.indexes[0]}"
         self.indexes = [index]
         self.configs = [config]
+        self.ids = [(0, 0)]
         self.current = config
 
     def validate(self, log: RaftLog) -> None:
         """Raise AssertionError if the invariant does not hold for `log`. For tests."""
         assert len(self.indexes) == len(self.configs), f"{len(self.configs)} configurations at {self.indexes}"
+        assert len(self.ids) == len(self.indexes), f"{len(self.ids)} ids of configurations at {self.indexes}"
         assert self.current is self.configs[-1], f"{self.current} is in force, the newest is {self.configs[-1]}"
         first = self.indexes[0]
         assert first <= log.snapshot.index, f"the oldest configuration is at {first}, after the snapshot"

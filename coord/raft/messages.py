@@ -255,6 +255,7 @@ class RaftConfig:
         max_inflight_bytes: int = 8 << 20,
         max_append_bytes: int = 1 << 20,
         max_apply_entries: int = 256,
+        is_promotion_careful: bool = False,
     ) -> None:
         assert heartbeat_ticks >= 1, heartbeat_ticks
         assert election_ticks > 2 * heartbeat_ticks, "one lost heartbeat must not start an election"
@@ -274,3 +275,5 @@ class RaftConfig:
         self.max_append_bytes: int = max_append_bytes
         #: Limit for the committed entries in one Ready, so that a turn of the shell stays short.
         self.max_apply_entries: int = max_apply_entries
+        #: Promote a PRE_VOTER only if the group would not depend on it (`Leadership.is_promotion_safe`).
+        self.is_promotion_careful: bool = is_promotion_careful

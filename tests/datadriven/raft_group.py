@@ -4,7 +4,8 @@ After each command the affected nodes carry out the effects of their cores: they
 apply, and put messages on the wire, where they stay until delivered. Every core is validated after every step. Nodes
 are ids, links are written 1->2. Commands:
 
-    group voters=1,2,3 [spares=4,5] [learners=4] [inflight=n] [append_bytes=n]    start over with these nodes
+    group voters=1,2,3 [spares=4,5] [learners=4] [inflight=n] [append_bytes=n] [promotion=careful]
+                                 start over with these nodes
     campaign N                   the node's election timer fires
     elect N                      a whole election, only its result is printed
     quiet                        no node has received a leader's message lately
@@ -17,6 +18,8 @@ are ids, links are written 1->2. Commands:
     replay NAME                  deliver a copy of that now
     propose N data [data ...]    writes, in one turn
     change N voters=.. [pre_voters=..] [learners=..]
+    ask N voters=.. [...]        the same, carefully: the refusal is printed with its reason
+    committed N                  the newest committed configuration, with its id
     read N context [patient] / transfer N to
     down N peer [ticks]          the node sees its link to the peer break; after so many ticks it stands for election
     slow N / sync N [count]      its disk delays syncs / finishes some writes, or all and is fast again
@@ -28,7 +31,7 @@ are ids, links are written 1->2. Commands:
 
 from __future__ import annotations
 
-from coord.errors import RetryableError
+from coord.errors import ConfigRefused, RetryableError
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import FIRST_MEMORY, Configuration
 from coord.raft.messages import Entry, HardState, Message, RaftSnapshot, Ready, bootstrap
@@ -74,6 +77,11 @@ class _Node:
         if r.entries:
             first = r.entries[0].index
             self.log = [entry for entry in self.log if entry.index < first] + r.entries
+
+
+def _configuration(args: tuple[str, ...]) -> Configuration:
+    roles = {k: [int(i) for i in v.split(",")] for k, v in (arg.split("=") for arg in args)}
+    return Configuration(roles["voters"], roles.get("pre_voters"), roles.get("learners"))
 
 
 class RaftGroup:
@@ -162,6 +170,7 @@ class RaftGroup:
         settings = RaftConfig(
             max_inflight=int(options.get("inflight", 64)),
             max_append_bytes=int(options.get("append_bytes", 1 << 20)),
+            is_promotion_careful=options.get("promotion") == "careful",
         )
         first = bootstrap(ids("voters"), ids("learners"))
         everybody = sorted(ids("voters") + ids("learners") + ids("spares"))
@@ -233,9 +242,20 @@ class RaftGroup:
 
     def do_change(self, node_id: str, *args: str) -> None:
         node, core = self._node(node_id)
-        roles = {k: [int(i) for i in v.split(",")] for k, v in (arg.split("=") for arg in args)}
-        core.propose_config(Configuration(roles["voters"], roles.get("pre_voters"), roles.get("learners")))
+        core.propose_config(_configuration(args))
         self._pump(node)
+
+    def do_ask(self, node_id: str, *args: str) -> None:
+        node, core = self._node(node_id)
+        try:
+            core.propose_config(_configuration(args), True)
+        except ConfigRefused as error:
+            self.out.append(f"{error.refusal.name}: {error}")
+        self._pump(node)
+
+    def do_committed(self, node_id: str) -> None:
+        found = self._node(node_id)[1].committed_config()
+        self.out.append(f"{found.term}.{found.index} {found.config}")
 
     def do_read(self, node_id: str, context: str, how: str = "") -> None:
         node, core = self._node(node_id)

@@ -71,7 +71,7 @@ HEARTBEAT_TICKS: Final = 4
 
 def raft_settings() -> RaftConfig:
     """Return the timing of a tablet's group."""
-    return RaftConfig(election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS)
+    return RaftConfig(election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS, is_promotion_careful=True)
 
 
 class ReplicaIdentity:

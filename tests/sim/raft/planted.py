@@ -6,6 +6,7 @@ Ongaro's membership bug of 2015, and similar ones.
 
 from __future__ import annotations
 
+from coord.errors import ChangeRefusal, ConfigRefused
 from coord.raft.core import RaftCore
 from coord.raft.follower import FollowerRole
 from coord.raft.leadership import Leadership
@@ -111,9 +112,9 @@ class OldAnswerCounted(Bug):
 
 
 class _EarlyChangeLeadership(Leadership):
-    def change_refused(self) -> str:
+    def change_refused(self) -> ConfigRefused | None:
         why = super().change_refused()
-        return "" if why == "no entry of this term is committed" else why
+        return None if why is not None and why.refusal is ChangeRefusal.NOT_SETTLED else why
 
 
 class _EarlyChangeCore(RaftCore):
@@ -132,8 +133,8 @@ class EarlyConfigChange(Bug):
 
 
 class _TwoChangesLeadership(Leadership):
-    def change_refused(self) -> str:
-        return "" if self.has_committed_in_term() else super().change_refused()
+    def change_refused(self) -> ConfigRefused | None:
+        return None if self.has_committed_in_term() else super().change_refused()
 
 
 class _TwoChangesCore(RaftCore):
@@ -174,9 +175,9 @@ class _EarlyReadLeadership(Leadership):
     def has_committed_in_term(self) -> bool:
         return True
 
-    def change_refused(self) -> str:
+    def change_refused(self) -> ConfigRefused | None:
         if self.log.commit < self.first_index:
-            return "no entry of this term is committed"
+            return ConfigRefused(ChangeRefusal.NOT_SETTLED, "no entry of this term is committed")
         return super().change_refused()
 
 

@@ -67,18 +67,18 @@ def _set(target: object, **values: object) -> None:
 
 
 def _without_config_entry(core: RaftCore) -> None:
-    core.configs.append(core.log.last, Configuration([1, 2]))
+    core.configs.append(core.log.last, Configuration([1, 2]), 1)
 
 
 def _other_config_entry(core: RaftCore) -> None:
     core.log.entries[-1] = Entry(core.log.last_term, core.log.last, CONFIG, Configuration([1, 2]).encode())
-    core.configs.append(core.log.last, Configuration([1, 2, 4]))
+    core.configs.append(core.log.last, Configuration([1, 2, 4]), 1)
 
 
 def _two_roles(core: RaftCore) -> None:
     config = Configuration([1, 2])
     core.log.entries[-1] = Entry(core.log.last_term, core.log.last, CONFIG, config.encode())
-    core.configs.append(core.log.last, config)
+    core.configs.append(core.log.last, config, 1)
     config.learners.append(2)
 
 

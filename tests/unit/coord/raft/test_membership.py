@@ -49,17 +49,36 @@ def test_only_one_voter_changes_at_a_time(new: Configuration, allowed: bool) -> 
 def test_the_log_knows_the_configuration_of_every_index() -> None:
     """A configuration is in force when appended, reverted when truncated, and forgotten below a snapshot."""
     log = ConfigLog(0, Configuration([1]))
-    log.append(4, Configuration([1, 2]))
-    log.append(9, Configuration([1, 2, 3]))
+    log.append(4, Configuration([1, 2]), 2)
+    log.append(9, Configuration([1, 2, 3]), 2)
     assert [len(log.at(i).voters) for i in (0, 3, 4, 8, 9, 50)] == [1, 1, 2, 2, 3, 3]
     assert not log.truncate(10)
     assert log.truncate(9)
     assert log.current == Configuration([1, 2])
-    log.append(9, Configuration([2]))
+    log.append(9, Configuration([2]), 3)
     log.forget_before(6)
     assert log.at(6) == Configuration([1, 2])
     with pytest.raises(AssertionError):
         log.at(3)
+
+
+def test_the_committed_configuration_has_the_id_of_its_entry() -> None:
+    """It is the newest one up to the commit index; the first one has the id that the shell knows, or none."""
+    log = ConfigLog(5, Configuration([1]), (2, 3))
+    log.append(7, Configuration([1, 2]), 4)
+    log.append(9, Configuration([1, 2, 3]), 6)
+
+    def found(commit: int) -> tuple[int, int, int]:
+        committed = log.committed(commit)
+        return committed.term, committed.index, len(committed.config.voters)
+
+    assert [found(commit) for commit in (5, 6, 7, 8, 9)] == [(2, 3, 1), (2, 3, 1), (4, 7, 2), (4, 7, 2), (6, 9, 3)]
+    log.truncate(9)
+    assert found(20) == (4, 7, 2)
+    log.forget_before(8)
+    assert found(20) == (4, 7, 2), "the id outlives the entry"
+    log.restart(30, Configuration([1, 2]))
+    assert found(30) == (0, 0, 2)
 
 
 def test_a_slow_newcomer_is_not_promoted_until_a_round_is_short() -> None:
