@@ -57,15 +57,17 @@ class Known(NamedTuple):
 
 #: "Not asked" concerns requests.py, the others `compare`.
 KNOWN: Final = (
-    Known("writes sent before its answer are judged by the old list", "not asked: a setACL is the last of its step"),
+    Known("writes sent before the answer against the old list", "not asked: a setACL is the last of its step"),
     Known("deleteContainer needs the right to delete", "asked only of what is not there or cannot go"),
     Known("createTTL with a bad TTL", "not asked: createTTL has flags of a TTL"),
     Known("No request of a client stops a node", "not asked: a null access list within a multi"),
-    Known("there InvalidACL without a provider", "not asked: access lists name x509 nowhere"),
-    Known("before it has answered what stands in front", "an unknown operation is sent alone"),
-    Known("at once, also before what waits", "pings are sent when nothing waits"),
-    Known("tells each change that was missed once", "such events are looked at but once: `_told_once`"),
-    Known("told of the end of its own ephemerals only where", "what only theirs is told at its close is passed over"),
+    Known("ZooKeeper answers InvalidACL without a provider", "not asked: access lists name x509 nowhere"),
+    Known("before it has answered the earlier requests", "an unknown operation is sent alone"),
+    Known("at once, also before waiting requests", "pings are sent when nothing waits"),
+    Known("setWatches reports each missed change once", "such events are looked at but once: `_told_once`"),
+    Known(
+        "receives events for its own deleted ephemerals only if", "what only theirs is told at its close is passed over"
+    ),
     Known("The root is one znode (ZooKeeper counts it twice)", "not asked: how many are below the empty path"),
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat import jvm
-from tests.compat.frames import KNOWN, REQUESTS, both, differing
+from tests.compat.frames import REQUESTS, both, differing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(jvm.missing()), reason=jvm.missing())]
 
@@ -26,11 +26,3 @@ def test_random_runs_are_answered_alike(tmp_path: Path) -> None:
         found = [differing(players, seed, COUNT) for seed in range(FIRST, FIRST + SEEDS)]
     stories = [story for story in found if story]
     assert not stories, "\n\n".join(stories)
-
-
-def test_differences_that_are_meant_are_documented() -> None:
-    """Each intended difference is described in docs/store, in these words."""
-    pages = (Path(__file__).parents[2] / "docs" / "store").glob("*.md")
-    text = " ".join(" ".join(page.read_text() for page in sorted(pages)).split())
-    missing = [known.documented for known in KNOWN if known.documented not in text]
-    assert not missing
