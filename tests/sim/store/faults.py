@@ -9,6 +9,8 @@ from typing import Any, Final
 from twisted.logger import LogEvent, globalLogPublisher
 
 from coord.raft import core as core_module
+from coord.raft.log import ConfigLog
+from coord.raft.membership import Configuration
 from coord.storage.records import MAGIC, SEAL_MAGIC
 from simulation.engine.chance import SeededRandom
 from simulation.engine.timeline import SECOND
@@ -18,7 +20,7 @@ from tests.sim.store import amnesia
 from tests.sim.store.clients import Client
 from tests.sim.store.forgeries import Forger
 from tests.sim.store.operators import Operator
-from tests.sim.store.world import Bug, Host, World
+from tests.sim.store.world import Bug, Host, Process, World
 
 #: Time within which the store must recover once all nodes are reachable: a leader, every client served, equal replicas,
 #: dead sessions gone. Links are dialed again after at most 1 s, two elections of at most 24 ticks of 65 ms, a session
@@ -83,7 +85,7 @@ class Story:
         # Each seed uses a subset of the faults: some situations only arise without others ("swarm testing").
         chosen = chance.some(kinds) or kinds
         if world.bug.favours:
-            chosen = [kind for kind in kinds if kind.__name__ in world.bug.favours]
+            chosen = [kind for kind in [*kinds, self._isolate_at_removal] if kind.__name__ in world.bug.favours]
             self.fault_gap_us = 150_000
         self.faults: list[Callable[[], None]] = [*chosen, self._heal, self._heal]
         self.clients = [Client(world, number) for number in range(1, 4 + chance.below(4))]
@@ -220,18 +222,44 @@ class Story:
     def _isolate_at_change(self) -> None:
         """Cut off the leader that begins the next change of members, so that the change reaches no other node."""
         for process in self.world.leaders():
-            core = process.node.core
+            self._isolate_when(process, lambda _: True)
 
-            def change(config: Any, core: Any = core, leader: int = process.host.id) -> int:
+    def _isolate_at_removal(self) -> None:
+        """Cut off the leader that begins to remove another voter, which the remaining nodes may elect.
+
+        Nothing is healed or changed before peace: an election takes longer than the usual time until a link is healed,
+        and a member of a later configuration is accepted by every node.
+        """
+        for process in self.world.leaders():
+            configs, own_id = process.node.core.configs, process.host.id
+
+            def removes(config: Configuration, configs: ConfigLog = configs, own_id: int = own_id) -> bool:
+                others = [voter for voter in configs.current.voters if voter != own_id]
+                if all(config.is_member(voter) for voter in others):
+                    return False
+                self.faults = [self._isolate_at_removal]
+                for client in self.clients:
+                    if isinstance(client, Operator):
+                        client.calm()
+                return True
+
+            self._isolate_when(process, removes)
+
+    def _isolate_when(self, process: Process, is_meant: Callable[[Configuration], bool]) -> None:
+        """Cut the leader off when it proposes the next configuration that is meant."""
+        core, leader = process.node.core, process.host.id
+
+        def change(config: Configuration) -> int:
+            if is_meant(config):
                 del core.propose_config
                 if self.world.faulty:
                     everybody = list(self.world.hosts)
                     self._cut([leader], everybody)
                     self._cut(everybody, [leader])
                     self._count("isolation_at_change")
-                return int(core.propose_config(config))
+            return int(type(core).propose_config(core, config))
 
-            core.propose_config = change
+        core.propose_config = change
 
     def _partition(self) -> None:
         everybody = list(self.world.hosts)

@@ -440,7 +440,7 @@ class RemoverDeaf(Bug):
     number = 10
     known = "this store, found by simulated operators"
     members_move = True
-    favours = ("_isolate_at_change", "_heal")
+    favours = ("_isolate_at_removal", "_heal")
 
     def patches(self) -> list[Patch]:
         return [instead(reconfig.Reconfiguration, "may_return", lambda *_: False)]
