@@ -7,8 +7,19 @@ from typing import TypeVar
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from regions.messages import CloseOrder, OpenOrder, OrderOutcome, OrderResult, OrderResults
+from coord.rpc.wire import RpcError
+from regions.messages import (
+    ChangeConfig,
+    CloseOrder,
+    ConfigChanged,
+    OpenOrder,
+    OrderOutcome,
+    OrderResult,
+    OrderResults,
+    TransferLeadership,
+)
 from regionserver.replica.host import Host
+from regionserver.tablets.messages import NO_REPLICA
 from regionserver.tablets.orders import key_of, split_orders
 from regionserver.tablets.server_tablets import ServerTablets
 
@@ -34,6 +45,19 @@ class OrderRoutes:
         """Accept CLOSE orders."""
         of_tablets = None if self._tablets is None else self._tablets.close_regions
         return _route(orders, epoch, answer_within_ms, self._host.close_regions, of_tablets)
+
+    def change_members(self, change: ChangeConfig) -> Deferred[ConfigChanged]:
+        """Change a member of a tablet. Raise RpcError, or fire with one, if no replica runs here."""
+        return self._with_tablets().change_members(change)
+
+    def transfer(self, request: TransferLeadership) -> ConfigChanged:
+        """Hand the leadership of a tablet over. Raise RpcError if no replica runs here."""
+        return self._with_tablets().transfer(request)
+
+    def _with_tablets(self) -> ServerTablets:
+        if self._tablets is None:
+            raise RpcError(NO_REPLICA, NO_TABLETS)
+        return self._tablets
 
 
 def _route(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -39,6 +38,7 @@ from regions.messages import (
     WRONG_CLUSTER,
     WRONG_SERVER,
     AlterRegions,
+    ChangeConfig,
     CloseRegions,
     GetServerStatus,
     ListDirectories,
@@ -52,6 +52,7 @@ from regions.messages import (
     ServerRequest,
     ServerStatus,
     ShowReplicas,
+    TransferLeadership,
 )
 from regions.messages.cluster_check import check_cluster
 from regions.messages.heartbeat import ReplicaReport, TabletReport
@@ -67,6 +68,7 @@ from regionserver.order_routes import OrderRoutes
 from regionserver.replica.effects import Key
 from regionserver.replica.host import Host
 from regionserver.request_gate import Serving
+from regionserver.session.boot_time import boot_time_s
 from regionserver.session.drain import drain
 from regionserver.session.epochs import Epochs
 from regionserver.session.heartbeats import HeartbeatSender
@@ -89,12 +91,7 @@ RETRY_S: Final = 1.0
 CLOSE_WITHIN_S: Final = 10.0
 
 #: Requests that only the latest master may send, and only to this incarnation.
-Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable
-
-
-def boot_time_s() -> float:
-    """Return the lease's clock: monotonic, and unlike CLOCK_MONOTONIC it also runs while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+Command = OpenRegions | CloseRegions | AlterRegions | ReviewReplicas | PurgeTable | ChangeConfig
 
 
 class RegionServer:
@@ -444,6 +441,9 @@ class RegionServer:
         if isinstance(request, ReviewReplicas):
             self._admit(request)
             return self._host.review(request.replicas)
+        if isinstance(request, ChangeConfig):
+            self._admit(request)
+            return self._orders.change_members(request)
         if isinstance(request, PurgeTable):
             self._admit(request)
             return ensureDeferred(self._purges.purge(request.table_id))
@@ -454,6 +454,8 @@ class RegionServer:
             directory = "" if self._opener.shared is None else self._opener.shared.directory_id
             of_tablets = [] if self._tablets is None else self._tablets.hosted(request.limit)
             return OpenList(self._record.uuid, self._record.start_code, hosted, directory, of_tablets)
+        if isinstance(request, TransferLeadership):
+            return self._orders.transfer(request)
         if isinstance(request, ListDirectories):
             return ensureDeferred(self._purges.directories())
         if isinstance(request, ShowReplicas):
@@ -497,8 +499,7 @@ class RegionServer:
         if (command.recipient, command.start_code) != (me.uuid, me.start_code):
             return WRONG_SERVER, f"this server is {me}, not {Incarnation(command.recipient, command.start_code)}"
         mine = self._instance.cluster_id
-        # A server without a cluster id has just registered in this cluster's store. Otherwise no master of this cluster
-        # could know its start code.
+        # A server without a cluster id has just registered here: no master of another cluster knows its start code.
         if mine and command.cluster != mine:
             return WRONG_CLUSTER, f"this server belongs to cluster {mine}, but the order comes from {command.cluster!r}"
         if command.epoch < self._epoch:

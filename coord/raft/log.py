@@ -283,6 +283,8 @@ class ConfigLog:
         position = len(self.indexes) - 1
         while position and self.indexes[position] > commit:
             position -= 1
+        if self.ids[0][1] > self.ids[position][1]:
+            position = 0  # The shell knows a later one than the state machine, which began at an older entry.
         term, index = self.ids[position]
         return CommittedConfig(term, index, self.configs[position])
 

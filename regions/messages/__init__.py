@@ -128,6 +128,10 @@ from regions.messages.tables import Tables as Tables
 from regions.messages.tables import TableSummary as TableSummary
 from regions.messages.tablets import REPLICAS_PAGE_MAX as REPLICAS_PAGE_MAX
 from regions.messages.tablets import TABLETS_PAGE_MAX as TABLETS_PAGE_MAX
+from regions.messages.tablets import ChangeAnswer as ChangeAnswer
+from regions.messages.tablets import ChangeConfig as ChangeConfig
+from regions.messages.tablets import ConfigChange as ConfigChange
+from regions.messages.tablets import ConfigChanged as ConfigChanged
 from regions.messages.tablets import ListTablets as ListTablets
 from regions.messages.tablets import OrphanReplica as OrphanReplica
 from regions.messages.tablets import OwnReplica as OwnReplica
@@ -138,3 +142,4 @@ from regions.messages.tablets import TabletHealth as TabletHealth
 from regions.messages.tablets import TabletList as TabletList
 from regions.messages.tablets import TabletMember as TabletMember
 from regions.messages.tablets import TabletStatus as TabletStatus
+from regions.messages.tablets import TransferLeadership as TransferLeadership

@@ -11,7 +11,7 @@ from regions.messages.ddl import CreateTable as CreateTable
 from regions.messages.ddl import DeleteTable as DeleteTable
 from regions.messages.ddl import SetTableIntent as SetTableIntent
 from regions.messages.ddl import UndeleteTable as UndeleteTable
-from regions.messages.tablets import ReplicaList, ShowReplicas
+from regions.messages.tablets import ChangeConfig, ConfigChanged, ReplicaList, ShowReplicas, TransferLeadership
 from regions.records.members import NO_CONFIG, ConfigId
 from regions.records.model import (
     Incarnation,
@@ -341,7 +341,9 @@ ServerRequest = (
     | ListDirectories
     | GetServerStatus
     | ShowReplicas
+    | ChangeConfig
+    | TransferLeadership
 )
 
 
-ServerReply = OrderResults | AlterResults | OpenList | Purged | Directories | ServerStatus | ReplicaList
+ServerReply = OrderResults | AlterResults | OpenList | Purged | Directories | ServerStatus | ReplicaList | ConfigChanged

@@ -1,4 +1,4 @@
-"""Requests about tablets for operators, and their replies. All of them only read.
+"""Requests about tablets, and their replies.
 
 **To the active master:** ListTablets and ShowTablet. The master answers from the region records, and from what servers
 have reported since it became active. Standbys get no reports, so they do not answer. A field that is None is unknown:
@@ -6,6 +6,8 @@ nobody has reported it to this master.
 
 **To a server:** ShowReplicas. The server answers from its own replicas, without store and masters. `rk fsck` compares
 these answers with each other and with the store.
+
+**To the server that leads a tablet:** ChangeConfig and TransferLeadership.
 """
 
 from __future__ import annotations
@@ -188,3 +190,81 @@ class ReplicaList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     replicas: list[OwnReplica]
     #: Id to continue after; "": this was the last page.
     next: str = ""
+
+
+# --- changes of members -----------------------------------------------------------------------------------------------
+
+
+class ConfigChange(enum.StrEnum):
+    """What a ChangeConfig does with one member."""
+
+    ADD = "add"  #: a new number, as PRE_VOTER or learner
+    REMOVE = "remove"
+    PROMOTE = "promote"  #: a learner becomes a PRE_VOTER, and a voter when it has caught up
+    DEMOTE = "demote"  #: a voter or a PRE_VOTER becomes a learner
+
+
+class ChangeConfig(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Change one member of a tablet, if `expect` is the committed configuration of its leader. Reply: ConfigChanged.
+
+    Idempotent: a repetition after success gets DONE. The sender takes the number of a new member from the region's
+    record, where no number is assigned twice.
+    """
+
+    epoch: int
+    recipient: str
+    start_code: int
+    region_id: str
+    #: Id of the committed configuration on which the sender's decision rests (compare and set).
+    expect: ConfigId
+    change: ConfigChange
+    #: Number and server of the member that changes.
+    number: int
+    uuid: str
+    #: ADD: where the member's server listens for other members.
+    host: str = ""
+    peer_port: int = 0
+    #: ADD: LEARNER, or VOTER for a PRE_VOTER that becomes a voter when it has caught up.
+    role: MemberRole = MemberRole.VOTER
+    answer_within_ms: int = 5_000
+    cluster: str = ""  #: cluster id of the sender
+    cause_id: str = ""
+
+
+class ChangeAnswer(enum.StrEnum):
+    """What a server has done about a ChangeConfig."""
+
+    DONE = "DONE"  #: the committed configuration is as the change wants it
+    STARTED = "STARTED"  #: the change is in the leader's log and was not committed in time; send it again
+    NOT_LEADER = "NOT_LEADER"  #: nothing was done; `leader` names the leader that the server knows
+    STALE_CONFIG = "STALE_CONFIG"  #: nothing was done: another configuration is committed than `expect`
+    PENDING = "PENDING"  #: nothing was done: another change, or a transfer of leadership, is under way
+    NOT_SETTLED = "NOT_SETTLED"  #: nothing was done: the leader is new and has not committed an entry of its term
+    ILLEGAL = "ILLEGAL"  #: nothing was done: no configuration may follow in this way
+    LEADS = "LEADS"  #: nothing was done: the member leads; transfer its leadership first
+    UNSAFE = "UNSAFE"  #: nothing was done: the leader does not receive from a majority of the new voters
+
+
+class ConfigChanged(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Reply to ChangeConfig: the answer, and the configuration that the server knows to be committed."""
+
+    answer: ChangeAnswer
+    config_id: ConfigId = NO_CONFIG
+    members: tuple[Member, ...] = ()
+    term: int = 0
+    #: Number and server of the leader of `term`; 0 and "": unknown.
+    leader: int = 0
+    leader_server: str = ""
+    why: str = ""
+
+
+class TransferLeadership(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Hand the leadership of a tablet over to member `to`, 0: to the voter with the longest log. Reply: ConfigChanged.
+
+    `recipient` "" means any server. The leader answers STARTED at once; WhoLeads shows the result. A voter that does
+    not take over within an election timeout leaves the leadership where it is.
+    """
+
+    region_id: str
+    recipient: str = ""
+    to: int = 0

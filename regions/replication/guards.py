@@ -1,4 +1,4 @@
-"""In which order a server checks an OPEN and a CLOSE of a tablet's replica, and what it answers. Pure.
+"""In which order a server checks an OPEN and a CLOSE of a tablet's replica, and a change of its members. Pure.
 
 All checks come first, changes after them (X13). The envelope (epoch, recipient, start code, cluster) has been checked
 before, as for every order.
@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 
 from regions.messages.heartbeat import TAKES_PART, ReplicaState
 from regions.messages.server import ClosePurpose, TabletClosing, TabletOpening
-from regions.records.members import NO_CONFIG, ConfigId
+from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChange
+from regions.records.members import NO_CONFIG, ConfigId, Member, MemberRole
+from regions.replication.config import objection_to_change
 
 
 class ReplicaOnDisk(NamedTuple):
@@ -155,3 +157,136 @@ def answer_to_open(facts: OpenFacts) -> OrderAnswer:
 def answer_to_close(facts: CloseFacts) -> OrderAnswer:
     """Return what a server does about a CLOSE."""
     return next(check.answer for check in CLOSE_CHECKS if check.applies(facts))
+
+
+# --- changes of the configuration -------------------------------------------------------------------------------------
+
+
+class ChangeFacts(NamedTuple):
+    """A ChangeConfig, and the state of the group on the server that has received it."""
+
+    change: ChangeConfig
+    #: True if this replica leads, and its number.
+    leads: bool
+    number: int
+    #: The committed configuration that it knows.
+    config_id: ConfigId
+    members: tuple[Member, ...]
+    #: The newest configuration is not committed, or leadership is being transferred.
+    is_pending: bool = False
+    #: An entry of the leader's term is committed.
+    is_settled: bool = True
+    #: A majority of the voters of the wanted configuration has answered lately.
+    is_safe: bool = True
+
+    def member(self) -> Member | None:
+        """Return the member that the change names, None if the committed configuration does not have it."""
+        return next((one for one in self.members if one.number == self.change.number), None)
+
+
+class ChangeCheck(NamedTuple):
+    """One row of the checks of a ChangeConfig. `answer` None: append the wanted configuration."""
+
+    when: str
+    applies: Callable[[ChangeFacts], bool]
+    answer: ChangeAnswer | None
+
+
+def is_already_so(facts: ChangeFacts) -> bool:
+    """Return True if the committed configuration has the member as the change wants it."""
+    change, member = facts.change, facts.member()
+    if change.change is ConfigChange.REMOVE:
+        return member is None
+    if member is None or member.uuid != change.uuid:
+        return False
+    if change.change is ConfigChange.DEMOTE:
+        return member.role is MemberRole.LEARNER
+    if change.change is ConfigChange.ADD and change.role is MemberRole.LEARNER:
+        return True
+    return member.role is not MemberRole.LEARNER
+
+
+def wanted_members(facts: ChangeFacts) -> tuple[Member, ...]:
+    """Return the members after the change. It begins with PRE_VOTER for every member that is to vote (FW-08)."""
+    change = facts.change
+    rest = [one for one in facts.members if one.number != change.number]
+    if change.change is ConfigChange.REMOVE:
+        return tuple(rest)
+    is_learner = change.change is ConfigChange.DEMOTE or (
+        change.change is ConfigChange.ADD and change.role is MemberRole.LEARNER
+    )
+    role = MemberRole.LEARNER if is_learner else MemberRole.PRE_VOTER
+    return tuple(sorted([*rest, Member(change.number, change.uuid, role)], key=lambda one: one.number))
+
+
+def _leads_elsewhere(facts: ChangeFacts) -> bool:
+    return not facts.leads
+
+
+def _is_another_config(facts: ChangeFacts) -> bool:
+    return facts.change.expect != facts.config_id
+
+
+def _is_another_server(facts: ChangeFacts) -> bool:
+    member = facts.member()
+    return member is not None and member.uuid != facts.change.uuid
+
+
+def _is_no_member(facts: ChangeFacts) -> bool:
+    return facts.change.change is not ConfigChange.ADD and facts.member() is None
+
+
+def _is_old_number(facts: ChangeFacts) -> bool:
+    """Numbers rise and are never used twice, so a new one is above those of all members."""
+    if facts.change.change is not ConfigChange.ADD or facts.member() is not None:
+        return False
+    return facts.change.number <= max((one.number for one in facts.members), default=0)
+
+
+def _is_second_replica(facts: ChangeFacts) -> bool:
+    change = facts.change
+    if change.change is not ConfigChange.ADD:
+        return False
+    return any(one.uuid == change.uuid and one.number != change.number for one in facts.members)
+
+
+def _is_unreachable(facts: ChangeFacts) -> bool:
+    change = facts.change
+    return change.change is ConfigChange.ADD and not (change.uuid and change.host and change.peer_port)
+
+
+def _leaves_no_voter(facts: ChangeFacts) -> bool:
+    return bool(objection_to_change(facts.members, wanted_members(facts)))
+
+
+def _removes_the_leader(facts: ChangeFacts) -> bool:
+    if facts.change.change not in (ConfigChange.REMOVE, ConfigChange.DEMOTE):
+        return False
+    return facts.change.number == facts.number
+
+
+_C: Final = ChangeAnswer
+
+# fmt: off
+CHANGE_CHECKS: Final[tuple[ChangeCheck, ...]] = (
+    ChangeCheck("another member leads",                         _leads_elsewhere,            _C.NOT_LEADER),
+    ChangeCheck("the configuration is so already",              is_already_so,               _C.DONE),
+    ChangeCheck("another configuration is committed",           _is_another_config,          _C.STALE_CONFIG),
+    ChangeCheck("a change or a transfer is under way",          lambda f: f.is_pending,      _C.PENDING),
+    ChangeCheck("no entry of this term is committed",           lambda f: not f.is_settled,  _C.NOT_SETTLED),
+    ChangeCheck("the number belongs to another server",         _is_another_server,          _C.ILLEGAL),
+    ChangeCheck("the number is not a member's",                 _is_no_member,               _C.ILLEGAL),
+    ChangeCheck("the number is not above all members'",         _is_old_number,              _C.ILLEGAL),
+    ChangeCheck("the server has another member of the tablet",  _is_second_replica,          _C.ILLEGAL),
+    ChangeCheck("the new member's server has no peer address",  _is_unreachable,             _C.ILLEGAL),
+    ChangeCheck("no voter would be left",                       _leaves_no_voter,            _C.ILLEGAL),
+    ChangeCheck("the member leads",                             _removes_the_leader,         _C.LEADS),
+    ChangeCheck("no majority of the new voters answers",        lambda f: not f.is_safe,     _C.UNSAFE),
+    ChangeCheck("the change is one step",                       lambda _: True,              None),
+)
+# fmt: on
+
+
+def check_of_change(facts: ChangeFacts) -> ChangeCheck:
+    """Return the row that decides about a change of the configuration."""
+    return next(check for check in CHANGE_CHECKS if check.applies(facts))

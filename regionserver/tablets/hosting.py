@@ -12,7 +12,7 @@ from twisted.logger import Logger
 
 from coord.env_os import OsEntropy, os_system
 from coord.peers.guard import PeerGuard
-from regions.messages import OpenOrder, OwnReplica, TabletReport
+from regions.messages import ChangeConfig, ConfigChanged, OpenOrder, OwnReplica, TabletReport
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, TabletFigures
 from regions.records.members import ConfigId
@@ -21,14 +21,14 @@ from regionserver.config import ServerSettings, is_loopback
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.session.instance import Instance
 from regionserver.tablets.commands import KvCommand
-from regionserver.tablets.host.requests import TabletAnswer
+from regionserver.tablets.host.members import members_of
+from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.links.links import TabletLinks
 from regionserver.tablets.messages import KeyRange
 from regionserver.tablets.neighbors import Address
 from regionserver.tablets.order_plans import Stage
 from regionserver.tablets.process.host import TabletHost
 from regionserver.tablets.process.interfaces import ReplicaOpening
-from regionserver.tablets.process.reports import members_of
 from regionserver.tablets.server_tablets import MakeTablets, ServerTablets
 
 log = Logger()
@@ -56,7 +56,10 @@ class HostedTablets:
     def local(self, tablet: str) -> ReplicaOnDisk | None:
         """Return the replica on this server, None without a superblock."""
         report = self._host.report(tablet)
-        return None if report is None else ReplicaOnDisk(report.number, report.state, report.config_id)
+        if report is None:
+            return None
+        is_member = self._host.members.is_member(tablet)
+        return ReplicaOnDisk(report.number, report.state, report.config_id, is_member)
 
     def make(self, orders: Sequence[OpenOrder]) -> Deferred[list[str]]:
         """Make first replicas, all together. Fires with one reason per order, "" for success."""
@@ -104,6 +107,14 @@ class HostedTablets:
         """Return this server's time, not below the tablet's clock."""
         return self._host.time_ms(tablet)
 
+    def change_members(self, change: ChangeConfig) -> Deferred[ConfigChanged | Fate]:
+        """Change a member of a tablet."""
+        return self._host.members.change(change)
+
+    def transfer(self, tablet: str, to: int) -> ConfigChanged | None:
+        """Hand the leadership of a tablet over."""
+        return self._host.members.transfer(tablet, to)
+
     # --- reports ---
 
     def number(self, tablet: str) -> int | None:
@@ -130,12 +141,10 @@ class HostedTablets:
         if report is None or group is None or group.failure:
             return None if report is None else OwnReplica(report)
         core = group.core
-        index = core.configs.newest_index()
-        # The first configuration in this process is the one stored with the rows; the report has its id.
-        is_first = len(core.configs.indexes) == 1
-        config_id = report.config_id if is_first else ConfigId(core.log.term_at(index), index)
-        members = members_of(core.configs.current, group)
-        return OwnReplica(report, members, config_id, core.leader, core.log.last, core.log.commit)
+        config_id = ConfigId(*core.configs.ids[-1])
+        return OwnReplica(
+            report, members_of(core.configs.current), config_id, core.leader, core.log.last, core.log.commit
+        )
 
     def tablets(self) -> list[str]:
         """Return the tablets that have any files on this server, tombstones included."""

@@ -24,9 +24,12 @@ from coord.client.session import ZkClient
 from coord.env import Clock
 from coord.http import Action
 from coord.peers.partition import LosingLinks
+from coord.rpc.wire import RpcError
 from regions.messages import (
     REPLICAS_PAGE_MAX,
+    ChangeConfig,
     CloseOrder,
+    ConfigChanged,
     HostedReplica,
     OpenOrder,
     OrderResults,
@@ -34,6 +37,7 @@ from regions.messages import (
     ReplicaState,
     ShowReplicas,
     TabletReport,
+    TransferLeadership,
 )
 from regions.messages.heartbeat import TAKES_PART
 from regions.messages.server import TabletFigures
@@ -42,12 +46,14 @@ from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
 from regionserver.metrics import Metrics
 from regionserver.replica.effects import Key
+from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.links.cuts import LinkCuts
+from regionserver.tablets.messages import NO_REPLICA
 from regionserver.tablets.metrics import TabletMetrics
 from regionserver.tablets.neighbors import Address, Neighbors
 from regionserver.tablets.orders import ReplicaFiles, TabletOrders
 from regionserver.tablets.peer_port import bind_peer_port
-from regionserver.tablets.service import TabletGroups, TabletService
+from regionserver.tablets.service import TabletGroups, TabletService, answer_change, refusal
 
 log = Logger()
 
@@ -92,6 +98,14 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
 
     def listed(self, servers: Collection[str]) -> None:
         """Take in which servers are registered."""
+        ...
+
+    def change_members(self, change: ChangeConfig) -> Deferred[ConfigChanged | Fate]:
+        """Change a member. Fires with the answer, or with the fate of a request that no replica here has answered."""
+        ...
+
+    def transfer(self, tablet: str, to: int) -> ConfigChanged | None:
+        """Hand leadership over. Return the answer, None if no replica runs here."""
         ...
 
     @property
@@ -217,6 +231,24 @@ class ServerTablets:
     def close_regions(self, orders: Sequence[CloseOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:
         """Accept CLOSE orders for tablets' replicas."""
         return self._orders.close_regions(orders, epoch, answer_within_ms)
+
+    def change_members(self, change: ChangeConfig) -> Deferred[ConfigChanged]:
+        """Change a member of a tablet. Fires with the answer, or with RpcError if no replica runs here."""
+        host = self._opened()
+        within_s = max(0, change.answer_within_ms) / 1000
+        return answer_change(host.change_members(change), change.region_id, self._reactor, within_s)
+
+    def transfer(self, request: TransferLeadership) -> ConfigChanged:
+        """Hand the leadership of a tablet over. Raise RpcError if no replica runs here."""
+        answer = self._opened().transfer(request.region_id, request.to)
+        if answer is None:
+            raise refusal(Fate.DOES_NOT_EXIST, request.region_id)
+        return answer
+
+    def _opened(self) -> Hosting:
+        if self._host is None:
+            raise RpcError(NO_REPLICA, "this server has not opened its tablets yet")
+        return self._host
 
     def answer(self, request: Any) -> Any:
         """Answer a client's request. Raise RpcError."""

@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 from coord.rpc.wire import Code, RpcError
 from regions.messages.codes import TOO_STALE
 from regions.messages.heartbeat import TabletReport
+from regions.messages.tablets import ChangeAnswer, ConfigChanged
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.replica.effects import Key
 from regionserver.request_gate import RATE_SPAN_S
@@ -205,6 +206,38 @@ class TabletService:
             self._asked_count.clear()
             self._since_s = self._seconds()
         return self._rates
+
+
+def answer_change(
+    asked: Deferred[ConfigChanged | Fate], tablet: str, reactor: Any, within_s: float
+) -> Deferred[ConfigChanged]:
+    """Return a Deferred with the reply: the answer to the change, or STARTED after `within_s`.
+
+    It fails with RpcError if no replica runs here, or if leadership ended before the change was committed.
+    """
+    reply: Deferred[ConfigChanged] = Deferred()
+
+    def answered(result: Any) -> None:
+        if timer.active():
+            timer.cancel()
+        if reply.called:
+            return
+        if isinstance(result, Fate):
+            reply.errback(refusal(result, tablet))
+        else:
+            reply.callback(result)
+
+    def late() -> None:
+        reply.callback(ConfigChanged(ChangeAnswer.STARTED, why="the change is in the log and not committed yet"))
+
+    timer = reactor.callLater(within_s, late)
+    asked.addBoth(answered)
+    return reply
+
+
+def refusal(fate: Fate, tablet: str) -> RpcError:
+    """Return the error for a request that no replica here has answered."""
+    return RpcError(*_refusal(fate, tablet))
 
 
 def _refusal(fate: Fate, tablet: str) -> tuple[str, str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coord.raft.core import RaftCore
-from coord.raft.messages import LEADER, Entry, bootstrap
+from coord.raft.messages import LEADER, NORMAL, Entry, RaftSnapshot
 from coord.storage.shared.items import SlotItems
+from regions.messages.server import MemberEndpoint
 from regionserver.tablets.host.envelope import Envelope, Item, decode_frame, encode_beat, encode_turn
 from regionserver.tablets.host.group import Group, ReplicaIdentity, raft_settings
+from regionserver.tablets.host.members import first_configuration
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
 from regionserver.tablets.host.turn import Turn, TurnOutput
+from regionserver.tablets.host.wanted_copies import CopyWanted
 from simulation.engine.chance import SeededRandom
 
 CLUSTER = "cluster"
@@ -32,6 +35,10 @@ class TestServer:
         self.failed: list[tuple[str, str]] = []
         self.rejected: list[tuple[str, str, str]] = []
         self.needs_log: set[tuple[str, int]] = set()
+        #: Committed configurations: (term, index), and whether the next ones become durable at once.
+        self.configs: list[tuple[int, int]] = []
+        self.notes_configs = True
+        self.copies: list[CopyWanted] = []
         #: Everything that was sent: (recipient, item), with the heartbeats in BEATs.
         self.sent: list[tuple[str, Item]] = []
         self.beaten: list[tuple[str, Item]] = []
@@ -40,7 +47,10 @@ class TestServer:
 class Hosts:
     """Servers s1 .. sN with replicas 1 .. N of each tablet."""
 
-    def __init__(self, size: int = 3, tablets: Iterable[str] = ("t",), server_bytes: int = 256 << 20) -> None:
+    def __init__(
+        self, size: int = 3, tablets: Iterable[str] = ("t",), server_bytes: int = 256 << 20, first: int = 0
+    ) -> None:
+        """`first`: how many servers have a member of the first configuration, 0: all."""
         self.chance = SeededRandom("hosts")
         self.servers = {f"s{n}": TestServer(f"s{n}", InFlight(server_bytes)) for n in range(1, size + 1)}
         self.places = {n: f"s{n}" for n in range(1, size + 1)}
@@ -48,13 +58,17 @@ class Hosts:
         self.mute: set[str] = set()
         self.slow_disk: set[str] = set()
         self.slow_rows: set[str] = set()
+        self.first = set(range(1, (first or size) + 1))
         for slot, tablet in enumerate(tablets, 1):
-            for number in self.places:
+            for number in self.first:
                 self.add(tablet, number, slot)
 
     def add(self, tablet: str, number: int, slot: int = 1) -> Group:
-        """Open a new replica."""
-        core = RaftCore(number, raft_settings(), self.chance, bootstrap(list(self.places)))
+        """Open a new replica, of the first configuration or of a new member."""
+        config = first_configuration(
+            tuple(endpoint(each, name) for each, name in self.places.items() if each in self.first)
+        )
+        core = RaftCore(number, raft_settings(), self.chance, RaftSnapshot(0, 0, config))
         server = self.servers[self.places[number]]
         group = Group(ReplicaIdentity(tablet, slot, 1, number), core, self.places, in_flight=server.turn.in_flight)
         server.turn.add(group)
@@ -69,6 +83,11 @@ class Hosts:
         server.failed += out.failed
         server.rejected += out.rejected
         server.needs_log.update((tablet, member) for tablet, member, _ in out.needs_log)
+        server.copies += out.copies
+        for tablet, config in out.configs:
+            server.configs.append((config.term, config.index))
+            if server.notes_configs:
+                server.turn.noted(tablet, config.index)
         if out.log:
             server.log.append((out.log_number, out.log))
         for tablet, entries in out.rounds.items():
@@ -118,7 +137,9 @@ class Hosts:
             return False
         rounds, server.rounds = server.rounds, {}
         for tablet, entries in rounds.items():
-            server.rows.setdefault(tablet, []).extend(entry.data for entry in entries if entry.data)
+            server.rows.setdefault(tablet, []).extend(
+                entry.data for entry in entries if entry.data and entry.kind == NORMAL
+            )
             server.turn.applied(tablet, entries[-1].index, [entry.data.upper() for entry in entries])
         return True
 
@@ -153,6 +174,11 @@ class Hosts:
             if name and self.core(name, tablet).log.applying == self.core(name, tablet).log.last:
                 return name
         raise AssertionError(f"no leader of {tablet} within {ticks} ticks")
+
+
+def endpoint(number: int, server: str) -> MemberEndpoint:
+    """Return where a member listens."""
+    return MemberEndpoint(number, server, server, 7000)
 
 
 def fates(hosts: Hosts, name: str) -> dict[int, Fate]:

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from coord.errors import NotLeader, ProposalDropped
 from coord.raft.core import RaftCore
+from coord.raft.log import CommittedConfig
 from coord.raft.messages import (
     APPEND,
     HEARTBEAT,
@@ -35,9 +36,11 @@ from coord.raft.messages import (
     Ready,
 )
 from coord.storage.shared.items import Floor, Position, SlotItems
+from regions.messages.tablets import ChangeConfig, ConfigChanged
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.envelope import PAYLOAD_BYTES_MAX, Refusal
 from regionserver.tablets.host.log_memory import LogMemory
+from regionserver.tablets.host.members import begin_change, begin_transfer, best_successor, servers_of
 from regionserver.tablets.host.reads import Reads
 from regionserver.tablets.host.requests import (
     TABLET_BYTES_MAX,
@@ -101,6 +104,10 @@ class GroupOutput:
         self.events: list[RaftEvent] = []
         #: (member, index): members that need entries from this index on, which are only on the disk.
         self.needs_log: list[tuple[int, int]] = []
+        #: The servers of the members have changed with the configuration in force.
+        self.are_members_changed = False
+        #: The newest configuration, when it has been committed: write it to the consensus metadata, then call `noted`.
+        self.committed: CommittedConfig | None = None
 
 
 class GroupTracer(Protocol):
@@ -153,6 +160,8 @@ class Group:
         #: Index of the log's floor, if it has risen since the process started.
         self._floor = 0
         self.memory = LogMemory(core.log.entries)
+        #: Index of the newest committed configuration that was handed out, and of the one in the consensus metadata.
+        self._config_index = self._noted_index = core.committed_config().index
         self._in_flight = in_flight or InFlight()
         self._bytes = 0
         self._proposals: deque[_Proposal] = deque()
@@ -199,6 +208,22 @@ class Group:
             self._proposals.append(_Proposal(index, request, size))
             self._bytes += size
             self._in_flight.bytes += size
+
+    def change_config(self, request: int, change: ChangeConfig) -> None:
+        """Append a configuration with the change; or answer why not, at once."""
+        begun = begin_change(self.core, change, self.servers)
+        if isinstance(begun, int):
+            self._proposals.append(_Proposal(begun, request, 0))
+        else:
+            self._answer(request, Fate.REFUSED, begun)
+
+    def transfer(self, to: int, is_there: Mapping[int, bool], answers: list[ConfigChanged]) -> None:
+        """Hand leadership over to member `to`, 0: to the best one; add the answer to `answers`."""
+        answers.append(begin_transfer(self.core, to, self.servers, is_there))
+
+    def noted(self, index: int) -> None:
+        """The consensus metadata hold the committed configuration at `index`, or a later one, durably."""
+        self._noted_index = max(self._noted_index, index)
 
     def read(self, request: int) -> None:
         """Begin a linearizable read. All reads of a turn share one round of confirmation."""
@@ -259,12 +284,16 @@ class Group:
         term = log.term_at(index)
         if term < 0:
             term = self.memory.term_at(index)
-        if index > self._floor and term > 0:
+        if index > self._floor and term > 0 and not self._is_config_only_in_log(index):
             self._floor = index
             if index > log.offset:
                 self._compact(index, log.floor(index, KEEP_ENTRIES, KEEP_BYTES))
             self.memory.forget_before(index)
             floors.append(Floor(self.replica.slot, self.replica.generation, index, term))
+
+    def _is_config_only_in_log(self, index: int) -> bool:
+        """Return True if a floor at `index` would drop the entry of a configuration that is recorded nowhere else."""
+        return any(self._noted_index < each <= index for _, each in self.core.configs.ids)
 
     def evict(self, keep: int) -> None:
         """Remove applied entries except the last `keep` from memory; members that lag get them from the disk."""
@@ -313,10 +342,8 @@ class Group:
         lead = self.core.leadership
         if lead is None:
             return
-        voters = self.core.configs.current.voters
-        able = [peer for peer in lead.peers if peer.peer in voters and peer.counts and is_there.get(peer.peer)]
-        if able:
-            best = max(able, key=lambda peer: (peer.match, -peer.peer)).peer
+        best = best_successor(self.core, is_there)
+        if best:
             try:
                 self.core.transfer_leadership(best)
             except (NotLeader, ProposalDropped):
@@ -382,9 +409,24 @@ class Group:
             self.memory.added(r.entries)
             out.items = _merge(self.replica, out.items, r.hard_state, r.entries)
         self._committed.extend(r.committed)
+        if r.config_changed:
+            self._adopt_servers()
+        if self.core.configs.ids[-1][1] > self._config_index:
+            found = self.core.committed_config()
+            if found.index > self._config_index:
+                self._config_index = found.index
+                out.committed = found
         for state in r.read_states:
             self.reads.confirm(state.context, state.index)
         out.events += r.events
+
+    def _adopt_servers(self) -> None:
+        """Follow the configuration in force, which names the servers of its members."""
+        servers = servers_of(self.core.configs.current)
+        if servers:
+            self.servers = servers
+            self.refusals = {number: refusal for number, refusal in self.refusals.items() if number in servers}
+            self._out.are_members_changed = True
 
     def _can_wait(self, m: Message) -> bool:
         """Return True for a heartbeat, or a reply to one, without new information.

@@ -8,10 +8,11 @@ from typing import Final
 from coord.env import Rng
 from coord.errors import StorageError
 from coord.raft.core import RaftCore
-from coord.raft.membership import Configuration
-from coord.raft.messages import NOOP, Entry, HardState, RaftConfig, RaftSnapshot
+from coord.raft.membership import Configuration, decode_configuration
+from coord.raft.messages import CONFIG, NOOP, Entry, HardState, RaftConfig, RaftSnapshot
 from coord.storage.shared.items import Position, RecoveredSlot
 from regionserver.tablets.host.group import Group, GroupTracer, ReplicaIdentity, raft_settings
+from regionserver.tablets.host.members import servers_of
 from regionserver.tablets.host.requests import InFlight
 
 #: Applied entries kept in memory after a start. Members that need more get them from the disk.
@@ -26,6 +27,7 @@ def reopen(
     servers: Mapping[int, str],
     rng: Rng,
     *,
+    config_id: tuple[int, int] = (0, 0),
     settings: RaftConfig | None = None,
     in_flight: InFlight | None = None,
     tracer: GroupTracer | None = None,
@@ -33,7 +35,8 @@ def reopen(
 ) -> Group:
     """Return the group of a replica whose slot is whole.
 
-    `applied` is the position of the rows, `config` the configuration in force there.
+    `applied` is the position of the rows, `config` the configuration in the consensus metadata, with its id. A later
+    one in the log counts. `servers`: the members' servers, for configurations that do not name them.
 
     Raise StorageError if the slot is damaged or belongs to another replica, or if rows and log contradict each other.
     """
@@ -55,6 +58,9 @@ def reopen(
         raise StorageError(
             f"the rows of {name} have applied entry {applied.index} of term {applied.term}, its log has one of {own}"
         )
+    for entry in entries:
+        if entry.kind == CONFIG and config_id[1] < entry.index <= applied.index:
+            config, config_id = decode_configuration(entry.data), (entry.term, entry.index)
     if slot.floor.index > 0:
         # The log of the core takes its base position from that entry, so that a member whose log ends at the floor can
         # be served. If the entry is entry 1, the core would send only a leader's first entry, which is a no-op.
@@ -68,7 +74,8 @@ def reopen(
         RaftSnapshot(applied.index, applied.term, config),
         HardState(slot.hard_state.term, slot.hard_state.vote),
         entries[kept:],
+        config_id=config_id,
     )
-    group = Group(replica, core, servers, in_flight=in_flight, tracer=tracer)
+    group = Group(replica, core, servers_of(core.configs.current) or servers, in_flight=in_flight, tracer=tracer)
     group.memory.on_disk(entries[: kept + 1])
     return group

@@ -31,6 +31,7 @@ class Fate(enum.Enum):
     TOO_STALE = enum.auto()  #: the replica has not applied the index that the read names; ask the leader
     FAILED = enum.auto()  #: this replica does not run; try another one
     DOES_NOT_EXIST = enum.auto()  #: this server has no replica of the tablet
+    REFUSED = enum.auto()  #: a change of members was rejected; `TabletAnswer.value` is the answer
 
 
 class TabletAnswer:

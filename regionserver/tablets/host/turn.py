@@ -28,13 +28,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from coord.errors import InvalidMessage, RemoteProtocolError
+from coord.raft.log import CommittedConfig
 from coord.raft.messages import Entry, Message, RaftEvent
 from coord.storage.shared.items import Floor, Position, SlotItems
+from regions.messages.tablets import ChangeConfig, ConfigChanged
+from regions.records.members import MemberRole
 from regionserver.tablets.host.beats import Beats
 from regionserver.tablets.host.delivery import ABSENT, Delivery, ReplicaStanding, decide
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
 from regionserver.tablets.host.group import KEEP_ENTRIES, Group
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
+from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies
 from regionserver.tablets.host.words import Word
 
 #: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
@@ -42,6 +46,8 @@ from regionserver.tablets.host.words import Word
 REFUSAL_TICKS: Final = 20
 #: Number of refusals remembered for that limit. Beyond it all are forgotten, and are sent again.
 REFUSALS_MAX: Final = 10_000
+#: Members that a group may know: those of its configuration, and senders that its configuration does not have yet.
+MEMBERS_KNOWN_MAX: Final = 64
 
 
 class BeatOutput:
@@ -74,6 +80,10 @@ class TurnOutput:
         #: (tablet, member, index): a member needs entries from there on, which its leader has on the disk at best. Read
         #: them back, then call `loaded`.
         self.needs_log: list[tuple[str, int, int]] = []
+        #: Configurations that have been committed. Write them to the consensus metadata, then call `noted`.
+        self.configs: list[tuple[str, CommittedConfig]] = []
+        #: Members whose servers are to be asked for a copy; call `copy_answered` for each.
+        self.copies: list[CopyWanted] = []
 
 
 class _HeldWrite:
@@ -112,6 +122,7 @@ class Turn:
         self._shared: dict[str, dict[str, Group]] = {}
         #: (tablet, server, word, number) -> tick of the last refusal.
         self._refused: dict[tuple[str, str, Word, int], int] = {}
+        self._copies = WantedCopies()
 
     # --- tablets ------------------------------------------------------------------------------------------------------
 
@@ -122,10 +133,17 @@ class Turn:
         self.groups[tablet] = group
         self.resting.pop(tablet, None)
         self.opening.discard(tablet)
+        self._share(group)
+        self._touch(group)
+
+    def _share(self, group: Group) -> None:
+        """Follow the servers of a group's members."""
+        tablet = group.replica.tablet
+        for shared in self._shared.values():
+            shared.pop(tablet, None)
         for server in group.servers.values():
             if server != self.server:
                 self._shared.setdefault(server, {})[tablet] = group
-        self._touch(group)
 
     def remove(self, tablet: str, standing: ReplicaStanding | None = None) -> None:
         """Stop hosting a group. Its waiting requests are answered; `standing` answers messages from now on."""
@@ -207,7 +225,10 @@ class Turn:
             standing = self.resting.get(tablet, ABSENT)
         else:
             # A number that the configuration gives to another server is a copied directory, or a forgery.
-            is_named_right = is_named_right and group.servers.get(m.src, server) == server
+            known = group.servers.get(m.src)
+            if known is None:
+                self._meet(group, server, m)
+            is_named_right = is_named_right and (known is None or known == server)
             if is_named_right and m.dst == group.replica.number and not group.failure:
                 # The row "ready" of the table, which nearly every message meets.
                 self._step(group, server, m)
@@ -217,6 +238,13 @@ class Turn:
         assert rule.word is not None, f"{tablet} is ready and has no group"
         if rule.is_answered:
             self._refuse(server, tablet, m, rule.word, standing)
+
+    def _meet(self, group: Group, server: str, m: Message) -> None:
+        """Note the server of a member that the configuration does not have, or not yet: replies must reach it. A new
+        member may be a candidate, or lead, before its entry has arrived here."""
+        if len(group.servers) < MEMBERS_KNOWN_MAX and m.src != group.replica.number:
+            group.servers[m.src] = server
+            self._shared.setdefault(server, {})[group.replica.tablet] = group
 
     def _step(self, group: Group, server: str, m: Message) -> None:
         """As `_run`. Most messages are answers to heartbeats, which lead to nothing: they do not touch the group."""
@@ -261,6 +289,26 @@ class Turn:
             for number, each in group.servers.items():
                 if each == server:
                     group.refusals[number] = refusal
+                    if group.core.leadership is not None and not group.failure:
+                        self._want_copy(group, number, server, refusal)
+
+    def _want_copy(self, group: Group, number: int, server: str, refusal: Refusal) -> None:
+        """Ask for a copy to a member without a running replica, if it may be copied and no question is open."""
+        config = group.core.configs.current
+        if config.is_voter(number):
+            role = MemberRole.VOTER
+        elif config.is_member(number):
+            role = MemberRole.PRE_VOTER if number in config.pre_voters else MemberRole.LEARNER
+        else:
+            return
+        tablet = group.replica.tablet
+        if self._copies.is_due(tablet, number, refusal.word, role, self.beats.now):
+            seen = (refusal.word, refusal.src, refusal.last_term, refusal.last_index)
+            self._out.copies.append(CopyWanted(tablet, number, server, role, group.core.term, *seen))
+
+    def copy_answered(self, tablet: str, number: int) -> None:
+        """A member's server has answered a question for a copy, or will not."""
+        self._copies.answered(tablet, number, self.beats.now)
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -269,6 +317,26 @@ class Turn:
         group = self._group_for(tablet, request)
         if group is not None:
             self._request(group, request, group.propose, request, payload)
+
+    def change_config(self, tablet: str, request: int, change: ChangeConfig) -> None:
+        """A master or an operator changes the members."""
+        group = self._group_for(tablet, request)
+        if group is not None:
+            self._request(group, request, group.change_config, request, change)
+
+    def transfer(self, tablet: str, to: int) -> ConfigChanged | None:
+        """Hand the leadership of a tablet over. Return the answer, None if no replica runs here."""
+        group = self.groups.get(tablet)
+        answers: list[ConfigChanged] = []
+        if group is not None:
+            self._run(group, group.transfer, to, self._there(group), answers)
+        return answers[0] if answers else None
+
+    def noted(self, tablet: str, index: int) -> None:
+        """The consensus metadata of a tablet hold the committed configuration at `index`, or a later one."""
+        group = self.groups.get(tablet)
+        if group is not None:
+            group.noted(index)
 
     def read(self, tablet: str, request: int) -> None:
         """Read the latest rows for a client."""
@@ -381,9 +449,11 @@ class Turn:
         handed: list[tuple[str, int]] = []
         for group in self.groups.values():
             if group.core.leadership is not None:
-                there = {number: self.beats.is_there(server) for number, server in group.servers.items()}
-                self._run(group, group.hand_over, there, handed)
+                self._run(group, group.hand_over, self._there(group), handed)
         return handed
+
+    def _there(self, group: Group) -> dict[int, bool]:
+        return {number: self.beats.is_there(server) for number, server in group.servers.items()}
 
     def _peer_is_gone(self, server: str) -> None:
         """Groups led from there forget their leader and stand for election within 4 ticks."""
@@ -419,6 +489,10 @@ class Turn:
             self._touched.pop(group.replica.tablet, None)
         out = self._out
         tablet = group.replica.tablet
+        if got.are_members_changed:
+            self._share(group)
+        if got.committed is not None:
+            out.configs.append((tablet, got.committed))
         if got.messages:
             self._dispatch(group, got.messages)
         for m in got.patient:

@@ -17,9 +17,9 @@ from regionserver.tablets.disk.layout import is_tablet
 from regionserver.tablets.disk.life import DataState
 from regionserver.tablets.disk.startup import Unreadable
 from regionserver.tablets.disk.superblock import Memory, Superblock
+from regionserver.tablets.host.members import first_configuration
 from regionserver.tablets.process.interfaces import ReplicaOpening
 from regionserver.tablets.process.log_thread import RunningSlots
-from regionserver.tablets.process.replica import first_configuration
 
 
 class MadeReplica(NamedTuple):
@@ -99,6 +99,10 @@ class FilesWork:
         """Let a resting replica run again. Return its superblock, or why not."""
         after = superblock.enabled(block, at_ms)
         return after if not (why := self._carry_out([steps.WriteBlock(after)])) else why
+
+    def note_config(self, meta: ConsensusMeta) -> str:
+        """Make the consensus metadata with a committed configuration durable. Return "" or why not."""
+        return self._carry_out([steps.WriteMeta(meta)])
 
     def close(self, block: Superblock, purpose: ClosePurpose, reason: str, at_ms: int) -> Superblock | str | None:
         """Carry out an order to close on a replica that has stopped. Return the resulting superblock, None if the

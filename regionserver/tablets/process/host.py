@@ -41,6 +41,7 @@ from regionserver.tablets.host.beats import TICK_MS
 from regionserver.tablets.host.envelope import BeatFrame, TurnFrame, encode_beat, encode_turn
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.host.turn import Turn, TurnOutput
+from regionserver.tablets.members.work import MembersWork
 from regionserver.tablets.offline.steady_points import StartingRows
 from regionserver.tablets.process import reports
 from regionserver.tablets.process.files_work import FilesWork
@@ -159,13 +160,17 @@ class TabletHost:
             self._system.clock,
             self._log,
             ReplicaOpener(self._instance.directory, self._system.rng, self.turn.in_flight),
-            FilesWork(self._files, self._running_slots, self._instance.uuid),
+            work := FilesWork(self._files, self._running_slots, self._instance.uuid),
             self._slow_pool,
             self._files_pool,
             changed=self._report_changed,
             soon=self._soon,
             learn=self._learn,
         )
+        self.members = MembersWork(
+            self.turn, self._replicas, work.note_config, self._files_pool,
+            new_request=self._new_request, soon=self._soon, changed=self._report_changed, learn=self._learn,
+        )  # fmt: skip
         self._log.start()
         if self._has_turns:
             self._reactor.at_turn_end(self.end_turn)
@@ -333,25 +338,8 @@ class TabletHost:
 
     def status(self) -> TabletFigures:
         """Return the figures of this host."""
-        states: dict[str, int] = {}
-        for replica in self._replicas.values():
-            states[replica.run.value] = states.get(replica.run.value, 0) + 1
-        groups = self.turn.groups.values()
-        shared = self._log.shared
-        return TabletFigures(
-            replicas=states,
-            leaders=sum(group.core.leadership is not None and not group.failure for group in groups),
-            syncs=shared.syncs,
-            entries=self._entries,
-            log_bytes=shared.written_bytes,
-            segments=shared.segment_count(),
-            slow_writes=self._log.slow_writes,
-            in_flight_bytes=self.turn.in_flight.bytes,
-            memory_bytes=sum(group.memory.bytes for group in groups),
-            waiting=len(self._waiting),
-            disk_answers=self._log.answers,
-            is_full=self.is_full(),
-        )
+        found = reports.figures_of(self._replicas, self.turn, self._log)
+        return msgspec.structs.replace(found, entries=self._entries, waiting=len(self._waiting), is_full=self.is_full())
 
     def _report_changed(self, tablet: str) -> None:
         if not self._is_stopping:
@@ -449,6 +437,8 @@ class TabletHost:
         if out.events:
             for line in reports.role_lines(out.events):
                 log.info("{line}", line=line)
+        if out.configs or out.copies:
+            self.members.note(out)
         for tablet, why in out.failed:
             self._life.parked(tablet, why)
         for tablet, server, why in out.rejected:

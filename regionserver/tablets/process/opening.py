@@ -13,9 +13,10 @@ from coord.storage.shared.items import Position, RecoveredSlot
 from regions.messages.server import MemberEndpoint
 from regionserver.tablets.disk.layout import rows_path
 from regionserver.tablets.host.group import Group, ReplicaIdentity
+from regionserver.tablets.host.members import endpoints_of
 from regionserver.tablets.host.recovery import reopen
 from regionserver.tablets.host.requests import InFlight
-from regionserver.tablets.process.replica import TabletReplica, endpoints_of
+from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.rows.errors import RowsError
 from regionserver.tablets.rows.state import Identity
 from regionserver.tablets.rows.tablet_rows import TabletRows
@@ -71,8 +72,10 @@ class ReplicaOpener:
                 configuration,
                 {one.number: one.uuid for one in endpoints},
                 self._rng,
+                config_id=(meta.config_term, meta.config_index),
                 in_flight=self._in_flight,
             )
+            endpoints = endpoints_of(group.core.configs.current)
         except BaseException:
             rows.abandon()
             raise

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
-from coord.raft.membership import Configuration
 from coord.storage.shared.items import RecoveredSlot
 from regions.messages.server import MemberEndpoint
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.life import SERVING, RunState
 from regionserver.tablets.disk.superblock import Superblock
 from regionserver.tablets.host.delivery import ReplicaStanding, State
+from regionserver.tablets.host.members import endpoints_of
 from regionserver.tablets.rows.tablet_rows import TabletRows
-
-_ENDPOINTS: Final = msgspec.json.Decoder(tuple[MemberEndpoint, ...])
 
 #: The answer to a message for a replica that does not run, by its run state.
 _STANDS: Final = {
@@ -26,19 +22,6 @@ _STANDS: Final = {
     RunState.TOMBSTONE: State.DELETED,
     RunState.LOST: State.DELETED,
 }
-
-
-def first_configuration(endpoints: tuple[MemberEndpoint, ...]) -> Configuration:
-    """Return the first configuration of a tablet: all voters, with their servers as the attachment."""
-    return Configuration([one.number for one in endpoints], attachment=msgspec.json.encode(endpoints))
-
-
-def endpoints_of(configuration: Configuration) -> tuple[MemberEndpoint, ...]:
-    """Return the servers of a configuration's members. Raise ValueError for an attachment that no build writes."""
-    try:
-        return _ENDPOINTS.decode(configuration.attachment)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"the configuration {configuration} does not name the members' servers: {error}") from error
 
 
 class TabletReplica:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from coord.raft.leadership import Leadership
-from coord.raft.log import ConfigLog
-from coord.raft.membership import Configuration
 from coord.raft.messages import FOLLOWER, LEADER, RaftEvent
 from coord.raft.progress import Progress
 from regions.messages.heartbeat import (
@@ -19,11 +17,15 @@ from regions.messages.heartbeat import (
     TabletReport,
     TabletRole,
 )
-from regions.records.members import ConfigId, Member, MemberRole
+from regions.messages.server import TabletFigures
+from regions.records.members import ConfigId
 from regionserver.tablets.host.beats import TICK_MS
 from regionserver.tablets.host.envelope import Refusal
 from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.members import members_of
+from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.host.words import Word
+from regionserver.tablets.process.log_thread import LogThread
 from regionserver.tablets.process.replica import TabletReplica
 
 #: Rejections after which a member needs an operator or a new number, with their reasons.
@@ -80,13 +82,30 @@ def report_of(replica: TabletReplica, group: Group | None, there: frozenset[str]
     lead = core.leadership
     leader = None
     if lead is not None and lead.has_committed_in_term():
-        committed = core.configs.at(core.log.commit)
+        committed = core.committed_config().config
         health = judge_members(group, lead, there, dead_s)
-        leader = LeaderReport(members_of(committed, group), health)
+        leader = LeaderReport(members_of(committed), health)
     return TabletReport(
-        block.tablet, block.table, block.number, state, core.term, role_of(group), config_of(replica, group),
+        block.tablet, block.table, block.number, state, core.term, role_of(group), config_of(group),
         applied_index=applied, size_bytes=size, reason=replica.reason, leader=leader,
     )  # fmt: skip
+
+
+def figures_of(replicas: Mapping[str, TabletReplica], turn: Turn, log: LogThread) -> TabletFigures:
+    """Return the figures of a host that its replicas, groups and log have."""
+    groups = turn.groups.values()
+    shared = log.shared
+    return TabletFigures(
+        replicas=dict(Counter(replica.run.value for replica in replicas.values())),
+        leaders=sum(group.core.leadership is not None and not group.failure for group in groups),
+        syncs=shared.syncs,
+        log_bytes=shared.written_bytes,
+        segments=shared.segment_count(),
+        slow_writes=log.slow_writes,
+        in_flight_bytes=turn.in_flight.bytes,
+        memory_bytes=sum(group.memory.bytes for group in groups),
+        disk_answers=log.answers,
+    )
 
 
 def role_of(group: Group) -> TabletRole:
@@ -97,27 +116,10 @@ def role_of(group: Group) -> TabletRole:
     return TabletRole.FOLLOWER if role == FOLLOWER else TabletRole.CANDIDATE
 
 
-def members_of(configuration: Configuration, group: Group) -> tuple[Member, ...]:
-    """Return the members of a configuration with their servers."""
-    roles = {
-        **dict.fromkeys(configuration.voters, MemberRole.VOTER),
-        **dict.fromkeys(configuration.pre_voters, MemberRole.PRE_VOTER),
-        **dict.fromkeys(configuration.learners, MemberRole.LEARNER),
-    }
-    return tuple(Member(number, group.servers.get(number, ""), roles[number]) for number in sorted(roles))
-
-
-def config_of(replica: TabletReplica, group: Group) -> ConfigId:
+def config_of(group: Group) -> ConfigId:
     """Return the id of the latest committed configuration that a replica knows."""
-    core = group.core
-    index = _committed_config(core.configs, core.log.commit)
-    return ConfigId(core.log.term_at(index), index) if index else _noted_config(replica)
-
-
-def _committed_config(configs: ConfigLog, commit: int) -> int:
-    """Return the index of the latest committed CONFIG entry since the process started, 0 without one."""
-    # The first item is the configuration at the start of the process; its index is that of the rows.
-    return max((index for index in configs.indexes[1:] if index <= commit), default=0)
+    found = group.core.committed_config()
+    return ConfigId(found.term, found.index)
 
 
 def _noted_config(replica: TabletReplica) -> ConfigId:

@@ -30,6 +30,7 @@ class Host:
         self.found: TabletReport | None = OPENING
         self.closed: list[tuple[str, ClosePurpose]] = []
         self.turn = SimpleNamespace(groups={})
+        self.members = SimpleNamespace(is_member=lambda tablet: False)
 
     def report(self, tablet: str) -> TabletReport | None:
         return self.found if tablet == "r1" else None
@@ -89,5 +90,5 @@ class HostedTabletsTest(SynchronousTestCase):
         assert self.tablets.own_replica("elsewhere") is None
         local = self.tablets.local("r1")
         assert local is not None
-        assert (local.number, local.state) == (1, ReplicaState.ASLEEP)
+        assert (local.number, local.state, local.is_member) == (1, ReplicaState.ASLEEP, False)
         assert self.tablets.leader_of("r1") == (0, 0, "")

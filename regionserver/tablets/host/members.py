@@ -1,0 +1,160 @@
+"""Members of a tablet: their servers in a configuration, and a leader's part of changing them. Pure.
+
+Raft's core knows numbers. The attachment of a configuration, a JSON list of MemberEndpoint, says on which server each
+member is and where that server listens for other members.
+
+The checks of a ChangeConfig are a table in `regions/replication/guards.py`. The core checks again what Raft's proof
+needs, so a gap in the table costs an answer, and never the safety of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from coord.errors import ChangeRefusal, ConfigRefused, NotLeader, ProposalDropped
+from coord.raft.core import RaftCore
+from coord.raft.membership import Configuration
+from regions.messages.server import MemberEndpoint
+from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChanged
+from regions.records.members import ConfigId, Member, MemberRole
+from regions.replication.guards import ChangeFacts, check_of_change, wanted_members
+
+_ENDPOINTS: Final = msgspec.json.Decoder(tuple[MemberEndpoint, ...])
+
+
+def first_configuration(endpoints: tuple[MemberEndpoint, ...]) -> Configuration:
+    """Return the first configuration of a tablet: all voters, with their servers as the attachment."""
+    return Configuration([one.number for one in endpoints], attachment=msgspec.json.encode(endpoints))
+
+
+def endpoints_of(configuration: Configuration) -> tuple[MemberEndpoint, ...]:
+    """Return the servers of a configuration's members. Raise ValueError for an attachment that no build writes."""
+    try:
+        return _ENDPOINTS.decode(configuration.attachment)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the configuration {configuration} does not name the members' servers: {error}") from error
+
+
+def servers_of(configuration: Configuration) -> dict[int, str]:
+    """Return the server of each member number; {} without an attachment. Raise ValueError as `endpoints_of` does."""
+    if not configuration.attachment:
+        return {}
+    return {one.number: one.uuid for one in endpoints_of(configuration)}
+
+
+def members_of(configuration: Configuration) -> tuple[Member, ...]:
+    """Return the members of a configuration with their servers. Raise ValueError as `endpoints_of` does."""
+    roles = {
+        **dict.fromkeys(configuration.voters, MemberRole.VOTER),
+        **dict.fromkeys(configuration.pre_voters, MemberRole.PRE_VOTER),
+        **dict.fromkeys(configuration.learners, MemberRole.LEARNER),
+    }
+    servers = servers_of(configuration)
+    return tuple(Member(number, servers.get(number, ""), roles[number]) for number in sorted(roles))
+
+
+def with_members(
+    configuration: Configuration, members: tuple[Member, ...], newcomer: MemberEndpoint | None = None
+) -> Configuration:
+    """Return the configuration with these members. `newcomer` names the server of the one that it does not have."""
+
+    def numbers(role: MemberRole) -> list[int]:
+        return [one.number for one in members if one.role is role]
+
+    kept = {one.number for one in members}
+    endpoints = [one for one in endpoints_of(configuration) if one.number in kept]
+    if newcomer is not None and newcomer.number not in {one.number for one in endpoints}:
+        endpoints.append(newcomer)
+    return Configuration(
+        numbers(MemberRole.VOTER),
+        numbers(MemberRole.PRE_VOTER),
+        numbers(MemberRole.LEARNER),
+        msgspec.json.encode(sorted(endpoints, key=lambda one: one.number)),
+    )
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+#: The core's reasons in the words of the answer. The table has checked all of them before.
+_REFUSALS: Final = {
+    ChangeRefusal.ALREADY_SO: ChangeAnswer.DONE,
+    ChangeRefusal.PENDING: ChangeAnswer.PENDING,
+    ChangeRefusal.NOT_SETTLED: ChangeAnswer.NOT_SETTLED,
+    ChangeRefusal.TRANSFERRING: ChangeAnswer.PENDING,
+    ChangeRefusal.NOT_ONE_STEP: ChangeAnswer.ILLEGAL,
+    ChangeRefusal.UNSAFE: ChangeAnswer.UNSAFE,
+}
+
+
+def begin_change(core: RaftCore, change: ChangeConfig, servers: Mapping[int, str]) -> int | ConfigChanged:
+    """Append the configuration with the change and return its index, or the answer if nothing was appended.
+
+    `servers`: the server of each member number.
+    """
+    lead = core.leadership
+    committed = core.committed_config()
+    config_id = ConfigId(committed.term, committed.index)
+    facts = ChangeFacts(change, lead is not None, core.id, config_id, members_of(committed.config))
+    if lead is not None:
+        newcomer = MemberEndpoint(change.number, change.uuid, change.host, change.peer_port)
+        wanted = with_members(core.configs.current, wanted_members(facts), newcomer)
+        facts = facts._replace(
+            is_pending=core.configs.newest_index() > core.log.commit or lead.transferee != 0,
+            is_settled=lead.has_committed_in_term(),
+            is_safe=lead.is_majority_heard(wanted),
+        )
+    check = check_of_change(facts)
+    if check.answer is not None:
+        return answer_of(core, servers, check.answer, check.when)
+    try:
+        return core.propose_config(wanted, True)
+    except ConfigRefused as error:
+        return answer_of(core, servers, _REFUSALS[error.refusal], str(error))
+
+
+def begin_transfer(core: RaftCore, to: int, servers: Mapping[int, str], is_there: Mapping[int, bool]) -> ConfigChanged:
+    """Begin to hand leadership over to member `to`, 0: to the live voter with the longest log. Return the answer."""
+    lead = core.leadership
+    if lead is None:
+        return answer_of(core, servers, ChangeAnswer.NOT_LEADER, "another member leads")
+    to = to or best_successor(core, is_there)
+    if not to:
+        return answer_of(core, servers, ChangeAnswer.UNSAFE, "no other voter answers")
+    if to == core.id:
+        return answer_of(core, servers, ChangeAnswer.DONE, "the member leads already")
+    if lead.transferee and lead.transferee != to:
+        why = f"leadership is being transferred to {lead.transferee}"
+        return answer_of(core, servers, ChangeAnswer.PENDING, why)
+    if core.configs.current.is_voter(to) and not is_there.get(to):
+        return answer_of(core, servers, ChangeAnswer.UNSAFE, f"the server of member {to} does not answer")
+    try:
+        core.transfer_leadership(to)
+    except (NotLeader, ProposalDropped) as error:
+        return answer_of(core, servers, ChangeAnswer.ILLEGAL, str(error))
+    return answer_of(core, servers, ChangeAnswer.STARTED, f"to member {to}")
+
+
+def best_successor(core: RaftCore, is_there: Mapping[int, bool]) -> int:
+    """Return the live voter with the longest log, the lowest number of several, 0 without another one."""
+    lead = core.leadership
+    voters = core.configs.current.voters
+    peers = [] if lead is None else lead.peers
+    able = [peer for peer in peers if peer.peer in voters and peer.counts and is_there.get(peer.peer)]
+    return max(able, key=lambda peer: (peer.match, -peer.peer)).peer if able else 0
+
+
+def answer_of(core: RaftCore, servers: Mapping[int, str], answer: ChangeAnswer, why: str = "") -> ConfigChanged:
+    """Return an answer with the committed configuration and the leader, as this replica knows them."""
+    found = core.committed_config()
+    return ConfigChanged(
+        answer,
+        ConfigId(found.term, found.index),
+        members_of(found.config),
+        core.term,
+        core.leader,
+        servers.get(core.leader, ""),
+        why,
+    )

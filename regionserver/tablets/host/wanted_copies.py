@@ -1,0 +1,98 @@
+"""For which members a leader asks for a copy. Pure.
+
+A member whose server refuses Raft's messages because it has no running replica needs a copy of the rows. The leader
+asks that server for one (StartTabletCopy), and the server checks the question again. Rules:
+
+- Only a PRE_VOTER or a learner is made from nothing. A voter's number never starts without its former votes: such a
+  voter is replaced under a new number. A voter that is FAILED has its memory, and is copied anew.
+- One question per member at a time. After each answer the leader waits, 0.25 s at first, twice as long each time, 5 s
+  at most; it asks again only if the server still refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from regions.records.members import MemberRole
+from regionserver.tablets.host.words import Word
+
+#: Ticks (50 ms) between the answer to a question and the next question: the first pause, and the longest one.
+PAUSE_TICKS: Final = 5
+PAUSE_TICKS_MAX: Final = 100
+#: Ticks after which a question without an answer counts as answered: its server's process may be gone.
+ANSWER_TICKS: Final = 200
+#: Ticks without a refusal after which a member's pauses begin anew.
+FORGET_TICKS: Final = 600
+
+#: Refusals that ask for a copy, and the roles in which a member may be copied for that reason.
+_NEWCOMERS: Final = frozenset((MemberRole.PRE_VOTER, MemberRole.LEARNER))
+COPIED: Final = {
+    Word.DOES_NOT_EXIST: _NEWCOMERS,
+    Word.OLDER: _NEWCOMERS,
+    Word.DELETED: _NEWCOMERS,
+    Word.FAILED: frozenset(MemberRole),
+}
+
+
+class CopyWanted(NamedTuple):
+    """A question that the leader asks a member's server: copy the tablet from me, under this number."""
+
+    tablet: str
+    number: int
+    server: str
+    role: MemberRole
+    term: int
+    #: What the server refused a message with: the word, and the number and end of the log of its replica.
+    word: Word
+    seen_number: int
+    seen_term: int
+    seen_index: int
+
+
+class _Asked:
+    """The questions to one member."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.pause = PAUSE_TICKS
+        #: Tick of the last question, and of the last refusal; and the tick from which the next question may leave.
+        self.asked = 0
+        self.refused = 0
+        self.next = 0
+
+
+class WantedCopies:
+    """The questions of all leaders of one server."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, int], _Asked] = {}
+
+    def is_due(self, tablet: str, number: int, word: Word, role: MemberRole, now: int) -> bool:
+        """Record a refusal. Return True if the member's server is to be asked for a copy now."""
+        if role not in COPIED.get(word, ()):
+            return False
+        key = (tablet, number)
+        asked = self._asked.get(key)
+        if asked is None or now - asked.refused >= FORGET_TICKS:
+            self._forget(now)
+            asked = self._asked[key] = _Asked()
+        asked.refused = now
+        if asked.is_open and now - asked.asked >= ANSWER_TICKS:
+            self.answered(tablet, number, now)
+        if asked.is_open or now < asked.next:
+            return False
+        asked.is_open = True
+        asked.asked = now
+        return True
+
+    def answered(self, tablet: str, number: int, now: int) -> None:
+        """Record the answer to the open question, or that there will be none."""
+        asked = self._asked.get((tablet, number))
+        if asked is not None and asked.is_open:
+            asked.is_open = False
+            asked.next = now + asked.pause
+            asked.pause = min(2 * asked.pause, PAUSE_TICKS_MAX)
+
+    def _forget(self, now: int) -> None:
+        """Drop members that have not refused anything for a while."""
+        self._asked = {key: one for key, one in self._asked.items() if now - one.refused < FORGET_TICKS}

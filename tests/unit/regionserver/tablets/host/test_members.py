@@ -1,0 +1,224 @@
+"""Changes of members on three to five hosts: from the request to the committed configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from coord.raft.messages import CONFIG
+from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChange, ConfigChanged
+from regions.records.members import ConfigId, Member, MemberRole
+from regionserver.tablets.host.members import endpoints_of, members_of
+from regionserver.tablets.host.requests import Fate, TabletAnswer
+from tests.support.tablet_hosts import Hosts, endpoint
+
+
+@pytest.fixture
+def hosts() -> Hosts:
+    """Five servers; the tablet's first members are on three of them."""
+    return Hosts(5, first=3)
+
+
+def committed(hosts: Hosts, name: str) -> ConfigId:
+    found = hosts.core(name).committed_config()
+    return ConfigId(found.term, found.index)
+
+
+def members(hosts: Hosts, name: str) -> tuple[Member, ...]:
+    return members_of(hosts.core(name).committed_config().config)
+
+
+def ask(hosts: Hosts, name: str, kind: ConfigChange, number: int, expect: ConfigId | None = None) -> TabletAnswer:
+    """Send a change to a server; return its answer."""
+    server = hosts.servers[name]
+    expect = committed(hosts, name) if expect is None else expect
+    place = f"s{number}"
+    request = 1000 + len(server.answers)
+    change = ChangeConfig(1, name, 1, "t", expect, kind, number, place, place, 7000)
+    server.turn.change_config("t", request, change)
+    hosts.settle()
+    return next(answer for answer in server.answers if answer.request == request)
+
+
+def refused(hosts: Hosts, name: str, kind: ConfigChange, number: int, expect: ConfigId | None = None) -> ConfigChanged:
+    answer = ask(hosts, name, kind, number, expect)
+    assert answer.fate is Fate.REFUSED
+    assert isinstance(answer.value, ConfigChanged)
+    return answer.value
+
+
+def test_a_member_joins_becomes_a_voter_and_leaves(hosts: Hosts) -> None:
+    """Each step is one configuration, whose id rises; every member knows the servers of all others."""
+    leader = hosts.elect()
+    before = committed(hosts, leader)
+    answer = ask(hosts, leader, ConfigChange.ADD, 4)
+    assert answer.fate is Fate.DONE
+    added = committed(hosts, leader)
+    assert added == ConfigId(answer.term, answer.index) > before
+    assert Member(4, "s4", MemberRole.PRE_VOTER) in members(hosts, leader)
+    hosts.add("t", 4)
+    hosts.ticks(20)
+    assert committed(hosts, leader) > added
+    assert Member(4, "s4") in members(hosts, leader)
+    assert all(members(hosts, name) == members(hosts, leader) for name in ("s1", "s2", "s3", "s4"))
+    assert endpoints_of(hosts.core("s4").configs.current)[-1] == endpoint(4, "s4")
+    hosts.servers[leader].turn.propose("t", 1, b"row")
+    hosts.settle()
+    assert hosts.servers["s4"].rows["t"] == [b"row"]
+
+    gone = next(number for number, name in hosts.places.items() if name != leader and number < 4)
+    assert ask(hosts, leader, ConfigChange.REMOVE, gone).fate is Fate.DONE
+    assert [one.number for one in members(hosts, leader)] == [one for one in (1, 2, 3, 4) if one != gone]
+
+
+def test_a_repeated_change_is_done_and_a_late_one_is_stale(hosts: Hosts) -> None:
+    """Compare and set on the committed configuration (TC-16, TC-17)."""
+    leader = hosts.elect()
+    first = committed(hosts, leader)
+    assert ask(hosts, leader, ConfigChange.ADD, 4, first).fate is Fate.DONE
+    assert refused(hosts, leader, ConfigChange.ADD, 4, first).answer is ChangeAnswer.DONE
+    stale = refused(hosts, leader, ConfigChange.ADD, 5, first)
+    assert stale.answer is ChangeAnswer.STALE_CONFIG
+    assert stale.config_id == committed(hosts, leader)
+    assert [one.number for one in stale.members] == [1, 2, 3, 4]
+
+
+def test_a_follower_names_the_leader(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    other = next(name for name in ("s1", "s2", "s3") if name != leader)
+    answer = refused(hosts, other, ConfigChange.ADD, 4)
+    assert (answer.answer, answer.leader_server) == (ChangeAnswer.NOT_LEADER, leader)
+
+
+def test_a_second_change_waits_for_the_first(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    hosts.mute = {name for name in hosts.servers if name != leader}
+    server = hosts.servers[leader]
+    expect = committed(hosts, leader)
+    server.turn.change_config("t", 1, ChangeConfig(1, leader, 1, "t", expect, ConfigChange.ADD, 4, "s4", "s4", 7000))
+    hosts.settle()
+    assert refused(hosts, leader, ConfigChange.ADD, 5, expect).answer is ChangeAnswer.PENDING
+    hosts.mute.clear()
+    hosts.ticks(20)
+    assert [answer.fate for answer in server.answers if answer.request == 1] == [Fate.DONE]
+
+
+def test_an_add_whose_server_never_answers_is_given_up(hosts: Hosts) -> None:
+    """FW-07: the quorum has never changed, so a REMOVE takes the add back."""
+    leader = hosts.elect()
+    before = members(hosts, leader)
+    assert ask(hosts, leader, ConfigChange.ADD, 5).fate is Fate.DONE
+    hosts.ticks(50)
+    assert ask(hosts, leader, ConfigChange.REMOVE, 5).fate is Fate.DONE
+    assert members(hosts, leader) == before
+    assert ask(hosts, leader, ConfigChange.ADD, 4).fate is Fate.DONE
+
+
+def test_the_leader_is_not_removed(hosts: Hosts) -> None:
+    """Its leadership goes first; then the next leader removes it."""
+    leader = hosts.elect()
+    number = next(number for number, name in hosts.places.items() if name == leader)
+    for kind in (ConfigChange.REMOVE, ConfigChange.DEMOTE):
+        assert refused(hosts, leader, kind, number).answer is ChangeAnswer.LEADS
+    answer = hosts.servers[leader].turn.transfer("t", 0)
+    assert answer is not None
+    assert answer.answer is ChangeAnswer.STARTED
+    hosts.settle()
+    successor = hosts.elect()
+    assert successor != leader
+    assert ask(hosts, successor, ConfigChange.REMOVE, number).fate is Fate.DONE
+    assert leader not in {one.uuid for one in members(hosts, successor)}
+
+
+def test_transfer_names_its_refusals(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    turn = hosts.servers[leader].turn
+    own = turn.groups["t"].replica.number
+    other = next(name for name in ("s1", "s2", "s3") if name != leader)
+    third = next(number for number in (1, 2, 3) if hosts.places[number] not in (leader, other))
+
+    def answer(name: str, to: int) -> ChangeAnswer:
+        found = hosts.servers[name].turn.transfer("t", to)
+        assert found is not None
+        return found.answer
+
+    assert answer(other, 0) is ChangeAnswer.NOT_LEADER
+    assert answer(leader, own) is ChangeAnswer.DONE
+    assert answer(leader, 9) is ChangeAnswer.ILLEGAL
+    assert hosts.servers["s5"].turn.transfer("t", 0) is None
+    hosts.mute = {hosts.places[third]}
+    hosts.ticks(15)
+    assert answer(leader, third) is ChangeAnswer.UNSAFE
+    hosts.mute = {name for name in hosts.servers if name != leader}
+    assert answer(leader, 0) is ChangeAnswer.STARTED
+    assert answer(leader, third) is ChangeAnswer.PENDING
+    assert refused(hosts, leader, ConfigChange.ADD, 4).answer is ChangeAnswer.PENDING
+
+
+def test_a_removal_that_leaves_no_live_majority_is_unsafe(hosts: Hosts) -> None:
+    leader = hosts.elect()
+    silent, alive = [name for name in ("s1", "s2", "s3") if name != leader]
+    hosts.mute = {silent}
+    hosts.ticks(20)
+    assert hosts.leader() == leader
+    assert refused(hosts, leader, ConfigChange.REMOVE, int(alive[1:])).answer is ChangeAnswer.UNSAFE
+    assert ask(hosts, leader, ConfigChange.REMOVE, int(silent[1:])).fate is Fate.DONE
+
+
+def test_the_floor_waits_for_the_consensus_metadata(hosts: Hosts) -> None:
+    """The entry of a configuration leaves the log only when the configuration is recorded elsewhere."""
+    leader = hosts.elect()
+    server = hosts.servers[leader]
+    server.notes_configs = False
+    assert ask(hosts, leader, ConfigChange.ADD, 4).fate is Fate.DONE
+    index = committed(hosts, leader).index
+    assert server.configs == [(committed(hosts, leader).term, index)]
+    server.turn.propose("t", 1, b"row")
+    hosts.settle()
+    last = server.turn.groups["t"].applied_index
+    assert last > index
+    floor = server.turn.steady("t", index - 1)
+    assert floor is not None
+    assert floor.index == index - 1
+    assert server.turn.steady("t", index) is None
+    assert server.turn.steady("t", last) is None
+    server.turn.noted("t", index)
+    floor = server.turn.steady("t", last)
+    assert floor is not None
+    assert floor.index == last
+    assert committed(hosts, leader).index == index, "the id outlives the entry"
+
+
+def test_a_candidate_that_the_configuration_does_not_have_yet_gets_an_answer(hosts: Hosts) -> None:
+    """Member 4 votes and stands for election while member 3 has not received the entry with member 4."""
+    leader = hosts.elect()
+    late = next(name for name in ("s1", "s2", "s3") if name != leader)
+    assert ask(hosts, leader, ConfigChange.ADD, 4).fate is Fate.DONE
+    hosts.add("t", 4)
+    hosts.mute = {late}
+    while Member(4, "s4") not in members(hosts, leader) or not hosts.core("s4").configs.current.is_voter(4):
+        hosts.ticks(1)
+        assert hosts.servers[leader].turn.beats.now < 400
+    assert 4 not in hosts.core(late).configs.current.voters
+    hosts.mute = {name for name in ("s1", "s2", "s3") if name != late}
+    for _ in range(60):
+        hosts.ticks(1)
+        if hosts.core(late).vote == 4:
+            break
+    assert 4 in hosts.servers[late].turn.groups["t"].servers
+    hosts.mute = {leader}
+    hosts.elect()
+
+
+def test_a_leader_asks_for_the_copy_of_a_newcomer(hosts: Hosts) -> None:
+    """The server of a PRE_VOTER answers DOES_NOT_EXIST; the leader asks for a copy, once at a time."""
+    leader = hosts.elect()
+    server = hosts.servers[leader]
+    assert ask(hosts, leader, ConfigChange.ADD, 4).fate is Fate.DONE
+    hosts.ticks(30)
+    (wanted,) = server.copies
+    assert (wanted.number, wanted.server, wanted.role) == (4, "s4", MemberRole.PRE_VOTER)
+    assert wanted.term == hosts.core(leader).term
+    server.turn.copy_answered("t", 4)
+    hosts.ticks(30)
+    assert len(server.copies) == 2
+    assert sum(entry.kind == CONFIG for entry in hosts.core(leader).log.entries) == 1

@@ -1,0 +1,75 @@
+"""For which members a leader asks for a copy, and how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from regions.records.members import MemberRole
+from regionserver.tablets.host.wanted_copies import (
+    ANSWER_TICKS,
+    FORGET_TICKS,
+    PAUSE_TICKS,
+    PAUSE_TICKS_MAX,
+    WantedCopies,
+)
+from regionserver.tablets.host.words import Word
+
+VOTER, PRE_VOTER, LEARNER = MemberRole
+
+
+@pytest.mark.parametrize("word", list(Word))
+@pytest.mark.parametrize("role", list(MemberRole))
+def test_which_refusals_ask_for_a_copy(word: Word, role: MemberRole) -> None:
+    """Nothing but a PRE_VOTER or a learner is made from nothing; a FAILED member keeps its memory, so a voter may."""
+    is_copied = word is Word.FAILED or (
+        word in (Word.DOES_NOT_EXIST, Word.OLDER, Word.DELETED) and role in (PRE_VOTER, LEARNER)
+    )
+    assert WantedCopies().is_due("t", 4, word, role, 100) is is_copied
+
+
+def test_one_question_at_a_time_and_pauses_that_double() -> None:
+    wanted = WantedCopies()
+    now = 100
+    pauses = []
+    for _ in range(7):
+        assert wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, now)
+        assert not wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, now + 50), "the question is open"
+        now += 60
+        wanted.answered("t", 4, now)
+        began = now
+        while not wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, now):
+            now += 1
+        pauses.append(now - began)
+        wanted.answered("t", 4, now)
+        now += PAUSE_TICKS_MAX
+    assert pauses[0] == PAUSE_TICKS
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == PAUSE_TICKS_MAX
+
+
+def test_members_do_not_wait_for_each_other() -> None:
+    wanted = WantedCopies()
+    assert wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, 0)
+    assert wanted.is_due("t", 5, Word.DOES_NOT_EXIST, LEARNER, 0)
+    assert wanted.is_due("u", 4, Word.FAILED, VOTER, 0)
+
+
+def test_a_question_whose_server_is_gone_does_not_stay_open() -> None:
+    wanted = WantedCopies()
+    assert wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, 0)
+    assert not wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, ANSWER_TICKS - 1)
+    assert not wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, ANSWER_TICKS)
+    assert wanted.is_due("t", 4, Word.DOES_NOT_EXIST, PRE_VOTER, ANSWER_TICKS + PAUSE_TICKS)
+
+
+def test_pauses_begin_anew_after_the_member_took_part() -> None:
+    wanted = WantedCopies()
+    now = 0
+    for _ in range(4):
+        wanted.is_due("t", 4, Word.FAILED, VOTER, now)
+        wanted.answered("t", 4, now)
+        now += PAUSE_TICKS_MAX
+    now += FORGET_TICKS
+    assert wanted.is_due("t", 4, Word.FAILED, VOTER, now)
+    wanted.answered("t", 4, now)
+    assert wanted.is_due("t", 4, Word.FAILED, VOTER, now + PAUSE_TICKS)
