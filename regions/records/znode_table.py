@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from regions.records import model
 from regions.records.alarms import Alarm
+from regions.records.intents import TabletIntents
 
 
 class ZnodeRow(NamedTuple):
@@ -57,6 +58,9 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
     ZnodeRow("/moves/<move_id>", "move_batch", False, model.MoveBatch,
           "moves that were accepted together and have not all begun",
           "active master, before it answers; deleted when all have begun or are over"),
+    ZnodeRow("/intents/<region_id>", "tablet_intents", False, TabletIntents,
+          "moves and learners of a tablet that were accepted and have not come true",
+          "active master, before it answers; deleted when nothing is left"),
     ZnodeRow("/plans/<plan_id>", "plan", False, model.PlanRecord, "a bulk plan and how far it has been carried out",
           "active master"),
     ZnodeRow("/balancer", "balancer", False, model.BalancerRecord, "whether the balancer may work",

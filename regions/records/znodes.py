@@ -20,6 +20,7 @@ import msgspec
 
 from regions.records.alarms import Alarm
 from regions.records.formats import UNANNOUNCED
+from regions.records.intents import TabletIntents
 from regions.records.model import (
     ActiveRecord,
     BalancerRecord,
@@ -72,6 +73,7 @@ _fence = msgspec.json.Decoder(FenceRecord)
 _bar = msgspec.json.Decoder(BarRecord)
 _request = msgspec.json.Decoder(RequestRecord)
 _directory = msgspec.json.Decoder(DirectoryRecord)
+_intents = msgspec.json.Decoder(TabletIntents)
 
 
 class CorruptZnode(Exception):  # noqa: N818 - named after what it reports
@@ -187,6 +189,11 @@ def decode_moves(data: bytes, path: str = "/moves") -> MoveBatch:
     return _decode(_moves, data, path)
 
 
+def decode_intents(data: bytes, path: str = "/intents") -> TabletIntents:
+    """Value of /intents/<region_id>."""
+    return _decode(_intents, data, path)
+
+
 def decode_fence(data: bytes, path: str = "/fenced") -> FenceRecord:
     """Value of /fenced/<uuid>."""
     return _decode(_fence, data, path)
@@ -257,6 +264,7 @@ class Layout:
         self.alarms = f"{root}/alarms"
         self.runs = f"{root}/runs"
         self.moves = f"{root}/moves"
+        self.intents = f"{root}/intents"
         self.fenced = f"{root}/fenced"
         self.barred = f"{root}/barred"
         self.requests = f"{root}/requests"
@@ -284,7 +292,8 @@ class Layout:
 
     def records(self) -> list[str]:
         """Return the directories added by later versions: the next master creates them in an older cluster."""
-        return [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
+        first = [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
+        return [*first, self.intents]
 
     def shard_paths(self) -> list[str]:
         """Return the directories that hold the transitions."""
@@ -341,6 +350,10 @@ class Layout:
     def move_batch(self, move_id: str) -> str:
         """A batch of accepted moves."""
         return f"{self.moves}/{move_id}"
+
+    def tablet_intents(self, region_id: str) -> str:
+        """Intents about one tablet's members that have not come true."""
+        return f"{self.intents}/{region_id}"
 
     def fence_mark(self, uuid: str) -> str:
         """Record of a fenced server."""

@@ -10,6 +10,7 @@ reports.py          folding of reports: an older one changes nothing
 heartbeat_steps.py  what follows from one replica's report (HB-15)
 health.py           how a tablet fares
 recovery.py         what a member's transition needs next, given which servers are alive
+policy/             which change of a tablet's members comes next; intents of operators
 guards.py           in which order a server checks an OPEN and a CLOSE, and what it answers
 
 The committed configuration of the Raft group is the only truth about members. No decision here claims membership.

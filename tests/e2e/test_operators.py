@@ -139,6 +139,7 @@ def test_a_corrupt_znode_of_each_kind_is_reported_and_skipped(cluster: Cluster) 
     spare = {
         layout.fence_mark("x"),
         layout.move_batch("x"),
+        layout.tablet_intents("x"),
         layout.plan("x"),
         layout.request("x"),
         layout.alarm("x"),

@@ -1,0 +1,326 @@
+"""The next change of a tablet's configuration: the checks in order, as a table. Pure, stateless, level-triggered.
+
+The first row of `CHECKS` that answers decides. A change is one step: a number is given out, a member is added or
+removed, or leadership is handed over. Promotion is the leader's own step. Each tablet has at most one change under way.
+
+    dead voter    a newcomer catches up -> REMOVE the dead voter -> the leader promotes the newcomer
+    live voter    a newcomer catches up -> the leader promotes the newcomer -> leadership is handed over -> REMOVE
+
+So an addition never changes the quorum, and a live voter goes only when as many others as wanted are healthy. One and
+two voters go the same way (KUDU-2443: Kudu could not move a tablet's single replica).
+
+Lessons from Kudu: a member whose address is another server's now has failed like any other (KUDU-1613); a voter goes
+only if the healthy ones are a majority of the rest (KUDU-2048), the leader among them (KUDU-2230); one newcomer at a
+time, or a server's death begins several copies of each tablet (KUDU-2020).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from regions.records.members import ConfigId, Member, MemberRole
+from regions.replication.config import majority
+from regions.replication.policy import newcomers
+from regions.replication.policy.situation import ClusterFacts, Situation, TabletFacts
+
+
+class MemberChange(enum.StrEnum):
+    """One step of a change of members."""
+
+    NUMBER = "give a number"  #: the record's next number, and the transition of the newcomer, in one multi
+    ADD = "add"  #: ChangeConfig to the leader: the newcomer as PRE_VOTER, or as learner
+    REMOVE = "remove"  #: ChangeConfig to the leader
+    TRANSFER = "transfer leadership"  #: to this voter
+
+
+class Do(NamedTuple):
+    """Carry out this step."""
+
+    change: MemberChange
+    #: The member that is added, is removed, or is to lead.
+    member: Member
+    #: The configuration on which the decision rests: the leader refuses the step under any other one.
+    expect: ConfigId
+    why: str
+
+
+class Wait(NamedTuple):
+    """The tablet is not as wanted, and nothing is to be done now."""
+
+    why: str
+    #: When time alone changes the answer; 0: never.
+    until_ms: int = 0
+
+
+class Nothing(NamedTuple):
+    """The tablet is as wanted."""
+
+    why: str = ""
+
+
+Decision = Do | Wait | Nothing
+
+
+class PolicyCheck(NamedTuple):
+    """One row. `decide` returns None if the row does not apply."""
+
+    when: str
+    answer: str
+    #: What others learned the hard way.
+    lesson: str
+    decide: Callable[[Situation], Decision | None]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _under_way(facts: Situation) -> Decision | None:
+    if facts.tablet.is_asking:
+        return Wait("a change of its members has been sent to the leader")
+    known, reported = facts.tablet.region.config_id, facts.leader.config_id
+    if known < reported:
+        return Wait(f"the store is to have its configuration {reported} first")
+    if known > reported:
+        return Wait(f"its leader reports configuration {reported}, the store has a later one, {known}")
+    return None
+
+
+def _remove(facts: Situation, member: Member, why: str) -> Do:
+    return Do(MemberChange.REMOVE, member, facts.leader.config_id, why)
+
+
+def _unwanted_newcomer(facts: Situation) -> Decision | None:
+    """Only what was never a voter goes here, so no quorum changes (FW-07).
+
+    A newcomer that is merely not needed goes when all voters that stay are healthy: one that has been silent for a
+    short time may be missing soon.
+    """
+    missing = facts.wanted - len(facts.staying)
+    is_steady = all(facts.is_healthy(one) for one in facts.staying)
+    if missing <= 0 and facts.joining and newcomers.crowded(facts) is not None:
+        missing = 1
+    # The best of them are kept: those that have caught up, the first numbers.
+    joining = sorted(facts.joining, key=lambda one: (not facts.is_ready(one), one.number))
+    for at, one in enumerate(joining):
+        why = _fault_of_newcomer(facts, one)
+        if not why and at >= missing and is_steady:
+            why = f"{facts.name(one)} is not needed: {len(facts.staying)} of {facts.wanted} voters are there"
+        if why:
+            return _remove(facts, one, why)
+    wanted = () if facts.tablet.intents is None else facts.tablet.intents.learners
+    for one in facts.learners:
+        if one.uuid not in wanted:
+            return _remove(facts, one, f"learner {facts.name(one)} is not wanted any more")
+        why = _fault_of_newcomer(facts, one)
+        if why:
+            return _remove(facts, one, why)
+    return None
+
+
+def _fault_of_newcomer(facts: Situation, one: Member) -> str:
+    """Return why a newcomer is given up, "" if it is not."""
+    name, transition = facts.name(one), facts.newcomer(one.number)
+    if facts.is_failed(one):
+        return f"newcomer {name} has failed: {facts.reason(one)}"
+    if facts.misfit(one.uuid):
+        return f"newcomer {name}: {facts.misfit(one.uuid)}"
+    if facts.is_ready(one) or one.role is not MemberRole.PRE_VOTER:
+        return ""
+    if transition is None:
+        # Its server begins the copy by the transition, so without one it never will.
+        return f"newcomer {name} has lost its transition"
+    if facts.now_ms - transition.since_ms >= facts.cluster.add_timeout_ms:
+        return f"newcomer {name} has made no progress for {facts.cluster.add_timeout_ms // 1000} s"
+    return ""
+
+
+def _outage(facts: Situation) -> Decision | None:
+    return Wait(facts.cluster.outage) if facts.cluster.outage and facts.failed else None
+
+
+def _failed_voter(facts: Situation) -> Decision | None:
+    """Only if the leader cannot promote the newcomer with the dead voter there: no voter goes without need."""
+    ready = [one for one in facts.joining if facts.is_ready(one)]
+    healthy = sum(1 for one in facts.voters if facts.is_healthy(one))
+    if not ready or not facts.failed or healthy >= majority(len(facts.voters) + 1):
+        return None
+    dead, newcomer = facts.failed[0], facts.name(ready[0])
+    unsafe = facts.unsafe(dead)
+    if unsafe:
+        return Wait(f"{facts.name(dead)} has failed and stays: {unsafe}")
+    why = f"{facts.name(dead)} has failed ({facts.reason(dead)}), and {newcomer} has caught up in its place"
+    return _remove(facts, dead, why)
+
+
+def _too_many_voters(facts: Situation) -> Decision | None:
+    if len(facts.voters) <= facts.wanted:
+        return None
+    if facts.failed:
+        victim, why = facts.failed[0], "has failed"
+    elif facts.leaving:
+        # The leader comes last: it hands leadership over first.
+        at = min(facts.leaving, key=lambda number: (number == facts.leader.number, number))
+        victim, why = next(one for one in facts.voters if one.number == at), facts.leaving[at]
+    else:
+        victim = newcomers.crowded(facts) or newcomers.worst_placed(facts)
+        why = f"{facts.wanted} voters are wanted, and its place is the worst"
+    if victim.number == facts.leader.number:
+        return _hand_over(facts, f"{facts.name(victim)} leads and is to go: {why}")
+    unsafe = facts.unsafe(victim)
+    if not unsafe and victim not in facts.failed and facts.healthy_without(victim) < facts.wanted:
+        unsafe = f"only {facts.healthy_without(victim)} of {facts.wanted} wanted voters would be healthy without it"
+    if unsafe:
+        return Wait(f"{facts.name(victim)} is to go ({why}) and stays: {unsafe}")
+    return _remove(facts, victim, f"{len(facts.voters)} voters where {facts.wanted} are wanted; {victim.number}: {why}")
+
+
+def _too_few_voters(facts: Situation) -> Decision | None:
+    missing = facts.wanted - len(facts.staying)
+    crowded = None
+    if missing <= 0 and not facts.joining:
+        crowded = newcomers.crowded(facts)
+        missing = 0 if crowded is None else 1
+    if missing <= 0 or facts.joining:
+        return None
+    why = _why_missing(facts) if crowded is None else f"{facts.name(crowded)}: too many voters in its rack"
+    given = _given_number(facts, MemberRole.PRE_VOTER)
+    if given is not None:
+        return Do(MemberChange.ADD, given, facts.leader.config_id, why)
+    choice = newcomers.choose(facts)
+    if choice.uuid:
+        member = Member(facts.tablet.region.next_number, choice.uuid, MemberRole.PRE_VOTER)
+        return Do(MemberChange.NUMBER, member, facts.leader.config_id, why)
+    return _free_own_place(facts) or Wait(f"{why}; {choice.why}")
+
+
+def _why_missing(facts: Situation) -> str:
+    if facts.failed:
+        return f"{facts.name(facts.failed[0])} has failed: {facts.reason(facts.failed[0])}"
+    if facts.leaving:
+        number, why = min(facts.leaving.items())
+        return f"{number} is to go: {why}"
+    return f"{len(facts.voters)} of {facts.wanted} wanted voters"
+
+
+def _given_number(facts: Situation, role: MemberRole) -> Member | None:
+    """Return the newcomer that has a number already and is in no configuration, if its server still can take it."""
+    members = {one.number for one in facts.members}
+    for one in sorted(facts.tablet.newcomers):
+        if one.number not in members and one.role is role and not newcomers.objection(facts, one.uuid):
+            return Member(one.number, one.uuid, role)
+    return None
+
+
+def _free_own_place(facts: Situation) -> Decision | None:
+    """Remove a FAILED voter so that a newcomer can take its place on the same server, if there is no other server.
+
+    This is for a disk that was lost: the server is there, and the number is burned. A voter that was only silent for
+    long is about to come back with its server.
+    """
+    for dead in facts.failed:
+        if (
+            dead.number in facts.tablet.lost
+            and not newcomers.objection(facts, dead.uuid, ignoring=dead.uuid)
+            and not facts.unsafe(dead)
+        ):
+            why = f"{facts.name(dead)} is lost ({facts.reason(dead)}), and only its own server can take a newcomer"
+            return _remove(facts, dead, why)
+    return None
+
+
+def _leads_wrongly(facts: Situation) -> Decision | None:
+    misfit = facts.misfit(facts.leader.server.uuid)
+    if not misfit or len(facts.voters) < 2:
+        return None
+    found = _hand_over(facts, f"{facts.leader.number} leads, and {misfit}")
+    # Without a voter that can lead, the tablet waits for a newcomer anyway.
+    return found if isinstance(found, Do) else None
+
+
+def _hand_over(facts: Situation, why: str) -> Decision:
+    able = [one for one in facts.staying if facts.is_healthy(one) and one.number != facts.leader.number]
+    if not able:
+        return Wait(f"{why}; no other voter that stays is healthy")
+    heir = min(able, key=lambda one: (facts.behind(one), one.number))
+    return Do(MemberChange.TRANSFER, heir, facts.leader.config_id, why)
+
+
+def _learner_missing(facts: Situation) -> Decision | None:
+    wanted = () if facts.tablet.intents is None else facts.tablet.intents.learners
+    members = {one.uuid for one in facts.members}
+    given = _given_number(facts, MemberRole.LEARNER)
+    for uuid in wanted:
+        if uuid in members:
+            continue
+        why = newcomers.objection(facts, uuid)
+        if why:
+            return Wait(f"a learner is wanted on {uuid}: {why}")
+        if given is not None and given.uuid == uuid:
+            return Do(MemberChange.ADD, given, facts.leader.config_id, f"a learner is wanted on {uuid}")
+        member = Member(facts.tablet.region.next_number, uuid, MemberRole.LEARNER)
+        return Do(MemberChange.NUMBER, member, facts.leader.config_id, f"a learner is wanted on {uuid}")
+    return None
+
+
+def _newcomer_at_work(facts: Situation) -> Decision | None:
+    for one in facts.joining:
+        found = facts.newcomer(one.number)
+        until_ms = 0 if found is None else found.since_ms + facts.cluster.add_timeout_ms
+        if facts.is_ready(one):
+            return Wait(f"newcomer {facts.name(one)} has caught up, and the leader promotes it", until_ms)
+        return Wait(f"newcomer {facts.name(one)} is {facts.behind(one)} entries behind", until_ms)
+    return None
+
+
+def _voter_unknown(facts: Situation) -> Decision | None:
+    for one in facts.voters:
+        if not facts.is_healthy(one):
+            word = "is being made" if one.number in facts.tablet.being_made else facts.health(one).value
+            reason = facts.reason(one)
+            return Wait(f"{facts.name(one)} {word}" + (f": {reason}" if reason else ""))
+    return None
+
+
+# fmt: off
+CHECKS: Final[tuple[PolicyCheck, ...]] = (
+    PolicyCheck("a change was sent, or the store lacks the leader's configuration", "wait", "", _under_way),
+    PolicyCheck("a newcomer failed, is late, or nobody wants it", "REMOVE the newcomer", "", _unwanted_newcomer),
+    PolicyCheck("a voter FAILED, and more than a third of all servers is gone", "wait for the operator", "", _outage),
+    PolicyCheck("a voter FAILED, and a newcomer has caught up",
+                "REMOVE the voter, if the newcomer cannot be promoted beside it, and the healthy ones are a majority of"
+                " the rest", "KUDU-1613, KUDU-2048, KUDU-2230", _failed_voter),
+    PolicyCheck("more voters than wanted",
+                "REMOVE the FAILED, then those that are to go, then the worst placed; a leader hands leadership over"
+                " first", "KUDU-2443", _too_many_voters),
+    PolicyCheck("fewer voters that stay than wanted, and no newcomer; or too many in one rack",
+                "give a number, then ADD; if only the server of a lost voter is left, REMOVE that voter",
+                "KUDU-2020", _too_few_voters),
+    PolicyCheck("the leader is on a server that is to be empty", "hand leadership over", "", _leads_wrongly),
+    PolicyCheck("a learner is wanted", "give a number, then ADD", "", _learner_missing),
+    PolicyCheck("a newcomer catches up", "wait for the leader to promote it", "", _newcomer_at_work),
+    PolicyCheck("a voter is UNKNOWN", "wait", "", _voter_unknown),
+)
+# fmt: on
+
+
+def next_change(tablet: TabletFacts, cluster: ClusterFacts, now_ms: int) -> Decision:
+    """Return the next change of a tablet's members."""
+    if not tablet.is_running:
+        return Nothing("it is not RUNNING, or is to be closed")
+    if tablet.leader is None:
+        return Wait("no leader has reported to this master")
+    facts = Situation(tablet, cluster, now_ms)
+    for check in CHECKS:
+        found = check.decide(facts)
+        if found is not None:
+            return found
+    return Nothing()
+
+
+def as_markdown() -> str:
+    """Return the table for docs/tablets.md."""
+    lines = ["| When | Then | Learned from |", "| --- | --- | --- |"]
+    lines += [f"| {one.when} | {one.answer} | {one.lesson or 'ours'} |" for one in CHECKS]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,213 @@
+"""What the policy decides from, and what follows from it: who is gone, who should go, who counts. Pure.
+
+Members are judged by their leader: HEALTHY, UNKNOWN (the leader is young, or the silence short) or FAILED. The leader
+itself is always healthy: it reports (KUDU-2230: Kudu's leader did not count itself, and replaced nothing).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from regions.messages.heartbeat import MemberHealth, MemberReport
+from regions.records.intents import TabletIntents, TabletMove
+from regions.records.kinds import kind_in_tablets, may_host
+from regions.records.members import Member, MemberRole
+from regions.records.model import RegionRecord, ServerRecord, TableRecord
+from regions.replication.config import majority
+from regions.replication.reports import LeaderView
+
+#: A newcomer with at most this many entries to go has caught up as far as the policy is concerned: about what is on its
+#: way to a follower under a heavy load. The leader decides about its promotion more strictly.
+CAUGHT_UP_ENTRIES: Final = 1_000
+#: Newcomers that a server gets at the same time: twice the copies that it takes in, so that it never idles.
+INCOMING_MAX: Final = 8
+#: Free space that a newcomer must leave on its server's disk. Below it, servers refuse copies.
+RESERVE_BYTES: Final = 1 << 30
+
+
+class Newcomer(NamedTuple):
+    """A number that was given out for a new member: its transition has not ended."""
+
+    number: int
+    uuid: str
+    role: MemberRole
+    #: When its transition last changed, as far as this master saw: progress of a copy changes it.
+    since_ms: int
+
+
+class TabletFacts(NamedTuple):
+    """One tablet, as the store and its leader describe it."""
+
+    region: RegionRecord
+    table: TableRecord
+    #: Whether its replicas are to take part and clients use it.
+    is_running: bool
+    #: The latest report of the leader, if a leader has reported to this master; and the size of its rows.
+    leader: LeaderView | None
+    size_bytes: int = 0
+    newcomers: tuple[Newcomer, ...] = ()
+    #: Voters whose first replica is being made by a live server.
+    being_made: frozenset[int] = frozenset()
+    #: Numbers of voters whose live servers report that they have no such replica any more.
+    lost: frozenset[int] = frozenset()
+    #: A change was sent, and its outcome is not known.
+    is_asking: bool = False
+    intents: TabletIntents | None = None
+
+
+class ClusterFacts(NamedTuple):
+    """The servers, for all tablets that are decided at one time."""
+
+    #: Registered servers by uuid.
+    servers: Mapping[str, ServerRecord]
+    #: Servers that are to be emptied, and servers that get nothing new (the former, and those that are barred).
+    retiring: frozenset[str]
+    closed: frozenset[str]
+    #: Members by server, and newcomers under way by server.
+    loads: Mapping[str, int]
+    incoming: Mapping[str, int]
+    #: Why members on dead servers are not replaced now, "" if they are.
+    outage: str
+    #: Time without progress after which a newcomer is given up.
+    add_timeout_ms: int
+
+
+def outage_of(loads: Mapping[str, int], registered: Collection[str], retiring: Collection[str]) -> str:
+    """Return why dead servers' members are not replaced now: more than a third of all servers is gone. "" otherwise.
+
+    So many at once are a cut network or a power failure, and copying would fill the disks and links that are left. A
+    server that an operator retires is gone for good, and does not count.
+    """
+    gone = sorted(uuid for uuid, count in loads.items() if count and uuid not in registered and uuid not in retiring)
+    known = len(gone) + len(registered)
+    if len(gone) * 3 <= known:
+        return ""
+    named = ", ".join(gone[:3]) + (", ..." if len(gone) > 3 else "")
+    return (
+        f"{len(gone)} of {known} servers are gone ({named}), more than a third: nothing is replaced until they are"
+        " back. `rk server retire` names those that are gone for good"
+    )
+
+
+class Situation:
+    """The facts, with what follows from them for each member of the leader's configuration."""
+
+    def __init__(self, tablet: TabletFacts, cluster: ClusterFacts, now_ms: int) -> None:
+        """The tablet has a leader."""
+        assert tablet.leader is not None, "rows are asked in order"
+        self.tablet = tablet
+        self.cluster = cluster
+        self.now_ms = now_ms
+        self.leader: LeaderView = tablet.leader
+        self.wanted: int = tablet.table.replication
+        members = self.leader.report.members
+        self.members: tuple[Member, ...] = members
+        self.voters = [one for one in members if one.role is MemberRole.VOTER]
+        self.joining = [one for one in members if one.role is MemberRole.PRE_VOTER]
+        self.learners = [one for one in members if one.role is MemberRole.LEARNER]
+        self._judged: dict[int, MemberReport] = {one.number: one for one in self.leader.report.health}
+        #: Voters that their leader calls FAILED. A first replica that a live server is making is not there yet.
+        self.failed = [one for one in self.voters if self.is_failed(one) and one.number not in tablet.being_made]
+        #: Moves that have not ended, by their source.
+        moves = () if tablet.intents is None else tablet.intents.moves
+        self.moves: dict[str, TabletMove] = {one.source: one for one in moves}
+        #: Why a voter should not be where it is, by number.
+        self.leaving: dict[int, str] = {}
+        for one in self.voters:
+            why = self._why_leaving(one)
+            if why:
+                self.leaving[one.number] = why
+        #: Voters that count: neither FAILED nor leaving.
+        self.staying = [one for one in self.voters if one not in self.failed and one.number not in self.leaving]
+
+    # --- health -----------------------------------------------------------------------------------------------------
+
+    def health(self, member: Member) -> MemberHealth:
+        """Return how a member fares, by its leader's judgment; UNKNOWN if the leader has none yet."""
+        if member.number == self.leader.number:
+            return MemberHealth.HEALTHY
+        found = self._judged.get(member.number)
+        return MemberHealth.UNKNOWN if found is None else found.health
+
+    def is_healthy(self, member: Member) -> bool:
+        """Return True for a member that its leader calls healthy, and for the leader."""
+        return self.health(member) is MemberHealth.HEALTHY
+
+    def is_failed(self, member: Member) -> bool:
+        """Return True for a member that its leader calls FAILED."""
+        return self.health(member) is MemberHealth.FAILED
+
+    def reason(self, member: Member) -> str:
+        """Return the leader's reason for its judgment."""
+        found = self._judged.get(member.number)
+        return "" if found is None else found.reason
+
+    def behind(self, member: Member) -> int:
+        """Return how many entries of the leader's log the member is not known to have."""
+        found = self._judged.get(member.number)
+        return 0 if found is None else found.behind
+
+    def is_ready(self, member: Member) -> bool:
+        """Return True for a newcomer that has caught up."""
+        return self.is_healthy(member) and self.behind(member) <= CAUGHT_UP_ENTRIES
+
+    def healthy_without(self, gone: Member) -> int:
+        """Return how many voters would be healthy without that one."""
+        return sum(1 for one in self.voters if one != gone and self.is_healthy(one))
+
+    def unsafe(self, gone: Member) -> str:
+        """Return why a voter must not be removed now, "" if it may be (KUDU-2048).
+
+        The healthy voters, the leader among them, must be a majority of the voters that remain.
+        """
+        left, healthy = len(self.voters) - 1, self.healthy_without(gone)
+        if left and healthy >= majority(left):
+            return ""
+        return f"of the {left} voters without {self.name(gone)} only {healthy} would be healthy"
+
+    # --- places -----------------------------------------------------------------------------------------------------
+
+    def server(self, member: Member) -> ServerRecord | None:
+        """Return the member's server if it is registered."""
+        return self.cluster.servers.get(member.uuid)
+
+    def racks(self, members: Collection[Member]) -> Counter[str]:
+        """Return how many of the members lie in each rack. The racks of servers that are away are unknown."""
+        found = (self.server(one) for one in members)
+        return Counter(one.rack for one in found if one is not None)
+
+    def misfit(self, uuid: str) -> str:
+        """Return why a registered server may not have members of this tablet, "" if it may or is not registered."""
+        server, table = self.cluster.servers.get(uuid), self.tablet.table
+        if uuid in self.cluster.retiring:
+            return f"{uuid} is being emptied"
+        if server is None:
+            return ""
+        if not server.tablets:
+            return f"{uuid} takes no tablets any more"
+        kind = kind_in_tablets(server.kind)
+        if not may_host(server.weight, server.group, kind, group=table.group, kind=table.kind):
+            return f"{uuid} is not a server of the table's group and kind"
+        return ""
+
+    def _why_leaving(self, voter: Member) -> str:
+        misfit = self.misfit(voter.uuid)
+        if misfit:
+            return misfit
+        move = self.moves.get(voter.uuid)
+        # Without a target that may take it, nothing is taken away from the source.
+        if move is not None and not self.misfit(move.target):
+            return f"it moves from {move.source} to {move.target}"
+        return ""
+
+    # --- words ------------------------------------------------------------------------------------------------------
+
+    def name(self, member: Member) -> str:
+        """Return a member for messages."""
+        return f"{member.number} on {member.uuid}"
+
+    def newcomer(self, number: int) -> Newcomer | None:
+        """Return the transition of a new member, None if it has ended or was never there."""
+        return next((one for one in self.tablet.newcomers if one.number == number), None)

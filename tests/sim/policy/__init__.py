@@ -1,0 +1,1 @@
+"""The policy of members against a simple model of one Raft group."""
