@@ -6,6 +6,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.zookeeper.CreateMode;
 import org.apache.zookeeper.KeeperException.Code;
+import org.apache.zookeeper.Watcher.Event.KeeperState;
 import org.apache.zookeeper.ZooDefs.Ids;
 import org.apache.zookeeper.ZooKeeper;
 import org.apache.zookeeper.data.ClientInfo;
@@ -109,10 +110,13 @@ final class ClientCases {
 
     /** A request above the server's limit costs the connection, not the session. */
     static void tooLargeARequest(Env env) throws Exception {
-        ZooKeeper zk = env.client();
+        Events states = new Events();
+        ZooKeeper zk = env.client(env.hosts, states);
         String path = env.create(zk, env.root + "/e", CreateMode.EPHEMERAL);
         Env.fails(Code.CONNECTIONLOSS, () -> zk.setData(path, new byte[1200000], -1));
-        Env.eventually("the session goes on", () -> zk.getState().isConnected());
+        // The client says "connected" for a moment after the error: the events tell when the session goes on.
+        states.waitFor(KeeperState.Disconnected);
+        states.waitFor(KeeperState.SyncConnected);
         Env.equal(zk.getSessionId(), zk.exists(path, false).getEphemeralOwner());
     }
 
