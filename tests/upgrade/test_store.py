@@ -44,8 +44,8 @@ def run_rk(*arguments: str) -> str:
 
 
 def test_nodes_are_upgraded_taken_back_and_upgraded(store: MixedStore, older: Path) -> None:
-    """Random requests, which the builds answer differently, run meanwhile: the nodes have one state, no write is lost,
-    no node ends. The level rises when the last node of the older build is replaced, and not before."""
+    """The nodes have one state, no write is lost and no node ends, while random requests arrive that the two builds
+    answer differently. The level rises when the last node of the older build is replaced, and not before."""
     for node in NODES:
         store.start(node, older)
     store.wait_ready()
