@@ -1,4 +1,4 @@
-"""`rk tablet`: list the tablets, and show one with its members.
+"""`rk tablet`: list the tablets, show one with its members, and change one (`members`).
 
 A tablet is a region of a table with several replicas: a Raft group whose members keep copies on their own disks. The
 active master answers from the reports of the servers; `show` asks the members' servers as well. A value that nobody
@@ -19,6 +19,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.tablets.display import orphan_lines, show_tablet, tablets_table
 from cli.tablets.former import name_former
+from cli.tablets.members import change_config, leader_step_down
 from cli.tablets.reading import all_tablets, read_replicas, servers_of, with_present_figures
 from regions import messages
 from regions.messages import TabletHealth
@@ -30,12 +31,17 @@ _UUID_LENGTH: Final = 32
 @click.group()
 @global_options
 def tablet() -> None:
-    """List tablets, or show one. Tablets are the regions of tables with several replicas (rk table create --replicas).
+    """List tablets, show or change one. Tablets are the regions of tables with several replicas (rk table create
+    --replicas).
 
     Health, the worst first: UNAVAILABLE (no leader, or it reaches no majority: no reads, no writes), CONSENSUS_MISMATCH
     (replicas contradict each other), UNDER_REPLICATED (works with fewer copies than wanted), RECOVERING, HEALTHY. And:
     UNKNOWN (servers have not reported to a new master yet), CREATING, CLOSED.
     """
+
+
+tablet.add_command(leader_step_down)
+tablet.add_command(change_config)
 
 
 @tablet.command("list")
