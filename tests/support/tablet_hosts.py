@@ -84,6 +84,8 @@ class Hosts:
         server.rejected += out.rejected
         server.needs_log.update((tablet, member) for tablet, member, _ in out.needs_log)
         server.copies += out.copies
+        for vote in out.votes:
+            server.turn.voted(vote)
         for tablet, config in out.configs:
             server.configs.append((config.term, config.index))
             if server.notes_configs:

@@ -4,6 +4,9 @@ The rows are checked in order and the first matching row decides. All checks com
 message changes nothing. Without a superblock there is no replica, and no message creates one: a voter's number never
 starts without its former votes (docs/tablets.md).
 
+A tombstone with its memory may vote (FW-06), by a table of its own. It may be a voter of a configuration that its
+server does not know; without its vote the group might have no majority.
+
 INVALID_TERM is the reply of a replica that does not run. A running replica replies to an older term with Raft's own
 messages, because some of them need another reply (a rejected pre-vote, for example).
 """
@@ -15,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from coord.raft.membership import FIRST_MEMORY
+from coord.raft.messages import PRE_VOTE, PRE_VOTE_RESP, VOTE, VOTE_RESP, Message
 from regionserver.tablets.host.words import Word
 
 
@@ -48,6 +53,9 @@ class ReplicaStanding:
     last_index: int = 0
     last_term: int = 0
     progress: int = 0
+    #: A tombstone with its memory: it may vote. And its vote in `term`, 0 for none.
+    may_vote: bool = False
+    vote: int = 0
 
 
 ABSENT: Final = ReplicaStanding(State.ABSENT)
@@ -93,3 +101,56 @@ RULES: Final = (
 def decide(arrival: Delivery, standing: ReplicaStanding) -> DeliveryRule:
     """Return the row that applies to a message."""
     return next(rule for rule in RULES if rule.holds(arrival, standing))
+
+
+# --- votes of tombstones ----------------------------------------------------------------------------------------------
+
+
+class Ballot(enum.Enum):
+    """A tombstone's answer to a vote request."""
+
+    SILENT = "refused in the word of the replica's state"
+    REJECT = "rejected; nothing is promised"
+    GRANT = "granted without a promise: a pre-vote"
+    PROMISE = "granted when term and vote are durable"
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRule:
+    """A row of the table of a tombstone's votes."""
+
+    name: str
+    holds: Callable[[Message, ReplicaStanding], bool]
+    ballot: Ballot
+
+
+def _is_shorter(m: Message, s: ReplicaStanding) -> bool:
+    """Raft §5.4.1. The end of the log is that of the entries appended, not committed (KUDU-1796)."""
+    return (m.prev_term, m.prev_index) < (s.last_term, s.last_index)
+
+
+VOTE_RULES: Final = (
+    VoteRule("no vote request", lambda m, _: m.kind not in (PRE_VOTE, VOTE), Ballot.SILENT),
+    VoteRule("no memory", lambda _, s: s.state is not State.DELETED or not s.may_vote, Ballot.SILENT),
+    VoteRule("term below mine", lambda m, s: m.term < s.term, Ballot.REJECT),
+    VoteRule("has voted for another", lambda m, s: m.term == s.term and s.vote not in (0, m.src), Ballot.REJECT),
+    VoteRule("log shorter than mine", _is_shorter, Ballot.REJECT),
+    VoteRule("pre-vote", lambda m, _: m.kind == PRE_VOTE, Ballot.GRANT),
+    VoteRule("vote", lambda _m, _s: True, Ballot.PROMISE),
+)
+
+
+def ballot_of(m: Message, standing: ReplicaStanding) -> Ballot:
+    """Return how the replica that does not run answers a vote request for it."""
+    return next(rule.ballot for rule in VOTE_RULES if rule.holds(m, standing))
+
+
+def vote_answer(m: Message, ballot: Ballot, standing: ReplicaStanding) -> Message:
+    """Return the message that answers the vote request `m`."""
+    granted = ballot in (Ballot.GRANT, Ballot.PROMISE)
+    is_pre_vote = m.kind == PRE_VOTE
+    # A rejection of a pre-vote carries the tombstone's own term, as a running replica's does.
+    term = max(m.term, standing.term) if granted or not is_pre_vote else standing.term
+    answer = Message(PRE_VOTE_RESP if is_pre_vote else VOTE_RESP, m.dst, m.src, term, granted=granted)
+    answer.memory = FIRST_MEMORY
+    return answer

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from coord.errors import InvalidMessage, RemoteProtocolError
@@ -34,7 +35,15 @@ from coord.storage.shared.items import Floor, Position, SlotItems
 from regions.messages.tablets import ChangeConfig, ConfigChanged
 from regions.records.members import MemberRole
 from regionserver.tablets.host.beats import Beats
-from regionserver.tablets.host.delivery import ABSENT, Delivery, ReplicaStanding, decide
+from regionserver.tablets.host.delivery import (
+    ABSENT,
+    Ballot,
+    Delivery,
+    ReplicaStanding,
+    ballot_of,
+    decide,
+    vote_answer,
+)
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
 from regionserver.tablets.host.group import KEEP_ENTRIES, Group
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
@@ -82,8 +91,21 @@ class TurnOutput:
         self.needs_log: list[tuple[str, int, int]] = []
         #: Configurations that have been committed. Write them to the consensus metadata, then call `noted`.
         self.configs: list[tuple[str, CommittedConfig]] = []
+        #: Votes of removed replicas. Make each durable, then call `voted`.
+        self.votes: list[TombstoneVote] = []
         #: Members whose servers are to be asked for a copy; call `copy_answered` for each.
         self.copies: list[CopyWanted] = []
+
+
+class TombstoneVote:
+    """A vote of a removed replica. `answer` leaves when term and vote are durable in the consensus metadata."""
+
+    def __init__(self, tablet: str, server: str, answer: Message) -> None:
+        self.tablet: str = tablet
+        self.server: str = server
+        self.term: int = answer.term
+        self.vote: int = answer.dst
+        self.answer: Message = answer
 
 
 class _HeldWrite:
@@ -223,6 +245,8 @@ class Turn:
             if tablet in self.opening:
                 return
             standing = self.resting.get(tablet, ABSENT)
+            if standing.may_vote and is_named_right and m.dst == standing.number and self._vote(server, tablet, m):
+                return
         else:
             # A number that the configuration gives to another server is a copied directory, or a forgery.
             known = group.servers.get(m.src)
@@ -238,6 +262,27 @@ class Turn:
         assert rule.word is not None, f"{tablet} is ready and has no group"
         if rule.is_answered:
             self._refuse(server, tablet, m, rule.word, standing)
+
+    def _vote(self, server: str, tablet: str, m: Message) -> bool:
+        """Answer a vote request for a tombstone. Return False if the message is none."""
+        standing = self.resting[tablet]
+        ballot = ballot_of(m, standing)
+        if ballot is Ballot.SILENT:
+            return False
+        answer = vote_answer(m, ballot, standing)
+        if ballot is Ballot.PROMISE:
+            # From now on no other candidate of this term gets a vote, whatever becomes of the write.
+            self.resting[tablet] = replace(standing, term=m.term, vote=m.src)
+            self._out.votes.append(TombstoneVote(tablet, server, answer))
+        else:
+            self._send(server, Envelope(tablet, answer))
+        return True
+
+    def voted(self, vote: TombstoneVote) -> None:
+        """The consensus metadata hold the vote durably: send it, if the replica is a tombstone still."""
+        standing = self.resting.get(vote.tablet, ABSENT)
+        if standing.may_vote and (standing.term, standing.vote) == (vote.term, vote.vote):
+            self._send(vote.server, Envelope(vote.tablet, vote.answer))
 
     def _meet(self, group: Group, server: str, m: Message) -> None:
         """Note the server of a member that the configuration does not have, or not yet: replies must reach it. A new

@@ -15,10 +15,10 @@ from twisted.logger import Logger
 from coord.raft.log import CommittedConfig
 from regions.messages.server import MemberEndpoint
 from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChanged
-from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta, with_promise
 from regionserver.tablets.host.members import answer_of, endpoints_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
-from regionserver.tablets.host.turn import Turn, TurnOutput
+from regionserver.tablets.host.turn import TombstoneVote, Turn, TurnOutput
 from regionserver.tablets.host.wanted_copies import CopyWanted
 from regionserver.workers import Workers
 
@@ -112,6 +112,8 @@ class MembersWork:
             self._note_config(tablet, found)
         for wanted in out.copies:
             self._ask(wanted)
+        for vote in out.votes:
+            self._note_vote(vote)
 
     def _note_config(self, tablet: str, found: CommittedConfig) -> None:
         """Make a committed configuration durable. Until then the log keeps its entry."""
@@ -131,6 +133,22 @@ class MembersWork:
             elif self._replicas.get(tablet) is replica:
                 self._turn.noted(tablet, found.index)
                 self._changed(tablet)
+
+        self._files_pool.submit(lambda: self._write(meta), written)
+
+    def _note_vote(self, vote: TombstoneVote) -> None:
+        """Make the vote of a tombstone durable, then send it. Without its consensus metadata it does not vote."""
+        replica = self._replicas.get(vote.tablet)
+        if replica is None or replica.meta is None:
+            return
+        replica.meta = meta = with_promise(replica.meta, vote.term, vote.vote)
+
+        def written(result: str | Exception) -> None:
+            if result:
+                log.error("the vote of {tablet} cannot be written: {why}", tablet=vote.tablet, why=str(result))
+            else:
+                self._turn.voted(vote)
+                self._soon()
 
         self._files_pool.submit(lambda: self._write(meta), written)
 

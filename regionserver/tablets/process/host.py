@@ -437,7 +437,7 @@ class TabletHost:
         if out.events:
             for line in reports.role_lines(out.events):
                 log.info("{line}", line=line)
-        if out.configs or out.copies:
+        if out.configs or out.copies or out.votes:
             self.members.note(out)
         for tablet, why in out.failed:
             self._life.parked(tablet, why)

@@ -80,7 +80,7 @@ class ReplicaLife:
         block = files.read_block(decision.tablet)
         assert isinstance(block, Superblock), f"the superblock of {decision.tablet} was sound a moment ago"
         meta = None
-        if decision.run not in (RunState.LOST, RunState.TOMBSTONE):
+        if decision.run is not RunState.LOST:
             found = files.read_meta(decision.tablet)
             meta = found if isinstance(found, ConsensusMeta) else None
         replica = self._replicas[decision.tablet] = TabletReplica(block, meta, decision.run, decision.story)

@@ -8,7 +8,7 @@ from coord.storage.shared.items import RecoveredSlot
 from regions.messages.server import MemberEndpoint
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.life import SERVING, RunState
-from regionserver.tablets.disk.superblock import Superblock
+from regionserver.tablets.disk.superblock import Superblock, memory_of
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.members import endpoints_of
 from regionserver.tablets.rows.tablet_rows import TabletRows
@@ -79,7 +79,11 @@ class TabletReplica:
         if slot is not None:
             last = slot.last
             return ReplicaStanding(state, self.number, slot.hard_state.term, last.index, last.term)
-        memory = self.block.memory
+        memory = memory_of(self.block, self.meta)
         if memory is None:
             return ReplicaStanding(state, self.number)
-        return ReplicaStanding(state, self.number, memory.term, memory.last_index, memory.last_term)
+        may_vote = self.run is RunState.TOMBSTONE and self.meta is not None
+        return ReplicaStanding(
+            state, self.number, memory.term, memory.last_index, memory.last_term,
+            may_vote=may_vote, vote=memory.vote,
+        )  # fmt: skip
