@@ -34,7 +34,7 @@ from coord.rpc.server import RpcError
 from master.catalog import store, tables, tablet_progress
 from master.catalog.locks import Lock, LockTable, Rank
 from master.catalog.lookup import find_table, summary
-from master.catalog.servers_for import kind_for, storage_of, tablet_hosts
+from master.catalog.servers_for import kind_for, missing_group, storage_of, tablet_hosts
 from master.context import ActiveContext
 from regions import messages as ms
 from regions.cluster import effects as fx
@@ -198,6 +198,9 @@ class TableOperations:
 
     async def _sites(self, request: ddl.CreateTable, kind: str) -> list[Server]:
         """Return the servers that may host a new table's tablets. Raise RpcError if the table cannot be created."""
+        missing = missing_group(request.group, self._active_master.world)
+        if missing:
+            raise RpcError(ms.BAD_REQUEST, missing)
         registered, sites = tablet_hosts(request.group, kind, self._active_master.world)
         if sites and await store.format_in_force(self._active_master.fence) < TABLETS:
             await self._active_master.formats.look()  # all may have upgraded since it was checked last

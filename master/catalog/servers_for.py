@@ -55,12 +55,11 @@ def storage_of(request: ddl.CreateTable, kind: str, world: ClusterState) -> Stor
     is_without = any(map(takes_tablets_alone, kinds)) and not any(can_open(one, kind) for one in kinds)
     if storage is Storage.SHARED and is_without:
         # Not a tablet of one instead: the death of its server would be an outage, so the caller has to ask for it.
-        group = f"group {request.group!r}" if request.group else "the default group"
         raise RpcError(
             ms.BAD_REQUEST,
             f"a table with {request.replication} replica of kind {kind} lies in a shared directory, and no live server"
-            f" of {group} has one: create the table with --replicas 3 (or --storage tablet), or start servers with"
-            " --shared-dir",
+            f" of {_shown(request.group)} has one: create the table with --replicas 3 (or --storage tablet), or"
+            " start servers with --shared-dir",
         )
     objection = one_copy(kind, request.replication, storage)
     if objection:
@@ -68,6 +67,24 @@ def storage_of(request: ddl.CreateTable, kind: str, world: ClusterState) -> Stor
     if storage is Storage.SHARED and (request.racks_min or request.allow_under_replicated):
         raise RpcError(ms.BAD_REQUEST, "racks and a lower number of replicas to begin with are for tablets alone")
     return storage
+
+
+def missing_group(group: str, world: ClusterState) -> str:
+    """Return why a table of tablets cannot be created if no server of `group` is there, else ""."""
+    groups = {one.group for one in _not_fenced(world)}
+    if group in groups:
+        return ""
+    if not groups:
+        return "no region server is there: start region servers, then create the table"
+    there = ", ".join(_shown(one) for one in sorted(groups))
+    return (
+        f"no server of {_shown(group)} is there; the servers that are there belong to {there}: create the table in one"
+        f" of these groups, or start servers of {_shown(group)}"
+    )
+
+
+def _shown(group: str) -> str:
+    return f"group {group!r}" if group else "the default group"
 
 
 def tablet_hosts(group: str, kind: str, world: ClusterState) -> tuple[int, list[Server]]:

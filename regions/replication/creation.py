@@ -75,6 +75,10 @@ def objection_to_tablets(
         return (
             f"the cluster has format {format_in_force}, tablets need format {TABLETS}: upgrade all masters and servers"
         )
+    if not registered:
+        return (
+            "every server of this group is of another kind, is being drained, or has weight 0: undrain or start servers"
+        )
     if not sites:
         return (
             f"none of the {registered} servers that could be used takes tablets:"

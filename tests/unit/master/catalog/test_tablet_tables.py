@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from twisted.internet.defer import ensureDeferred
 
+from master.catalog.servers_for import missing_group
 from regions import messages as ms
+from regions.cluster.entities import Server
+from regions.cluster.state import ClusterState
 from regions.messages.ddl import CreateTable
 from regions.records.formats import TABLETS
 from regions.records.kinds import KV, TABLETS_ALONE
@@ -129,6 +133,38 @@ def test_a_table_without_enough_servers_is_rejected(
     bench = bench_of(tmp_path, tablets=tablets, in_force=in_force)
     assert bench.ask(request_) == ms.BAD_REQUEST
     assert LAYOUT.name("x") not in bench.store.nodes
+
+
+@pytest.mark.parametrize(
+    ("groups", "group", "expected"),
+    [
+        (("", "ssd"), "g9", "no server of group 'g9' is there; the servers that are there belong to the default group,"
+                            " group 'ssd': create the table in one of these groups, or start servers of group 'g9'"),
+        (("ssd",), "", "no server of the default group is there; the servers that are there belong to group 'ssd':"
+                       " create the table in one of these groups, or start servers of the default group"),
+        ((), "g9", "no region server is there: start region servers, then create the table"),
+        (("", "ssd"), "ssd", ""),
+    ],
+)  # fmt: skip
+def test_a_group_without_servers_is_named_with_the_groups_that_have_some(
+    groups: tuple[str, ...], group: str, expected: str
+) -> None:
+    """With one copy in a shared directory the table would wait for the group just the same."""
+    world = ClusterState()
+    for number, name in enumerate(groups, 1):
+        world.servers[f"s{number}"] = Server(ServerRecord(f"s{number}", "h", number, 7, group=name), draining=False)
+    assert missing_group(group, world) == expected
+
+
+def test_the_refusal_names_the_groups(tmp_path: Path) -> None:
+    """The group is examined first: a table of one copy would wait in vain as well."""
+    bench = bench_of(tmp_path, tablets=0)
+    results: list[str] = []
+    failed = ensureDeferred(bench.api.dispatch(CreateTable("x", replication=3, group="g9")))
+    failed.addErrback(lambda failure: results.append(str(failure.value)))
+    bench.go_on()
+    assert "no server of group 'g9' is there" in results[0]
+    assert "--replicas 1" not in results[0]
 
 
 def test_a_majority_of_servers_suffices_if_the_operator_allows_it(tmp_path: Path) -> None:
