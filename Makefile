@@ -80,7 +80,7 @@ FORM := from coord.compiled import form; print(form())
 ready:
 	@$(AT_ONCE) lint installed
 	@form="$$($(BIN)/python -c '$(FORM)')"; echo "== the hot modules run $$form"; test "$$form" = compiled \
-	|| test -n "$$RK_PURE" || ! command -v cc > /dev/null || { echo "cc is here, so they should have been compiled:" \
+	|| test "$$form" = "interpreted: RK_PURE is set" || ! command -v cc > /dev/null || { echo "cc is here, so they should have been compiled:" \
 	"$(BIN)/python -m pip install -v --no-deps -e . shows why they were not"; exit 1; }
 
 test: ready  ## lint and all tests; those of the compiled modules also interpreted

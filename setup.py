@@ -65,7 +65,7 @@ class BuildCompiled(build_ext):
 
 def extensions():
     """What mypyc makes of the sources. Raise ImportError without mypy, SystemExit when it refuses them."""
-    if os.environ.get(COMPILED["PURE_VARIABLE"]):
+    if COMPILED["is_switched_on"](COMPILED["PURE_VARIABLE"]):
         raise ImportError("RK_PURE is set")
     from mypyc.build import mypycify
 

@@ -18,7 +18,7 @@ import click
 
 from cli.common.errors import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, CliError
 from cli.common.options import Globals, global_options
-from coord.compiled import form
+from coord.compiled import form, is_switched_on
 
 DEBUG_VARIABLE: Final = "RK_DEBUG"
 #: Garbage collection threshold of a daemon.
@@ -212,7 +212,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _trace_if_wanted() -> None:
-    if os.environ.get(DEBUG_VARIABLE):
+    if is_switched_on(DEBUG_VARIABLE):
         traceback.print_exc()
 
 

@@ -6,7 +6,7 @@ modules imports `coord` first. `choose_form` allows the compiled form only if th
 present sources. So an edited module takes effect, all modules run in the same form (compiled classes know each other's
 layout), and an interrupted build has no effect.
 
-With RK_PURE set in the environment nothing is compiled and no compiled module is used.
+With RK_PURE=1 in the environment nothing is compiled and no compiled module is used.
 
     python coord/compiled.py            prints SOURCES, for the Makefile
 """
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Final
 
 PURE_VARIABLE: Final = "RK_PURE"
+#: Values of a switch in the environment that leave it off.
+OFF: Final = ("", "0", "no", "false", "off")
 #: Name of the shared library with the compiled code. Each module has a small extension module that loads it.
 GROUP: Final = "coord.native"
 _LIBRARY: Final = "native__mypyc"
@@ -48,6 +50,14 @@ SOURCES: Final = tuple(f"{folder}/{name}.py" for folder, names in _MODULES.items
 
 #: Why this process runs interpreted; "" if it runs the compiled form. Set by `choose_form`.
 _reason = "not started"
+
+
+def is_switched_on(variable: str) -> bool:
+    """Return True if an environment variable such as RK_PURE or RK_DEBUG is set, and not to one of OFF.
+
+    All switches are read by this function. It is here because setup.py runs this file before anything is installed.
+    """
+    return os.environ.get(variable, "").strip().lower() not in OFF
 
 
 def stamp_path(root: Path) -> Path:
@@ -82,7 +92,7 @@ def choose_form(folder: Path) -> None:
 
 
 def _why_interpreted(folder: Path) -> str:
-    if os.environ.get(PURE_VARIABLE):
+    if is_switched_on(PURE_VARIABLE):
         return f"{PURE_VARIABLE} is set"
     if not _is_built(folder):
         return "not compiled for this Python"

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from coord.compiled import PURE_VARIABLE, is_switched_on
+
 FILE = "RK_REPEATED"
 AGAIN = "RK_AGAIN"
 
@@ -54,7 +56,7 @@ class SecondRun:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add one test to the file."""
         if report.when == "call" and report.passed:
-            name = f"{report.nodeid} (interpreted)" if os.environ.get("RK_PURE") else report.nodeid
+            name = f"{report.nodeid} (interpreted)" if is_switched_on(PURE_VARIABLE) else report.nodeid
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(f"{name}\n")
 
@@ -63,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Take part in this run. Workers of pytest-xdist report to the process that started them, and take no part."""
     path = os.environ.get(FILE)
     if path and not hasattr(config, "workerinput"):
-        run = SecondRun(Path(path)) if os.environ.get(AGAIN) else FirstRun(Path(path))
+        run = SecondRun(Path(path)) if is_switched_on(AGAIN) else FirstRun(Path(path))
         config.pluginmanager.register(run, "regionkeeper-repeated")
 
 

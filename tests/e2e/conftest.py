@@ -8,11 +8,11 @@ always run, too.
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 import pytest
 
+from coord.compiled import is_switched_on
 from tests.support import forked
 from tests.support.stores import ZOOKEEPER
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the longest files first. Remove the tests of masters and region servers on Apache ZooKeeper."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
-    if os.environ.get("RK_ON_ZOOKEEPER"):
+    if is_switched_on("RK_ON_ZOOKEEPER"):
         return
     left_out = [item for item in items if _is_on_zookeeper(item)]
     if left_out:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from coord.compiled import PURE_VARIABLE, is_switched_on
 from tests.support import forked
 from tests.support.helpers import PATIENCE_S, finished, rk
 
@@ -67,5 +68,5 @@ def test_a_fork_is_killed_as_a_group(allowed: None, tmp_path: Path) -> None:
 def test_what_needs_a_new_interpreter_gets_one(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other programs, and variables that take effect before anything is imported."""
     assert not forked.can_start([sys.executable, "-m", "regions.plan"])
-    monkeypatch.setenv("RK_PURE", "" if os.environ.get("RK_PURE") else "1")
+    monkeypatch.setenv(PURE_VARIABLE, "" if is_switched_on(PURE_VARIABLE) else "1")
     assert not forked.can_start(rk("status"))

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from coord.compiled import PURE_VARIABLE
+from coord.compiled import PURE_VARIABLE, is_switched_on
 from simulation.engine.timeline import SECOND
 from tests.sim.raft.faults import run_one
 from tests.sim.raft.group import Simulation
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 #: (first members, seeds). A violation names its seed and the command that repeats it.
 RUNS = [(3, range(1, 141)), (5, range(1, 61))]
 #: With RK_PURE (the interpreted core) run fewer seeds: the compiled core has run all of them. Each kind of group again.
-if PURE_VARIABLE in os.environ:
+if is_switched_on(PURE_VARIABLE):
     RUNS = [(3, range(1, 41)), (5, range(1, 21))]
 
 
@@ -59,7 +59,7 @@ def test_every_invariant_holds_on_every_seed() -> None:
     assert history["seeds"] == sum(len(seeds) for _, seeds in RUNS)
     assert history["simulated_s"] >= 20 * history["seeds"]
     _check_that_the_simulated_clients_get_work_done(history)
-    if PURE_VARIABLE not in os.environ:  # the compiled run has had enough seeds
+    if not is_switched_on(PURE_VARIABLE):  # the compiled run has had enough seeds
         _check_that_rare_states_are_reached(history)
 
 

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from coord.compiled import PURE_VARIABLE
+from coord.compiled import PURE_VARIABLE, is_switched_on
 from simulation.engine.timeline import SECOND
 from tests.sim.raft.rare import missed
 from tests.sim.tablets.faults import run_one
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 #: (servers, seeds). A violation names its seed and the command that shows it again.
 RUNS = [(3, range(1, 51)), (4, range(1, 11)), (5, range(1, 56))]
 #: Where RK_PURE asks for the interpreted form, after the compiled one has had them all: each size again.
-if PURE_VARIABLE in os.environ:
+if is_switched_on(PURE_VARIABLE):
     RUNS = [(3, range(1, 7)), (4, range(1, 3)), (5, range(1, 7))]
 
 
@@ -71,7 +71,7 @@ def test_every_invariant_holds_on_every_seed() -> None:
     assert history["simulated_s"] >= 5 * history["seeds"]
     _check_that_the_simulated_clients_get_work_done(history)
     _check_that_heartbeats_of_idle_groups_travel_in_beats(history)
-    if PURE_VARIABLE not in os.environ:  # the compiled run has had enough seeds
+    if not is_switched_on(PURE_VARIABLE):  # the compiled run has had enough seeds
         _check_that_rare_states_are_reached(history)
     _check_that_no_member_is_left_behind_a_floor(history)
 

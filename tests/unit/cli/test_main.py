@@ -88,12 +88,15 @@ def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_unexpected_fault_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only RK_DEBUG=1 shows a traceback."""
+    """RK_DEBUG=1 shows a traceback; without it, or with RK_DEBUG=0, there is none."""
     monkeypatch.setattr(Globals, "data_path", property(lambda _self: 1 // 0))
     assert run(["status"]) == 70
     errors = capsys.readouterr().err
     assert "ZeroDivisionError" in errors
     assert "Traceback" not in errors
+    monkeypatch.setenv("RK_DEBUG", "0")
+    assert run(["status"]) == 70
+    assert "Traceback" not in capsys.readouterr().err
     monkeypatch.setenv("RK_DEBUG", "1")
     assert run(["status"]) == 70
     assert "Traceback" in capsys.readouterr().err

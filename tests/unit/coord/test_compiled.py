@@ -118,6 +118,13 @@ def test_variable_chooses_the_sources(tree: Path, module: str) -> None:
     assert ask(tree, module, RK_PURE="1") == (module.rpartition(".")[2] + ".py", "interpreted: RK_PURE is set")
 
 
+@pytest.mark.parametrize("value", ["", "0", "no", "No", "false", " off "])
+def test_variable_that_says_no_is_unset(tree: Path, value: str) -> None:
+    """RK_PURE=0 asks for the compiled form."""
+    compiled.stamp_path(tree).unlink()
+    assert ask(tree, MODULES[0], RK_PURE=value) == ("jute.py", "interpreted: not compiled for this Python")
+
+
 @pytest.mark.parametrize("path", compiled.SOURCES)
 def test_log_lines_name_the_module_they_come_from(path: str) -> None:
     """Twisted asks the frame of the caller for the name, and compiled code has none."""
