@@ -276,6 +276,15 @@ class Cluster:
                 return answer
         raise AssertionError(f"{tablet} does not take {key}: {answer.fate}")
 
+    async def applied(self, tablet: str, index: int) -> None:
+        """Wait until all members have applied the entry at `index`."""
+
+        def all_have() -> bool:
+            reports = [machine.running().report(tablet) for machine in self.machines]
+            return all(report is not None and report.applied_index >= index for report in reports)
+
+        await until(self.reactor, all_have, f"entry {index} of {tablet} in all rows")
+
     async def send(self, machine: Machine, tablet: str, command: KvCommand) -> TabletAnswer:
         """Send a write to one server and wait for its answer."""
         answer: TabletAnswer = await machine.running().propose(tablet, command)

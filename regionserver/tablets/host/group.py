@@ -3,7 +3,7 @@
 The path of a write: `propose` appends an entry -> `collect` hands out the log items and the appends -> `persisted` and
 the members' acknowledgments commit it -> `collect` hands out a round of entries for the rows -> `applied` answers.
 
-This module adds two rules.
+This module adds two rules to Raft.
 
 - Rows never run ahead of this server's log. Raft would allow a replica to apply an entry that a majority has stored
   before its own write is durable. After kill -9 the rows, which survive in the page cache, would then contain entries
@@ -11,6 +11,13 @@ This module adds two rules.
   here.
 - The apply threads have at most one round of a tablet at a time. Everything that is committed meanwhile forms the next
   round.
+
+And two rules make a write cheap for the members that do not lead. Nobody waits for their rows, and a round of one entry
+takes nearly as long as a round of ten.
+
+- A follower applies at every APPLY_TICKS-th tick what has been committed since. It does not wait for the tick if a read
+  waits, or if the entries would make a large round.
+- A commit index that no append carries is sent with the next BEAT.
 """
 
 from __future__ import annotations
@@ -24,6 +31,7 @@ from coord.raft.core import RaftCore
 from coord.raft.log import CommittedConfig
 from coord.raft.messages import (
     APPEND,
+    COMMIT,
     HEARTBEAT,
     HEARTBEAT_RESP,
     LEADER,
@@ -55,6 +63,12 @@ from regionserver.tablets.host.requests import (
 #: apply thread meanwhile.
 ROUND_ENTRIES_MAX: Final = 1000
 ROUND_BYTES_MAX: Final = 4 << 20
+#: Ticks between two rounds of a follower: 100 ms, as many as between two BEATs. Tablets have different ticks, by their
+#: slots, so that their rounds are spread.
+APPLY_TICKS: Final = 2
+#: Payload of committed entries that a follower applies without waiting for its tick. The round is still a small one
+#: (`regionserver/tablets/process/in_place.py`), and a follower that begins to lead has few entries to apply.
+FOLLOWER_BYTES: Final = 3 << 10
 #: Ticks between the members that stand for election after their leader's server is gone, in the order of their numbers.
 #: All of them notice at once. With one tick the phases of two servers' ticks could cancel it; two keep at least 50 ms
 #: between them, which is time for a pre-vote, a vote and the sync that it needs.
@@ -94,7 +108,7 @@ class GroupOutput:
         #: Messages that do not depend on durable writes, and messages that depend on `items` and earlier writes.
         self.messages: list[Message] = []
         self.promises: list[Message] = []
-        #: Heartbeats and replies to them that can wait for the next BEAT.
+        #: Heartbeats, replies to them, and commit indexes that can wait for the next BEAT.
         self.patient: list[Message] = []
         self.items: SlotItems | None = None
         #: Entries for the rows, in the order of the log.
@@ -168,6 +182,9 @@ class Group:
         #: Committed entries that are in no round yet, and the round that the apply threads have.
         self._committed: deque[Entry] = deque()
         self._round: list[Entry] = []
+        #: Payload of `_committed`, and whether a follower's tick has come since these entries were committed.
+        self._committed_bytes = 0
+        self._is_tick_over = False
         #: Member -> (term, context) of the last heartbeat, or reply to one, sent to the member.
         self._beaten: dict[tuple[int, int], tuple[int, int]] = {}
         self._out = GroupOutput()
@@ -248,6 +265,10 @@ class Group:
         if self.reads.at_least:
             for request in self.reads.take_late(now):
                 self._answer(request, Fate.TOO_STALE)
+        if self._committed and (now + self.replica.slot) % APPLY_TICKS == 0:
+            self._is_tick_over = True
+            if self._can_begin_round():
+                return True
         return core.has_ready() or bool(self._out.answers)
 
     def peer_gone(self, server: str) -> None:
@@ -361,6 +382,7 @@ class Group:
         for request in self.reads.take_all():
             self._answer(request, Fate.FAILED)
         self._committed.clear()
+        self._committed_bytes = 0
         self._round = []
 
     # --- what leaves --------------------------------------------------------------------------------------------------
@@ -408,7 +430,9 @@ class Group:
             self.write_ready = r.number
             self.memory.added(r.entries)
             out.items = _merge(self.replica, out.items, r.hard_state, r.entries)
-        self._committed.extend(r.committed)
+        for entry in r.committed:
+            self._committed.append(entry)
+            self._committed_bytes += len(entry.data)
         if r.config_changed:
             self._adopt_servers()
         if self.core.configs.ids[-1][1] > self._config_index:
@@ -429,10 +453,13 @@ class Group:
             self._out.are_members_changed = True
 
     def _can_wait(self, m: Message) -> bool:
-        """Return True for a heartbeat, or a reply to one, without new information.
+        """Return True for a commit index, and for a heartbeat, or a reply to one, without new information.
 
-        The first one of a term and the first one of a read round are sent at once; the others wait for the next BEAT.
+        The first heartbeat of a term and the first one of a read round are sent at once; the others wait for the next
+        BEAT. A follower needs the commit index for its rows alone, and most appends bring it earlier.
         """
+        if m.kind == COMMIT:
+            return True
         if m.kind not in (HEARTBEAT, HEARTBEAT_RESP):
             return False
         news = (m.term, m.context)
@@ -445,8 +472,12 @@ class Group:
     def refresh(self, m: Message) -> bool:
         """Update a message that waited for the BEAT. Return False if it is out of date."""
         core = self.core
-        if m.term != core.term or self.failure or (m.kind == HEARTBEAT) != (core.role == LEADER):
+        if m.term != core.term or self.failure or (m.kind != HEARTBEAT_RESP) != (core.role == LEADER):
             return False
+        if m.kind == COMMIT:
+            lead = core.leadership
+            # A later append may have carried a later index.
+            return lead is not None and m.dst in lead.by_id and lead.by_id[m.dst].commit_sent <= m.commit
         if m.kind == HEARTBEAT_RESP:
             # An end of the log older than later acknowledgments would look like a log that has lost entries.
             m.match_index = core.log.last
@@ -455,7 +486,10 @@ class Group:
         return True
 
     def _can_begin_round(self) -> bool:
-        return not self._round and bool(self._committed) and self._committed[0].index <= self.core.log.stable
+        if self._round or not self._committed or self._committed[0].index > self.core.log.stable:
+            return False
+        is_awaited = self.core.leadership is not None or self.reads.waiting > 0
+        return is_awaited or self._is_tick_over or self._committed_bytes >= FOLLOWER_BYTES
 
     def _begin_round(self) -> None:
         stable = self.core.log.stable
@@ -464,8 +498,11 @@ class Group:
         while committed and committed[0].index <= stable and len(self._round) < ROUND_ENTRIES_MAX:
             size += len(committed[0].data)
             if size > ROUND_BYTES_MAX and self._round:
+                size -= len(committed[0].data)
                 break
             self._round.append(committed.popleft())
+        self._committed_bytes -= size
+        self._is_tick_over = bool(committed)
         self._out.round = self._round
 
     # --- requests -----------------------------------------------------------------------------------------------------

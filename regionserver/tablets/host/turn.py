@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from coord.errors import InvalidMessage, RemoteProtocolError
 from coord.raft.log import CommittedConfig
-from coord.raft.messages import Entry, Message, RaftEvent
+from coord.raft.messages import COMMIT, Entry, Message, RaftEvent
 from coord.storage.shared.items import Floor, Position, SlotItems
 from regions.messages.tablets import ChangeConfig, ConfigChanged
 from regions.records.members import MemberRole
@@ -583,11 +583,13 @@ class Turn:
         self.beats.sent = self.beats.now
         waiting, self._waiting = self._waiting, {}
         for server in self._shared:
-            rows = [
-                Envelope(group.replica.tablet, m)
-                for group, m in waiting.get(server, {}).values()
-                if self._is_hosted(group) and group.refresh(m)
-            ]
+            rows: list[Envelope] = []
+            for group, m in waiting.get(server, {}).values():
+                if self._is_hosted(group) and group.refresh(m):
+                    if m.kind == COMMIT:
+                        self._send(server, Envelope(group.replica.tablet, m))
+                    else:
+                        rows.append(Envelope(group.replica.tablet, m))
             self._out.beats[server] = BeatOutput(self.beats.now, self.beats.disk_answers, rows)
 
     def header(self, recipient: str) -> Header:

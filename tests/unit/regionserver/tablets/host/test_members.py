@@ -7,6 +7,8 @@ import pytest
 from coord.raft.messages import CONFIG
 from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChange, ConfigChanged
 from regions.records.members import ConfigId, Member, MemberRole
+from regionserver.tablets.host.beats import BEAT_TICKS
+from regionserver.tablets.host.group import APPLY_TICKS
 from regionserver.tablets.host.members import endpoints_of, members_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from tests.support.tablet_hosts import Hosts, endpoint
@@ -63,6 +65,7 @@ def test_a_member_joins_becomes_a_voter_and_leaves(hosts: Hosts) -> None:
     assert endpoints_of(hosts.core("s4").configs.current)[-1] == endpoint(4, "s4")
     hosts.servers[leader].turn.propose("t", 1, b"row")
     hosts.settle()
+    hosts.ticks(BEAT_TICKS + APPLY_TICKS)
     assert hosts.servers["s4"].rows["t"] == [b"row"]
 
     gone = next(number for number, name in hosts.places.items() if name != leader and number < 4)

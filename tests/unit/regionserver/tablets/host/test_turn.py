@@ -24,6 +24,7 @@ from regionserver.tablets.host.beats import BEAT_TICKS, SILENCE_TICKS
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.envelope import PAYLOAD_BYTES_MAX, BeatFrame, Envelope, Header, Item, TurnFrame
 from regionserver.tablets.host.group import (
+    APPLY_TICKS,
     HEARTBEAT_TICKS,
     KEEP_ENTRIES,
     RANK_TICKS,
@@ -47,6 +48,7 @@ def test_a_write_is_answered_after_it_is_applied(hosts: Hosts) -> None:
     (answer,) = hosts.servers[leader].answers
     assert (answer.request, answer.fate, answer.value) == (7, Fate.DONE, b"ROW")
     assert (answer.term, answer.index) == (hosts.core(leader).term, hosts.core(leader).log.last)
+    hosts.ticks(BEAT_TICKS + APPLY_TICKS)
     assert all(server.rows["t"] == [b"row"] for server in hosts.servers.values())
 
 

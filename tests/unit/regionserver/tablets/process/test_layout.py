@@ -35,8 +35,9 @@ def test_every_file_has_its_place_and_a_superblock_makes_the_tablet(tmp_path: Pa
         cluster.start()
         assert all(not files_in(machine.directory / "tablet-meta") for machine in cluster.machines)
         await cluster.make(["t", "u"])
-        await cluster.put("t", "a", b"1")
-        await cluster.put("u", "a", b"2")
+        for tablet in ("t", "u"):
+            written = await cluster.put(tablet, "a", b"1")
+            await cluster.applied(tablet, written.index)
         for machine in cluster.machines:
             found = files_in(machine.directory)
             strange = [path for path in found if not any(re.fullmatch(place, path) for place in PLACES)]

@@ -306,7 +306,8 @@ def test_rest_begin_and_delete(tmp_path: Path) -> None:
         cluster = Cluster(reactor, tmp_path)
         cluster.start()
         await cluster.make(["t", "u"])
-        await cluster.put("t", "a", b"1")
+        written = await cluster.put("t", "a", b"1")
+        await cluster.applied("t", written.index)
         for machine in cluster.machines:
             assert await machine.running().close("t", ClosePurpose.REST) == ""
             assert state_of(machine, "t") == "RESTING"
