@@ -88,6 +88,11 @@ def is_quiet(idle: socket.socket) -> bool:
     The socket does not block from now on.
     """
     idle.setblocking(False)
+    return looks_alive(idle)
+
+
+def looks_alive(idle: socket.socket) -> bool:
+    """As `is_quiet`, for a socket that does not block."""
     try:
         idle.recv(1, socket.MSG_PEEK)
     except BlockingIOError:

@@ -131,6 +131,8 @@ class TabletCalls:
         Raise StoreSilentError, KazooException if no member's address is known.
         """
         hints = self._context.hints
+        if hints.knows_addresses(region):
+            return
         members = [one.uuid for one in region.members]
         unknown = [server for server in members if hints.address(server) is None]
         if len(unknown) == len(members):

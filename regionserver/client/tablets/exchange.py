@@ -6,7 +6,6 @@ cut off costs a call only the time that the call gives it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
@@ -28,7 +27,7 @@ from coord.rpc.wire import (
     encode_body,
     encode_frame,
 )
-from regionserver.client.connections import Address, Pool, is_quiet
+from regionserver.client.connections import Address, Pool, looks_alive
 
 _READ_BYTES: Final = 256 * 1024
 _CONNECTING: Final = (0, errno.EINPROGRESS)
@@ -58,6 +57,9 @@ class NonblockingConnection:
         except BaseException:
             self._socket.close()
             raise
+        #: Kept, because most waits are for one reply on one connection.
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
         self._reader = RpcFrameReader()
         self._ids = itertools.count(1)
         self._unsent: bytes | memoryview = PREAMBLE
@@ -86,7 +88,8 @@ class NonblockingConnection:
             if code:
                 raise OSError(code, os.strerror(code))
             self.is_connected = True
-        self._send()
+        if self._unsent:
+            self._send()
         try:
             data = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
@@ -100,16 +103,24 @@ class NonblockingConnection:
         return None
 
     def _send(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._unsent:
-                count = self._socket.send(self._unsent)
-                self._unsent = memoryview(self._unsent)[count:]
-        if not self._unsent:
-            self._unsent = b""
+        try:
+            count = self._socket.send(self._unsent)
+        except BlockingIOError:
+            return
+        # The socket takes a part only if its buffer is full. `wait` sends the rest.
+        self._unsent = memoryview(self._unsent)[count:] if count < len(self._unsent) else b""
 
     def is_quiet(self) -> bool:
         """See `Poolable.is_quiet`."""
-        return is_quiet(self._socket)
+        return looks_alive(self._socket)
+
+    def wait(self, wait_ms: int) -> bool:
+        """Wait up to `wait_ms` for an event. Return True if one has come."""
+        if self._unsent:
+            poll = select.poll()
+            poll.register(self._socket, self.events())
+            return bool(poll.poll(wait_ms))
+        return bool(self._readable.poll(wait_ms))
 
     def close(self) -> None:
         """Close the connection."""
@@ -141,16 +152,23 @@ class Exchange:
     def wait(self, timeout_s: float) -> list[Received]:
         """Return the results that have arrived; wait for one up to `timeout_s`."""
         arrived, self._failed = self._failed, []
-        poll = select.poll()
-        for descriptor, (_, _, line, _) in self._lines.items():
-            poll.register(descriptor, line.events())
         # Poll rounds down to milliseconds; a wait that is too short would make the caller spin.
         wait_ms = 0 if arrived else max(0, int(timeout_s * 1000) + 1)
-        for descriptor, _ in poll.poll(wait_ms):
+        for descriptor in self._ready(wait_ms):
             arrival = self._advance(descriptor)
             if arrival is not None:
                 arrived.append(arrival)
         return arrived
+
+    def _ready(self, wait_ms: int) -> list[int]:
+        """Wait. Return the descriptors of the connections that can go on."""
+        if len(self._lines) == 1:
+            [(descriptor, (_, _, line, _))] = self._lines.items()
+            return [descriptor] if line.wait(wait_ms) else []
+        poll = select.poll()
+        for descriptor, (_, _, line, _) in self._lines.items():
+            poll.register(descriptor, line.events())
+        return [descriptor for descriptor, _ in poll.poll(wait_ms)]
 
     def close(self) -> None:
         """Close the connections whose requests have no reply."""

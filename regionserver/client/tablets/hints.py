@@ -93,6 +93,14 @@ class TabletHints:
         with self._lock:
             return self._addresses.get(server)
 
+    def knows_addresses(self, region: RegionRecord) -> bool:
+        """Return True if `address` knows all members of a region."""
+        addresses = self._addresses
+        for one in region.members:  # noqa: SIM110 (a generator takes as long again; each call asks this)
+            if one.uuid not in addresses:
+                return False
+        return True
+
     def set_address(self, server: str, address: Address) -> None:
         """Keep the address of a server."""
         with self._lock:

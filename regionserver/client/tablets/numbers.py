@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from regionserver.tablets.commands import AHEAD_MS
 from regionserver.tablets.writers import WRITER_RESULTS_MAX
@@ -24,8 +24,7 @@ WINDOW_MAX: Final = WRITER_RESULTS_MAX // 2
 FALL_MS_MAX: Final = AHEAD_MS // 2
 
 
-@dataclass(frozen=True, slots=True)
-class WriteName:
+class WriteName(NamedTuple):
     """The fields that all copies of one write share."""
 
     writer: str

@@ -28,7 +28,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from regionserver.client.tablets.answers import BROKEN, NO_ADDRESS, NOT_LEADER, CallStep, meaning_of
 from regionserver.tablets.messages import NO_REPLICA, KnownLeader
@@ -61,8 +61,7 @@ class Kind(enum.Enum):
     QUESTION = enum.auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """One message to send; `number` distinguishes the messages of a call."""
 
     kind: Kind

@@ -32,6 +32,10 @@ from regionserver.tablets.messages import (
 READ_AGAIN_S: Final = 1.0
 
 Reply = TabletValues | TabletPage | TabletWritten
+#: Replies to a request, by the reply that it wants. Made once: each call needs one of these unions.
+_REPLIES: Final[dict[type[Reply], Any]] = {
+    expect: expect | LeaderElsewhere for expect in (TabletValues, TabletPage, TabletWritten)
+}
 R = TypeVar("R", TabletValues, TabletPage, TabletWritten)
 
 
@@ -39,7 +43,7 @@ class RelocateError(Exception):
     """Raised if the key's region must be located again; nothing was done."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class CallPurpose(Generic[R]):
     """The purpose of a call. `ask` makes the request; reads get no name. `key` is for messages."""
 
@@ -117,7 +121,7 @@ class RegionCall(Generic[R]):
                 if self._is_write:
                     self._name = self._context.hints.begin(self._tablet, self._context.clock())
                 self._request = self._purpose.ask(self._tablet, self._name)
-            self._exchange.start(sent, address, self._request, self._purpose.expect | LeaderElsewhere)
+            self._exchange.start(sent, address, self._request, _REPLIES[self._purpose.expect])
 
     def _also_led(self) -> list[str]:
         """Return the other tablets that the suspect leader of this one led: the question asks for them as well."""
