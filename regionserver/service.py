@@ -16,9 +16,10 @@ from twisted.logger import (
 )
 
 from coord.daemon import stop_on_signals
+from coord.env_os import share_processors
 from coord.errors import ConfigError
 from coord.peers.reactor import install
-from regionserver.config import ServerSettings
+from regionserver.config import ServerSettings, is_loopback
 from regionserver.kv.service import KvRegions
 from regionserver.opener import NothingOpener, RegionOpener, TabletsAloneOpener
 from regionserver.server import RegionServer
@@ -55,6 +56,9 @@ def run(settings: ServerSettings, opener: RegionOpener | None = None) -> int:
         ConfigError: the server was not started; the message is one line for the operator.
     """
     allow_many_files()
+    if is_loopback(settings.host):
+        # Its clients, and the members of its tablets, share this machine. Before any thread starts: threads inherit it.
+        share_processors()
     if opener is None:
         opener = built_in(settings)
     instance = Instance.open(settings.data_dir)

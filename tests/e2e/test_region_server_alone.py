@@ -4,6 +4,7 @@ sessions."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import urllib.error
@@ -128,6 +129,13 @@ def server(store: Store, master: KazooClient, tmp_path: Path) -> Iterator[Server
         running = Server(process, tmp_path / "log", master, admin_port)
         eventually(running.ready, what="the server ready")
         yield running
+
+
+def test_a_server_of_this_machine_alone_interrupts_nobody_on_it(server: Server) -> None:
+    """A server with a loopback address runs as SCHED_BATCH, with all its threads."""
+    threads = [int(name) for name in os.listdir(f"/proc/{server.process.pid}/task")]
+    assert len(threads) > 1
+    assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_BATCH}
 
 
 def raise_epoch(master: KazooClient, to: int) -> None:
