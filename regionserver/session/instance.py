@@ -34,7 +34,8 @@ _LOCK: Final = "lock"
 #: An operator creates this file to accept a directory that was moved.
 MOVED: Final = "moved-here"
 _RECORD: Final = "instance.json"
-#: Folder of the superblocks of tablets (`regionserver/tablets/disk/layout.py`).
+#: Folder of the superblocks of tablets. The name is that of `regionserver/tablets/disk/layout.py`, which is in a higher
+#: layer and cannot be imported here; a test compares the two.
 _SUPERBLOCKS: Final = "tablet-meta"
 
 

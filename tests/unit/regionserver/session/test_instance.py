@@ -10,7 +10,9 @@ import pytest
 
 from coord.errors import ConfigError
 from regionserver.config import ServerSettings, parse_address
+from regionserver.session import instance
 from regionserver.session.instance import Instance
+from regionserver.tablets.disk import layout
 
 
 def test_the_uuid_stays_and_the_start_code_rises(tmp_path: Path) -> None:
@@ -132,3 +134,8 @@ def test_bad_addresses_name_their_option(text: str) -> None:
     """The message says which option."""
     with pytest.raises(ConfigError, match="--address"):
         parse_address(text, "--address")
+
+
+def test_the_folder_of_superblocks_has_one_name() -> None:
+    """The session is a layer below the tablets and cannot import their layout, which in turn must not import `os`."""
+    assert instance._SUPERBLOCKS == layout.BLOCKS
