@@ -96,9 +96,8 @@ def simulate(
     """Simulate whole clusters: store, masters and servers with a simulated clock and network.
 
     The masters and region servers are the real ones. A seed determines everything: what is killed, frozen or cut off
-    and
-    when, what is delayed or lost, which clocks are wrong. The invariants are checked after every event. Once the faults
-    stop, everything must reach the requested state.
+    and when, what is delayed or lost, which clocks are wrong. The invariants are checked after every event. Once the
+    faults stop, everything must reach the requested state.
 
     \b
     Examples:

@@ -42,9 +42,8 @@ def split_evenly(entries: Iterable[SizedKey], regions: int) -> Splits:
     """Split `entries` into exactly `regions` runs of nearly equal bytes; the input order does not matter.
 
     The first pass ends each run where its size is nearest to an equal share of the rest. So a huge key makes only its
-    own
-    region large. Then each cut is moved to the middle of its two neighbors until no cut moves. Sizes of equal keys are
-    added.
+    own region large. Then each cut is moved to the middle of its two neighbors until no cut moves. Sizes of equal keys
+    are added.
 
     Raise ValueError if there are fewer different keys than regions, or `regions` is not positive.
     """

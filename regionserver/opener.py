@@ -10,9 +10,8 @@ block; everything else runs on the reactor's thread and must not block.
         def close(self, region, replica): save(self._counts.pop(region.region_id))
 
 An opener may also answer requests, at the server's registered address: it lists their types in `requests` and answers
-them
-in `answer`, after `serving.admit`. docs/regionserver.md describes this in full; examples/counters.py is a service to
-copy.
+them in `answer`, after `serving.admit`. docs/regionserver.md describes this in full; examples/counters.py is a service
+to copy.
 
 Every opener has a *kind*: the name of the service and the version of its data. Masters assign regions to servers of
 their table's kind only, so one cluster can contain servers of several services (`regions/records/kinds.py`).
@@ -112,8 +111,8 @@ class RegionOpener(ABC):
         """Remove everything that is kept of a deleted table; return the number of its regions.
 
         Called in a thread, after the store has recorded that the table will never be restored. Repeated after a crash
-        or a
-        lost reply: continue with what is left. Raise if a region may be open on any server. By default nothing is kept.
+        or a lost reply: continue with what is left. Raise if a region may be open on any server. By default nothing is
+        kept.
         """
         return 0
 

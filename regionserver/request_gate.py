@@ -2,9 +2,8 @@
 
 A client names the opening that it addresses: the location that it read from the store, as a `Place`. A server answers
 only for its present opening of the region, while its lease holds. A request may wait in a socket buffer while its
-server
-is frozen, or while the region moves away, or away and back. Such a request is rejected, and the client knows that
-nothing was done.
+server is frozen, or while the region moves away, or away and back. Such a request is rejected, and the client knows
+that nothing was done.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Options that every command shares, accepted before or after any subcommand.
 
 `rk --json status`, `rk status --json` and `rk table --json list` are equivalent. Each level of the command line
-writes its
-values into the one `Globals` object of the invocation, so the innermost value wins. The environment is read last, in
-`Globals.explicit_store`: RK_STORE must not override a `--store` given before the subcommand.
+writes its values into the one `Globals` object of the invocation, so the innermost value wins. The environment is read
+last, in `Globals.explicit_store`: RK_STORE must not override a `--store` given before the subcommand.
 """
 
 from __future__ import annotations

@@ -157,9 +157,8 @@ def history(given: Globals, target: str, limit: int, since: str | None, cause_id
     """Show every step of a region, of a table's regions, or on a server, with time, actor and cause; oldest first.
 
     REGION is an id, a prefix of one, or TABLE:KEY. The id in brackets at the end of a line identifies the request,
-    znode
-    event, heartbeat, timer or takeover that began the work; logs of masters and region servers contain the same id.
-    docs/operating.md describes how much is kept.
+    znode event, heartbeat, timer or takeover that began the work; logs of masters and region servers contain the same
+    id. docs/operating.md describes how much is kept.
     """
     since_s = _seconds(since) if since is not None else 0
     with open_cluster(given) as cluster:

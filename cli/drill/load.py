@@ -7,10 +7,9 @@
         report = load.stop()          # stops new requests, waits for those in flight, reads everything once more
     assert report.is_sound, report.violations
 
-**Operations.** All regions together get `rate_per_s` operations, alternately writes and reads. Each region has at
-most one
-operation in flight, so a region that does not answer delays no other. Each region has `KEYS` keys of the load's own,
-derived from its start key. Each key is written with increasing sequence numbers, one write at a time.
+**Operations.** All regions together get `rate_per_s` operations, alternately writes and reads. Each region has at most
+one operation in flight, so a region that does not answer delays no other. Each region has `KEYS` keys of the load's
+own, derived from its start key. Each key is written with increasing sequence numbers, one write at a time.
 
 **Checks.** Every read, including the final one, must return a sequence number that is not below the latest
 *acknowledged*

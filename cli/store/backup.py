@@ -207,11 +207,9 @@ def restore(given: Globals, file: Path, data_dir: Path, node_id: int | None, pee
     All at once:        rk coord restore FILE --data-dir DIR --peers 1=…,2=…,3=…      creates DIR/1, DIR/2, DIR/3
     On each machine:    rk coord restore FILE --data-dir DIR --peers … --id N --cluster NAME
 
-    \b
     Every node must have its directory before any node is started. Sessions and ephemeral znodes of the old store are
-    not
-    restored. The new store has another cluster id, so that nodes of the old store cannot join it by mistake: a random
-    id without --cluster NAME, in which case `rk coord run` needs no --cluster either.
+    not restored. The new store has another cluster id, so that nodes of the old store cannot join it by mistake: a
+    random id without --cluster NAME, in which case `rk coord run` needs no --cluster either.
     """
     try:
         members = sorted(parse_peers(peers)) or [node_id or 1]

@@ -53,9 +53,8 @@ def validate_role(role: int, own: int, leader: int, vote: int, votes: dict[int, 
 # Every message has kind, src, dst and term. The comments list the other fields that a kind uses. PRE_VOTE_RESP,
 # VOTE_RESP, APPEND_RESP and HEARTBEAT_RESP also carry `memory`, see `membership`.
 
-#: Request for a pre-vote: would the receiver vote for the sender in `term`, the sender's term + 1? prev_index,
-#: prev_term:
-#: position of the sender's last entry. Dissertation §9.6.
+#: Request for a pre-vote: would the receiver vote for the sender in `term`, the sender's term + 1? Dissertation §9.6.
+#: prev_index, prev_term: position of the sender's last entry.
 PRE_VOTE: Final = 1
 #: granted. If granted, `term` is the term of the request, otherwise the term of the replying node.
 PRE_VOTE_RESP: Final = 2

@@ -444,9 +444,10 @@ class DataTree(TreeView):
     # --- invariants --------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Raise AssertionError if an index, a count or the digest does not match the znodes. Changes nothing. For
-        tests:
-        reads every znode."""
+        """Raise AssertionError if an index, a count or the digest does not match the znodes. Changes nothing.
+
+        For tests: reads every znode.
+        """
         for path, node in self.nodes.items():
             self._validate_place(path, node)
         self._validate_indexes()

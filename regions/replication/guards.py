@@ -22,7 +22,7 @@ class ReplicaOnDisk(NamedTuple):
 
     number: int
     state: ReplicaState
-    #: The latest configuration that it knows to be committed, and whether that has its number.
+    #: The latest configuration that the replica knows to be committed, and whether this one has the replica's number.
     config_id: ConfigId = NO_CONFIG
     is_member: bool = True
 

@@ -10,9 +10,8 @@ Retries depend on the error code:
     permanent          every other code (a key that is too long, a full region): raise Refused at once
 
 Every call ends within its `timeout_s`, by default `TIMEOUT_S`. The first attempt gets `ATTEMPT_TIMEOUT_S` of it: a
-frozen
-server accepts connections but never replies, and its regions will soon move. Each timeout doubles the limit of the next
-attempt, because the server may also be slow.
+frozen server accepts connections but never replies, and its regions will soon move. Each timeout doubles the limit of
+the next attempt, because the server may also be slow.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ deaths in a row. The next open then reads the file page by page, without a map, 
 file would keep its region closed for long: such a file is served without checksums until an eviction copies it.
 
 If a region changes its owner in order, or the owner's process is dead, the next owner continues with the same file.
-LMDB copies pages on write, and its latest meta page decides, so exactly the committed data are there. The former
-owner's
-process may still exist: its lock file is locked because the process is frozen or has not noticed that its session
-ended. Only then does the new owner copy the rows into a file of its own, named by its token, and syncs it before it
-announces the region. Later writes of the old owner go to a file that no one reads.
+LMDB copies pages on write, and its latest meta page decides, so exactly the committed data are there.
+
+The former owner's process may still exist: its lock file is locked, because the process is frozen or has not noticed
+that its session ended. Only then the new owner copies the rows into a file of its own, named by its token. It syncs the
+copy before it announces the region. Later writes of the old owner go to a file that no server reads.
 
 No acknowledged write can be missing from the copy. The old owner acknowledges a write only if `DirectoryLock.is_newest`
 was true *after* the commit. The new owner placed its lock file after that, and began the copy after its lock file. The

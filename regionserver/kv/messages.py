@@ -5,9 +5,8 @@ Every request names the opening that it addresses (`regionserver.request_gate.Pl
 code point, which is also the order of their UTF-8 bytes. Values are bytes.
 
 A write may arrive twice: a client that received no reply sends it again, to the same opening or to the next one. Puts
-and
-deletes by key are idempotent, but the first copy may be delayed in a socket buffer. It must not be executed after the
-second copy and later writes. So each write carries its writer, a number, and the number of the attempt. A server
+and deletes by key are idempotent, but the first copy may be delayed in a socket buffer. It must not be executed after
+the second copy and later writes. So each write carries its writer, a number, and the number of the attempt. A server
 rejects an attempt after a later attempt of the same write. Its Place rejects an attempt for another opening.
 """
 

@@ -1,9 +1,8 @@
 """Stored form of a row: the value, then 4 bytes of CRC-32C over key and value.
 
 LMDB does not detect a byte that changed on the disk. The checksum covers the key as well, so it also detects a value
-under
-the wrong key. Files of earlier builds (`data-<token>.mdb`) have no checksums; `regionserver/kv/files.py` describes when
-they get them.
+under the wrong key. Files of earlier builds (`data-<token>.mdb`) have no checksums; `regionserver/kv/files.py`
+describes when they get them.
 """
 
 from __future__ import annotations

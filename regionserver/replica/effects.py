@@ -20,11 +20,10 @@ class WriteStep(msgspec.Struct):
     """Write one step of a transition by compare-and-set.
 
     `before` None: create the znode; otherwise set it at `version`. If a znode is deleted and created again, its
-    versions
-    start again, so the version alone does not distinguish two transitions of a region. Therefore every step involves
-    the
-    region's record: if `region` is given, it is written at `region_version` in the same multi, otherwise its version is
-    checked (-1: no check). If `epoch` is given, the fencing epoch is checked. Result: `step_done` or `step_failed`.
+    versions start again, so the version alone does not distinguish two transitions of a region. Therefore every step
+    involves the region's record: if `region` is given, it is written at `region_version` in the same multi, otherwise
+    its version is checked (-1: no check). If `epoch` is given, the fencing epoch is checked. Result: `step_done` or
+    `step_failed`.
     """
 
     key: Key

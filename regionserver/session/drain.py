@@ -1,11 +1,9 @@
 """A graceful stop: regions are moved to other servers one by one while the others are still served.
 
 The server marks itself as leaving in its registration. The active master then drains it: the server gets no new
-regions,
-and each of its regions is closed here and opened elsewhere at once. So a rolling restart interrupts each region only
-for
-its own move. The server waits until no replica is left. It stops waiting after STALL_S without progress, or if no other
-server can take the regions.
+regions, and each of its regions is closed here and opened elsewhere at once. So a rolling restart interrupts each
+region only for its own move. The server waits until no replica is left. It stops waiting after STALL_S without
+progress, or if no other server can take the regions.
 """
 
 from __future__ import annotations

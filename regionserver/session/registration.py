@@ -10,9 +10,8 @@ Joining: a leftover registration of this server's own former start is replaced a
 for its session to expire. The lock on the data directory proves that the former start is dead, on the machine that it
 names. A registration from another host with the same uuid is a mistake (a copied data directory) or a move; this server
 cannot know which, so it waits until that session ends. The fencing epoch is read before the first command can arrive,
-so
-even a server that has just started rejects a late command of an old master (FN-05 without the majority: the store has
-the epoch).
+so even a server that has just started rejects a late command of an old master (FN-05 without the majority: the store
+has the epoch).
 
 Before anything is written, the cluster's id is read and passed to `adopt`, which rejects another cluster than this
 server's. A server that belongs to a cluster does not create one: if the store has no cluster (a wrong store, or a store

@@ -6,13 +6,11 @@
         opened-<token>    generation: the token of the latest open, durable before the region is announced
 
 **Only the first open creates the directory.** The OPEN order carries the region's record, which names the server and
-the
-token of the latest open (`ReplicaLocation`). A region that was open before must have its directory, with a generation
-not
-lower than this token. If the directory is missing or older (an unmounted volume, a copy from a backup), the open fails.
-The generation is durable before OPENED is written, so after a crash it may be higher than the token in the store, and
-never lower. A record of an earlier build has no token: its directory and region.json are sufficient, and get a
-generation.
+the token of the latest open (`ReplicaLocation`). A region that was open before must have its directory, with a
+generation not lower than this token. If the directory is missing or older (an unmounted volume, a copy from a backup),
+the open fails. The generation is durable before OPENED is written, so after a crash it may be higher than the token in
+the store, and never lower. A record of an earlier build has no token: its directory and region.json are sufficient, and
+get a generation.
 
 **Durability.** The directories of a batch of regions are made durable by one `syncfs`, those of a few regions by one
 sync each. With a sync per region a cluster's first start would wait for its disk thousands of times.

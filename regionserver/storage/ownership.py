@@ -13,10 +13,9 @@ server's session. Place the own lock file, then check again. If two servers do t
 them sees the other's file.
 
 **Writing.** A server that was frozen keeps its lock, its descriptors and its state. Therefore it checks `is_newest`
-after
-each commit and *before it acknowledges*. If the result is True, any later owner places its lock file after the commit,
-and finds the commit in the file. The server also checks before each commit, so at most one commit can be in progress
-when a new lock file appears.
+after each commit and *before it acknowledges*. If the result is True, any later owner places its lock file after the
+commit, and finds the commit in the file. The server also checks before each commit, so at most one commit can be in
+progress when a new lock file appears.
 
 Lock files are not synced: a power cut also kills the frozen processes.
 """

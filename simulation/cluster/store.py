@@ -1,8 +1,7 @@
 """The store, as its clients see it: nodes that serve the real client protocol from the real state machine.
 
-Instead of Raft there is one list of committed batches. A node forwards its clients' commands to the leader. It
-applies a
-batch when the batch reaches it. Each step has a delay of its own, so nodes lag behind each other as real nodes do.
+Instead of Raft there is one list of committed batches. A node forwards its clients' commands to the leader. It applies
+a batch when the batch reaches it. Each step has a delay of its own, so nodes lag behind each other as real nodes do.
 
 Faults: the leader pauses or changes (commands on their way are sent again, and sessions get their whole timeout again),
 a node is cut off from the leader or restarts, a session expires. `tests/sim/store` checks what clients may see of all

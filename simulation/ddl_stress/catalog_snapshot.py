@@ -18,7 +18,7 @@ from regions.records.replica_key import parse_replica_key, replica_key
 from regions.records.schema import Schema
 from simulation.ddl_stress.model import OperationLog, TableHistory, names_of, shape_of
 
-#: States in a server's own list: of a replica that it serves, and of one that it failed to open.
+#: State of a replica in its server's own list: the server serves the replica, or has failed to open it.
 _OPEN = "OPEN"
 _FAILED = "FAILED"
 #: States of regions that no longer count: another region has their range, or their table is deleted.

@@ -53,7 +53,7 @@ def run_java(servers: Ensemble, wanted: list[str], log: Path, show: Callable[[st
         "log4j2.configurationFile": str(settings),
         "zookeeper.extendedTypesEnabled": "true",
         "zookeeper.sasl.client": "false",
-        # DIGEST-MD5 is not for FIPS mode, which is the default.
+        # FIPS mode, the default, does not allow DIGEST-MD5.
         "zookeeper.fips-mode": "false",
         "java.security.auth.login.config": str(servers.jaas),
         # Otherwise the client would not send requests that a server has to reject.

@@ -150,7 +150,7 @@ class Requests:
         for _ in range(count):
             burst.append(self._request(number))
             if burst[-1].opcode == r.OP_SET_ACL:
-                # ZooKeeper checks requests sent before the answer against the old access list, we against the new one.
+                # Of requests sent before the answer, ZooKeeper checks the old access list and our store the new one.
                 break
         return tuple(burst)
 

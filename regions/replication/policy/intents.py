@@ -1,14 +1,14 @@
 """Intents about members: moves, the number of voters, learners, retired servers. Pure.
 
-    intent      kept in                       ends when
+    intent    kept in                       ends when
     Move      /intents/<region_id>          a configuration has a voter on the target and none on the source
     learner   /intents/<region_id>          withdrawn
     count     the table's record            replaced by another count
     Retire    /draining/<uuid>              no configuration names the server
 
 Nothing else is stored. Each step follows from the intent and the configuration (`next_change.py`), so every master
-continues where the last one stopped. A request for what the policy would undo at once is refused with that reason: a
-fourth voter where three are wanted would be removed, and a removed third one replaced.
+continues where the last one stopped. A request is refused if the policy would undo its effect at once:
+where three voters are wanted, the policy would remove a fourth voter, and replace a third one that was removed.
 """
 
 from __future__ import annotations

@@ -73,11 +73,12 @@ class Dispatch(NamedTuple):
 class _Member:
     """The call's knowledge of one server."""
 
-    #: Since when a request has no answer, when it was sent last, and the latest one's number.
+    #: Time at which a request without an answer was first sent, None without such a request; time of the latest send.
     request_s: float | None = None
     sent_s: float = 0.0
     #: When the latest question without an answer was sent.
     question_s: float | None = None
+    #: Number of the latest request.
     request: int = 0
     resend_s: float = RESEND_FIRST_S
     #: No request before this time, and the next pause; the server leads and is busy, as far as the call knows.

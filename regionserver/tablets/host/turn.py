@@ -292,7 +292,10 @@ class Turn:
             self._shared.setdefault(server, {})[group.replica.tablet] = group
 
     def _step(self, group: Group, server: str, m: Message) -> None:
-        """As `_run`. Most messages are answers to heartbeats, which lead to nothing: they do not touch the group."""
+        """Give a message to a group, as `_run` does; without output the group stays untouched.
+
+        Most messages are answers to heartbeats, which cause no output.
+        """
         try:
             group.step(m)
             if group.has_output():

@@ -1,12 +1,12 @@
-"""For which members a leader asks for a copy. Pure.
+"""The members whose servers a leader asks to copy the tablet's rows. Pure.
 
-A member whose server refuses Raft's messages because it has no running replica needs a copy of the rows. The leader
-asks that server for one (StartTabletCopy), and the server checks the question again. Rules:
+A server without a running replica refuses Raft's messages. Its member needs a copy of the rows, so the leader asks the
+server to make one (StartTabletCopy). The server checks the request by itself. Rules:
 
-- Only a PRE_VOTER or a learner is made from nothing. A voter's number never starts without its former votes: such a
-  voter is replaced under a new number. A voter that is FAILED has its memory, and is copied anew.
-- One question per member at a time. After each answer the leader waits, 0.25 s at first, twice as long each time, 5 s
-  at most; it asks again only if the server still refuses.
+- A server may make a new replica only for a PRE_VOTER or a learner. A voter that has lost its votes never starts again
+  under its number: it is replaced under a new number. A FAILED voter still has its term and vote, and is copied anew.
+- The leader asks for one copy per member at a time. After each answer it waits 0.25 s, then twice as long each time, at
+  most 5 s. It asks again only if the server still refuses.
 """
 
 from __future__ import annotations

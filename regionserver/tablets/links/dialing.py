@@ -100,7 +100,7 @@ class ServerLink(PeerDialer):
                 self.dial_now()
 
     def heard(self, address: Address, start_code: int) -> None:
-        """Handle a hello from the server itself: it names the present address."""
+        """Take the server's present address from a hello that the server has sent."""
         self._prefer(address)
         stream = self.stream
         if isinstance(stream, OutgoingLink) and (

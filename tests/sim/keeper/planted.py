@@ -61,7 +61,7 @@ class DeadServersAreReplaced(Keeper):
 
 
 def _any_configuration(region: RegionRecord, facts: Facts, actions: list[ReportAction]) -> RegionRecord:
-    """`updated` without the order of config ids."""
+    """Do as `updated`, but also take a configuration with a lower config id."""
     report = facts.report
     written = updated(region, facts, actions)
     if report.leader is None or not report.leads or report.config_id == written.config_id:

@@ -263,7 +263,7 @@ def test_an_orphan_is_reported_and_not_closed(master: Master) -> None:
 
 @pytest.mark.parametrize("party", ["source", "destination"])
 def test_a_region_in_transition_causes_no_order_from_a_report(master: Master, party: str) -> None:
-    """A report is a moment's state; the transition that names the server decides."""
+    """A transition that names the server decides what the server may hold; a report may be older."""
     gone_table(master)
     record = TransitionRecord("old.0", "old", 0, RegionState.OPENING)
     record = msgspec.structs.replace(record, **{party: S1})

@@ -109,7 +109,7 @@ def test_commit_beyond_the_log_stops_the_node() -> None:
         (meta(3, 2), [1, 1, 2, 2], 1, (0, 0, 4)),  # the whole log is still there
         (meta(3, 2), [1, 2, 2], 2, (2, 1, 4)),  # part of it: the first entry only marks the position
         (meta(3, 2), [1, 1], 1, (3, 2, 3)),  # ends before the snapshot
-        (meta(3, 2), [1, 1, 1, 1], 1, (3, 2, 3)),  # disagrees with the snapshot, all of it is overtaken
+        (meta(3, 2), [1, 1, 1, 1], 1, (3, 2, 3)),  # disagrees with the snapshot, which replaces the log
     ],
 )
 def test_what_a_restart_makes_of_snapshot_and_log(

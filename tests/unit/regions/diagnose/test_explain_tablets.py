@@ -48,7 +48,7 @@ def test_tablets_that_are_not_healthy_are_grouped(cluster: TabletCluster) -> Non
 
 
 def test_a_disabled_table_waits_for_nothing(cluster: TabletCluster) -> None:
-    """Its replicas rest."""
+    """All replicas are closed as the operator intends, so nothing is pending."""
     cluster.world.set_intent(TableIntent.DISABLED)
     cluster.pass_time(3_000)
     found = explained(cluster)

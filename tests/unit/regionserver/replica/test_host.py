@@ -358,7 +358,7 @@ class HostTests(SynchronousTestCase):
         assert self.opener.serving == [True, False, True]
 
     def test_a_corrupt_znode_holds_its_own_region_only(self) -> None:
-        """It waits for an operator; the others continue, and the region is not opened."""
+        """The region of the corrupt znode is not opened and waits for an operator. The other regions continue."""
         orders = self.orders(2)
         self.store.znodes[PATHS.transition("r0", 0)] = (b"{", 9)
         self.host.open_regions(orders, 4, 5000)

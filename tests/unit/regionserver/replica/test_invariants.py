@@ -167,7 +167,7 @@ CASES: list[tuple[str, Phase, Break]] = [
 
 @pytest.mark.parametrize(("name", "phase", "break_it"), CASES, ids=lambda one: getattr(one, "__name__", str(one)))
 def test_a_broken_invariant_is_noticed(name: str, phase: Phase, break_it: Break) -> None:
-    """The replica is sound before, and the error names the invariant after."""
+    """The replica is valid until an invariant is broken on purpose; then the error names this invariant."""
     run = bring_to(phase)
     run.replicas.validate()
     break_it(run, run.replicas._replicas[KEY])

@@ -28,7 +28,7 @@ from tests.support.members import (
 
 
 def test_refusals_in_the_order_of_zookeeper() -> None:
-    """First unreadable, then the version, then the right to do it."""
+    """An unreadable request is rejected first, then a wrong version, then a client without permission."""
     nodes = store(3)
     nobody = nodes.client(nodes.nodes[1])
     cases: list[tuple[dict[str, Any], int]] = [

@@ -252,7 +252,7 @@ def _cuts(content: bytes) -> Iterator[bytes]:
 def test_a_damaged_file_costs_its_tablet_and_nothing_else(
     tmp_path: Path, folder: str, spoil: Callable[[bytes], Iterator[bytes]]
 ) -> None:
-    """At every byte: that tablet is LOST, all its files are in quarantine, and the other tablet continues."""
+    """Wherever the damage is, the tablet is LOST with all its files in quarantine, and the other tablet continues."""
     whole = Box(tmp_path / "whole")
     for number, broken in enumerate(spoil((whole.path / folder / TABLET).read_bytes())):
         if number % 7:
