@@ -67,6 +67,8 @@ class ServerSettings:
     #: What proves that a peer belongs to the cluster: a secret, certificates, both, or nothing on a private network.
     peer_secret: bytes = field(default=b"", repr=False)
     peer_tls: TlsFiles | None = None
+    #: Limit of bytes per second that copies of replicas from this server take, all together; 0: no limit.
+    copy_rate_bytes: int = 256 << 20
     #: Whether requests with the token of `admin.json` may cut the links of this server's tablets
     #: (`coord.peers.partition`).
     drill_links: bool = False

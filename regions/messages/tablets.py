@@ -172,9 +172,12 @@ class OwnReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     config_id: ConfigId = NO_CONFIG
     #: Number that the replica follows as the leader of its term; 0: none.
     leader: int = 0
-    #: Last index of its log, and the last index that it knows to be committed.
+    #: Last index of its log, and the last index that it knows to be committed. Of a replica that does not run: the last
+    #: index that it has acknowledged.
     last_index: int = 0
     commit_index: int = 0
+    #: Term of the entry at `last_index`.
+    last_term: int = 0
 
     @property
     def is_committed(self) -> bool:

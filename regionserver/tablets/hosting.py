@@ -21,6 +21,8 @@ from regionserver.config import ServerSettings, is_loopback
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.session.instance import Instance
 from regionserver.tablets.commands import KvCommand
+from regionserver.tablets.copying.joined import copies_of
+from regionserver.tablets.copying.work import CopyWork
 from regionserver.tablets.host.members import members_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.links.links import TabletLinks
@@ -46,10 +48,11 @@ LOOK_S: Final = 0.05
 class HostedTablets:
     """See the module docstring. Every method is called on the reactor's thread."""
 
-    def __init__(self, reactor: Any, host: TabletHost, links: TabletLinks) -> None:
+    def __init__(self, reactor: Any, host: TabletHost, links: TabletLinks, copies: CopyWork) -> None:
         self._reactor = reactor
         self._host = host
         self.links = links
+        self.copies = copies
 
     # --- orders (ReplicaFiles) ---
 
@@ -138,13 +141,19 @@ class HostedTablets:
         """Return a replica's own view, with the latest configuration of its log."""
         report = self._host.report(tablet)
         group = self._host.turn.groups.get(tablet)
-        if report is None or group is None or group.failure:
-            return None if report is None else OwnReplica(report)
+        if report is None:
+            return None
+        if group is None or group.failure:
+            local = self.copies.local(tablet)
+            return (
+                OwnReplica(report)
+                if local is None
+                else OwnReplica(report, last_index=local.last_index, last_term=local.last_term)
+            )
         core = group.core
         config_id = ConfigId(*core.configs.ids[-1])
-        return OwnReplica(
-            report, members_of(core.configs.current), config_id, core.leader, core.log.last, core.log.commit
-        )
+        members = members_of(core.configs.current)
+        return OwnReplica(report, members, config_id, core.leader, core.log.last, core.log.commit, core.log.last_term)
 
     def tablets(self) -> list[str]:
         """Return the tablets that have any files on this server, tombstones included."""
@@ -167,6 +176,7 @@ class HostedTablets:
 
     async def stop(self) -> None:
         """Hand leaderships over, then close all replicas in order, and the links."""
+        self.copies.stop()
         await self._host.stop()
         self.links.stop()
 
@@ -193,8 +203,11 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         host = TabletHost(reactor, system, instance, links, start_code=start_code, died=died, changed=changed)
         host.start()
         instance.keep_incarnation()
+        copies = copies_of(
+            reactor, system.clock, instance.uuid, instance.directory, host, links, settings.copy_rate_bytes
+        )
         links.start(host, listening)
-        return HostedTablets(reactor, host, links)
+        return HostedTablets(reactor, host, links, copies)
 
     return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)
 

@@ -39,6 +39,7 @@ from regions.messages import (
     TabletReport,
     TransferLeadership,
 )
+from regions.messages.copies import CancelCopy, CopyRequest, ListCopyJobs, StartTabletCopy
 from regions.messages.heartbeat import TAKES_PART
 from regions.messages.server import TabletFigures
 from regions.records.model import Incarnation
@@ -59,6 +60,14 @@ log = Logger()
 
 #: States of replicas that need an operator or a new number.
 _FAILED: Final = (ReplicaState.FAILED, ReplicaState.LOST)
+
+
+class CopyAnswers(Protocol):
+    """Copies of replicas, as the server uses them."""
+
+    def answer(self, request: CopyRequest) -> Any:
+        """Answer a request about copies. Raise RpcError."""
+        ...
 
 
 class Hosting(ReplicaFiles, TabletGroups, Protocol):
@@ -109,6 +118,11 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
     @property
+    def copies(self) -> CopyAnswers:
+        """Return what answers requests about copies."""
+        ...
+
+    @property
     def links(self) -> LosingLinks:
         """Return the links to the other members, for drills."""
         ...
@@ -128,7 +142,7 @@ OpenHost = Callable[[str, socket.socket, Callable[[str], None]], Hosting]
 class ServerTablets:
     """See the module docstring. All calls are on the reactor's thread."""
 
-    requests = TabletService.requests
+    requests = (*TabletService.requests, StartTabletCopy, ListCopyJobs, CancelCopy)
 
     def __init__(
         self,
@@ -251,8 +265,12 @@ class ServerTablets:
         return self._host
 
     def answer(self, request: Any) -> Any:
-        """Answer a client's request. Raise RpcError."""
-        return self._service.answer(request)
+        """Answer a request of a client, or one about copies. Raise RpcError."""
+        if not isinstance(request, CopyRequest):
+            return self._service.answer(request)
+        if self._host is None:
+            raise RpcError(NO_REPLICA, "this server has not opened its tablets yet")
+        return self._host.copies.answer(request)
 
     def own_replicas(self, request: ShowReplicas) -> tuple[list[OwnReplica], str]:
         """Return one page of the replicas' own views by id, and the id to continue after."""

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from coord.env import Disk, DiskFile
 from coord.errors import ConfigError, StorageError
-from coord.storage.shared.items import Change, Drop, OpenSlot, RecoveredSlot
+from coord.storage.shared.items import Change, Drop, OpenSlot, Position, RecoveredSlot, SlotItems
 from regionserver.session.instance import MOVED, Instance
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta, decode_meta, encode_meta
 from regionserver.tablets.disk.exported_log import encode_log
@@ -46,6 +46,7 @@ from regionserver.tablets.disk.steps import (
     DropSlot,
     Effect,
     ExportSlot,
+    FillSlot,
     MakeFolder,
     MoveFile,
     RemoveFile,
@@ -194,6 +195,10 @@ class TabletFiles:
                 found[tablet] = max(found.get(tablet, 0), generation)
         return found
 
+    def has_block(self, tablet: str) -> bool:
+        """Return True if the tablet has a superblock."""
+        return self._exists(block_path(tablet))
+
     def read_block(self, tablet: str) -> Superblock | Unreadable:
         """Return the superblock of a tablet that has one. Raise NewerFormat, ConfigError."""
         path = block_path(tablet)
@@ -275,8 +280,11 @@ class TabletFiles:
                     contents.setdefault(BLOCKS, {})[block.tablet] = encode_block(block)
                 case WriteMeta(meta):
                     contents.setdefault(METAS, {})[meta.tablet] = encode_meta(meta)
-                case BeginSlot(slot, generation, tablet, number):
-                    changes.append(OpenSlot(slot, generation, tablet, number))
+                case BeginSlot(slot, generation, tablet, number, term, vote, floor_index, floor_term):
+                    floor = Position(floor_index, floor_term)
+                    changes.append(OpenSlot(slot, generation, tablet, number, term, vote, floor))
+                case FillSlot(slot, generation, entries):
+                    changes.append(SlotItems(slot, generation, None, entries))
                 case DropSlot(slot, generation):
                     if self._slots.contents(slot) is not None:
                         changes.append(Drop(slot, generation))

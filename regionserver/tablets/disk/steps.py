@@ -7,11 +7,16 @@ effect is durable before the next one begins. Repeating an effect does nothing.
     deletion    folder in the quarantine -> copy of the superblock -> superblock DELETED (the point of no return)
                 -> copy of the consensus metadata -> log exported, slot dropped -> rows moved              (TC-11)
     burning     as a deletion; the superblock keeps no memory
+    copying     superblock COPYING -> consensus metadata merged -> rows received, synced and checked -> consensus
+                metadata of the rows' entry -> slot begun there -> log behind the rows -> superblock READY      (TC-13)
     giving up   partial files removed -> superblock DELETED with the kept memory
     forgetting  superblock removed -> consensus metadata removed
 
-The superblock comes last in a creation, so a superblock READY proves that the slot is in the log. A slot that is
-missing is therefore always a loss, never a fresh replica.
+The superblock comes last in a creation and in a copy, so a superblock READY proves that the slot is in the log. A slot
+that is missing is therefore always a loss, never a fresh replica.
+
+Rows and slot of a copy have the generation of the superblock COPYING, which no earlier file of the tablet has. A copy
+that is cut short is given up at the next start.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from coord.storage.shared.items import EntryView
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.layout import (
     DATABASE,
@@ -78,12 +84,25 @@ class WriteMeta(NamedTuple):
 
 
 class BeginSlot(NamedTuple):
-    """Begin the slot of a first replica in the shared log: term 0, no vote, no entries."""
+    """Begin a slot in the shared log. A first replica has term 0, no vote, and no floor. A copied one has the merged
+    term and vote, and its floor is the entry up to which its rows are durable."""
 
     slot: int
     generation: int
     tablet: str
     number: int
+    term: int = 0
+    vote: int = 0
+    floor_index: int = 0
+    floor_term: int = 0
+
+
+class FillSlot(NamedTuple):
+    """Append entries of a copied log to its slot."""
+
+    slot: int
+    generation: int
+    entries: Sequence[EntryView]
 
 
 class ExportSlot(NamedTuple):
@@ -100,7 +119,18 @@ class DropSlot(NamedTuple):
     generation: int
 
 
-Effect = MakeFolder | CopyFile | MoveFile | RemoveFile | WriteBlock | WriteMeta | BeginSlot | ExportSlot | DropSlot
+Effect = (
+    MakeFolder
+    | CopyFile
+    | MoveFile
+    | RemoveFile
+    | WriteBlock
+    | WriteMeta
+    | BeginSlot
+    | FillSlot
+    | ExportSlot
+    | DropSlot
+)
 
 
 class SlotName(NamedTuple):
@@ -120,6 +150,32 @@ def creation(block: Superblock, meta: ConsensusMeta) -> list[Effect]:
         BeginSlot(block.slot, block.generation, block.tablet, block.number),
         WriteBlock(block),
     ]
+
+
+def copy_begun(after: Superblock) -> list[Effect]:
+    """Return step 1 of a copy. `after` is COPYING; a former replica is a tombstone, whose memory `after` keeps."""
+    assert after.data_state is DataState.COPYING, f"tablet {after.tablet} is {after.data_state}"
+    return [WriteBlock(after)]
+
+
+def copy_merged(block: Superblock, meta: ConsensusMeta) -> list[Effect]:
+    """Return step 2 of a copy: the merged consensus metadata (merge.py)."""
+    assert (block.tablet, block.number) == (meta.tablet, meta.number), "superblock and metadata of two members"
+    return [WriteMeta(meta)]
+
+
+def copy_slot(block: Superblock, slot: int, meta: ConsensusMeta, floor_index: int, floor_term: int) -> list[Effect]:
+    """Return the beginning of step 4 of a copy. The rows are durable and checked, and hold all entries to the floor;
+    `meta` has the configuration that is in force there."""
+    assert block.data_state is DataState.COPYING, f"tablet {block.tablet} is {block.data_state}"
+    begun = BeginSlot(slot, block.generation, block.tablet, block.number, meta.term, meta.vote, floor_index, floor_term)
+    return [*copy_merged(block, meta), begun]
+
+
+def copy_ended(after: Superblock) -> list[Effect]:
+    """Return step 5 of a copy, after which the replica may start. The log behind the rows is durable in its slot."""
+    assert after.data_state is DataState.READY, f"tablet {after.tablet} is {after.data_state}"
+    return [WriteBlock(after)]
 
 
 def deletion(block: Superblock, memory: Memory, reason: str, at_ms: int) -> list[Effect]:

@@ -251,6 +251,13 @@ def copying(block: Superblock, number: int, source: str, at_ms: int) -> Superblo
     )
 
 
+def first_copy(block: Superblock, generation: int) -> Superblock:
+    """Return the superblock of a copy onto a server that has nothing of the tablet. `block` has all other fields."""
+    after = data_after(block.tablet, None, DataEvent.COPY)
+    assert after is not None, "a copy leaves no superblock"
+    return msgspec.structs.replace(block, data_state=after, generation=generation, slot=None, memory=None)
+
+
 def given_up(block: Superblock, reason: str, at_ms: int) -> Superblock:
     """Return the tombstone after a failed copy."""
     return _next(

@@ -5,6 +5,7 @@ hello.py        the frame with which a connection begins, and the frame that car
 links.py        all links of a server
 dialing.py      the outgoing side: addresses of a server, back-off
 accepting.py    the incoming side: which hellos are accepted
+channel.py      a connection for a copy, used by a thread
 own_server.py   the identity of this server, shared by both sides
 cuts.py         drills cut the links through the admin port
 complaints.py   what is logged about peers, each once

@@ -11,7 +11,7 @@ from coord.peers.accepting import AcceptedPeer, PeerListener
 from coord.tls.context import Engine
 from regionserver.tablets.host.envelope import FRAME_BYTES_MAX, BeatFrame, TurnFrame, decode_frame
 from regionserver.tablets.links import hello as hellos
-from regionserver.tablets.links.own_server import OwnServer
+from regionserver.tablets.links.own_server import CopyConnection, OwnServer
 
 
 class IncomingOwner(Protocol):
@@ -45,7 +45,7 @@ class IncomingLink(AcceptedPeer):
         self.quiet_looks: int | None = None
 
     def first_frame(self, kind: int, body: bytes) -> None:
-        if kind != framing.HELLO:
+        if kind not in (framing.HELLO, hellos.COPY):
             raise RemoteProtocolError(f"the first frame is of kind {kind} instead of a hello")
         hello = hellos.decode_hello(body)
         own = self._own
@@ -56,6 +56,9 @@ class IncomingLink(AcceptedPeer):
             own.complain(f"rejected a connection from a process that claims to be server {hello.src}: {why}")
             self.dismiss(framing.frame(framing.REFUSED, why.encode()))
             return
+        if kind == hellos.COPY:
+            self._serve_copy(hello)
+            return
         self.server = hello.src
         self.start_code = hello.start_code
         self.is_identified = True
@@ -63,6 +66,17 @@ class IncomingLink(AcceptedPeer):
         self.flush()
         if not self.is_closed:
             self._owner.accepted(self, hello)
+
+    def _serve_copy(self, hello: hellos.ServerHello) -> None:
+        """Pass the socket on to the thread of a copy. This stream has ended."""
+        serve = self._own.serve_copy
+        if serve is None:
+            self.dismiss(framing.frame(framing.REFUSED, b"this server serves no copies"))
+            return
+        self.reactor.unwatch(self.fd)
+        self.is_closed = True
+        self.listener.unidentified.discard(self)
+        serve(CopyConnection(self.sock, self.tls, hello.src, self._own.hello(hello.src)))
 
     def take(self, frames: list[tuple[int, bytes, int, int]]) -> None:
         own = self._own

@@ -6,7 +6,8 @@
     field    := tag:u16 length:u16 value  unknown tags are ignored; this build knows none
 
 `src` and `dst` are uuids of servers, `address` is `host:port` of the sender's own peer port. The listener answers with
-a hello of its own. All numbers are big-endian.
+a hello of its own. All numbers are big-endian. The dialer of a connection for a copy (`copying/wire.py`) sends the
+same hello in a frame of kind 4.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ MAGIC: Final = b"RKRS"
 VERSION: Final = 1
 #: Kind of the frame that carries a TURN or BEAT frame.
 PAYLOAD: Final = 3
+#: Kind of a hello that begins a connection for a copy. Earlier builds close such a connection.
+COPY: Final = 4
 
 _FIXED: Final = struct.Struct(">4sHQ")
 _FIELD: Final = struct.Struct(">HH")

@@ -26,7 +26,7 @@ needed.
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from twisted.logger import Logger
@@ -40,9 +40,10 @@ from coord.peers.stream import Address
 from coord.tls.context import Engine
 from regionserver.tablets.links import hello as hellos
 from regionserver.tablets.links.accepting import IncomingLink
+from regionserver.tablets.links.channel import Channel, dial_copy
 from regionserver.tablets.links.dialing import ServerLink
 from regionserver.tablets.links.interfaces import LinkEvents
-from regionserver.tablets.links.own_server import OwnServer
+from regionserver.tablets.links.own_server import CopyConnection, OwnServer
 
 log = Logger()
 
@@ -174,6 +175,16 @@ class TabletLinks:
         """Return True if frames can be sent to `server`."""
         link = self._links.get(server)
         return link is not None and link.is_up()
+
+    # --- copies -------------------------------------------------------------------------------------------------------
+
+    def serve_copies(self, serve: Callable[[CopyConnection], None]) -> None:
+        """Let `serve` have the connections for copies that other servers dial."""
+        self._own.serve_copy = serve
+
+    def dial_copy(self, server: str, address: Address) -> Channel:
+        """Open a connection for a copy. Blocks; may be called on any thread. Raise ChannelLost."""
+        return dial_copy(self._own, server, address)
 
     # --- hellos -------------------------------------------------------------------------------------------------------
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
 from twisted.logger import Logger
 
 from coord.env import Rng
 from coord.peers.guard import PeerGuard
 from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
+from coord.tls.context import Engine
 from regionserver.tablets.links.complaints import Complaints
 from regionserver.tablets.links.hello import ServerHello, encode_hello
 from regionserver.tablets.links.interfaces import LinkEvents
 
 log = Logger()
+
+
+class CopyConnection(NamedTuple):
+    """A connection for a copy that another server has dialed. Its hello was accepted; `answer` is the reply to send."""
+
+    sock: socket.socket
+    tls: Engine | None
+    #: Uuid of the server that dialed.
+    server: str
+    answer: bytes
 
 
 class OwnServer:
@@ -43,6 +58,8 @@ class OwnServer:
         self.loses_incoming = False
         self.loses_outgoing = False
         self.complaints = Complaints(reactor.seconds)
+        #: Serves an accepted connection for a copy; None: this server serves none.
+        self.serve_copy: Callable[[CopyConnection], None] | None = None
 
     @property
     def is_cut(self) -> bool:

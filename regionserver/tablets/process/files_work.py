@@ -125,6 +125,34 @@ class FilesWork:
             return block
         return self._carry_out(steps.forgetting(block)) or None
 
+    def begin_copy(self, tablet: str, number: int, source: str, fresh: Superblock, at_ms: int) -> Superblock | str:
+        """Carry out step 1 of a copy: a superblock COPYING. Return it, or the reason of a failure.
+
+        `fresh` is the superblock for a server that has nothing of the tablet, without its generation.
+        """
+        try:
+            if self._files.has_block(tablet):
+                before = self._files.read_block(tablet)
+                if isinstance(before, Unreadable):
+                    return f"the superblock of tablet {tablet} is damaged: {before.why}"
+                after = superblock.copying(before, number, source, at_ms)
+            else:
+                generation = 1 + self._files.former_generations().get(tablet, 0)
+                after = superblock.first_copy(fresh, generation)
+        except (CoordError, ValueError) as error:
+            return str(error)
+        return self._carry_out(steps.copy_begun(after)) or after
+
+    def give_up(self, block: Superblock, slot: int, reason: str, at_ms: int) -> Superblock | str:
+        """Remove the files of a copy that has failed. Return the superblock of the tombstone, or why not."""
+        names = [steps.SlotName(slot, block.generation)] if self._slots.contents(slot) is not None else []
+        effects = steps.giving_up(block, names, [block.generation], reason, at_ms)
+        return self._carry_out(effects) or superblock.given_up(block, reason, at_ms)
+
+    def carry_out(self, effects: Sequence[steps.Effect]) -> None:
+        """Carry out steps of a copy. Raise StorageError, OSError."""
+        self._files.carry_out(effects)
+
     def _carry_out(self, effects: Sequence[steps.Effect]) -> str:
         try:
             self._files.carry_out(effects)

@@ -21,12 +21,16 @@ from regionserver.tablets.rows.steady import STEADY_AFTER_S
 FORCED_SEGMENTS: Final = SEGMENTS_MAX - 2
 
 
-def target(point: int, everywhere: int, segments: int) -> int:
+def target(point: int, everywhere: int, segments: int, pin: int | None = None) -> int:
     """Return the index to which the floor of a replica that pins the oldest segment may move.
 
-    `point` is the index of the rows' steady point, `everywhere` the index that every member is known to have.
+    `point` is the index of the rows' steady point, `everywhere` the index that every member is known to have, `pin` the
+    index behind which a running copy still needs entries. From FORCED_SEGMENTS on neither a member nor a copy keeps the
+    log: a copy whose entries are gone begins again.
     """
-    return point if segments >= FORCED_SEGMENTS else min(point, everywhere)
+    if segments >= FORCED_SEGMENTS:
+        return point
+    return min(point, everywhere) if pin is None else min(point, everywhere, pin)
 
 
 class PointCandidate(NamedTuple):

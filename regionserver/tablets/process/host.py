@@ -153,7 +153,7 @@ class TabletHost:
         self._rows = RowsWork(
             self.turn, self._replicas, self._waiting, self._reactor, self._pool, self._slow_pool, self._park
         )
-        self._life = ReplicaLife(
+        self._life = self.life = ReplicaLife(
             self.turn,
             self._replicas,
             self._reactor,

@@ -6,7 +6,7 @@ Every method is called on the reactor's thread. Other threads work on files and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -14,6 +14,7 @@ from twisted.logger import Logger
 from coord.env import Clock
 from coord.errors import CoordError
 from coord.storage.shared.items import RecoveredSlot
+from coord.storage.shared.log import SharedLog
 from regions.messages.server import ClosePurpose, MemberEndpoint
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.files import TabletFiles
@@ -32,6 +33,17 @@ from regionserver.tablets.rows.errors import RowsError, RowsFull
 from regionserver.workers import Workers
 
 log = Logger()
+
+
+class CopyParts(NamedTuple):
+    """What copies of replicas use of a host (`regionserver/tablets/copying`)."""
+
+    replicas: dict[str, TabletReplica]
+    shared: SharedLog
+    files: FilesWork
+    files_pool: Workers
+    #: Boot id of the machine.
+    boot: str
 
 
 class ReplicaLife:
@@ -146,6 +158,37 @@ class ReplicaLife:
             replica.reason = reason
         if after is RunState.FAILED:
             log.error("tablet {tablet} is FAILED: {why}", tablet=replica.tablet, why=reason)
+
+    # --- copies (`copying/work.py`) -----------------------------------------------------------------------------------
+
+    def copy_parts(self) -> CopyParts:
+        """Return what copies use of this host."""
+        return CopyParts(self._replicas, self._log.shared, self._work, self._files_pool, self._opener.boot)
+
+    def take_slot(self) -> int:
+        """Return a slot of the shared log that nobody has used."""
+        self._next_slot += 1
+        return self._next_slot - 1
+
+    def replaced(self, replica: TabletReplica, event: RunEvent, reason: str = "") -> None:
+        """Note that the superblock of a replica that does not run was replaced, by `event`."""
+        self._set_run(replica, event, reason)
+        self._stand(replica)
+
+    def begun(self, replica: TabletReplica) -> None:
+        """Take in a replica whose superblock was made just now."""
+        self._replicas[replica.tablet] = replica
+        self._stand(replica)
+
+    def progressed(self, replica: TabletReplica) -> None:
+        """Let the answers to messages follow the bytes that a copy has received."""
+        standing = replica.standing(None)
+        if standing is not None:
+            self._turn.resting[replica.tablet] = standing
+
+    def open(self, replica: TabletReplica, done: Callable[[str], None]) -> None:
+        """Host the group of a replica that is ASLEEP. `done` gets "" or the reason of a failure."""
+        self._open(replica, done)
 
     # --- orders -------------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,8 @@ class ReplicaOpener:
         self._directory = directory
         self._rng = rng
         self._in_flight = in_flight
-        self._boot = _BOOT_ID.read_text().strip()
+        #: Boot id of the machine.
+        self.boot = _BOOT_ID.read_text().strip()
 
     def open(self, replica: TabletReplica, contents: Callable[[], RecoveredSlot | None]) -> OpenedReplica:
         """Open the rows of a READY replica, and make its group. `contents` returns what the log holds of its slot.
@@ -63,7 +64,7 @@ class ReplicaOpener:
             raise StorageError(f"tablet {block.tablet}: {error}") from error
         path = os.fspath(self._directory / rows_path(block.tablet, block.generation))
         floor = slot.floor
-        rows = TabletRows.open(path, Identity(block.tablet, block.generation), self._boot, (floor.index, floor.term))
+        rows = TabletRows.open(path, Identity(block.tablet, block.generation), self.boot, (floor.index, floor.term))
         try:
             group = reopen(
                 ReplicaIdentity(block.tablet, replica.slot, block.generation, block.number),

@@ -38,6 +38,10 @@ class TabletReplica:
         self.recovered: RecoveredSlot | None = None
         #: Index of the log's floor.
         self.floor = 0
+        #: Index that the floor must not pass while the replica is copied from here; None without a copy.
+        self.pin: int | None = None
+        #: Bytes received while this replica is being copied.
+        self.received = 0
         self.is_opening = False
         self.is_steadying = False
         #: True while entries cannot be applied because the disk is full.
@@ -81,9 +85,9 @@ class TabletReplica:
             return ReplicaStanding(state, self.number, slot.hard_state.term, last.index, last.term)
         memory = memory_of(self.block, self.meta)
         if memory is None:
-            return ReplicaStanding(state, self.number)
+            return ReplicaStanding(state, self.number, progress=self.received)
         may_vote = self.run is RunState.TOMBSTONE and self.meta is not None
         return ReplicaStanding(
-            state, self.number, memory.term, memory.last_index, memory.last_term,
+            state, self.number, memory.term, memory.last_index, memory.last_term, progress=self.received,
             may_vote=may_vote, vote=memory.vote,
         )  # fmt: skip

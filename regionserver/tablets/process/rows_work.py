@@ -282,7 +282,7 @@ class RowsWork:
         group = self._turn.groups.get(replica.tablet)
         if group is None or group.failure:
             return
-        index = floors.target(rows.point[0], group.everywhere(), segments)
+        index = floors.target(rows.point[0], group.everywhere(), segments, replica.pin)
         if index <= replica.floor:
             return
         if index > group.everywhere():

@@ -246,7 +246,7 @@ def create(path: str, identity: Identity) -> tuple[RowsFile, RowsState]:
         try:
             *_, meta = (env.open_db(name, create=True) for name in DATABASES)
             with env.begin(write=True, db=meta) as transaction:
-                transaction.put(IDENTITY_KEY, seal(IDENTITY_KEY, states.encode(identity)))
+                transaction.put(IDENTITY_KEY, sealed_identity(identity))
                 transaction.put(STATE_KEY, seal(STATE_KEY, states.encode(state)))
         except BaseException:
             env.close()
@@ -271,9 +271,7 @@ def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -
             raise Damaged(f"{path} lacks the databases of a tablet's rows") from error
     try:
         with translated(path), file.env.begin(db=file.meta) as transaction:
-            found = states.decode_identity(_sealed(transaction, IDENTITY_KEY))
-            if found.format > states.FORMAT:
-                raise RowsTooNew(f"{path} has format {found.format}, this build reads format {states.FORMAT}")
+            found = stored_identity(transaction, path)
             if found != identity:
                 raise RowsFailed(
                     f"{path} holds tablet {found.tablet} generation {found.generation}, not tablet {identity.tablet}"
@@ -284,6 +282,19 @@ def open_existing(path: str, identity: Identity, progress: Callable[[], None]) -
         file.close()
         raise
     return file, state
+
+
+def sealed_identity(identity: Identity) -> bytes:
+    """Return an identity as the file stores it."""
+    return seal(IDENTITY_KEY, states.encode(identity))
+
+
+def stored_identity(transaction: Any, path: str) -> Identity:
+    """Return the identity of the file at `path`. Raise Damaged, RpcError, msgspec.MsgspecError or RowsTooNew."""
+    found = states.decode_identity(_sealed(transaction, IDENTITY_KEY))
+    if found.format > states.FORMAT:
+        raise RowsTooNew(f"{path} has format {found.format}, this build reads format {states.FORMAT}")
+    return found
 
 
 def stored_state(transaction: Any, meta: Any) -> RowsState:

@@ -155,6 +155,16 @@ class TabletRows:
         return self._point.applied if self._point is not None else (0, 0)
 
     @property
+    def identity(self) -> Identity:
+        """The tablet and generation that the file belongs to."""
+        return self._identity
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the file is being closed: who still uses it should stop."""
+        return self._is_closed
+
+    @property
     def may_sync(self) -> bool:
         """True if the next `apply` must first make a steady point or open the file again, and so waits for the disk."""
         return self._must_point or self._must_reopen
@@ -401,7 +411,7 @@ class TabletRows:
             RowsFailed: the rows are damaged.
             RowsClosed: the rows were closed.
         """
-        with self._using() as file:
+        with self.using_file() as file:
             with self._guarded():
                 transaction = file.env.begin(db=file.rows)
             try:
@@ -417,7 +427,7 @@ class TabletRows:
         Raises:
             RowsFailed: a row is damaged.
         """
-        with self._guarded(), self._using() as file, file.env.begin(db=file.rows) as transaction:
+        with self._guarded(), self.using_file() as file, file.env.begin(db=file.rows) as transaction:
             stored = environment.stored_state(transaction, file.meta)
             count = size = total = 0
             with transaction.cursor() as cursor:
@@ -464,7 +474,8 @@ class TabletRows:
             raise RowsClosed(f"{self.path} is closed")
 
     @contextlib.contextmanager
-    def _using(self) -> Iterator[RowsFile]:
+    def using_file(self) -> Iterator[RowsFile]:
+        """Keep the file open during a `with` block. Raise RowsFailed, RowsClosed."""
         with self._changed:
             self._check_usable()
             self._users += 1

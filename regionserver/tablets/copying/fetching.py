@@ -1,0 +1,256 @@
+"""The destination of a copy: one thread fetches rows and log, and carries out steps 2 to 5 (`disk/steps.py`).
+
+    source's term and members   ->  consensus metadata merged                                 step 2
+    chunks of rows              ->  data/<tablet>.<generation>.mdb, synced, checked, steady   step 3
+    members at the rows' entry  ->  consensus metadata, slot begun there
+    chunks of entries           ->  the slot, durable                                         step 4
+                                    superblock READY                                          step 5
+
+A failure at any point leaves the superblock COPYING. The caller gives the copy up, and so does the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from coord.errors import CoordError, RemoteProtocolError, StorageError
+from regions.messages.copies import CopyState
+from regionserver.storage.directory import sync_folder
+from regionserver.tablets.copying import wire
+from regionserver.tablets.copying.jobs import Job
+from regionserver.tablets.disk import merge, steps, superblock
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.tablets.disk.layout import rows_path
+from regionserver.tablets.disk.merge import SourceMeta
+from regionserver.tablets.disk.superblock import Memory, Superblock
+from regionserver.tablets.links.channel import Channel, ChannelLost
+from regionserver.tablets.rows.hot_copy import adopt
+from regionserver.tablets.rows.state import Identity, RowsState
+
+T = TypeVar("T")
+
+#: Pause before a source that serves as many copies as it may is asked again, and how often it is.
+WAIT_S: Final = 1.0
+WAITS_MAX: Final = 120
+#: Room that a copy leaves on the disk.
+RESERVE_BYTES: Final = 1 << 30
+
+
+class CopyFailed(CoordError):  # noqa: N818 - says what has happened
+    """The copy has failed, and nothing of it may be used."""
+
+
+class CopyCanceled(CopyFailed):
+    """An operator, or the end of the server, has ended the copy."""
+
+
+class CopyPlan(NamedTuple):
+    """A copy whose superblock is COPYING."""
+
+    block: Superblock
+    #: This server's memory of the number, None without one.
+    memory: Memory | None
+    #: Member number of the source.
+    source: int
+    slot: int
+    directory: Path
+    boot: str
+
+
+class CopiedReplica(NamedTuple):
+    """The files of a complete copy; its superblock is READY."""
+
+    block: Superblock
+    meta: ConsensusMeta
+
+
+class CopySteps(NamedTuple):
+    """What the thread of a copy uses of the host. All functions block, and may be called on the thread."""
+
+    #: Opens the connection to the source.
+    dial: Callable[[], Channel]
+    #: Carries out steps on files, in order; each is durable on return.
+    carry_out: Callable[[Sequence[steps.Effect]], None]
+    #: Moves the job to another state.
+    enter: Callable[[CopyState, str], None]
+    wall_ms: Callable[[], int]
+
+
+class CopyThread:
+    """One copy, on its thread."""
+
+    def __init__(self, plan: CopyPlan, job: Job, host: CopySteps) -> None:
+        self._plan = plan
+        self._job = job
+        self._host = host
+        self._channel: Channel | None = None
+
+    def run(self) -> CopiedReplica:
+        """Fetch everything; return the READY replica. Raise CoordError, OSError or ValueError."""
+        channel = self._begin()
+        try:
+            copied = self._fetch_log(channel, self._fetch_rows(channel))
+            with contextlib.suppress(ChannelLost):  # the copy is complete; the source notices the end as well
+                channel.send(wire.ASK, wire.encode(wire.EndCopy()))
+        finally:
+            channel.close()
+        return copied
+
+    def abort(self) -> None:
+        """Make the thread raise at its next step. May be called on any thread."""
+        self._job.is_canceled = True
+        if self._channel is not None:
+            self._channel.abort()
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Channel:
+        """Begin the session. Step 2."""
+        plan = self._plan
+        asked = wire.BeginCopy(plan.block.tablet, plan.source, plan.block.number)
+        for attempt in range(WAITS_MAX):
+            self._check()
+            channel = self._channel = self._host.dial()
+            try:
+                begun = self._ask(channel, asked, wire.CopyBegun, may_wait=True)
+                if begun is not None:
+                    self._check_range(begun)
+                    self._job.expected = begun.rows_bytes
+                    self._check_room(begun.rows_bytes)
+                    meta = SourceMeta(begun.term, begun.config_term, begun.config_index, begun.configuration)
+                    self._host.carry_out(steps.copy_merged(plan.block, self._merged(meta)))
+                    return channel
+            except BaseException:
+                channel.close()
+                raise
+            channel.close()
+            if not attempt:
+                self._host.enter(CopyState.WAITING, "the source serves as many copies as it may")
+            time.sleep(WAIT_S)
+        raise CopyFailed("the source serves as many copies as it may")
+
+    def _fetch_rows(self, channel: Channel) -> RowsState:
+        """Receive the rows, sync them, and check them. Step 3."""
+        plan = self._plan
+        self._host.enter(CopyState.ROWS, "")
+        path = os.fspath(plan.directory / rows_path(plan.block.tablet, plan.block.generation))
+        channel.send(wire.ASK, wire.encode(wire.FetchRows()))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            sent = self._receive_rows(channel, fd)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        sync_folder(os.path.dirname(path))
+        self._check()
+        self._host.enter(CopyState.CHECKING, "")
+        identity = Identity(plan.block.tablet, plan.block.generation)
+        return adopt(path, identity, sent.generation, plan.boot, self._check)
+
+    def _receive_rows(self, channel: Channel, fd: int) -> wire.RowsSent:
+        size = 0
+        while True:
+            chunk = self._next(channel, wire.RowsSent)
+            if isinstance(chunk, wire.RowsSent):
+                if chunk.size != size:
+                    raise CopyFailed(f"{size} bytes of rows were received, {chunk.size} were sent")
+                return chunk
+            os.pwrite(fd, chunk, size)
+            size += len(chunk)
+
+    def _fetch_log(self, channel: Channel, state: RowsState) -> CopiedReplica:
+        """Receive the entries behind the rows, and finish. Steps 4 and 5."""
+        plan, host = self._plan, self._host
+        block = plan.block
+        index, term = state.applied
+        host.enter(CopyState.LOG, "")
+        begins = self._ask(channel, wire.FetchLog(index, term), wire.LogBegins)
+        assert begins is not None, "an answer that must not wait"
+        meta = self._merged(SourceMeta(*_fields(begins)))
+        host.carry_out(steps.copy_slot(block, plan.slot, meta, index, term))
+        last_index, last_term = index, term
+        while True:
+            chunk = self._next(channel, wire.LogSent)
+            if isinstance(chunk, wire.LogSent):
+                break
+            entries = wire.decode_entries(chunk, last_index)
+            host.carry_out([steps.FillSlot(plan.slot, block.generation, entries)])
+            last_index, last_term = entries[-1].index, entries[-1].term
+        if (chunk.last_index, chunk.last_term) != (last_index, last_term):
+            raise CopyFailed(f"the log was received up to entry {last_index}, it was sent up to {chunk.last_index}")
+        why = merge.log_objection(plan.memory, last_term, last_index)
+        if why:
+            raise CopyFailed(why)
+        self._check()
+        ready = superblock.copied(block, plan.slot, host.wall_ms())
+        host.carry_out(steps.copy_ended(ready))
+        return CopiedReplica(ready, meta)
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    def _ask(self, channel: Channel, asked: wire.Ask, expected: type[T], *, may_wait: bool = False) -> T | None:
+        """Ask, and return the answer. With `may_wait`, return None if the source would answer later."""
+        channel.send(wire.ASK, wire.encode(asked))
+        kind, body = channel.receive()
+        if kind != wire.ANSWER:
+            raise RemoteProtocolError(f"a frame of kind {kind} instead of an answer")
+        answer = wire.decode_answer(body)
+        if isinstance(answer, wire.CopyRefused) and answer.may_wait and may_wait:
+            return None
+        return _expected(answer, expected)
+
+    def _next(self, channel: Channel, ends: type[T]) -> memoryview | T:
+        """Return the data of the next chunk, or the answer that ends the chunks."""
+        self._check()
+        kind, body = channel.receive()
+        if kind == wire.CHUNK:
+            data = wire.open_chunk(body)
+            self._job.received += len(data)
+            return data
+        if kind != wire.ANSWER:
+            raise RemoteProtocolError(f"a frame of kind {kind} instead of a chunk")
+        return _expected(wire.decode_answer(body), ends)
+
+    def _check(self) -> None:
+        if self._job.is_canceled:
+            raise CopyCanceled("the copy was canceled")
+
+    def _check_range(self, begun: wire.CopyBegun) -> None:
+        block = self._plan.block
+        own = (block.table, block.start_key, block.end_key, block.hash_buckets)
+        theirs = (begun.table, begun.start_key, begun.end_key, begun.hash_buckets)
+        if own != theirs:
+            raise CopyFailed(f"the source's tablet {block.tablet} has table and range {theirs}, this one has {own}")
+
+    def _check_room(self, size: int) -> None:
+        found = os.statvfs(self._plan.directory)
+        free = found.f_bavail * found.f_frsize
+        if free < size + RESERVE_BYTES:
+            raise CopyFailed(
+                f"{self._plan.directory} has {free >> 20} MB free; the rows take {size >> 20} MB, and"
+                f" {RESERVE_BYTES >> 20} MB stay free"
+            )
+
+    def _merged(self, source: SourceMeta) -> ConsensusMeta:
+        block = self._plan.block
+        try:
+            return merge.merged(block.tablet, block.number, self._plan.memory, source)
+        except ValueError as error:
+            raise StorageError(f"the source's configuration of tablet {block.tablet} is malformed: {error}") from error
+
+
+def _fields(answer: wire.LogBegins) -> tuple[int, int, int, bytes]:
+    return answer.term, answer.config_term, answer.config_index, answer.configuration
+
+
+def _expected(answer: wire.Answer, expected: type[T]) -> T:
+    if isinstance(answer, expected):
+        return answer
+    if isinstance(answer, wire.CopyRefused):
+        raise CopyFailed(f"the source ends the copy: {answer.reason}")
+    raise RemoteProtocolError(f"the source answers {type(answer).__name__} instead of {expected.__name__}")

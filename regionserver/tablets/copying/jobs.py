@@ -1,0 +1,113 @@
+"""The copy jobs of a server: those that run, and the last ones that have ended. Pure; the caller passes the time.
+
+WAITING -> REMOVING -> ROWS -> CHECKING -> LOG -> DONE
+   every state before DONE -> FAILED or CANCELED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from regions.messages.copies import CopyJob, CopyState
+
+#: Limit of copies that a server receives at once. Each takes a thread and the disk.
+IN_MAX: Final = 4
+#: Ended jobs that are kept for operators.
+ENDED_MAX: Final = 100
+#: When a sender that was throttled should ask again.
+RETRY_AFTER_MS: Final = 2000
+#: States of jobs that have ended.
+ENDED: Final = (CopyState.DONE, CopyState.FAILED, CopyState.CANCELED)
+#: States in which bytes are received.
+_RECEIVING: Final = (CopyState.ROWS, CopyState.LOG)
+
+
+class Job:
+    """A job of this server."""
+
+    def __init__(self, job: int, tablet: str, number: int, source: str, began_ms: int) -> None:
+        self.job = job
+        self.tablet = tablet
+        self.number = number
+        self.source = source
+        self.began_ms = began_ms
+        self.ended_ms = 0
+        self.state = CopyState.WAITING
+        self.reason = ""
+        self.received = 0
+        self.expected = 0
+        #: Set by an operator, or when the server stops; the job ends at its next step.
+        self.is_canceled = False
+        self._receiving_ms = 0
+        self._since_ms: int | None = None
+
+    def enter(self, state: CopyState, now_ms: int, reason: str = "") -> None:
+        """Move to another state. `now_ms` is the server's wall clock, for operators."""
+        if self._since_ms is not None:
+            self._receiving_ms += max(0, now_ms - self._since_ms)
+        self._since_ms = now_ms if state in _RECEIVING else None
+        self.state = state
+        self.reason = reason
+        if state in ENDED:
+            self.ended_ms = now_ms
+
+    def shown(self, now_ms: int) -> CopyJob:
+        """Return the job as operators see it."""
+        receiving_ms = self._receiving_ms
+        if self._since_ms is not None:
+            receiving_ms += max(0, now_ms - self._since_ms)
+        rate = self.received * 1000 // receiving_ms if receiving_ms else 0
+        return CopyJob(
+            self.job, self.tablet, self.number, self.state, self.source, self.received,
+            max(self.expected, self.received), rate, self.began_ms, self.ended_ms, self.reason,
+        )  # fmt: skip
+
+
+class CopyJobs:
+    """All jobs of a server."""
+
+    def __init__(self, limit: int = IN_MAX) -> None:
+        self._limit = limit
+        self._last = 0
+        self._running: dict[str, Job] = {}
+        self._ended: list[Job] = []
+        #: Ended jobs by state, and bytes received, since the process started.
+        self.counts: dict[CopyState, int] = dict.fromkeys(ENDED, 0)
+        self.received = 0
+
+    def has_slot(self) -> bool:
+        """Return True if another copy may begin."""
+        return len(self._running) < self._limit
+
+    def of(self, tablet: str) -> Job | None:
+        """Return the job that runs for a tablet."""
+        return self._running.get(tablet)
+
+    def begin(self, tablet: str, number: int, source: str, now_ms: int) -> Job:
+        """Begin a job."""
+        assert tablet not in self._running, f"a copy of {tablet} runs"
+        self._last += 1
+        job = self._running[tablet] = Job(self._last, tablet, number, source, now_ms)
+        return job
+
+    def end(self, job: Job, state: CopyState, now_ms: int, reason: str = "") -> None:
+        """Note the end of a job."""
+        job.enter(state, now_ms, reason)
+        del self._running[job.tablet]
+        self._ended = [*self._ended, job][-ENDED_MAX:]
+        self.counts[state] += 1
+        self.received += job.received
+
+    def running(self) -> Iterable[Job]:
+        """Return the jobs that run."""
+        return self._running.values()
+
+    def find(self, number: int) -> Job | None:
+        """Return the running job with this number."""
+        return next((job for job in self._running.values() if job.job == number), None)
+
+    def shown(self, now_ms: int) -> list[CopyJob]:
+        """Return all jobs, the newest first."""
+        found = [*self._running.values(), *self._ended]
+        return [job.shown(now_ms) for job in sorted(found, key=lambda one: -one.job)]

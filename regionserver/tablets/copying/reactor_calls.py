@@ -1,0 +1,71 @@
+"""Calls between the threads of copies and the other threads of the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from coord.errors import StorageError
+from regionserver.tablets.process.interfaces import ThreadedReactor
+from regionserver.workers import WorkerPool
+
+T = TypeVar("T")
+
+#: Interval at which a waiting thread checks whether the server ends.
+_LOOK_S: Final = 0.2
+
+
+class HostEnds(StorageError):  # noqa: N818 - says what has happened
+    """The server ends: a copy's thread gets no answers any more."""
+
+
+class ReactorCalls:
+    """Lets threads of copies run functions on the reactor's thread, or on another pool, and wait for the results."""
+
+    def __init__(self, reactor: ThreadedReactor) -> None:
+        self._reactor = reactor
+        self.has_ended = False
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run `function` on the reactor's thread. Return its result, or raise its exception or HostEnds."""
+        found: T = self._wait(lambda done: done(_result(function)))
+        return found
+
+    def call_on(self, pool: WorkerPool, work: Callable[[], T]) -> T:
+        """Run `work` on a thread of `pool`. Return its result, or raise its exception or HostEnds."""
+        found: T = self._wait(lambda done: pool.submit(work, done))
+        return found
+
+    def spawn(self, name: str, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """Run `work` on a thread of its own, and then `done` with the result on the reactor's thread."""
+
+        def run() -> None:
+            result = _result(work)
+            if not self.has_ended:
+                self._reactor.callFromThread(done, result)
+
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+    def _wait(self, begin: Callable[[Callable[[Any], None]], None]) -> Any:
+        ended = threading.Event()
+        results: list[Any] = []
+
+        def done(result: Any) -> None:
+            results.append(result)
+            ended.set()
+
+        self._reactor.callFromThread(begin, done)
+        while not ended.wait(_LOOK_S):
+            if self.has_ended:
+                raise HostEnds("the server ends")
+        if isinstance(results[0], Exception):
+            raise results[0]
+        return results[0]
+
+
+def _result(work: Callable[[], T]) -> T | Exception:
+    try:
+        return work()
+    except Exception as error:  # the caller on the other thread gets the exception
+        return error

@@ -1,0 +1,367 @@
+"""The copies that this server receives, from StartTabletCopy to the start of the replica.
+
+checks (guards.py)  ->  job  ->  former replica to quarantine  ->  superblock COPYING        reactor, files' thread
+thread of the copy  ->  steps 2 to 5 (fetching.py)
+success             ->  the replica starts under its number                                  step 6
+failure             ->  the files of the copy are removed, back to the tombstone; the leader asks again
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from twisted.internet.defer import Deferred, inlineCallbacks, succeed
+from twisted.logger import Logger
+
+from coord.env import Clock
+from coord.rpc.wire import Code, RpcError
+from regions.messages.copies import (
+    CancelCopy,
+    CopyJobList,
+    CopyOutcome,
+    CopyRequest,
+    CopyState,
+    ListCopyJobs,
+    StartTabletCopy,
+    TabletCopyAnswer,
+)
+from regions.messages.heartbeat import ReplicaState
+from regions.messages.server import ClosePurpose
+from regionserver.tablets.copying import guards
+from regionserver.tablets.copying.fetching import (
+    RESERVE_BYTES,
+    CopiedReplica,
+    CopyCanceled,
+    CopyPlan,
+    CopySteps,
+    CopyThread,
+)
+from regionserver.tablets.copying.guards import CopyFacts, LocalReplica
+from regionserver.tablets.copying.jobs import RETRY_AFTER_MS, CopyJobs, Job
+from regionserver.tablets.copying.reactor_calls import ReactorCalls
+from regionserver.tablets.copying.source import CopySources
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.tablets.disk.life import DataState, RunEvent, RunState
+from regionserver.tablets.disk.superblock import Superblock, memory_of
+from regionserver.tablets.host.turn import Turn
+from regionserver.tablets.links.channel import Channel
+from regionserver.tablets.links.own_server import CopyConnection
+from regionserver.tablets.process.files_work import FilesWork
+from regionserver.tablets.process.life_work import ReplicaLife, why_of
+from regionserver.tablets.process.replica import TabletReplica
+from regionserver.workers import WorkerPool
+
+log = Logger()
+
+#: Interval at which a copy's bytes reach reports and answers.
+SHOW_S: Final = 1.0
+
+
+class CopyLinks(Protocol):
+    """Connections for copies."""
+
+    def serve_copies(self, serve: Callable[[CopyConnection], None]) -> None: ...
+    def dial_copy(self, server: str, address: tuple[str, int]) -> Channel: ...
+
+
+#: Claims the transition of a number that was never here: OFFLINE -> OPENING in the store. Fires with "" or why not.
+Claim = Callable[[str, int], Deferred[str]]
+
+
+class CopyWork:
+    """All copies of one server. Every method is called on the reactor's thread."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        clock: Clock,
+        server: str,
+        directory: Path,
+        boot: str,
+        turn: Turn,
+        replicas: dict[str, TabletReplica],
+        life: ReplicaLife,
+        files: FilesWork,
+        files_pool: WorkerPool,
+        links: CopyLinks,
+        sources: CopySources,
+        calls: ReactorCalls,
+    ) -> None:
+        self._reactor = reactor
+        self._clock = clock
+        self._server = server
+        self._directory = directory
+        self._boot = boot
+        self._turn = turn
+        self._replicas = replicas
+        self._life = life
+        self._files = files
+        self._files_pool = files_pool
+        self._links = links
+        self._calls = calls
+        self.sources = sources
+        self.jobs = CopyJobs()
+        self._threads: dict[int, CopyThread] = {}
+        #: Claims transitions while a session with the store lasts; None: new numbers are refused.
+        self.claim: Claim | None = None
+        self._is_stopping = False
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def answer(self, request: CopyRequest) -> Any:
+        """Answer a request about copies. Raise RpcError."""
+        if isinstance(request, StartTabletCopy):
+            return self.start(request)
+        if request.recipient not in ("", self._server):
+            raise RpcError(Code.BAD_REQUEST, f"this server is {self._server}")
+        now_ms = self._clock.wall_ms()
+        if isinstance(request, ListCopyJobs):
+            return CopyJobList(self._server, self.jobs.shown(now_ms), self.sources.sessions.count())
+        return self._cancel(request, now_ms)
+
+    def _cancel(self, request: CancelCopy, now_ms: int) -> CopyJobList:
+        job = self.jobs.find(request.job)
+        if job is None:
+            raise RpcError(Code.BAD_REQUEST, f"no copy job {request.job} runs on this server")
+        self._abort(job)
+        return CopyJobList(self._server, [job.shown(now_ms)])
+
+    def start(self, order: StartTabletCopy) -> Deferred[TabletCopyAnswer]:
+        """Answer a StartTabletCopy: all checks come first, and the copy goes on after the answer."""
+        facts = self._facts(order)
+        check = guards.check_copy(facts)
+        if check.outcome is not CopyOutcome.STARTED:
+            return succeed(self._refusal(facts, check))
+        job = self.jobs.begin(order.tablet, order.number, order.source.uuid, self._clock.wall_ms())
+        answer: Deferred[TabletCopyAnswer] = Deferred()
+        self._claimed(order, facts).addCallback(self._go, order, job, answer)
+        return answer
+
+    def _claimed(self, order: StartTabletCopy, facts: CopyFacts) -> Deferred[str]:
+        """Return "" if the number may begin here: it was here before, or the store gives it to this server."""
+        if facts.local is not None and facts.local.number == order.number and facts.local.has_memory:
+            return succeed("")
+        if self.claim is None:
+            return succeed("this server has no session with the store, which gives new numbers")
+        return self.claim(order.tablet, order.number)
+
+    def _go(self, why: str, order: StartTabletCopy, job: Job, answer: Deferred[TabletCopyAnswer]) -> None:
+        if why:
+            self.jobs.end(job, CopyState.FAILED, self._clock.wall_ms(), why)
+            answer.callback(TabletCopyAnswer(CopyOutcome.ILLEGAL_STATE, why))
+            return
+        answer.callback(TabletCopyAnswer(CopyOutcome.STARTED, job=job.job))
+        self._copy(order, job).addErrback(self._broken, job)
+
+    def _refusal(self, facts: CopyFacts, check: guards.CopyCheck) -> TabletCopyAnswer:
+        local = facts.local
+        job = self.jobs.of(facts.order.tablet)
+        reason = check.when
+        if local is not None:
+            reason += (
+                f"; here is member {local.number}, {local.state}, term {local.term}, last entry {local.last_index} of"
+                f" term {local.last_term}"
+            )
+        return TabletCopyAnswer(
+            check.outcome,
+            reason,
+            job=0 if job is None else job.job,
+            received=0 if job is None else job.received,
+            term=0 if local is None else local.term,
+            retry_after_ms=RETRY_AFTER_MS if check.outcome is CopyOutcome.THROTTLED else 0,
+        )
+
+    def _facts(self, order: StartTabletCopy) -> CopyFacts:
+        replica = self._replicas.get(order.tablet)
+        job = self.jobs.of(order.tablet)
+        is_busy = self._is_stopping or (replica is not None and replica.is_opening)
+        return CopyFacts(
+            order,
+            self._server,
+            self.local(order.tablet),
+            is_copied=job is not None,
+            is_busy=is_busy,
+            has_slot=self.jobs.has_slot(),
+            has_space=self._free_bytes() >= RESERVE_BYTES,
+        )
+
+    def local(self, tablet: str) -> LocalReplica | None:
+        """Return the tablet on this server as a StartTabletCopy finds it; None without a superblock."""
+        replica = self._replicas.get(tablet)
+        if replica is None:
+            return None
+        block = replica.block
+        group = self._turn.groups.get(tablet)
+        standing = group.standing() if group is not None else self._turn.resting.get(tablet)
+        term, last_term, last_index = 0, 0, 0
+        if standing is not None:
+            term, last_term, last_index = standing.term, standing.last_term, standing.last_index
+        has_memory = block.data_state is DataState.READY or block.memory is not None
+        return LocalReplica(
+            block.number, block.highest_number, ReplicaState(replica.run.value), term, last_term, last_index, has_memory
+        )
+
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize
+
+    # --- a copy -------------------------------------------------------------------------------------------------------
+
+    @inlineCallbacks
+    def _copy(self, order: StartTabletCopy, job: Job) -> Any:
+        log.info(
+            "copying tablet {tablet} from member {source} on server {server} to member {number}",
+            tablet=order.tablet, source=order.source.number, server=order.source.uuid, number=order.number,
+        )  # fmt: skip
+        job.enter(CopyState.REMOVING, self._clock.wall_ms())
+        replica = self._replicas.get(order.tablet)
+        if replica is not None and replica.block.data_state is DataState.READY:
+            reason = f"replaced by a copy of member {order.source.number}"
+            why = yield self._life.close(order.tablet, ClosePurpose.TOMBSTONE, reason)
+            if why:
+                self._ended(job, CopyState.FAILED, why)
+                return
+        begun = yield self._on_files(partial(self._begin_files, order))
+        if not isinstance(begun, tuple):
+            self._ended(job, CopyState.FAILED, why_of(begun))
+            return
+        block, meta = begun
+        replica = self._begun(block)
+        if job.is_canceled:
+            yield self._give_up(replica, job, 0, CopyCanceled("the copy was canceled"))
+            return
+        plan = CopyPlan(
+            block, memory_of(block, meta), order.source.number, self._life.take_slot(), self._directory, self._boot
+        )
+        result = yield self._fetch(plan, order, job)
+        if isinstance(result, CopiedReplica):
+            yield self._started(replica, result, job)
+        else:
+            yield self._give_up(replica, job, plan.slot, result)
+
+    def _begin_files(self, order: StartTabletCopy) -> tuple[Superblock, ConsensusMeta | None] | str:
+        """Carry out step 1, on the files' thread. Return the superblock, and the consensus metadata of its number."""
+        at_ms = self._clock.wall_ms()
+        fresh = Superblock(
+            self._server, order.tablet, DataState.COPYING, order.number, order.number, 1, None, order.table,
+            order.start_key, order.end_key, order.hash_buckets, copied_from=order.source.uuid, created_ms=at_ms,
+            changed_ms=at_ms,
+        )  # fmt: skip
+        block = self._files.begin_copy(order.tablet, order.number, order.source.uuid, fresh, at_ms)
+        if isinstance(block, str):
+            return block
+        _, meta = self._files.read(order.tablet)
+        return block, meta if isinstance(meta, ConsensusMeta) else None
+
+    def _begun(self, block: Superblock) -> TabletReplica:
+        replica = self._replicas.get(block.tablet)
+        if replica is None:
+            replica = TabletReplica(block, None, RunState.COPYING)
+            self._life.begun(replica)
+        else:
+            replica.block = block
+            replica.received = 0
+            replica.reason = ""
+            self._life.replaced(replica, RunEvent.COPY)
+        return replica
+
+    def _fetch(self, plan: CopyPlan, order: StartTabletCopy, job: Job) -> Deferred[Any]:
+        """Run the thread of the copy. Fires with its result, or with the exception as a value."""
+        source = order.source
+        steps = CopySteps(
+            dial=lambda: self._links.dial_copy(source.uuid, (source.host, source.peer_port)),
+            carry_out=lambda effects: self._calls.call_on(self._files_pool, lambda: self._files.carry_out(effects)),
+            enter=lambda state, reason: self._calls.call(lambda: self._enter(job, state, reason)),
+            wall_ms=self._clock.wall_ms,
+        )
+        thread = self._threads[job.job] = CopyThread(plan, job, steps)
+        done: Deferred[Any] = Deferred()
+        self._calls.spawn("copy-in", thread.run, done.callback)
+        self._reactor.callLater(SHOW_S, self._show, job)
+        return done
+
+    def _enter(self, job: Job, state: CopyState, reason: str) -> None:
+        job.enter(state, self._clock.wall_ms(), reason)
+
+    def _show(self, job: Job) -> None:
+        """Show the bytes received in answers to messages."""
+        replica = self._replicas.get(job.tablet)
+        if job.job not in self._threads or replica is None:
+            return
+        replica.received = job.received
+        self._life.progressed(replica)
+        self._reactor.callLater(SHOW_S, self._show, job)
+
+    @inlineCallbacks
+    def _started(self, replica: TabletReplica, result: CopiedReplica, job: Job) -> Any:
+        """Host the group of a complete copy. Step 6."""
+        replica.block, replica.meta = result
+        replica.reason = ""
+        self._life.replaced(replica, RunEvent.COPIED)
+        opened: Deferred[str] = Deferred()
+        self._life.open(replica, opened.callback)
+        why = yield opened
+        if why:
+            self._ended(job, CopyState.FAILED, f"the copy is complete, and cannot be opened: {why}")
+        else:
+            self._ended(job, CopyState.DONE)
+
+    @inlineCallbacks
+    def _give_up(self, replica: TabletReplica, job: Job, slot: int, error: object) -> Any:
+        """Go back to the tombstone, with the memory that it had."""
+        why = why_of(error)
+        block = replica.block
+        if not self._is_stopping:
+            # Without this the next start gives the copy up.
+            at_ms = self._clock.wall_ms()
+            after = yield self._on_files(lambda: self._files.give_up(block, slot, why, at_ms))
+            if isinstance(after, Superblock):
+                replica.block = after
+                self._life.replaced(replica, RunEvent.GIVE_UP, why)
+            else:
+                log.error("the copy of tablet {tablet} cannot be given up: {why}",
+                          tablet=replica.tablet, why=why_of(after))  # fmt: skip
+        self._ended(job, CopyState.CANCELED if job.is_canceled else CopyState.FAILED, why)
+
+    def _ended(self, job: Job, state: CopyState, why: str = "") -> None:
+        self._threads.pop(job.job, None)
+        self.jobs.end(job, state, self._clock.wall_ms(), why)
+        if state is CopyState.DONE:
+            log.info(
+                "copied tablet {tablet}: {size} bytes in {ms} ms",
+                tablet=job.tablet, size=job.received, ms=job.ended_ms - job.began_ms,
+            )  # fmt: skip
+        else:
+            log.warn("the copy of tablet {tablet} is {state}: {why}", tablet=job.tablet, state=state, why=why)
+
+    def _broken(self, failure: Any, job: Job) -> None:
+        """An exception here is a bug: the tablet stays as it is until the next start."""
+        log.failure("a copy of tablet {tablet} has failed", failure=failure, tablet=job.tablet)
+        if self.jobs.of(job.tablet) is job:
+            self._ended(job, CopyState.FAILED, f"a bug: {failure.getErrorMessage()}")
+
+    def _on_files(self, work: Callable[[], Any]) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        # An exception is a value here: `callback` takes it as one.
+        self._files_pool.submit(work, done.callback)
+        return done
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    def _abort(self, job: Job) -> None:
+        job.is_canceled = True
+        thread = self._threads.get(job.job)
+        if thread is not None:
+            thread.abort()
+
+    def stop(self) -> None:
+        """End all copies: the server stops. What is unfinished is given up by the next start."""
+        self._is_stopping = True
+        for job in list(self.jobs.running()):
+            self._abort(job)
+        self.sources.stop()
+        self._calls.has_ended = True

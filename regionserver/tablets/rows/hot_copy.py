@@ -1,0 +1,137 @@
+"""Rows copied while they are written: the source reads one state of the file, the destination checks every row.
+
+LMDB writes the state at one moment into a pipe, on a thread of its own. Commits go on meanwhile. The file grows,
+because no page of that state is used again before the copy ends.
+
+The destination receives the file under its own name. The file's identity is the source's, so it is replaced before the
+rows are used. Then every page and every row is read back: a copy that differs from what the source's checksums and
+digest say is never used (S2 has no such check; TiKV #11746 applied damaged copies).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import lmdb
+
+from regionserver.kv.files import reserve_lock
+from regionserver.kv.pages import Damaged, check_tree
+from regionserver.tablets.rows import environment
+from regionserver.tablets.rows.environment import IDENTITY_KEY, MAP_BYTES, RowsDisk, translated
+from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed
+from regionserver.tablets.rows.state import Identity, RowsState
+from regionserver.tablets.rows.tablet_rows import TabletRows
+
+#: Size of the pipe between LMDB's thread and the one that sends; the kernel's limit for users.
+_PIPE_BYTES: Final = 1 << 20
+
+
+def copied_bytes(rows: TabletRows) -> int:
+    """Return about how many bytes a hot copy has now. Raise RowsError."""
+    with rows.using_file() as file:
+        info = file.env.info()
+        return int(file.page_bytes * (info["last_pgno"] + 1))
+
+
+def hot_copy(rows: TabletRows, chunk_bytes: int) -> Iterator[memoryview]:
+    """Yield the file as it is at one moment, in chunks. Each chunk is valid until the next one.
+
+    Ends with RowsClosed when the rows are being closed, so that nothing has to wait for a copy. Raise RowsError,
+    OSError.
+    """
+    with rows.using_file() as file:
+        reading, writing = os.pipe()
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        failures: list[Exception] = []
+
+        def copy() -> None:
+            try:
+                with translated(rows.path):
+                    file.env.copyfd(writing)
+            except Exception as error:  # the reader of the pipe raises it
+                failures.append(error)
+            finally:
+                os.close(writing)
+
+        copier = threading.Thread(target=copy, name="hot-copy", daemon=True)
+        copier.start()
+        try:
+            yield from _chunks(reading, chunk_bytes, rows)
+        finally:
+            os.close(reading)
+            copier.join()
+        if failures:
+            raise failures[0]
+
+
+def _chunks(reading: int, chunk_bytes: int, rows: TabletRows) -> Iterator[memoryview]:
+    buffer = memoryview(bytearray(chunk_bytes))
+    while True:
+        at = 0
+        while at < chunk_bytes:
+            got = os.readv(reading, [buffer[at:]])
+            if not got:
+                break
+            at += got
+        if rows.is_closed:
+            raise RowsClosed(f"{rows.path} is being closed")
+        if at:
+            yield buffer[:at]
+        if at < chunk_bytes:
+            return
+
+
+def adopt(
+    path: str, identity: Identity, source_generation: int, boot: str, progress: Callable[[], None] = lambda: None
+) -> RowsState:
+    """Make a received file that of `identity`, check all of it, and make its steady point. Return its state.
+
+    Raises:
+        RowsFailed: the file is damaged, or is not what the source's checksums and digest say.
+        RowsFull: there is no room.
+        RowsTooNew: a later build wrote it.
+    """
+    with translated(path):
+        # Damaged pages can lead LMDB outside its map, which kills the process. So pages are read without a map first.
+        check_tree(path, progress)
+        _rename(path, identity, Identity(identity.tablet, source_generation))
+    file, state = environment.open_existing(path, identity, progress)
+    rows = TabletRows(path, identity, boot, RowsDisk(), file, state, None)
+    try:
+        stored, counted = rows.recount()
+        if stored != counted:
+            raise RowsFailed(
+                f"{path} has {counted.rows} rows with digest {counted.digest.hex()}; its source has stored"
+                f" {stored.rows} rows with digest {stored.digest.hex()}"
+            )
+        rows.steady()
+    finally:
+        with contextlib.suppress(RowsError):
+            rows.abandon()
+    return state
+
+
+def _rename(path: str, identity: Identity, source: Identity) -> None:
+    """Replace the identity of a received file."""
+    reserve_lock(path)
+    env: Any = lmdb.open(
+        path, subdir=False, map_size=MAP_BYTES, max_dbs=len(environment.DATABASES), mode=0o600, create=False,
+        readahead=False, sync=False, metasync=False,
+    )  # fmt: skip
+    try:
+        meta = env.open_db(b"meta", create=False)
+        with env.begin(write=True, db=meta) as transaction:
+            found = environment.stored_identity(transaction, path)
+            if found != source:
+                raise Damaged(f"{path} holds tablet {found.tablet} generation {found.generation}, not {source}")
+            transaction.put(IDENTITY_KEY, environment.sealed_identity(identity))
+    except lmdb.NotFoundError as error:
+        raise Damaged(f"{path} lacks the databases of a tablet's rows") from error
+    finally:
+        env.close()
