@@ -39,7 +39,6 @@ from regions.messages import (
     TabletReport,
     TransferLeadership,
 )
-from regions.messages.copies import CancelCopy, CopyRequest, ListCopyJobs, StartTabletCopy
 from regions.messages.heartbeat import TAKES_PART
 from regions.messages.server import TabletFigures
 from regions.records.model import Incarnation
@@ -47,6 +46,7 @@ from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
 from regionserver.metrics import Metrics
 from regionserver.replica.effects import Key
+from regionserver.tablets.copying.messages import CancelCopy, CopyRequest, ListCopyJobs, StartTabletCopy
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.links.cuts import LinkCuts
 from regionserver.tablets.messages import NO_REPLICA

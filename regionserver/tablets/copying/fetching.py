@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from coord.errors import CoordError, RemoteProtocolError, StorageError
-from regions.messages.copies import CopyState
 from regionserver.storage.directory import sync_folder
-from regionserver.tablets.copying import wire
+from regionserver.tablets.copying import merge, wire
 from regionserver.tablets.copying.jobs import Job
-from regionserver.tablets.disk import merge, steps, superblock
+from regionserver.tablets.copying.merge import SourceMeta
+from regionserver.tablets.copying.messages import CopyState
+from regionserver.tablets.disk import steps, superblock
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.layout import rows_path
-from regionserver.tablets.disk.merge import SourceMeta
 from regionserver.tablets.disk.superblock import Memory, Superblock
 from regionserver.tablets.links.channel import Channel, ChannelLost
 from regionserver.tablets.rows.hot_copy import adopt

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from regions.messages.copies import CopyOutcome, SeenReplica, StartTabletCopy
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
+from regionserver.tablets.copying.messages import CopyOutcome, SeenReplica, StartTabletCopy
 
 
-class LocalReplica(NamedTuple):
+class ReplicaHere(NamedTuple):
     """A tablet on this server: its superblock, and the promises of its number."""
 
     number: int
@@ -34,7 +34,7 @@ class CopyFacts(NamedTuple):
     #: Uuid of this server.
     server: str
     #: None without a superblock.
-    local: LocalReplica | None
+    local: ReplicaHere | None
     #: A copy of the tablet runs, or a step on its files.
     is_copied: bool
     is_busy: bool

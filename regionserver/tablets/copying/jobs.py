@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from regions.messages.copies import CopyJob, CopyState
+from regionserver.tablets.copying.messages import CopyJob, CopyState
 
 #: Limit of copies that a server receives at once. Each takes a thread and the disk.
 IN_MAX: Final = 4

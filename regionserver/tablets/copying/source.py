@@ -15,10 +15,10 @@ from twisted.logger import Logger
 from coord.errors import CoordError, RemoteProtocolError
 from coord.storage.shared.log import SharedLog
 from regionserver.tablets.copying import wire
+from regionserver.tablets.copying.merge import SourceMeta
 from regionserver.tablets.copying.reactor_calls import ReactorCalls
 from regionserver.tablets.copying.sessions import CopySession, CopySessions, Pace
 from regionserver.tablets.disk.life import RunState
-from regionserver.tablets.disk.merge import SourceMeta
 from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.links.channel import Channel, ChannelLost

@@ -19,7 +19,19 @@ from twisted.logger import Logger
 
 from coord.env import Clock
 from coord.rpc.wire import Code, RpcError
-from regions.messages.copies import (
+from regions.messages.heartbeat import ReplicaState
+from regions.messages.server import ClosePurpose
+from regionserver.tablets.copying import guards
+from regionserver.tablets.copying.fetching import (
+    RESERVE_BYTES,
+    CopiedReplica,
+    CopyPlan,
+    CopySteps,
+    CopyThread,
+)
+from regionserver.tablets.copying.guards import CopyFacts, ReplicaHere
+from regionserver.tablets.copying.jobs import RETRY_AFTER_MS, CopyJobs, Job
+from regionserver.tablets.copying.messages import (
     CancelCopy,
     CopyJobList,
     CopyOutcome,
@@ -29,19 +41,6 @@ from regions.messages.copies import (
     StartTabletCopy,
     TabletCopyAnswer,
 )
-from regions.messages.heartbeat import ReplicaState
-from regions.messages.server import ClosePurpose
-from regionserver.tablets.copying import guards
-from regionserver.tablets.copying.fetching import (
-    RESERVE_BYTES,
-    CopiedReplica,
-    CopyCanceled,
-    CopyPlan,
-    CopySteps,
-    CopyThread,
-)
-from regionserver.tablets.copying.guards import CopyFacts, LocalReplica
-from regionserver.tablets.copying.jobs import RETRY_AFTER_MS, CopyJobs, Job
 from regionserver.tablets.copying.reactor_calls import ReactorCalls
 from regionserver.tablets.copying.source import CopySources
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
@@ -189,7 +188,7 @@ class CopyWork:
             has_space=self._free_bytes() >= RESERVE_BYTES,
         )
 
-    def local(self, tablet: str) -> LocalReplica | None:
+    def local(self, tablet: str) -> ReplicaHere | None:
         """Return the tablet on this server as a StartTabletCopy finds it; None without a superblock."""
         replica = self._replicas.get(tablet)
         if replica is None:
@@ -201,7 +200,7 @@ class CopyWork:
         if standing is not None:
             term, last_term, last_index = standing.term, standing.last_term, standing.last_index
         has_memory = block.data_state is DataState.READY or block.memory is not None
-        return LocalReplica(
+        return ReplicaHere(
             block.number, block.highest_number, ReplicaState(replica.run.value), term, last_term, last_index, has_memory
         )
 
@@ -232,7 +231,7 @@ class CopyWork:
         block, meta = begun
         replica = self._begun(block)
         if job.is_canceled:
-            yield self._give_up(replica, job, 0, CopyCanceled("the copy was canceled"))
+            yield self._give_up(replica, job, None, "canceled")
             return
         plan = CopyPlan(
             block, memory_of(block, meta), order.source.number, self._life.take_slot(), self._directory, self._boot
@@ -311,9 +310,10 @@ class CopyWork:
             self._ended(job, CopyState.DONE)
 
     @inlineCallbacks
-    def _give_up(self, replica: TabletReplica, job: Job, slot: int, error: object) -> Any:
+    def _give_up(self, replica: TabletReplica, job: Job, slot: int | None, error: object) -> Any:
         """Go back to the tombstone, with the memory that it had."""
-        why = why_of(error)
+        # The thread of a canceled copy raises what its closed connection raises.
+        why = "the copy was canceled" if job.is_canceled else why_of(error)
         block = replica.block
         if not self._is_stopping:
             # Without this the next start gives the copy up.

@@ -159,7 +159,7 @@ def copy_begun(after: Superblock) -> list[Effect]:
 
 
 def copy_merged(block: Superblock, meta: ConsensusMeta) -> list[Effect]:
-    """Return step 2 of a copy: the merged consensus metadata (merge.py)."""
+    """Return step 2 of a copy: the merged consensus metadata (`copying/merge.py`)."""
     assert (block.tablet, block.number) == (meta.tablet, meta.number), "superblock and metadata of two members"
     return [WriteMeta(meta)]
 

@@ -143,9 +143,18 @@ class FilesWork:
             return str(error)
         return self._carry_out(steps.copy_begun(after)) or after
 
-    def give_up(self, block: Superblock, slot: int, reason: str, at_ms: int) -> Superblock | str:
-        """Remove the files of a copy that has failed. Return the superblock of the tombstone, or why not."""
-        names = [steps.SlotName(slot, block.generation)] if self._slots.contents(slot) is not None else []
+    def give_up(self, block: Superblock, slot: int | None, reason: str, at_ms: int) -> Superblock | str:
+        """Remove the files of a copy that has failed. Return the superblock of the tombstone, or why not.
+
+        `slot` is the slot that was taken for the copy; the copy may have ended before it began the slot.
+        """
+        contents = None if slot is None else self._slots.contents(slot)
+        names = []
+        if slot is not None and contents is not None:
+            assert (contents.tablet, contents.generation) == (block.tablet, block.generation), (
+                f"slot {slot} is another's"
+            )
+            names.append(steps.SlotName(slot, block.generation))
         effects = steps.giving_up(block, names, [block.generation], reason, at_ms)
         return self._carry_out(effects) or superblock.given_up(block, reason, at_ms)
 

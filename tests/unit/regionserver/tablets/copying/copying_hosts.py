@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from coord.env_os import os_system
-from regions.messages.copies import (
+from regions.records.members import MemberRole
+from regionserver.tablets.copying.joined import copies_of
+from regionserver.tablets.copying.messages import (
     CopyJob,
     CopySource,
     CopyState,
@@ -16,10 +17,7 @@ from regions.messages.copies import (
     StartTabletCopy,
     TabletCopyAnswer,
 )
-from regions.records.members import MemberRole
-from regionserver.tablets.copying.joined import copies_of
 from regionserver.tablets.copying.work import CopyWork
-from regionserver.tablets.disk.layout import rows_path
 from tests.support.hosts_in_process import Cluster
 from tests.support.linked_hosts import LinkedMachine, SharedReactor
 from tests.support.reactors import until
@@ -31,10 +29,12 @@ class CopyingMachine(LinkedMachine):
     """A server with copies."""
 
     copies: CopyWork
+    #: Bytes per second that this server sends; 0: no limit.
+    rate = 0
 
     def started(self) -> None:
         self.copies = copies_of(
-            self.wires.reactor, os_system().clock, self.uuid, self.directory, self.running(), self.links, 0
+            self.wires.reactor, os_system().clock, self.uuid, self.directory, self.running(), self.links, self.rate
         )
         super().started()
 
@@ -45,9 +45,6 @@ class CopyingMachine(LinkedMachine):
     async def stop(self) -> None:
         self.copies.stop()
         await super().stop()
-
-    def lose_links(self) -> None:
-        self.links.stop()
 
     def number(self) -> int:
         return list(self.wires.machines).index(self.name) + 1
@@ -80,8 +77,10 @@ class CopyingMachine(LinkedMachine):
 class CopyingCluster(Cluster):
     """Servers s1 .. s3 with one tablet."""
 
-    def __init__(self, reactor: Any, folder: Path) -> None:
+    def __init__(self, reactor: Any, folder: Path, rate: int = 0) -> None:
         super().__init__(SharedReactor(reactor), folder, machine=CopyingMachine)
+        for name in self.wires.machines:
+            self.at(name).rate = rate
 
     def at(self, name: str) -> CopyingMachine:
         machine = self.wires.machines[name]
@@ -127,6 +126,22 @@ class CopyingCluster(Cluster):
         job: CopyJob = await until(self.reactor, found, "the end of a copy")
         return job
 
+    async def receiving(self, machine: CopyingMachine) -> CopyJob:
+        """Wait until a copy has received some rows."""
+
+        def found() -> CopyJob | None:
+            jobs = machine.jobs()
+            return jobs[0] if jobs and jobs[0].received > 0 else None
+
+        job: CopyJob = await until(self.reactor, found, "rows of a copy")
+        assert job.state is CopyState.ROWS, job
+        return job
+
+    async def fill(self, rows: int = 40) -> None:
+        """Write rows of 50,000 bytes."""
+        for number in range(rows):
+            await self.put(TABLET, f"key-{number}", bytes([number % 256]) * 50_000)
+
     async def fails(self, machine: CopyingMachine) -> None:
         """Stop a server, damage its rows, and start it again."""
         await machine.stop()
@@ -144,8 +159,7 @@ class CopyingCluster(Cluster):
         await until(self.reactor, equal, "equal rows on all servers")
 
 
-def rows_files(machine: CopyingMachine) -> list[str]:
-    return sorted(os.listdir(machine.directory / "data"))
-
-
-__all__ = ["TABLET", "CopyState", "CopyingCluster", "CopyingMachine", "rows_files", "rows_path"]
+def files_of(machine: CopyingMachine, folder: str = "") -> list[str]:
+    """Return the paths of a server's files in a folder."""
+    root = machine.directory
+    return sorted(str(path.relative_to(root)) for path in (root / folder).rglob("*") if path.is_file())

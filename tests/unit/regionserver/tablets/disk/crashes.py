@@ -50,7 +50,9 @@ class SlotStore:
     def _apply(self, change: Change) -> None:
         if isinstance(change, OpenSlot):
             assert change.slot not in self.slots, f"slot {change.slot} is used twice"
-            self.slots[change.slot] = slot_with(change.tablet, change.number, change.generation, 0, 0, [])
+            self.slots[change.slot] = slot_with(
+                change.tablet, change.number, change.generation, change.term, change.vote, [], floor=change.floor
+            )
             return
         found = self.slots.get(change.slot)
         if found is None or found.generation != change.generation:
@@ -58,21 +60,29 @@ class SlotStore:
         if isinstance(change, Drop):
             del self.slots[change.slot]
         elif isinstance(change, SlotItems):
-            assert change.hard_state is not None
+            state = change.hard_state or found.hard_state
             entries = [LogItem(e.term, e.index, e.kind, e.data) for e in change.entries]
             self.slots[change.slot] = slot_with(
-                found.tablet, found.number, found.generation, change.hard_state.term, change.hard_state.vote, entries
-            )
+                found.tablet, found.number, found.generation, state.term, state.vote, [*found.entries, *entries],
+                floor=found.floor,
+            )  # fmt: skip
         else:
             raise AssertionError(f"not modelled: {change}")
 
 
 def slot_with(
-    tablet: str, number: int, generation: int, term: int, vote: int, entries: list[LogItem], damage: str | None = None
+    tablet: str,
+    number: int,
+    generation: int,
+    term: int,
+    vote: int,
+    entries: list[LogItem],
+    damage: str | None = None,
+    floor: Position = BEGINNING,
 ) -> RecoveredSlot:
-    last = Position(entries[-1].index, entries[-1].term) if entries else BEGINNING
+    last = Position(entries[-1].index, entries[-1].term) if entries else floor
     hard_state = HardStateItem(term, vote)
-    return RecoveredSlot(tablet, number, generation, hard_state, BEGINNING, last, damage, lambda: list(entries))
+    return RecoveredSlot(tablet, number, generation, hard_state, floor, last, damage, lambda: list(entries))
 
 
 class Server:

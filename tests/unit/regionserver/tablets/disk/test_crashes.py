@@ -10,15 +10,27 @@ import pytest
 
 from coord.errors import CorruptRecord
 from coord.storage.records import LogItem
-from coord.storage.shared.items import RecoveredSlot
+from coord.storage.shared.items import Position, RecoveredSlot
+from regionserver.tablets.copying.merge import SourceMeta, merged
 from regionserver.tablets.disk import superblock
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
 from regionserver.tablets.disk.exported_log import read_log
 from regionserver.tablets.disk.files import TEMPORARY
-from regionserver.tablets.disk.layout import BLOCKS, block_path, meta_path, parse_rows_name, rows_path
+from regionserver.tablets.disk.layout import block_path, meta_path, parse_rows_name, rows_path
 from regionserver.tablets.disk.life import DataState, RunState
 from regionserver.tablets.disk.startup import Decision
-from regionserver.tablets.disk.steps import creation, deletion, forgetting, giving_up
-from regionserver.tablets.disk.superblock import Memory, Superblock, encode_block
+from regionserver.tablets.disk.steps import (
+    FillSlot,
+    copy_begun,
+    copy_ended,
+    copy_merged,
+    copy_slot,
+    creation,
+    deletion,
+    forgetting,
+    giving_up,
+)
+from regionserver.tablets.disk.superblock import Memory, Superblock, encode_block, memory_of
 from tests.unit.regionserver.tablets.disk.crashes import (
     ROWS,
     STEADY_POINT,
@@ -28,7 +40,7 @@ from tests.unit.regionserver.tablets.disk.crashes import (
     SlotStore,
     cut_everywhere,
 )
-from tests.unit.regionserver.tablets.disk.examples import TABLET, meta, ready
+from tests.unit.regionserver.tablets.disk.examples import MEMBERS, TABLET, meta, ready
 
 #: The memory in the slot of `Server.lives`.
 PROMISED: Final = Memory(term=5, vote=2, last_term=4, last_index=30)
@@ -55,11 +67,54 @@ def deleted(server: Server) -> None:
     delete(server)
 
 
-def begin_copy(server: Server) -> None:
+#: The source of a copy: in a later term than the tombstone; its rows end at entry 40, its log at entry 45.
+SOURCE: Final = SourceMeta(6, 1, 12, MEMBERS.encode())
+FLOOR: Final = Position(40, 5)
+BEHIND: Final = [LogItem(6, index, 0, b"entry %d" % index) for index in range(41, 46)]
+SLOT: Final = 17
+
+
+def block_of(server: Server) -> Superblock:
     block = server.files.read_block(TABLET)
     assert isinstance(block, Superblock)
-    server.files._replace(BLOCKS, {TABLET: encode_block(superblock.copying(block, 2, "peer", 3000))})
+    return block
+
+
+def begin_copy(server: Server) -> None:
+    server.files.carry_out(copy_begun(superblock.copying(block_of(server), 2, "peer", 3000)))
+    server.write_rows(block_of(server).generation)
+
+
+def copy(server: Server) -> None:
+    """Carry out all steps of a copy, as the destination does."""
+    server.files.carry_out(copy_begun(superblock.copying(block_of(server), 2, "peer", 3000)))
+    fetch(server)
+
+
+def copy_first(server: Server) -> None:
+    """The same, onto a server that has nothing of the tablet."""
+    server.files.carry_out(copy_begun(superblock.first_copy(ready(memory=None), 3)))
+    fetch(server)
+
+
+def fetch(server: Server) -> None:
+    block = block_of(server)
+    memory = memory_of(block, server_meta(server))
+    merge = merged(TABLET, 2, memory, SOURCE)
+    server.files.carry_out(copy_merged(block, merge))
     server.write_rows(block.generation)
+    server.files.carry_out(copy_slot(block, SLOT, merge, FLOOR.index, FLOOR.term))
+    server.files.carry_out([FillSlot(SLOT, block.generation, BEHIND[:3])])
+    server.files.carry_out([FillSlot(SLOT, block.generation, BEHIND[3:])])
+    server.files.carry_out(copy_ended(superblock.copied(block, SLOT, 4000)))
+
+
+def server_meta(server: Server) -> ConsensusMeta | None:
+    if meta_path(TABLET) not in server.disk.files:
+        return None
+    found = server.files.read_meta(TABLET)
+    assert isinstance(found, ConsensusMeta)
+    return found
 
 
 def copying(server: Server) -> None:
@@ -130,12 +185,13 @@ def at_rest(server: Server, where: str) -> tuple[RunState | None, Superblock | N
     return run, block
 
 
-def all_bytes(server: Server, where: str) -> None:
-    """Check that rows and log of the replica are in their place or in quarantine."""
+def all_bytes(server: Server, where: str, *, is_copied: bool = False) -> None:
+    """Check that rows and log of the replica are in their place or in quarantine; those of a replica that was copied
+    over are in quarantine."""
     contents = server.contents()
     assert ROWS in contents.values(), where
     assert STEADY_POINT in contents.values(), where
-    if not server.live():
+    if is_copied or not server.live():
         logs = [path for path in contents if path.startswith("quarantine/") and path.endswith("/log")]
         assert [len(read_log(server.disk, path).entries) for path in logs] == [30], where
         found = read_log(server.disk, logs[0])
@@ -201,6 +257,53 @@ def test_a_copy_that_was_cut_short_leaves_the_tombstone() -> None:
         assert block is not None
         assert block.memory == PROMISED, where
         all_bytes(server, where)
+
+
+def check_copied(server: Server, block: Superblock, where: str) -> None:
+    """Check a complete copy: rows, log and promises."""
+    (slot,) = server.live().values()
+    assert (slot.number, slot.generation) == (2, block.generation), where
+    assert (slot.hard_state.term, slot.hard_state.vote) == (6, 0), where
+    assert (slot.floor, slot.last) == (FLOOR, Position(45, 6)), where
+    assert [one.index for one in slot.entries] == [41, 42, 43, 44, 45], where
+    assert bytes(server.disk.files[rows_path(TABLET, block.generation)].content) == ROWS, where
+
+
+def test_a_copy_is_complete_or_leaves_the_tombstone_with_its_memory() -> None:
+    seen = set()
+    for server, where, done in cut_everywhere(deleted, copy, seeds=4):
+        run, block = at_rest(server, where)
+        assert block is not None, where
+        seen.add(run)
+        if run is RunState.ASLEEP:
+            check_copied(server, block, where)
+        else:
+            assert run is RunState.TOMBSTONE, where
+            assert not done, where
+            # A vote of term 5 stays, and no vote of term 6 was given: the term may have been learned.
+            assert block.memory == PROMISED, where
+            found = memory_of(block, server_meta(server))
+            assert found is not None, where
+            assert (found.term, found.vote) in ((5, 2), (6, 0)), where
+            assert (found.last_term, found.last_index) == (4, 30), where
+        all_bytes(server, where, is_copied=run is RunState.ASLEEP)
+    assert seen == {RunState.ASLEEP, RunState.TOMBSTONE}
+
+
+def test_a_first_copy_is_complete_or_leaves_a_tombstone_without_memory() -> None:
+    seen = set()
+    for server, where, done in cut_everywhere(nothing, copy_first, seeds=4):
+        run, block = at_rest(server, where)
+        seen.add(run)
+        if run is RunState.ASLEEP:
+            assert block is not None, where
+            check_copied(server, block, where)
+        else:
+            assert not done, where
+            assert run in (None, RunState.TOMBSTONE), where
+            # The number has promised nothing. The tombstone says that it was begun, and never votes.
+            assert block is None or (block.memory, block.highest_number) == (None, 2), where
+    assert seen == {None, RunState.ASLEEP, RunState.TOMBSTONE}
 
 
 def test_giving_a_copy_up_can_be_cut_short() -> None:
@@ -289,6 +392,20 @@ def test_burning_over_the_real_log() -> None:
         assert (block.is_lost, block.number) == (True, 2), where
         assert block.generation > 3, where
         all_bytes(server, where)
+
+
+def test_a_copy_over_the_real_log() -> None:
+    seen = set()
+    for server, where, done in cut_everywhere(deleted, copy, seeds=2, kind=LogServer):
+        run, block = at_rest(server, where)
+        assert block is not None, where
+        seen.add(run)
+        if run is RunState.ASLEEP:
+            check_copied(server, block, where)
+        else:
+            assert (run, block.memory, done) == (RunState.TOMBSTONE, PROMISED, False), where
+        all_bytes(server, where, is_copied=run is RunState.ASLEEP)
+    assert seen == {RunState.ASLEEP, RunState.TOMBSTONE}
 
 
 def test_a_damaged_log_costs_the_tablet_its_number() -> None:

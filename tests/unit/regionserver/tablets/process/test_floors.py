@@ -57,3 +57,10 @@ def test_points_that_shorten_a_long_log_wait_for_no_turn() -> None:
     due = PointCandidate(0, 9, is_pinning=False, is_due=True)
     pinning = PointCandidate(0, 9, is_pinning=True, is_due=True)
     assert points_wanted([due, due, pinning, pinning], SEGMENTS_CHECKPOINT) == [True, False, True, True]
+
+
+def test_a_copy_holds_the_floor_only_while_the_log_is_short() -> None:
+    assert target(100, 90, 1, 80) == 80
+    assert target(100, 70, 1, 80) == 70
+    assert target(100, 90, FORCED_SEGMENTS - 1, 80) == 80
+    assert target(100, 90, FORCED_SEGMENTS, 80) == 100
