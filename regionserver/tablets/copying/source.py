@@ -100,7 +100,7 @@ class CopySources:
             raise CopyRefusal("the source serves as many copies as it may", may_wait=True)
         self._channels[channel] = session
         self._pin(asked.tablet)
-        meta = meta_at(replica, group, group.applied_index)
+        meta = meta_at(group, group.applied_index)
         block = replica.block
         begun = wire.CopyBegun(
             *meta, copied_bytes(rows), block.table, block.start_key, block.end_key, block.hash_buckets
@@ -114,7 +114,7 @@ class CopySources:
         replica, group, _ = self._running(session.tablet)
         session.pin = max(session.pin, index)
         self._pin(session.tablet)
-        return replica.slot, wire.LogBegins(*meta_at(replica, group, index))
+        return replica.slot, wire.LogBegins(*meta_at(group, index))
 
     def last(self, session: CopySession) -> tuple[int, int]:
         """Return index and term of the last durable entry. Raise CopyRefusal."""
@@ -250,7 +250,7 @@ class _SourceThread:
         self._channel.send(wire.ANSWER, wire.encode(answer))
 
 
-def meta_at(replica: TabletReplica, group: Group, index: int) -> SourceMeta:
+def meta_at(group: Group, index: int) -> SourceMeta:
     """Return a running replica's term, and its configuration at an entry. Raise CopyRefusal if the replica does not
     know the configuration any more."""
     core = group.core
@@ -258,11 +258,4 @@ def meta_at(replica: TabletReplica, group: Group, index: int) -> SourceMeta:
     if index < configs.indexes[0]:
         raise CopyRefusal(f"the source does not know the members at entry {index} any more")
     place = max(at for at, first in enumerate(configs.indexes) if first <= index)
-    config_index = configs.indexes[place]
-    config_term = core.log.term_at(config_index) if place else 0
-    if not place or config_term <= 0:
-        # The oldest configuration is the one that is stored with the rows.
-        meta = replica.meta
-        assert meta is not None, f"{replica.tablet} runs without consensus metadata"
-        config_term, config_index = meta.config_term, meta.config_index
-    return SourceMeta(core.term, config_term, config_index, configs.configs[place].encode())
+    return SourceMeta(core.term, *configs.ids[place], configs.configs[place].encode())

@@ -1,8 +1,8 @@
 """How far the log's floor of a replica may move, and when rows are made durable. Pure.
 
-The floor never passes the rows' steady point: later entries are durable only in the log. No replica can be copied yet,
-so the floor does not pass the last entry that every member has either. A member that is away for long would keep the
-log forever; from FORCED_SEGMENTS on the floor moves without that member, which needs a copy then.
+The floor never passes the rows' steady point: later entries are durable only in the log. It does not pass the last
+entry that every member has either: a member that lacks older entries needs a copy. A member that is away for long would
+keep the log forever; from FORCED_SEGMENTS on the floor moves without that member.
 
 A steady point syncs files of its own, and the log waits for the same disk. Tablets that were first written at the same
 time would all be due in the same second. So only a few of the points that are due begin in each second.
