@@ -66,7 +66,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     ),
     CommandEntry(_LOOK, "debug", "cli.debug.command:debug", "The files of a stopped region server, in words."),
     CommandEntry(_LOOK, "runs", "cli.diagnose.history:runs", "How long each start and failover took, phase by phase."),
-    CommandEntry(_LOOK, "tablet", "cli.tablets.command:tablet", "Tablets: health, leader, members, and why."),
+    CommandEntry(_LOOK, "tablet", "cli.tablets.command:tablet", "Tablets: health, leader, members, and why; copies."),
     CommandEntry(_CHANGE, "table", "cli.tables:table", "Create, list, alter, enable, disable, delete tables."),
     CommandEntry(_CHANGE, "region", "cli.regions:region", "List, move, assign, unassign, retry regions."),
     CommandEntry(

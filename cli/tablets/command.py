@@ -1,4 +1,4 @@
-"""`rk tablet`: list the tablets, show one with its members, and change one (`members`).
+"""`rk tablet`: list the tablets, show one with its members, change one (`members`), and copy replicas (`copies`).
 
 A tablet is a region of a table with several replicas: a Raft group whose members keep copies on their own disks. The
 active master answers from the reports of the servers; `show` asks the members' servers as well. A value that nobody
@@ -17,6 +17,7 @@ from cli.common.errors import NotFoundError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
+from cli.tablets.copies import cancel, copy, jobs
 from cli.tablets.display import orphan_lines, show_tablet, tablets_table
 from cli.tablets.former import name_former
 from cli.tablets.members import change_config, leader_step_down
@@ -31,8 +32,8 @@ _UUID_LENGTH: Final = 32
 @click.group()
 @global_options
 def tablet() -> None:
-    """List tablets, show or change one. Tablets are the regions of tables with several replicas (rk table create
-    --replicas).
+    """List tablets, show or change one, copy replicas. Tablets are the regions of tables with several replicas (rk
+    table create --replicas).
 
     Health, the worst first: UNAVAILABLE (no leader, or it reaches no majority: no reads, no writes), CONSENSUS_MISMATCH
     (replicas contradict each other), UNDER_REPLICATED (works with fewer copies than wanted), RECOVERING, HEALTHY. And:
@@ -40,8 +41,8 @@ def tablet() -> None:
     """
 
 
-tablet.add_command(leader_step_down)
-tablet.add_command(change_config)
+for _command in (leader_step_down, change_config, copy, jobs, cancel):
+    tablet.add_command(_command)
 
 
 @tablet.command("list")

@@ -53,7 +53,12 @@ class HostedTabletsTest(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.host = Host()
-        self.tablets = HostedTablets(self.clock, self.host, None)  # type: ignore[arg-type]
+        self.tablets = HostedTablets(
+            self.clock,
+            self.host,
+            None,
+            SimpleNamespace(local=lambda _tablet: None),  # type: ignore[arg-type]
+        )
 
     def test_a_replica_that_is_being_opened_is_waited_for(self) -> None:
         """An order right after the start of the process does not fail because rows are not open yet."""

@@ -102,11 +102,15 @@ def fetch(server: Server) -> None:
     memory = memory_of(block, server_meta(server))
     merge = merged(TABLET, 2, memory, SOURCE)
     server.files.carry_out(copy_merged(block, merge))
-    server.write_rows(block.generation)
+    fetch_rows(server, block.generation)
     server.files.carry_out(copy_slot(block, SLOT, merge, FLOOR.index, FLOOR.term))
     server.files.carry_out([FillSlot(SLOT, block.generation, BEHIND[:3])])
     server.files.carry_out([FillSlot(SLOT, block.generation, BEHIND[3:])])
     server.files.carry_out(copy_ended(superblock.copied(block, SLOT, 4000)))
+
+
+def fetch_rows(server: Server, generation: int) -> None:
+    server.write_rows(generation)
 
 
 def server_meta(server: Server) -> ConsensusMeta | None:

@@ -9,12 +9,16 @@ import msgspec
 import pytest
 
 from coord.errors import ConfigError
-from regionserver.tablets.disk import startup, steps
-from regionserver.tablets.disk.layout import BLOCKS
+from regionserver.tablets.copying.merge import merged as _merged
+from regionserver.tablets.disk import startup, steps, superblock
+from regionserver.tablets.disk.layout import BLOCKS, DATABASE, STEADY, rows_path
 from regionserver.tablets.disk.startup import BlockSeen, Unreadable
 from regionserver.tablets.disk.steps import CopyFile, DropSlot, Effect, ExportSlot, MakeFolder, WriteBlock
+from regionserver.tablets.disk.superblock import Superblock, copied, copying
 from tests.sim.store.disk import SimDisk, SimFile
 from tests.unit.regionserver.tablets.disk import test_crashes
+from tests.unit.regionserver.tablets.disk.crashes import ROWS, STEADY_POINT, Server
+from tests.unit.regionserver.tablets.disk.examples import TABLET
 
 _creation, _deletion, _set_aside = steps.creation, steps.deletion, steps.set_aside
 _forgetting, _giving_up, _block_seen, _given_up = steps.forgetting, steps.giving_up, startup._block_seen, steps.given_up
@@ -104,7 +108,53 @@ def deletion_not_finished_at_a_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(startup, "clearing", lambda *_arguments: [])
 
 
+def read_before_rows_are_synced(patch: pytest.MonkeyPatch) -> None:
+    """A copy is READY before its rows are durable."""
+
+    def write_rows(server: Server, generation: int) -> None:
+        for suffix, content in ((DATABASE, ROWS), (STEADY, STEADY_POINT)):
+            path = rows_path(TABLET, generation, suffix)
+            server.disk.open(path, create=path not in server.disk.files).write_at(0, content)
+            server.disk.sync_folder("data")
+
+    patch.setattr(test_crashes, "fetch_rows", write_rows)
+
+
+def remote_vote_taken(patch: pytest.MonkeyPatch) -> None:
+    """The merge takes over the source's vote (TC-14)."""
+    patch.setattr(test_crashes, "merged", lambda *arguments: msgspec.structs.replace(_merged(*arguments), vote=3))
+
+
+def copied_log_may_be_short(patch: pytest.MonkeyPatch) -> None:
+    """A copy is READY before the log behind its rows is in the slot."""
+    patch.setattr(test_crashes, "copy_ended", lambda _block: [])
+    copy_slot = steps.copy_slot
+
+    def ended_at_once(block: Superblock, slot: int, *more: Any) -> list[Effect]:
+        return [*copy_slot(block, slot, *more), WriteBlock(copied(block, slot, 4000))]
+
+    patch.setattr(test_crashes, "copy_slot", ended_at_once)
+
+
+def ready_before_the_slot(patch: pytest.MonkeyPatch) -> None:
+    """The superblock of a copy is READY before its slot begins."""
+    copy_slot = steps.copy_slot
+
+    def ended_before(block: Superblock, slot: int, *more: Any) -> list[Effect]:
+        return [WriteBlock(copied(block, slot, 4000)), *copy_slot(block, slot, *more)]
+
+    patch.setattr(test_crashes, "copy_slot", ended_before)
+    patch.setattr(test_crashes, "copy_ended", lambda _block: [])
+
+
+def copy_without_its_memory(patch: pytest.MonkeyPatch) -> None:
+    """Step 1 of a copy forgets what the number has promised."""
+    real = copying
+    patch.setattr(superblock, "copying", lambda *arguments: msgspec.structs.replace(real(*arguments), memory=None))
+
+
 _BURN: Final = test_crashes.test_burning_can_be_cut_short_and_keeps_every_file
+_COPY: Final = test_crashes.test_a_copy_is_complete_or_leaves_the_tombstone_with_its_memory
 _PLANTED: Final[dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]]] = {
     bug.__name__: (bug, found_by)
     for bug, found_by in (
@@ -123,6 +173,11 @@ _PLANTED: Final[dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[
         ),
         (damaged_file_not_kept, lambda: _BURN(test_crashes.flip(test_crashes.block_path(test_crashes.TABLET)))),
         (slots_not_dropped, test_crashes.test_a_deletion_happens_or_not_and_loses_nothing),
+        (read_before_rows_are_synced, _COPY),
+        (remote_vote_taken, _COPY),
+        (copied_log_may_be_short, _COPY),
+        (ready_before_the_slot, _COPY),
+        (copy_without_its_memory, _COPY),
         (deletion_not_finished_at_a_start, test_crashes.test_a_deletion_happens_or_not_and_loses_nothing),
     )
 }

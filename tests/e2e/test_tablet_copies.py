@@ -1,0 +1,215 @@
+"""Replicas copied between real `rk server run` processes, under writes, with kill -9 of source and destination."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coord.rpc.wire import RpcError
+from regions.messages import OwnReplica, ReplicaState, ShowReplicas
+from regions.records.members import MemberRole
+from regionserver.tablets.commands import DONE, PutRow
+from regionserver.tablets.copying.messages import (
+    CopyJob,
+    CopyJobList,
+    CopyOutcome,
+    CopySource,
+    CopyState,
+    ListCopyJobs,
+    SeenReplica,
+    StartTabletCopy,
+    TabletCopyAnswer,
+)
+from regionserver.tablets.messages import TabletWrite, TabletWritten
+from tests.e2e.test_region_server_tablets import Cluster, Machine, _now_ms, cluster, master, store
+from tests.support.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+__all__ = ["cluster", "master", "store"]
+
+TABLET = "r1"
+#: Rows of the tablet before the copy, and their size: a copy takes some tenths of a second.
+ROWS = 300
+VALUE = "v" * 100_000
+
+
+def own(machine: Machine) -> OwnReplica:
+    (found,) = machine.ask(ShowReplicas(tablets=[TABLET])).replicas
+    assert isinstance(found, OwnReplica)
+    return found
+
+
+def is_in(machine: Machine, state: ReplicaState) -> None:
+    found = own(machine).report
+    assert found.state is state, found
+
+
+def fill(cluster: Cluster) -> None:
+    for number in range(ROWS):
+        cluster.put(TABLET, **{f"fill{number:04}": VALUE})
+
+
+def flip_a_byte(machine: Machine) -> None:
+    """Flip one byte in the middle of every value page of the rows, and let the next open read all of them."""
+    (path,) = (machine.directory / "data").glob("*.mdb")
+    with path.open("r+b") as file:
+        content = file.read()
+        at = content.index(b"v" * 5000) + 2500
+        file.seek(at)
+        file.write(b"w")
+    Path(f"{path}.used").write_bytes(b"damaged")
+
+
+def fails(cluster: Cluster) -> Machine:
+    """Damage the rows of a follower while it is stopped. Return its server, with a FAILED replica."""
+    leader = cluster.leader(TABLET)
+    victim = next(one for one in cluster.machines if one is not leader)
+    victim.kill()
+    flip_a_byte(victim)
+    victim.start()
+    victim.registered()
+    eventually(lambda: is_in(victim, ReplicaState.FAILED), what="a FAILED replica")
+    return victim
+
+
+def start_copy(cluster: Cluster, to: Machine) -> TabletCopyAnswer:
+    """Ask for a copy from the leader, as the leader would."""
+    leader = cluster.leader(TABLET)
+    shown, led, source = own(to), own(leader), leader.registered()
+    order = StartTabletCopy(
+        to.registered().uuid, TABLET, shown.report.number, MemberRole.VOTER, led.report.term,
+        CopySource(led.report.number, source.uuid, source.host, source.peer_port),
+        SeenReplica(shown.report.number, shown.report.state, shown.last_term, shown.last_index), "t",
+    )  # fmt: skip
+    answer = to.ask(order, replies=TabletCopyAnswer)
+    assert isinstance(answer, TabletCopyAnswer)
+    return answer
+
+
+def jobs(machine: Machine) -> list[CopyJob]:
+    found = machine.ask(ListCopyJobs(), replies=CopyJobList)
+    assert isinstance(found, CopyJobList)
+    return found.jobs
+
+
+def copied(cluster: Cluster, to: Machine) -> None:
+    """Copy until the replica runs, however often a process dies meanwhile: what a leader will do."""
+
+    def runs() -> None:
+        if own(to).report.state is not ReplicaState.RUNNING:
+            start_copy(cluster, to)
+        is_in(to, ReplicaState.RUNNING)
+
+    eventually(runs, what="a copied replica that runs")
+
+
+def receives(machine: Machine) -> None:
+    """Wait until a copy has received rows."""
+
+    def some() -> None:
+        found = jobs(machine)
+        assert found
+        assert found[0].received > 0 or found[0].ended_ms, found
+
+    eventually(some, what="rows of a copy")
+
+
+@contextmanager
+def writing(cluster: Cluster) -> Iterator[list[tuple[str, str]]]:
+    """Write rows on a thread. Yield the acknowledged ones."""
+    acknowledged: list[tuple[str, str]] = []
+    ended = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count(1):
+            if ended.is_set():
+                return
+            key, value = f"key{number % 50}", f"value{number}"
+            request = TabletWrite(TABLET, "under copies", number, number, _now_ms(), [PutRow(key, value.encode())])
+            while not ended.is_set() and not _is_done(cluster, request):
+                pass
+            if not ended.is_set():
+                acknowledged.append((key, value))
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield acknowledged
+    finally:
+        ended.set()
+        thread.join(60)
+
+
+def _is_done(cluster: Cluster, request: Any) -> bool:
+    for machine in cluster.running():
+        try:
+            found = machine.ask(request, 5.0)
+        except (RpcError, OSError):
+            continue
+        if isinstance(found, TabletWritten):
+            assert found.outcome.code == DONE, found
+            return True
+    return False
+
+
+def check_rows(cluster: Cluster, acknowledged: list[tuple[str, str]], to: Machine) -> None:
+    """Check the rows on the copied replica alone: the other follower is killed, so the copy's vote counts."""
+    assert len(acknowledged) > 20
+    latest = dict(acknowledged)
+    keys = sorted(latest)
+    other = next(one for one in cluster.machines if one is not to and one is not cluster.leader(TABLET))
+    other.kill()
+    found = dict(zip(keys, cluster.get(TABLET, *keys), strict=True))
+    # The write that was under way at the end may have come after the last acknowledged one.
+    assert all(found[key] is not None and int(found[key][5:]) >= int(latest[key][5:]) for key in keys)
+    assert cluster.get(TABLET, "fill0000", f"fill{ROWS - 1:04}") == [VALUE, VALUE]
+    cluster.put(TABLET, last="1")
+
+
+def test_a_flipped_byte_is_mended_by_a_copy_under_writes(cluster: Cluster) -> None:
+    cluster.create()
+    fill(cluster)
+    victim = fails(cluster)
+    with writing(cluster) as acknowledged:
+        answer = start_copy(cluster, victim)
+        assert answer.outcome is CopyOutcome.STARTED, answer
+        eventually(lambda: is_in(victim, ReplicaState.RUNNING), what="the copied replica")
+        assert jobs(victim)[0].state is CopyState.DONE, jobs(victim)
+        before = len(acknowledged)
+        eventually(lambda: _more(acknowledged, before), what="writes after the copy")
+    check_rows(cluster, acknowledged, victim)
+
+
+def _more(acknowledged: list[tuple[str, str]], before: int) -> None:
+    assert len(acknowledged) > before + 20
+
+
+@pytest.mark.parametrize("dies", ["source", "destination"])
+def test_a_process_dies_in_the_middle_of_a_copy(cluster: Cluster, dies: str) -> None:
+    cluster.create()
+    fill(cluster)
+    victim = fails(cluster)
+    memory = own(victim)
+    with writing(cluster) as acknowledged, ExitStack() as stack:
+        source = cluster.leader(TABLET)
+        answer = start_copy(cluster, victim)
+        assert answer.outcome is CopyOutcome.STARTED, answer
+        receives(victim)
+        dead = source if dies == "source" else victim
+        dead.kill()
+        stack.callback(dead.close)
+        dead.start()
+        dead.registered()
+        # What the member has acknowledged is remembered, whatever became of the copy.
+        found = own(victim)
+        assert (found.last_term, found.last_index) >= (memory.last_term, memory.last_index)
+        copied(cluster, victim)
+        before = len(acknowledged)
+        eventually(lambda: _more(acknowledged, before), what="writes after the copy")
+    check_rows(cluster, acknowledged, victim)
