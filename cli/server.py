@@ -232,6 +232,14 @@ def _report(given: Globals, payload: dict[str, object], text: str) -> None:
     " the same at each start.  [default: port 0 if HOST is this machine alone, else no tablets]",
 )
 @click.option("--no-tablets", is_flag=True, help="Take no tablets, that is, no replicated regions.")
+@click.option(
+    "--copy-rate",
+    type=click.IntRange(0),
+    default=256,
+    show_default=True,
+    metavar="MIB",
+    help="Limit of MiB per second that this server sends to copies of its replicas, together; 0: no limit.",
+)
 @peer_options
 @click.option("--rack", default="default", show_default=True, help="Rack, for placement.")
 @click.option("--weight", default=1.0, show_default=True, help="Share of the regions, relative to other servers.")
@@ -268,6 +276,7 @@ def run(
     admin_address: str | None,
     peer_address: str | None,
     no_tablets: bool,
+    copy_rate: int,
     peer_tls_cert: Path | None,
     peer_tls_key: Path | None,
     peer_tls_ca: Path | None,
@@ -322,6 +331,7 @@ def run(
             peer_address=None if no_tablets else peers,
             peer_secret=peer_secret(peer_secret_file),
             peer_tls=peer_tls(peer_tls_cert, peer_tls_key, peer_tls_ca, verify_host=peer_tls_host_check),
+            copy_rate_bytes=copy_rate << 20,
             drill_links=drill_links,
         )
         return service.run(settings)

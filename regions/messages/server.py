@@ -312,6 +312,12 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     waiting: int = 0
     #: True while the log's disk has no room: the server leads nothing.
     is_full: bool = False
+    #: Copies of replicas that this server receives and sends now; ended ones by `CopyState`, and their bytes.
+    copies_in: int = 0
+    copies_out: int = 0
+    copies_ended: dict[str, int] = {}
+    copied_in_bytes: int = 0
+    copied_out_bytes: int = 0
 
 
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):

@@ -161,7 +161,7 @@ class HostedTablets:
 
     def figures(self) -> TabletFigures:
         """Return the host's figures."""
-        return self._host.status()
+        return self.copies.figures(self._host.status())
 
     # --- life ---
 

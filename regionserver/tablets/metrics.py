@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import TabletFigures
+from regionserver.tablets.copying.jobs import ENDED
 
 _PREFIX: Final = "regionkeeper_server_tablet"
 
@@ -28,6 +29,15 @@ class TabletMetrics:
         self._bytes = gauge("_log_bytes", "Bytes that these syncs made durable.")
         self._segments = gauge("_log_segments", "Segments of the shared log.")
         self._slow = gauge("_log_slow_writes", "Writes to the shared log that took longer than a second.")
+        self._copies = Gauge(
+            f"{_PREFIX}_copies", "Copies of replicas that run, by direction.", ["direction"], registry=registry
+        )
+        self._copies_ended = Gauge(
+            f"{_PREFIX}_copies_ended", "Copies received that have ended, by result.", ["result"], registry=registry
+        )
+        self._copy_bytes = Gauge(
+            f"{_PREFIX}_copy_bytes", "Bytes of ended copies, by direction.", ["direction"], registry=registry
+        )
         self._in_flight = gauge("_in_flight_bytes", "Bytes of writes that are proposed and not applied.")
 
     def show(self, found: TabletFigures) -> None:
@@ -41,3 +51,9 @@ class TabletMetrics:
         self._segments.set(found.segments)
         self._slow.set(found.slow_writes)
         self._in_flight.set(found.in_flight_bytes)
+        self._copies.labels("in").set(found.copies_in)
+        self._copies.labels("out").set(found.copies_out)
+        for result in ENDED:
+            self._copies_ended.labels(result.lower()).set(found.copies_ended.get(result.value, 0))
+        self._copy_bytes.labels("in").set(found.copied_in_bytes)
+        self._copy_bytes.labels("out").set(found.copied_out_bytes)

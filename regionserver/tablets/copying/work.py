@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import msgspec
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 from twisted.logger import Logger
 
 from coord.env import Clock
 from coord.rpc.wire import Code, RpcError
 from regions.messages.heartbeat import ReplicaState
-from regions.messages.server import ClosePurpose
+from regions.messages.server import ClosePurpose, TabletFigures
 from regionserver.tablets.copying import guards
 from regionserver.tablets.copying.fetching import (
     RESERVE_BYTES,
@@ -207,6 +208,18 @@ class CopyWork:
     def _free_bytes(self) -> int:
         found = os.statvfs(self._directory)
         return found.f_bavail * found.f_frsize
+
+    def figures(self, found: TabletFigures) -> TabletFigures:
+        """Return the figures of the host with those of its copies."""
+        sessions = self.sources.sessions
+        return msgspec.structs.replace(
+            found,
+            copies_in=len(list(self.jobs.running())),
+            copies_out=sessions.count(),
+            copies_ended={state.value: count for state, count in self.jobs.counts.items()},
+            copied_in_bytes=self.jobs.received,
+            copied_out_bytes=sessions.sent,
+        )
 
     # --- a copy -------------------------------------------------------------------------------------------------------
 
