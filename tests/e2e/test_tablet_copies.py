@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,8 @@ def check_rows(cluster: Cluster, acknowledged: list[tuple[str, str]], to: Machin
     assert len(acknowledged) > 20
     latest = dict(acknowledged)
     keys = sorted(latest)
-    other = next(one for one in cluster.machines if one is not to and one is not cluster.leader(TABLET))
+    leader = cluster.leader(TABLET)
+    other = next(one for one in cluster.machines if one is not to and one is not leader)
     other.kill()
     found = dict(zip(keys, cluster.get(TABLET, *keys), strict=True))
     # The write that was under way at the end may have come after the last acknowledged one.
@@ -200,14 +201,13 @@ def test_a_process_dies_in_the_middle_of_a_copy(cluster: Cluster, dies: str) -> 
     fill(cluster)
     victim = fails(cluster)
     memory = own(victim)
-    with writing(cluster) as acknowledged, ExitStack() as stack:
+    with writing(cluster) as acknowledged:
         source = cluster.leader(TABLET)
         answer = start_copy(cluster, victim)
         assert answer.outcome is CopyOutcome.STARTED, answer
         receives(victim)
         dead = source if dies == "source" else victim
         dead.kill()
-        stack.callback(dead.close)
         dead.start()
         dead.registered()
         # What the member has acknowledged is remembered, whatever became of the copy.
