@@ -331,14 +331,25 @@ class CopyWork:
         if not self._is_stopping:
             # Without this the next start gives the copy up.
             at_ms = self._clock.wall_ms()
-            after = yield self._on_files(lambda: self._files.give_up(block, slot, why, at_ms))
-            if isinstance(after, Superblock):
-                replica.block = after
+            after = yield self._on_files(lambda: self._give_up_files(block, slot, why, at_ms))
+            if isinstance(after, tuple):
+                # Steps of the copy may have raised the term in the consensus metadata, from which a tombstone votes.
+                replica.block, replica.meta = after
                 self._life.replaced(replica, RunEvent.GIVE_UP, why)
             else:
                 log.error("the copy of tablet {tablet} cannot be given up: {why}",
                           tablet=replica.tablet, why=why_of(after))  # fmt: skip
         self._ended(job, CopyState.CANCELED if job.is_canceled else CopyState.FAILED, why)
+
+    def _give_up_files(
+        self, block: Superblock, slot: int | None, why: str, at_ms: int
+    ) -> tuple[Superblock, ConsensusMeta | None] | str:
+        after = self._files.give_up(block, slot, why, at_ms)
+        if isinstance(after, str):
+            return after
+        _, meta = self._files.read(block.tablet)
+        is_own = isinstance(meta, ConsensusMeta) and meta.number == block.number
+        return after, meta if is_own and isinstance(meta, ConsensusMeta) else None
 
     def _ended(self, job: Job, state: CopyState, why: str = "") -> None:
         self._threads.pop(job.job, None)
