@@ -1,4 +1,4 @@
-"""`--max-stale` and `--min-zxid`: how old an answer may be, so that a standby may answer, and how old it is (FW-01)."""
+"""`--max-stale` and `--min-zxid`, with which a standby may answer, and the age that a reply shows (FW-01)."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class TabletWatch:
         return self.leaders[server.uuid] if self.has_reported(server) else None
 
     def _judge(self, tablet: Tablet, seen: _Seen | None, now_ms: int) -> None:
-        # Why a tablet is CREATING changes all the time, so `standing` says it when it is asked.
+        # The reason why a tablet is CREATING changes all the time, so `standing` computes it for each caller.
         judgment = _CREATING if _is_creating(tablet) else diagnose(tablet, self.keeper, self.has_reported)
         if seen is None:
             standing = HealthSince(judgment, now_ms, now_ms <= self._began_ms or _is_old(tablet))

@@ -137,7 +137,7 @@ class MemberWork:
 
 
 class FirstPlan(NamedTuple):
-    """A bulk plan of a tablet's first members: awaited until `until_ms`, or there."""
+    """A bulk plan of a tablet's first members. The tablet waits for the plan until `until_ms`."""
 
     until_ms: int = 0
     plan_id: str = ""

@@ -55,7 +55,7 @@ class Known(NamedTuple):
     here: str
 
 
-#: "Not asked" concerns requests.py, the others `compare`.
+#: "Not asked": `requests.py` sends no such request. `compare` handles the other differences.
 KNOWN: Final = (
     Known("writes sent before the answer against the old list", "not asked: a setACL is the last of its step"),
     Known("deleteContainer needs the right to delete", "asked only of what is not there or cannot go"),

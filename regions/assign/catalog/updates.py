@@ -34,7 +34,7 @@ class CatalogUpdates:
         decide: Callable[[Replica, int], None],
         reread_ms: int,
     ) -> None:
-        """`decide` decides about a replica."""
+        """`decide` takes a replica and the time, and decides what the replica needs next."""
         self.checks = TableChecks(world, emit, decide, self.finish, reread_ms)
         self._world = world
         self._causes = causes

@@ -225,7 +225,7 @@ def _alternative(standing: Occupancy, region: int, chosen: int, other: int, bene
 
 
 def count_bound(standing: Occupancy) -> dict[str, int]:
-    """Return the number of replicas that are not on their region's best free server, by the rule that bound."""
+    """Return, for each rule, the number of replicas that it keeps from their region's best free server."""
     problem = standing.problem
     taken = set(zip(standing.region.tolist(), standing.server.tolist(), strict=True))
     counts: dict[str, int] = {}

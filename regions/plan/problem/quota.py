@@ -154,8 +154,8 @@ class Quotas:
         self.budget = np.zeros(groups, dtype=np.int64)
         self.group_replicas = np.zeros(groups, dtype=np.int64)
         self.adjusted = 0
-        #: Tables whose regions need more than the table's share of the servers' quotas to stand on distinct racks,
-        #: each with the least bounds that suffice.
+        #: Table -> lowest bounds with which its regions can have replicas on distinct racks, for tables whose share of
+        #: the servers' quotas is too low for this.
         self._needs: dict[int, Ints] = {}
         self.table_replicas = np.array([sum(w * n for w, n in d.items()) for d in demands], dtype=np.int64)
         self.table_regions = np.array([sum(d.values()) for d in demands], dtype=np.int64)

@@ -35,7 +35,7 @@ class IntentProgress(enum.StrEnum):
 
 
 class IntentStanding(NamedTuple):
-    """How far a intent is, with the reason in words."""
+    """Progress of an intent, with the reason in words."""
 
     progress: IntentProgress
     why: str

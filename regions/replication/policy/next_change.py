@@ -92,10 +92,10 @@ def _remove(facts: Situation, member: Member, why: str) -> Do:
 
 
 def _unwanted_newcomer(facts: Situation) -> Decision | None:
-    """Only what was never a voter goes here, so no quorum changes (FW-07).
+    """Return the removal of a newcomer or a learner that has failed or is not needed, None if there is none.
 
-    A newcomer that is merely not needed goes when all voters that stay are healthy: one that has been silent for a
-    short time may be missing soon.
+    Neither was ever a voter, so no quorum changes (FW-07). A newcomer that is merely not needed is removed only
+    while all voters that stay are healthy: a voter that has been silent for a short time may have to be replaced soon.
     """
     missing = facts.wanted - len(facts.staying)
     is_steady = all(facts.is_healthy(one) for one in facts.staying)

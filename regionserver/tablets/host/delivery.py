@@ -1,11 +1,11 @@
-"""Which messages reach a replica, and the replies to all others: a table.
+"""The table of the messages that reach a replica, and of the replies to all other messages.
 
 The rows are checked in order and the first matching row decides. All checks come before any change, so a rejected
-message changes nothing. Without a superblock there is no replica, and no message creates one: a voter's number never
-starts without its former votes (docs/tablets.md).
+message changes nothing. Without a superblock there is no replica, and no message creates one, because a
+voter must not start without its former votes (docs/tablets.md).
 
-A tombstone with its memory may vote (FW-06), by a table of its own. It may be a voter of a configuration that its
-server does not know; without its vote the group might have no majority.
+A tombstone that still has its term and vote may vote (FW-06), by a table of its own. It may be a voter of a
+configuration that its server does not know; without its vote the group might have no majority.
 
 INVALID_TERM is the reply of a replica that does not run. A running replica replies to an older term with Raft's own
 messages, because some of them need another reply (a rejected pre-vote, for example).

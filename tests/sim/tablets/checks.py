@@ -58,8 +58,9 @@ class TabletCheck:
         self.raft = Checker()
         #: Index -> digests of the rows after it.
         self.fingerprints: dict[int, tuple[int, int, int]] = {}
-        #: (writer, number) -> index of the entry that was carried out; and when a replica first did so, with the code.
+        #: (writer, number) -> index of the entry that was carried out.
         self.executed: dict[tuple[str, int], int] = {}
+        #: (writer, number) -> time at which a replica first carried the entry out, and the code.
         self.fates: dict[tuple[str, int], tuple[int, int]] = {}
         #: Acknowledged writes: (writer, number, index).
         self.acknowledged: list[tuple[str, int, int]] = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.sim.tablets.server import SimServer
     from tests.sim.tablets.world import World
 
-#: Keys of one tablet. Few, so that clients meet.
+#: Keys of one tablet: few, so that several clients use the same key.
 KEYS: Final = ("a", "b")
 #: Time after which an unanswered attempt is repeated at another server.
 TIMEOUTS_US: Final = (120_000, 300_000, 800_000)

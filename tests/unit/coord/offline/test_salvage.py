@@ -57,7 +57,7 @@ def test_everything_is_taken_and_what_is_known_is_said(tmp_path: Path) -> None:
 
 
 def test_what_a_lone_voter_has_is_committed(tmp_path: Path) -> None:
-    """Its own disk was the majority."""
+    """The only voter is a majority, so every entry on its disk is committed."""
     path = make(tmp_path / "n1", history(8))
     (path / "meta.json").write_bytes(encode_meta(1, CLUSTER, [1]))
     for committed_only in (False, True):

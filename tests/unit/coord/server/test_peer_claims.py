@@ -157,7 +157,7 @@ def test_a_reconfig_with_thousands_of_digits_is_refused() -> None:
 
 
 def test_nobody_is_removed_while_a_leader_is_heard() -> None:
-    """A stranger at the address of a dead node could claim this, and the node disconnected its clients."""
+    """A stranger at the address of a dead node may claim that this node was removed. The node must keep its clients."""
     nodes = StoreNodes(3)
     node = nodes.follower()
     node.membership.removed(3, 1 << 40)

@@ -299,7 +299,7 @@ def test_replies_as_kazoo_reads_them() -> None:
 
 
 def test_multi_replies_as_kazoo_reads_them() -> None:
-    """Results in order; a failed multi has errors 0 before, the code, and -2 after."""
+    """Results are in order. In a failed multi the error is 0 before the operation that failed, and -2 after it."""
     k = kazoo_wire
     stat = r.Stat(*range(1, 12))
     done = r.encode_multi_reply(

@@ -30,7 +30,7 @@ class TabletAudit:
         self._known: dict[str, tuple[int, int]] = {}
         self._records: dict[str, bytes] = {}
         self._epochs: dict[int, int] = {}
-        #: Compares the history below /history with every step; and the differences found.
+        #: Differences that `history` has found between every step and the history below /history.
         self.wrong: list[str] = []
         self.history = HistoryCheck(self.wrong.append)
         self._steps: dict[str, bytes] = {}

@@ -255,7 +255,7 @@ class HostTests(SynchronousTestCase):
         assert self.opener.opened.count("r0") == 1
 
     def test_an_opener_that_fails_fails_its_region_alone(self) -> None:
-        """Whatever it raises: one line for the master, and only OPENING in the store."""
+        """Any exception becomes one line for the master; the store has OPENING, and the other regions open."""
 
         def on_open(opening: Opening) -> None:
             if opening.region.region_id == "r1":

@@ -50,7 +50,7 @@ def test_followers_apply_at_a_tick_what_was_committed_before(hosts: Hosts, leade
             hosts.apply(name, even_if_slow=True)
     for name, sizes in rounds.items():
         assert hosts.servers[name].rows["t"] == hosts.servers[leader].rows["t"]
-        # The appends have brought the commit index of all entries but the last; a BEAT brings that one.
+        # The appends carry the commit index of all entries but the last one, a BEAT that of the last one.
         assert sum(sizes) == 5
         assert len(sizes) <= 2
 

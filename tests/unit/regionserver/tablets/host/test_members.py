@@ -213,7 +213,7 @@ def test_a_candidate_that_the_configuration_does_not_have_yet_gets_an_answer(hos
 
 
 def test_a_leader_asks_for_the_copy_of_a_newcomer(hosts: Hosts) -> None:
-    """The server of a PRE_VOTER answers DOES_NOT_EXIST; the leader asks for a copy, once at a time."""
+    """The server of a PRE_VOTER answers DOES_NOT_EXIST. The leader then has one request for a copy under way."""
     leader = hosts.elect()
     server = hosts.servers[leader]
     assert ask(hosts, leader, ConfigChange.ADD, 4).fate is Fate.DONE
