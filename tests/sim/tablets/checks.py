@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coord.raft.core import RaftCore
-from coord.raft.messages import APPEND_RESP, NORMAL, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, Message, Ready
+from coord.raft.membership import decode_configuration
+from coord.raft.messages import APPEND_RESP, NORMAL, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, HardState, Message, Ready
 from regionserver.tablets.commands import CONDITION_FAILED, DONE, WriteOutcome, decode
 from regionserver.tablets.host.group import Group
 from simulation.checks.linearizable import KeyOperation, objection
@@ -116,7 +117,9 @@ class TabletCheck:
             return
         slot = member.server.slot_of(self.tablet)
         assert slot is not None, f"{m.src} of {self.tablet} promises something and has no slot"
-        durable = slot.hard_state
+        holding = member.server.holdings.get(self.tablet)
+        tombstone = holding.memory if holding is not None else None
+        durable = slot.hard_state if tombstone is None else HardState(tombstone.term, tombstone.vote)
         if m.kind == APPEND_RESP:
             if slot.last().index < m.match_index and durable.term <= m.term:
                 raise Violation(
@@ -141,6 +144,9 @@ class TabletCheck:
     def on_write_done(self, number: int, writer: str, write: int, index: int) -> None:
         """Handle the answer of a server that a write is done."""
         self._must_count(self.members[number], "answers a write")
+        config = next((data for at, data in reversed(self.raft.configs) if at <= index), b"")
+        if config and number not in decode_configuration(config).voters:
+            raise Violation(f"{number} of {self.tablet} answers the write at {index} and is no voter there")
         self.acknowledged.append((writer, write, index))
 
     def on_read_served(self, number: int, applied: int, floor: int) -> None:

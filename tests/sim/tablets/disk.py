@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from coord.raft.messages import Entry, HardState
 from coord.storage.records import HardStateItem, LogItem
 from coord.storage.shared.items import Change, Floor, OpenSlot, Position, RecoveredSlot, SlotItems
 from simulation.engine.chance import SeededRandom
 from tests.sim.history import Violation
+
+#: The position of a first replica's slot.
+BEGIN: Final = Position(0, 0)
 
 
 class SimSlot:
@@ -97,10 +101,10 @@ class SimLog:
         self.queue: list[tuple[int, Sequence[Change]]] = []
         self._next_slot = 1
 
-    def open(self, tablet: str, number: int) -> int:
-        """Begin a slot durably, as the creation of a replica does, and return it."""
+    def open(self, tablet: str, number: int, floor: Position = BEGIN, term: int = 0) -> int:
+        """Begin a slot durably, as the creation or the copy of a replica does, and return it."""
         slot, self._next_slot = self._next_slot, self._next_slot + 1
-        self.slots[slot] = SimSlot(OpenSlot(slot, 1, tablet, number))
+        self.slots[slot] = SimSlot(OpenSlot(slot, 1, tablet, number, term, 0, floor))
         return slot
 
     def write(self, number: int, changes: Sequence[Change]) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from coord.raft.messages import FOLLOWER, Ready
 from regionserver.tablets.host.group import Group
+from regionserver.tablets.host.members import servers_of
 from simulation.engine.timeline import SECOND
 from tests.sim.history import Violation
 from tests.sim.tablets.server import SimServer
@@ -57,6 +58,9 @@ class Story:
             self._damage_slot,
             self._damage_rows,
             self._break_code,
+            self._change_members,
+            self._transfer,
+            self._delete_replica,
         ]
         chosen = world.chance.some(kinds) or kinds
         if world.bug.favours:
@@ -250,13 +254,16 @@ class Story:
 
     def _may_lose(self, server: SimServer, tablet: str) -> bool:
         world = self.world
-        places = world.places[tablet]
-        if server.name not in places.values():
+        if all(server.name not in servers_of(config).values() for config in world.configs_in_force(tablet)):
             return True
         holding = server.holdings.get(tablet)
         if holding is None or holding.trouble or server.log.slots[holding.slot].damage:
             return True
-        return len(world.sound_members(tablet)) - 1 > len(places) // 2
+        sound = {one.name for one in world.sound_members(tablet) if one is not server}
+        return all(
+            sum(servers_of(config)[voter] in sound for voter in config.voters) > len(config.voters) // 2
+            for config in world.configs_in_force(tablet)
+        )
 
     def _lose_disk(self) -> None:
         """A server comes back with an empty disk: its numbers are burned."""
@@ -320,6 +327,21 @@ class Story:
         server.turn_now().groups[tablet].tracer = _Exploding()
         server.broken.add(tablet)
         self.world.counts["code_broken"] += 1
+
+    # --- members
+
+    def _change_members(self) -> None:
+        self.world.changes.change_members()
+
+    def _transfer(self) -> None:
+        self.world.changes.transfer()
+
+    def _delete_replica(self) -> None:
+        """A voter's replica is removed although the configuration has it: its tombstone votes."""
+        found = self._pick_replica()
+        if found is not None and self.world.is_awake(found[0]) and not found[0].broken:
+            self.world.counts["voter_deleted"] += 1
+            self.world.changes.bury(*found)
 
     # --- peace
 

@@ -9,8 +9,11 @@ import msgspec
 from coord.errors import InvalidMessage
 from coord.raft.messages import Entry, HardState, Message
 from coord.storage.shared.items import SlotItems
+from regions.messages.tablets import ChangeAnswer
+from regions.replication import guards
 from regionserver.tablets import writers
 from regionserver.tablets.commands import CompareAndSet, DeleteRow, KvCommand, PutRow, WriteOutcome
+from regionserver.tablets.host import delivery
 from regionserver.tablets.host import group as group_module
 from regionserver.tablets.host.beats import BEAT_TICKS, Beats
 from regionserver.tablets.host.group import Group, ReplicaIdentity
@@ -304,3 +307,57 @@ class GoneLeaderKept(Bug):
 
     def patches(self) -> list[Patch]:
         return [instead(Group, "peer_gone", lambda self, server: None)]
+
+
+# --- members
+
+
+class PromotionNeedsNewcomer(Bug):
+    """A PRE_VOTER that has caught up is promoted although the group then needs it for every commit."""
+
+    known = "Kudu's order of replacement"
+    favours = ("_change_members", "_delete_replica", "_kill", "_freeze")
+    promotes_carelessly = True
+    sizes = (4, 5)
+
+
+class ChangeWithoutCompare(Bug):
+    """A change of members is made on whatever configuration is committed when it arrives."""
+
+    known = "S2: REMOVE without compare-and-set"
+    favours = ("_change_members", "_hand_over")
+    sizes = (5,)
+
+    def patches(self) -> list[Patch]:
+        checks = tuple(one for one in guards.CHANGE_CHECKS if one.answer is not ChangeAnswer.STALE_CONFIG)
+        return [instead(guards, "CHANGE_CHECKS", checks)]
+
+
+class TombstoneVotesTwice(Bug):
+    """A tombstone votes for every candidate of a term."""
+
+    known = "votes of tombstones (FW-06)"
+    favours = ("_delete_replica", "_bridge", "_isolate_leader")
+    sizes = (3,)
+
+    def patches(self) -> list[Patch]:
+        rules = tuple(rule for rule in delivery.VOTE_RULES if rule.name != "has voted for another")
+        return [instead(delivery, "VOTE_RULES", rules)]
+
+
+class TombstoneForgotten(Bug):
+    """A tombstone's votes are lost at a restart: it knows those before its deletion only."""
+
+    known = "PySyncObj #202, with a tombstone"
+    favours = ("_delete_replica", "_bridge", "_kill", "_power_cut")
+    sizes = (3,)
+    forgets_tombstones = True
+
+
+class TombstoneRemembersCommitted(Bug):
+    """A tombstone remembers the last entry that was committed, not the last one that it had appended."""
+
+    known = "KUDU-1796"
+    favours = ("_delete_replica", "_isolate_leader", "_kill_leader", "_power_cut_all")
+    sizes = (3, 5)
+    remembers_committed = True

@@ -44,6 +44,9 @@ TABLETS_MET: Final = (
     *("refused_deleted", "refused_does_not_exist", "refused_failed", "refused_invalid_term"),
     # clients and steady points
     *("answer_lost", "client_gave_up", "floor_moved", "late_copy", "quick_restart_seen", "steady"),
+    # changes of members
+    *("change_leads", "change_stale_config", "changed", "copied", "promoted", "removed", "tombstone_vote"),
+    "voter_deleted",
     # entries read back from the disk for members that were behind
     "needs_log",
 )

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from coord.storage.shared.batch import SlotBatch
-from coord.storage.shared.items import Change, OpenSlot, RecoveredLog
+from coord.storage.shared.items import Change, OpenSlot, Position, RecoveredLog
 from coord.storage.shared.log import open_shared_log
 from simulation.engine.chance import SeededRandom
 from tests.sim.history import Violation
 from tests.sim.store.disk import SimDisk
-from tests.sim.tablets.disk import SimLog, SimSlot
+from tests.sim.tablets.disk import BEGIN, SimLog, SimSlot
 
 #: Small, so that histories have several segments.
 SEGMENT_BYTES: Final = 16 << 10
@@ -43,9 +43,9 @@ class RealLog(SimLog):
         self._batches: list[SlotBatch] = []
         self._begun = 0
 
-    def open(self, tablet: str, number: int) -> int:
+    def open(self, tablet: str, number: int, floor: Position = BEGIN, term: int = 0) -> int:
         """See `SimLog.open`."""
-        change = OpenSlot(self._log.next_slot(), 1, tablet, number)
+        change = OpenSlot(self._log.next_slot(), 1, tablet, number, term, 0, floor)
         self._log.write([self._log.batch([change])])
         self.slots[change.slot] = SimSlot(change)
         return change.slot

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from coord.raft.membership import Configuration
 from regionserver.tablets.host.turn import Turn
 from tests.sim.tablets.disk import SimLog, SimSlot
 from tests.sim.tablets.rows import SimRows
@@ -13,14 +14,30 @@ if TYPE_CHECKING:
     from tests.sim.tablets.clients import SimRequest
 
 
+class TombstoneMemory(NamedTuple):
+    """What a removed replica remembers."""
+
+    term: int
+    vote: int
+    last_index: int
+    last_term: int
+
+
 @dataclass(slots=True)
 class Holding:
     """The content of this server's superblock for a tablet."""
 
     slot: int
     number: int
-    #: "": READY; else the reason why the replica does not run: LOST (the number is burned) or FAILED (damaged rows).
+    #: "": READY; else the reason why the replica does not run: LOST (the number is burned), FAILED (damaged rows) or
+    #: TOMBSTONE (removed).
     trouble: str = ""
+    #: The consensus metadata: a committed configuration and its id. None: the first one.
+    config: Configuration | None = None
+    config_id: tuple[int, int] = (0, 0)
+    #: A tombstone's memory, with its later votes, and as it was at the deletion.
+    memory: TombstoneMemory | None = None
+    buried: TombstoneMemory | None = None
 
 
 class SimServer:

@@ -16,6 +16,7 @@ from tests.support.planted import first_lately, hunt_at_sizes
 #: Planted bug -> seeds within which it must be found (at least twice the present number).
 WITHIN: dict[type[Bug], int] = {
     planted.AnsweredWhenAppended: 5,
+    planted.ChangeWithoutCompare: 10,
     planted.CompareIgnored: 5,
     planted.DamageIgnored: 5,
     planted.FloorBeforeSteady: 5,
@@ -25,23 +26,30 @@ WITHIN: dict[type[Bug], int] = {
     planted.OneTabletEndsAll: 5,
     planted.ParkedTabletForgetsClients: 10,
     planted.PromiseWithoutWriteLeaves: 5,
+    planted.PromotionNeedsNewcomer: 5,
     planted.PromisesLeaveAtOnce: 5,
     planted.ReadBeforeApplied: 5,
-    planted.ReadBeforeOwnCommit: 15,
+    planted.ReadBeforeOwnCommit: 35,
     planted.ReadUnconfirmed: 5,
     planted.RestartNotSeen: 10,
     planted.ResultsNotSteady: 5,
     planted.RowsAheadOfLog: 15,
     planted.SteadyMixesStates: 5,
     planted.TermWithoutEntries: 10,
+    planted.TombstoneForgotten: 70,
+    planted.TombstoneRemembersCommitted: 50,
+    planted.TombstoneVotesTwice: 60,
     planted.VoterVivified: 5,
     planted.WrittenTwice: 5,
 }
 
 #: The seed that last found the bug, tried first to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
-    planted.ReadBeforeOwnCommit: 3,
+    planted.ReadBeforeOwnCommit: 16,
     planted.TermWithoutEntries: 2,
+    planted.TombstoneForgotten: 32,
+    planted.TombstoneRemembersCommitted: 23,
+    planted.TombstoneVotesTwice: 29,
 }
 
 pytestmark = pytest.mark.skipif(

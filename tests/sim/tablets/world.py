@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from coord.raft.core import RaftCore
-from coord.raft.messages import LEADER, Entry, RaftConfig, bootstrap
+from coord.raft.membership import Configuration
+from coord.raft.messages import LEADER, Entry, RaftConfig
 from coord.storage.shared.items import Floor, Position
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.envelope import Envelope, Item, TurnFrame, decode_frame, encode_beat, encode_turn
@@ -16,6 +17,7 @@ from regionserver.tablets.host.recovery import reopen
 from regionserver.tablets.host.turn import BeatOutput, Turn, TurnOutput
 from simulation.engine.timeline import SECOND
 from tests.sim.history import History, Violation
+from tests.sim.tablets.changes import MASTER_US, Changes, first_of, standing_of
 from tests.sim.tablets.checks import Member, TabletCheck
 from tests.sim.tablets.clients import SimClient
 from tests.sim.tablets.disk import SimLog
@@ -45,6 +47,9 @@ class Bug(PlantedBug):
     floor_before_steady = False
     steady_mixes_states = False
     results_not_steady = False
+    remembers_committed = False
+    forgets_tombstones = False
+    promotes_carelessly = False
     #: Numbers of servers to try.
     sizes: tuple[int, ...] = (3, 5)
     heartbeat_ticks = HEARTBEAT_TICKS
@@ -67,6 +72,7 @@ class World(History):
             max_inflight=chance.pick([2, 64]),
             max_append_bytes=chance.pick([60, 1 << 20]),
             max_apply_entries=chance.pick([1, 3, 256]),
+            is_promotion_careful=not bug.promotes_carelessly,
         )
         self.loss = chance.pick([0.0, 0.0, 0.01])
         self.repeat = chance.pick([0.0, 0.01])
@@ -81,7 +87,11 @@ class World(History):
         self._requests = 0
         names = [f"s{n}" for n in range(1, size + 1)]
         self.servers = {name: SimServer(name, self._make_log(name)) for name in names}
+        #: The servers of the members of each tablet's newest committed configuration, and that configuration.
         self.places: dict[str, dict[int, str]] = {}
+        self.configs: dict[str, Configuration] = {}
+        self.firsts: dict[str, Configuration] = {}
+        self.changes = Changes(self)
         self.checks: dict[str, TabletCheck] = {}
         for server in self.servers.values():
             server.tick_us = int(TICK_US * chance.between(0.85, 1.2))
@@ -96,6 +106,9 @@ class World(History):
         ]
         for server in self.servers.values():
             self.start(server)
+        self.at(MASTER_US, self.changes.master)
+        if chance.happens(0.5) or "_change_members" in bug.favours:
+            self.at(self.now + SECOND, self.changes.operate)
 
     def replay(self) -> str:
         """See History."""
@@ -115,6 +128,8 @@ class World(History):
         first = chance.below(len(names))
         members = [names[(first + n) % len(names)] for n in range(count)]
         self.places[tablet] = dict(enumerate(members, 1))
+        self.configs[tablet] = self.firsts[tablet] = first_of(self.places[tablet])
+        self.changes.created(tablet)
         self.checks[tablet] = TabletCheck(
             tablet,
             {number: Member(tablet, number, self.servers[name]) for number, name in self.places[tablet].items()},
@@ -140,11 +155,11 @@ class World(History):
         server.broken = set()
         self.note(f"{server.name} starts")
         for tablet in self.places:
-            self._open(server, tablet)
+            self.open_replica(server, tablet)
         self.at(self.now + 1 + self.chance.below(server.tick_us), self._tick, server, server.life)
         self.at(self.now + self.chance.below(SECOND), self._next_steady, server, server.life)
 
-    def _open(self, server: SimServer, tablet: str) -> None:
+    def open_replica(self, server: SimServer, tablet: str) -> None:
         """Carry out the start's decision about one tablet."""
         turn = server.turn_now()
         number = next((number for number, name in self.places[tablet].items() if name == server.name), 0)
@@ -158,7 +173,11 @@ class World(History):
             slot.damage = None
         if slot.damage and not holding.trouble:
             holding.trouble = "LOST"
-        if holding.trouble == "LOST":
+        if holding.memory is not None:
+            if self.bug.forgets_tombstones:
+                holding.memory = holding.buried
+            turn.resting[tablet] = standing_of(holding)
+        elif holding.trouble == "LOST":
             turn.resting[tablet] = ReplicaStanding(State.DELETED, holding.number)
         elif holding.trouble:
             last = slot.last()
@@ -171,9 +190,10 @@ class World(History):
                 ReplicaIdentity(tablet, holding.slot, slot.generation, holding.number),
                 slot.recovered(),
                 Position(rows.index, rows.term),
-                bootstrap(list(self.places[tablet])).config,
-                self.places[tablet],
+                holding.config or self.firsts[tablet],
+                {},
                 self.chance,
+                config_id=holding.config_id,
                 settings=self.settings,
                 in_flight=turn.in_flight,
                 tracer=self.checks[tablet],
@@ -271,6 +291,8 @@ class World(History):
             raise Violation(f"{tablet} on {server.name} rejected a message of {sender}: {why}")
         for _, event in out.events:
             self.counts[event.name] += 1
+        if out.events or out.configs or out.copies or out.votes:
+            self.changes.carry_out(server, out)
         for tablet, number, first in out.needs_log:
             self.counts["needs_log"] += 1
             self.later(self.chance.below(5000), self._read_back, server, server.life, tablet, number, first)
@@ -293,6 +315,7 @@ class World(History):
             self._serve_read(server, ready.tablet, ready.request, ready.index)
         for answer in out.answers:
             request = server.requests.pop(answer.request, None)
+            self.changes.answered(answer)
             self.counts[answer.fate.name.lower()] += 1
             if request is not None:
                 request.answered(server, answer)
@@ -361,9 +384,9 @@ class World(History):
         slot = server.log.slots[server.holdings[tablet].slot]
         before, entries = slot.entries_from(first, self.chance.pick([1, 3, 1000]))
         if before is None:
-            if self.places[tablet][number] in {each.name for each in self.sound_members(tablet)}:
+            if self.places[tablet].get(number) in {each.name for each in self.sound_members(tablet)}:
                 raise Violation(f"member {number} of {tablet} needs entry {first}, {server.name} has {slot.floor}")
-            self.counts["needs_copy"] += 1
+            self.counts["needs_copy" if number in self.places[tablet] else "newcomer_waits"] += 1
             return
         server.turn.loaded(tablet, number, before, entries)
         self.soon(server)
@@ -471,7 +494,7 @@ class World(History):
         for item in frame.items:
             if isinstance(item, Envelope) and item.tablet not in server.holdings:
                 self.make_replica(server, item.tablet, item.message.dst)
-                self._open(server, item.tablet)
+                self.open_replica(server, item.tablet)
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -504,6 +527,15 @@ class World(History):
     def is_awake(self, server: SimServer) -> bool:
         """Return True if the server is up and not frozen."""
         return server.turn is not None and server.paused_until <= self.now
+
+    def configs_in_force(self, tablet: str) -> list[Configuration]:
+        """Return the newest committed configuration, and those by which replicas may count now."""
+        found = [self.configs[tablet]]
+        for server in self.servers.values():
+            group = server.turn.groups.get(tablet) if server.turn is not None else None
+            if group is not None and not group.failure and group.core.configs.current not in found:
+                found.append(group.core.configs.current)
+        return found
 
     def sound_members(self, tablet: str) -> list[SimServer]:
         """Return the servers whose replica of a tablet runs, or will run when its server is started."""
