@@ -21,6 +21,7 @@ from regionserver.config import ServerSettings, is_loopback
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.session.instance import Instance
 from regionserver.tablets.commands import KvCommand
+from regionserver.tablets.copying.asking import CopyQuestions
 from regionserver.tablets.copying.joined import copies_of
 from regionserver.tablets.copying.work import CopyWork
 from regionserver.tablets.host.members import members_of
@@ -48,11 +49,14 @@ LOOK_S: Final = 0.05
 class HostedTablets:
     """See the module docstring. Every method is called on the reactor's thread."""
 
-    def __init__(self, reactor: Any, host: TabletHost, links: TabletLinks, copies: CopyWork) -> None:
+    def __init__(
+        self, reactor: Any, host: TabletHost, links: TabletLinks, copies: CopyWork, questions: CopyQuestions
+    ) -> None:
         self._reactor = reactor
         self._host = host
         self.links = links
         self.copies = copies
+        self.questions = questions
 
     # --- orders (ReplicaFiles) ---
 
@@ -165,6 +169,10 @@ class HostedTablets:
 
     # --- life ---
 
+    def find_servers(self, address_of: Callable[[str], Address | None]) -> None:
+        """Set what returns where a server takes requests, by its uuid."""
+        self.questions.address_of = address_of
+
     def learn(self, server: str, address: Address) -> None:
         """Take in where another server listens for members."""
         self.links.learn(server, address)
@@ -206,8 +214,10 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         copies = copies_of(
             reactor, system.clock, instance.uuid, instance.directory, host, links, settings.copy_rate_bytes
         )
+        questions = CopyQuestions(reactor, instance.uuid, links.address, host.life.copy_parts().replicas)
+        host.members.ask_for_copy = questions.ask
         links.start(host, listening)
-        return HostedTablets(reactor, host, links, copies)
+        return HostedTablets(reactor, host, links, copies, questions)
 
     return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)
 

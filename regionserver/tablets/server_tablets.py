@@ -117,6 +117,10 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         """Hand leadership over. Return the answer, None if no replica runs here."""
         ...
 
+    def find_servers(self, address_of: Callable[[str], Address | None]) -> None:
+        """Set what returns where a server takes requests, by its uuid."""
+        ...
+
     @property
     def copies(self) -> CopyAnswers:
         """Return what answers requests about copies."""
@@ -196,6 +200,7 @@ class ServerTablets:
             return
         listening, self._socket = self._socket, None
         self._host = self._open_host(cluster_id, listening, self._has_changed)
+        self._host.find_servers(self._neighbors.address_of)
         reports = self._host.reports()
         for report in reports:
             self._numbers[report.region_id] = report.number

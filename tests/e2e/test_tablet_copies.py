@@ -45,12 +45,6 @@ def own(machine: Machine) -> OwnReplica:
     return found
 
 
-def is_in(machine: Machine, state: ReplicaState) -> bool:
-    found = own(machine).report
-    assert found.state is state, found
-    return True
-
-
 def fill(cluster: Cluster) -> None:
     for number in range(ROWS):
         cluster.put(TABLET, **{f"fill{number:04}": VALUE})
@@ -79,7 +73,6 @@ def fails(cluster: Cluster) -> Machine:
     flip_a_byte(victim)
     victim.start()
     victim.registered()
-    eventually(lambda: is_in(victim, ReplicaState.FAILED), what="a FAILED replica")
     return victim
 
 
@@ -101,17 +94,6 @@ def jobs(machine: Machine) -> list[CopyJob]:
     found = machine.ask(ListCopyJobs(), replies=CopyJobList)
     assert isinstance(found, CopyJobList)
     return found.jobs
-
-
-def copied(cluster: Cluster, to: Machine) -> None:
-    """Copy until the replica runs, however often a process dies meanwhile: what a leader will do."""
-
-    def runs() -> bool:
-        if own(to).report.state is not ReplicaState.RUNNING:
-            start_copy(cluster, to)
-        return is_in(to, ReplicaState.RUNNING)
-
-    eventually(runs, what="a copied replica that runs")
 
 
 def receives(machine: Machine) -> None:
@@ -177,17 +159,26 @@ def check_rows(cluster: Cluster, acknowledged: list[tuple[str, str]], to: Machin
     cluster.put(TABLET, last="1")
 
 
+def is_mended(machine: Machine) -> bool:
+    """Return True if the replica runs again, after a copy."""
+    ended = [one for one in jobs(machine) if one.state is CopyState.DONE]
+    return bool(ended) and own(machine).report.state is ReplicaState.RUNNING
+
+
 def test_a_flipped_byte_is_mended_by_a_copy_under_writes(cluster: Cluster) -> None:
+    """The leader has the FAILED replica copied by itself."""
     cluster.create()
     fill(cluster)
     victim = fails(cluster)
     with writing(cluster) as acknowledged:
-        answer = start_copy(cluster, victim)
-        assert answer.outcome is CopyOutcome.STARTED, answer
-        eventually(lambda: is_in(victim, ReplicaState.RUNNING), what="the copied replica")
-        assert jobs(victim)[0].state is CopyState.DONE, jobs(victim)
+        eventually(lambda: is_mended(victim), what="the copied replica")
         before = len(acknowledged)
         eventually(lambda: _more(acknowledged, before), what="writes after the copy")
+    # An operator's copy of a replica that runs.
+    answer = start_copy(cluster, victim)
+    assert answer.outcome is CopyOutcome.STARTED, answer
+    eventually(lambda: jobs(victim)[0].job == answer.job and is_mended(victim), what="the operator's copy")
+    eventually(lambda: jobs(victim)[0].state is CopyState.DONE, what="the end of the operator's copy")
     check_rows(cluster, acknowledged, victim)
 
 
@@ -197,23 +188,18 @@ def _more(acknowledged: list[tuple[str, str]], before: int) -> bool:
 
 @pytest.mark.parametrize("dies", ["source", "destination"])
 def test_a_process_dies_in_the_middle_of_a_copy(cluster: Cluster, dies: str) -> None:
+    """kill -9 while rows are copied. Leaders have the copy made again until the replica runs."""
     cluster.create()
     fill(cluster)
+    source = cluster.leader(TABLET)
     victim = fails(cluster)
-    memory = own(victim)
     with writing(cluster) as acknowledged:
-        source = cluster.leader(TABLET)
-        answer = start_copy(cluster, victim)
-        assert answer.outcome is CopyOutcome.STARTED, answer
         receives(victim)
         dead = source if dies == "source" else victim
         dead.kill()
         dead.start()
         dead.registered()
-        # What the member has acknowledged is remembered, whatever became of the copy.
-        found = own(victim)
-        assert (found.last_term, found.last_index) >= (memory.last_term, memory.last_index)
-        copied(cluster, victim)
+        eventually(lambda: own(victim).report.state is ReplicaState.RUNNING, what="the copied replica")
         before = len(acknowledged)
         eventually(lambda: _more(acknowledged, before), what="writes after the copy")
     check_rows(cluster, acknowledged, victim)

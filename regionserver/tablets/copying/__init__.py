@@ -10,6 +10,7 @@ reactor_calls.py  calls between the threads of copies and the reactor's
 source.py         the source: one thread for each connection
 fetching.py       the destination's thread: rows, checks, log, superblock
 work.py           the destination on the reactor's thread: requests, jobs, the replica before and after
+asking.py         a leader's questions for copies
 joined.py         makes these parts for a host
 
 The steps on files are those of `disk/steps.py`.

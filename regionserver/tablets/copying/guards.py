@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
-from regionserver.tablets.copying.messages import CopyOutcome, SeenReplica, StartTabletCopy
+from regionserver.tablets.copying.messages import CopyOutcome, StartTabletCopy
 
 
 class ReplicaHere(NamedTuple):
@@ -81,7 +81,19 @@ def _is_not_as_seen(facts: CopyFacts) -> bool:
     local = facts.local
     if local is None:
         return facts.order.seen is not None
-    return facts.order.seen != SeenReplica(local.number, local.state, local.last_term, local.last_index)
+    seen = facts.order.seen
+    if seen is None or (seen.number, seen.last_term, seen.last_index) != (
+        local.number,
+        local.last_term,
+        local.last_index,
+    ):
+        return True
+    # A server answers messages to a removed replica alike, whether or not its memory is lost.
+    return seen.state is not None and _as_seen(seen.state) is not _as_seen(local.state)
+
+
+def _as_seen(state: ReplicaState) -> ReplicaState:
+    return ReplicaState.TOMBSTONE if state is ReplicaState.LOST else state
 
 
 def _cannot_be_replaced(facts: CopyFacts) -> bool:

@@ -17,10 +17,10 @@ from regions.records.members import MemberRole
 
 class SeenReplica(msgspec.Struct, frozen=True, array_like=True):
     """The replica on the server that receives a StartTabletCopy, as the sender saw it last: number, state, and the end
-    of its log."""
+    of its log. State None: the sender knows that a replica of this number is there, and not how it fares."""
 
     number: int
-    state: ReplicaState
+    state: ReplicaState | None
     last_term: int
     last_index: int
 

@@ -29,7 +29,8 @@ _NEWCOMERS: Final = frozenset((MemberRole.PRE_VOTER, MemberRole.LEARNER))
 COPIED: Final = {
     Word.DOES_NOT_EXIST: _NEWCOMERS,
     Word.OLDER: _NEWCOMERS,
-    Word.DELETED: _NEWCOMERS,
+    # A voter whose copy was cut short is a tombstone with its memory; its server rejects the question without one.
+    Word.DELETED: frozenset(MemberRole),
     Word.FAILED: frozenset(MemberRole),
 }
 

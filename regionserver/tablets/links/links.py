@@ -182,6 +182,11 @@ class TabletLinks:
         """Let `serve` have the connections for copies that other servers dial."""
         self._own.serve_copy = serve
 
+    @property
+    def address(self) -> Address:
+        """Where other servers reach this one."""
+        return self._own.address
+
     def dial_copy(self, server: str, address: Address) -> Channel:
         """Open a connection for a copy. Blocks; may be called on any thread. Raise ChannelLost."""
         return dial_copy(self._own, server, address)

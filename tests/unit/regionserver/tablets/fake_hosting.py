@@ -38,6 +38,9 @@ class FakeHosting:
         self.there[tablet] = TabletReport(tablet, "t", number, state, 3, TabletRole.FOLLOWER)
         self.ranges[tablet] = RegionRecord("t", tablet, "b", "m")
 
+    def find_servers(self, address_of: Callable[[str], Any]) -> None:
+        self.address_of = address_of
+
     def answer(self, fate: Fate, value: Any = None, **more: Any) -> None:
         """Answer the oldest request."""
         tablet, _, waiting = self.asked.pop(0)

@@ -58,6 +58,7 @@ class HostedTabletsTest(SynchronousTestCase):
             self.host,
             None,
             SimpleNamespace(local=lambda _tablet: None),  # type: ignore[arg-type]
+            None,
         )
 
     def test_a_replica_that_is_being_opened_is_waited_for(self) -> None:

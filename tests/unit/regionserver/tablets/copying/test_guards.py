@@ -80,6 +80,9 @@ def test_earlier_rows_decide_before_later_ones(first: int, second: int) -> None:
         (order(seen=SeenReplica(1, _S.FAILED, 4, 117)), _O.ILLEGAL_STATE),
         (order(seen=SeenReplica(2, _S.RUNNING, 4, 117)), _O.ILLEGAL_STATE),
         (order(seen=SeenReplica(2, _S.FAILED, 3, 117)), _O.ILLEGAL_STATE),
+        # The sender does not know how the replica fares.
+        (order(seen=SeenReplica(2, None, 4, 117)), _O.STARTED),
+        (order(seen=SeenReplica(2, None, 4, 118)), _O.ILLEGAL_STATE),
         (order(number=1), _O.ILLEGAL_STATE),
         # A number that is new here.
         (order(number=3), _O.AMNESIA),
@@ -106,6 +109,11 @@ def test_every_state_in_every_role(state: ReplicaState, has_memory: bool, role: 
         assert outcome is _O.AMNESIA
     else:
         assert outcome is _O.STARTED
+
+
+def test_a_lost_replica_looks_like_a_tombstone_to_its_leader() -> None:
+    lost = local(state=_S.LOST, has_memory=False)(order(seen=SeenReplica(2, _S.TOMBSTONE, 4, 117))(GOOD))
+    assert check_copy(lost).outcome is _O.AMNESIA
 
 
 @pytest.mark.parametrize("role", MemberRole)

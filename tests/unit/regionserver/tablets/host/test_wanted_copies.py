@@ -20,9 +20,10 @@ VOTER, PRE_VOTER, LEARNER = MemberRole
 @pytest.mark.parametrize("word", list(Word))
 @pytest.mark.parametrize("role", list(MemberRole))
 def test_which_refusals_ask_for_a_copy(word: Word, role: MemberRole) -> None:
-    """Nothing but a PRE_VOTER or a learner is made from nothing; a FAILED member keeps its memory, so a voter may."""
-    is_copied = word is Word.FAILED or (
-        word in (Word.DOES_NOT_EXIST, Word.OLDER, Word.DELETED) and role in (PRE_VOTER, LEARNER)
+    """Nothing but a PRE_VOTER or a learner is made from nothing; a FAILED member and a tombstone may have a voter's
+    memory."""
+    is_copied = word in (Word.FAILED, Word.DELETED) or (
+        word in (Word.DOES_NOT_EXIST, Word.OLDER) and role in (PRE_VOTER, LEARNER)
     )
     assert WantedCopies().is_due("t", 4, word, role, 100) is is_copied
 
