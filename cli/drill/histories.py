@@ -71,8 +71,7 @@ class _Client:
             self._calls.close()
 
     def _attempted(self, attempt: Attempt) -> None:
-        if self._owner.is_abandoned:
-            raise DataError("the cluster has gone", may_have_been_done=True)
+        self._owner.check_cluster()
         self._codes.append(attempt.code)
 
     def _operate(self, key: HistoryKey, value: bytes) -> None:
@@ -143,8 +142,8 @@ class HistoryClients:
         ]
         self._contended = rng.sample(self._keys, min(CONTENDED, len(self._keys)))
         self._interval_s = CLIENTS / rate
-        self._calls = RegionClient(locator, timeout_s=OPERATION_TIMEOUT_S, on_attempt=self._attempted)
-        self.is_abandoned = False
+        self._calls = RegionClient(locator, timeout_s=OPERATION_TIMEOUT_S, on_attempt=lambda _: self.check_cluster())
+        self._is_abandoned = False
         self._first: dict[HistoryKey, bytes | None] = {}
         #: Operations that failed or have an unknown outcome; set by `stop`.
         self.failures: list[str] = []
@@ -164,16 +163,16 @@ class HistoryClients:
         """Return the key of the next operation."""
         return rng.choice(self._contended if rng.random() < 0.5 else self._keys)
 
-    def _attempted(self, _attempt: Attempt) -> None:
-        """End a call of the last readings if the cluster has gone."""
-        if self.is_abandoned:
+    def check_cluster(self) -> None:
+        """Raise DataError, which ends the running call, if the cluster has gone."""
+        if self._is_abandoned:
             raise DataError("the cluster has gone", may_have_been_done=True)
 
     # --- for the drill ---
 
     def abandon(self) -> None:
         """Let all calls end at their next attempt, and let `stop` read nothing: the cluster has gone. Thread-safe."""
-        self.is_abandoned = True
+        self._is_abandoned = True
         self._stopping.set()
 
     @property
@@ -224,7 +223,7 @@ class HistoryClients:
 
     def _finish(self, key: HistoryKey, history: list[KeyOperation]) -> str:
         """Read a key a last time and delete it; return what is wrong with its history, "" if nothing is."""
-        if self.is_abandoned:
+        if self._is_abandoned:
             return f"{key.tablet} {key.key!r}: could not be read after the drill: the cluster has gone"
         began_ns = time.monotonic_ns()
         try:
