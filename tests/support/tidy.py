@@ -31,6 +31,8 @@ FILE_LINES_MAX: Final = 600
 #: A module below this size needs a reason to exist.
 MODULE_LINES_MIN: Final = 40
 FOLDER_MODULES_MAX: Final = 12
+#: A longer line of a docstring has no room for the next word.
+_FULL_LINE: Final = 90
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -293,6 +295,23 @@ def table_faults(text: str) -> list[str]:
             ]
         block = []
     return faults
+
+
+def broken_lines(text: str) -> list[str]:
+    """Return the lines of a docstring that end in the middle of a sentence after one word or two, behind a full line.
+
+    A paragraph gets such lines when it is wrapped a second time, to a smaller width.
+    """
+    lines = text.splitlines()
+    return [
+        here
+        for before, here, after in zip(lines, lines[1:], lines[2:], strict=False)
+        if len(before) > _FULL_LINE
+        and "  " not in before.strip()
+        and re.fullmatch(r" *[\w'`]+(?: [\w'`]+)?,?", here)
+        and re.match(r" *[a-z`*]", after)
+        and "  " not in after.strip()
+    ]
 
 
 def retired_words(glossary: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from tests.support.tidy import (
     ROOT,
     Module,
     bad_tables,
+    broken_lines,
     circles,
     count_words,
     duplicate_classes,
@@ -113,6 +114,26 @@ def test_nobody_leaves_a_definition_unused(modules: dict[str, Module]) -> None:
 
 def test_tables_in_docstrings_parse(modules: dict[str, Module]) -> None:
     assert not bad_tables(modules.values())
+
+
+def test_paragraphs_of_docstrings_are_wrapped_once(modules: dict[str, Module]) -> None:
+    texts = (
+        (module.name, ast.get_docstring(node) or "")
+        for module in modules.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    broken = [f"{name}: {line.strip()}" for name, text in texts for line in broken_lines(text)]
+    assert not broken, f"wrap these paragraphs again: {broken}"
+
+
+def test_a_line_that_breaks_off_is_found() -> None:
+    """A table's rows, and a paragraph that ends in a short line, are no such lines."""
+    full = "word " * 19 + "word"
+    assert broken_lines(f"{full}\nand the\nrest of it.") == ["and the"]
+    assert not broken_lines(f"{full}\nthe rest.")
+    assert not broken_lines(f"{full}\nthe end.\n\nnext paragraph")
+    assert not broken_lines(f"a table  {full}\nname\ncell")
 
 
 def test_retired_words_do_not_return(modules: dict[str, Module]) -> None:
