@@ -209,7 +209,8 @@ class TabletKeeping:
         self, servers: Iterable[ServerRecord], draining: Iterable[str], bars: Iterable[BarRecord]
     ) -> None:
         """Feed the keeper with the registered servers. Those that drain or are barred get no new members."""
-        self.keeper.draining = frozenset(draining) | {bar.uuid for bar in bars}
+        retiring = frozenset(draining)
+        self.keeper.servers_closed(retiring, retiring | {bar.uuid for bar in bars})
         alive = {one.uuid: one for one in servers}
         for uuid in [uuid for uuid in self.keeper.servers if uuid not in alive]:
             self.keeper.server_down(uuid)

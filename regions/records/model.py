@@ -14,7 +14,7 @@ import enum
 
 import msgspec
 
-from regions.records.members import ConfigId, Member, Storage, check_members
+from regions.records.members import ConfigId, Member, MemberRole, Storage, check_members
 from regions.records.replica_key import replica_key
 from regions.records.schema import Schema
 
@@ -417,6 +417,8 @@ class TransitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     damage: str = ""
     #: For a member of a tablet: True once a server has begun to create the replica; only that server may open it then.
     begun: bool = False
+    #: For a new member of a tablet: the role in which its leader adds it.
+    joins: MemberRole | None = None
     #: What began the work that this transition belongs to. The description is present only in CLOSING and CLOSED, which
     #: no master has yet written into the history.
     origin: WorkOrigin | None = None

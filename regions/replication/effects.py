@@ -1,4 +1,4 @@
-"""Effects of the keeper of tablets: those of the assigner, and two more. The active master carries them out.
+"""Effects of the keeper of tablets: those of the assigner, and four more. The active master carries them out.
 
 The functions below return the writes that tablets and their members need. Pure.
 """
@@ -13,7 +13,7 @@ import msgspec
 from regions.cluster import effects as fx
 from regions.cluster.causes import ActingEvent, Causes
 from regions.cluster.limits import AssignerConfig
-from regions.records.members import Member
+from regions.records.members import ConfigId, Member, MemberRole
 from regions.records.model import (
     Incarnation,
     Intent,
@@ -32,10 +32,12 @@ from regions.transitions.table_states import successor
 
 
 class BeginTablet(fx.Caused):
-    """Write a new tablet's record as CREATING, with its members, and the OFFLINE of each, in one multi.
+    """Write a tablet's record, and create the OFFLINE of each member that is to be made, in one multi.
 
+    A new tablet becomes CREATING, with all its members. A tablet that gets another member has its next number raised.
     The multi checks the table's record (id, version) and names the region's version. So CREATING without a transition
-    of a member means that the member has been made. Answered by `Keeper.begun` or `Keeper.region_refused`.
+    of a member means that the member has been made, and no number is given twice. Answered by `Keeper.begun` or
+    `Keeper.region_refused`.
     """
 
     record: RegionRecord
@@ -64,6 +66,35 @@ class WriteRegion(fx.Caused):
         return self.record.region_id
 
 
+class ChangeMembers(fx.Caused):
+    """Have the server that leads a tablet add or remove a member, if `expect` is its committed configuration.
+
+    Answered by `Keeper.change_answered` with `ask`, whatever the outcome: reports show it.
+    """
+
+    ask: int
+    server: ServerRecord
+    region_id: str
+    expect: ConfigId
+    #: True: add `member` in its role, PRE_VOTER or LEARNER. False: remove it.
+    adds: bool
+    member: Member
+    #: Where the server of a new member listens for other members.
+    host: str
+    peer_port: int
+    why: str
+
+
+class HandOver(fx.Caused):
+    """Have the server that leads a tablet hand leadership over to member `to`. Answered like `ChangeMembers`."""
+
+    ask: int
+    server: ServerRecord
+    region_id: str
+    to: int
+    why: str
+
+
 KeeperEffect = (
     BeginTablet
     | WriteRegion
@@ -76,6 +107,8 @@ KeeperEffect = (
     | fx.ReadRegion
     | fx.ReadTable
     | fx.RequestPlan
+    | ChangeMembers
+    | HandOver
 )
 
 
@@ -156,7 +189,7 @@ def write_offline(
         attempt=attempt if attempt is not None else 0 if former is None else former.attempt,
         reason=cause.value, since_ms=now_ms, deadline_ms=now_ms + config.start_timeout_ms,
         last_error=error if error is not None else "" if former is None else former.last_error,
-        parked=parked, base=0 if former is None else work.version + 1, begun=begun,
+        parked=parked, base=0 if former is None else work.version + 1, begun=begun, joins=_still_joins(former),
     )  # fmt: skip
     check = (tablet.record.table_id, tablet.table.version) if former is None or destination is not None else None
     before = None if former is None else former.state
@@ -178,6 +211,12 @@ def delete_transition(tablet: Tablet, work: MemberWork, cause: Cause) -> fx.Dele
     if cause in RESTS_ON_MEMBERS:
         effect.without_member = (tablet.record, tablet.version)
     return effect
+
+
+def _still_joins(former: TransitionRecord | None) -> MemberRole | None:
+    """Return the role in which a newcomer is to be added, as long as its transition has not ended."""
+    is_new = former is not None and former.state in (RegionState.OFFLINE, RegionState.OPENING)
+    return former.joins if former is not None and is_new else None
 
 
 def marked_replaced(record: RegionRecord) -> RegionRecord:
@@ -222,6 +261,17 @@ class KeeperCauses:
     def of_tablet(self, tablet: Tablet) -> WorkOrigin:
         """Return the cause of new work on a tablet."""
         return self._causes.with_text(tablet.origin or tablet.table.origin)
+
+    def of_policy(self, tablet: Tablet, why: str) -> WorkOrigin:
+        """Return the cause of a change of members, which the policy decides each second."""
+        return self._causes.begin(f"timer: members of tablet {tablet.region_id}: {why}")
+
+    def with_ids(self, effect: BeginTablet) -> BeginTablet:
+        """Give the transitions of an effect with a cause the cause's id. Return the effect."""
+        assert effect.origin is not None, effect.key
+        origin = effect.origin
+        effect.transitions = [_with_id(one, origin) for one in effect.transitions]
+        return effect
 
     def attached(self, effect: StepWrite, tablet: Tablet) -> StepWrite:
         """Give a write of the tablet's transitions its cause, also in the records that it writes. Return it."""

@@ -49,6 +49,7 @@ from regions.replication.effects import (
 )
 from regions.replication.heartbeat_steps import Facts, Judged, ReportAction, closing_order, judged, updated
 from regions.replication.member_orders import MemberOrders, MemberWrites
+from regions.replication.policy.members import MemberPolicy
 from regions.replication.recovery import Goal, ServerFate, goal_of, next_step, work_fate
 from regions.replication.reports import ReplicaView, taken
 from regions.replication.siting import TabletSite, tablet_sites
@@ -89,6 +90,8 @@ class Keeper:
         self._first_members = FirstMembers(
             epoch, config, self.tablets, self.servers, self._sites, self._writes, self._emit, self._causes, self._loads
         )
+        #: Changes of members.
+        self.policy = MemberPolicy(epoch, config, self.servers, self._loads, self._emit, self._causes)
         #: Tablets that events have touched since the last call of `take`, and the first of these events.
         self._touched: dict[Tablet, ActingEvent] = {}
         self._is_deciding = False
@@ -135,6 +138,7 @@ class Keeper:
         for region_id in [one.region_id for one in self.tablets.values() if one.record.table_id == table_id]:
             tablet = self.tablets.pop(region_id)
             self._first_members.answered(tablet)
+            self.policy.forget(region_id)
             self._open.pop(region_id, None)
             self._loads.subtract(one.uuid for one in tablet.record.members)
         self.tables.pop(table_id, None)
@@ -217,10 +221,11 @@ class Keeper:
         tablet.creating_since_ms = 0
         self._emit(fx.ReadTable(tablet.record.table_id))
         self._emit(fx.ReadRegion(tablet.record.table_id, region_id))
-        for member in tablet.record.members:
-            work = tablet.member(member.number)
+        # The next number may have been given to a newcomer.
+        for number in [*(one.number for one in tablet.record.members), tablet.record.next_number]:
+            work = tablet.member(number)
             work.is_unread = not work.is_writing
-            self._emit(fx.ReadTransition(region_id, member.number))
+            self._emit(fx.ReadTransition(region_id, number))
 
     def plan_ready(self, plan_id: str, keys: Iterable[str], placements: Mapping[str, str]) -> None:
         """A bulk plan of first members has been made: servers by replica key, which may be missing, dead or wrong."""
@@ -243,9 +248,23 @@ class Keeper:
         """A server has registered, or its record has changed."""
         known = self.servers.get(record.uuid)
         self.servers[record.uuid] = record
+        if known is None or _is_another_place(known, record):
+            self._servers_differ()
         if known is None or known.incarnation != record.incarnation:
             self._causes.event(f"znode: server {record.host}:{record.port} has registered")
             self._server_changed(record.uuid)
+
+    def servers_closed(self, retiring: frozenset[str], closed: frozenset[str]) -> None:
+        """Servers are to be emptied, or get nothing new: the `closed` ones, which are all that retire and others."""
+        self.draining = closed
+        if (retiring, closed) != (self.policy.retiring, self.policy.closed):
+            self.policy.retiring, self.policy.closed = retiring, closed
+            self._servers_differ()
+
+    def _servers_differ(self) -> None:
+        """Look at all tablets: members may have to move, and others may find a place."""
+        if self._config.changes_members:
+            self._open.update(self.tablets)
 
     def server_down(self, uuid: str) -> None:
         """A server's registration is gone. Nothing moves."""
@@ -287,6 +306,10 @@ class Keeper:
             self._answered(tablet, work, result, now_ms)
         self._orders.send_again(waiting.values(), batch, now_ms)
 
+    def change_answered(self, ask: int) -> None:
+        """A leader has answered a change of members, or no answer comes. Reports show the result."""
+        self.policy.answered(ask)
+
     def orders_lost(self, batch: int, now_ms: int) -> None:
         """No answer came."""
         self._orders.send_again(self._orders.take(batch), batch, now_ms)
@@ -320,6 +343,7 @@ class Keeper:
         `more_comes`: more regions of a new table follow at once, so a plan of first members waits for them.
         """
         touched, self._touched = self._touched, {}
+        self.policy.new_round()
         for tablet, acting in touched.items():
             self._causes.resume(acting)
             self._settle(tablet, now_ms)
@@ -357,6 +381,7 @@ class Keeper:
         needs_look = self._settle_reports(tablet, now_ms)
         if tablet.is_creating and self._first_members.settle_creating(tablet, now_ms):
             return
+        needs_look = self.policy.settle(tablet, now_ms) or needs_look
         for work in list(tablet.work.values()):
             self._settle_member(tablet, work, now_ms)
         tablet.drop_idle()
@@ -370,13 +395,15 @@ class Keeper:
             return
         if transition.parked and tablet.wants_open:
             return
-        goal = goal_of(tablet.record, tablet.table.record, work.number)
+        is_joining = self.policy.is_joining(tablet, work)
+        is_new = self.policy.is_new(tablet, work)
+        goal = goal_of(tablet.record, tablet.table.record, work.number, is_joining=is_joining, is_new=is_new)
         fate = work_fate(tablet, work, self.servers)
         step = next_step(transition.state, fate, goal, has_begun=transition.begun)
         if step.action is Action.ORDER_OPEN:
             self._orders.open(work, transition.destination, max(now_ms, work.not_before_ms))
         elif step.action is Action.WAIT:
-            self._wait_for(work, transition, fate, now_ms)
+            self._wait_for(work, transition, fate, now_ms, is_ordered=goal is not Goal.JOIN)
         elif step.action is Action.KEEP_PLAN:
             server = self.servers[tablet.home_of(work)]
             self._writes.offline(tablet, work, server.incarnation, step.cause, now_ms)
@@ -385,9 +412,12 @@ class Keeper:
         else:
             self._end(tablet, work, step, goal)
 
-    def _wait_for(self, work: MemberWork, transition: TransitionRecord, fate: ServerFate, now_ms: int) -> None:
-        """Wait for a server at work, and ask it for the result; or ask no server."""
+    def _wait_for(
+        self, work: MemberWork, transition: TransitionRecord, fate: ServerFate, now_ms: int, *, is_ordered: bool
+    ) -> None:
+        """Wait for a server at work, and ask it for the result; or ask no server. The leader asks about a newcomer."""
         at_work = transition.state in (RegionState.OPENING, RegionState.CLOSING) and fate is ServerFate.ALIVE
+        at_work = at_work and (is_ordered or transition.state is RegionState.CLOSING)
         if not at_work:
             work.order = None
         elif transition.state is RegionState.OPENING:
@@ -538,3 +568,10 @@ class Keeper:
 
     def _emit(self, effect: KeeperEffect) -> None:
         self._effects.append(effect)
+
+
+def _is_another_place(known: ServerRecord, record: ServerRecord) -> bool:
+    """Return True if a server is another place for members than before."""
+    return (known.rack, known.group, known.kind, known.weight, known.leaving, known.tablets) != (
+        record.rack, record.group, record.kind, record.weight, record.leaving, record.tablets
+    )  # fmt: skip

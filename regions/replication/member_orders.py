@@ -91,11 +91,13 @@ class MemberOrders:
         transition = work.transition
         assert transition is not None, work.key
         table = tablet.table.record
+        # A newcomer is made by a copy alone, never from nothing.
+        must_exist = transition.begun or transition.joins is not None
         endpoints = [self._endpoint(member) for member in tablet.record.members]
         return OpenOrder(
             transition, work.version, tablet.record, tablet.version,
             open_timeout_ms=self._config.open_timeout_ms, schema_version=table.schema_version, kind=table.kind or KV,
-            tablet=TabletOpening(tuple(endpoints), must_exist=transition.begun),
+            tablet=TabletOpening(tuple(endpoints), must_exist=must_exist),
         )  # fmt: skip
 
     def _endpoint(self, member: Member) -> MemberEndpoint:

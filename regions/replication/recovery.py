@@ -6,9 +6,10 @@ of the other members. While the server is away its transition waits; when the se
 the new start, and the order to open follows. No row chooses a destination, and no row depends on whether the cluster
 has just started.
 
-What is wanted of a member decides which of four tables applies:
+What is wanted of a member decides which of five tables applies:
 
     OPEN   the table is enabled
+    JOIN   the same, and the member is new: its leader has it copied, so no order to open is sent
     REST   the table is disabled, or an operator has unassigned the region
     GONE   the table is removed
     LEFT   the configuration does not have the number any more, or the newcomer is given up
@@ -50,6 +51,7 @@ class Goal(enum.Enum):
     """The goal for a member."""
 
     OPEN = "open"
+    JOIN = "join"
     REST = "rest"
     GONE = "gone"
     LEFT = "left"
@@ -81,6 +83,7 @@ def _wait(cause: Cause, rows: str) -> NextStep:
 
 
 _AT_WORK: Final = _wait(Cause.PROGRESS, "the server is at work")
+_COPIED: Final = _wait(Cause.PROGRESS, "its leader has it copied")
 _CLOSES: Final = _wait(Cause.CLOSE_DONE, "the server is at work")
 _COMES_BACK: Final = _wait(Cause.SERVER_DEATH, "its server may come back; nothing moves")
 _SAME_SERVER: Final = NextStep(Action.KEEP_PLAN, Cause.SERVER_DEATH, "its server has started again")
@@ -95,6 +98,20 @@ TABLES: Final[dict[Goal, tuple[RecoveryRow, ...]]] = {
         RecoveryRow(_OFFLINE, _AGAIN, _SAME_SERVER),
         RecoveryRow(_OFFLINE, _AWAY,  _COMES_BACK),
         RecoveryRow(_OPENING, _ALIVE, _AT_WORK),
+        RecoveryRow(_OPENING, _AGAIN, _SAME_SERVER),
+        RecoveryRow(_OPENING, _AWAY,  _COMES_BACK),
+        RecoveryRow(_OPENED,  _ANY,   _IS_MADE),
+        RecoveryRow(_CLOSING, _ALIVE, _CLOSES),
+        RecoveryRow(_CLOSING, _AGAIN, _SAME_SERVER),
+        RecoveryRow(_CLOSING, _AWAY,  _COMES_BACK),
+        RecoveryRow(_CLOSED,  _HERE,  NextStep(Action.KEEP_PLAN,  Cause.MOVE_CONTINUES, "enabled meanwhile")),
+        RecoveryRow(_CLOSED,  _AWAY,  _COMES_BACK),
+    ),
+    Goal.JOIN: (
+        RecoveryRow(_OFFLINE, _ALIVE, _COPIED),
+        RecoveryRow(_OFFLINE, _AGAIN, _SAME_SERVER),
+        RecoveryRow(_OFFLINE, _AWAY,  _COMES_BACK),
+        RecoveryRow(_OPENING, _ALIVE, _COPIED),
         RecoveryRow(_OPENING, _AGAIN, _SAME_SERVER),
         RecoveryRow(_OPENING, _AWAY,  _COMES_BACK),
         RecoveryRow(_OPENED,  _ANY,   _IS_MADE),
@@ -158,13 +175,20 @@ def next_step(state: RegionState, fate: ServerFate, goal: Goal, *, has_begun: bo
     return _INDEX[goal][state, fate]
 
 
-def goal_of(region: RegionRecord, table: TableRecord, number: int, *, is_joining: bool = False) -> Goal:
-    """Return the goal for a member; `is_joining`: it is being added and is in no configuration yet."""
+def goal_of(
+    region: RegionRecord, table: TableRecord, number: int, *, is_joining: bool = False, is_new: bool = False
+) -> Goal:
+    """Return the goal for a member.
+
+    `is_joining`: it is to be added and is in no configuration yet. `is_new`: its replica is copied from others.
+    """
     if table.state is TableState.REMOVED:
         return Goal.GONE
     if region.member(number) is None and not is_joining:
         return Goal.LEFT
-    return Goal.OPEN if table.intent is TableIntent.ENABLED and not region.unassigned else Goal.REST
+    if table.intent is not TableIntent.ENABLED or region.unassigned:
+        return Goal.REST
+    return Goal.JOIN if is_new else Goal.OPEN
 
 
 def server_of(transition: TransitionRecord) -> Incarnation | None:

@@ -52,6 +52,8 @@ class Wait(NamedTuple):
     why: str
     #: When time alone changes the answer; 0: never.
     until_ms: int = 0
+    #: The facts are not all there: nothing that an earlier decision has begun is given up because of this answer.
+    is_blind: bool = False
 
 
 class Nothing(NamedTuple):
@@ -78,12 +80,12 @@ class PolicyCheck(NamedTuple):
 
 def _under_way(facts: Situation) -> Decision | None:
     if facts.tablet.is_asking:
-        return Wait("a change of its members has been sent to the leader")
+        return Wait("a change of its members has been sent to the leader, or is being written", is_blind=True)
     known, reported = facts.tablet.region.config_id, facts.leader.config_id
     if known < reported:
-        return Wait(f"the store is to have its configuration {reported} first")
+        return Wait(f"the store is to have its configuration {reported} first", is_blind=True)
     if known > reported:
-        return Wait(f"its leader reports configuration {reported}, the store has a later one, {known}")
+        return Wait(f"its leader reports configuration {reported}, the store has {known}", is_blind=True)
     return None
 
 
@@ -310,7 +312,7 @@ def next_change(tablet: TabletFacts, cluster: ClusterFacts, now_ms: int) -> Deci
     if not tablet.is_running:
         return Nothing("it is not RUNNING, or is to be closed")
     if tablet.leader is None:
-        return Wait("no leader has reported to this master")
+        return Wait("no leader has reported to this master", is_blind=True)
     facts = Situation(tablet, cluster, now_ms)
     for check in CHECKS:
         found = check.decide(facts)

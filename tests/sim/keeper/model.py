@@ -8,7 +8,7 @@ from regions.cluster.limits import AssignerConfig
 from regions.messages.heartbeat import HAS_NO_FILES, TabletReport
 from regions.records.members import NO_CONFIG, ConfigId, Member
 from regions.records.model import Incarnation, ServerRecord, TabletState
-from regions.replication.config import majority
+from regions.replication.config import majority, voters
 from regions.replication.guards import ReplicaOnDisk
 
 if TYPE_CHECKING:
@@ -93,16 +93,21 @@ def check_at_rest(world: World) -> None:
             world.require(record.config_id == group.config_id, f"{group.config_id} has committed: {record}")
     for key, (record, _) in world.transitions.items():
         is_lost = record.begun and record.last_error.startswith("refused")
-        world.require(is_lost, f"{key} is still {record}")
+        # A newcomer waits for a leader, which a tablet without a majority does not get.
+        waits = record.joins is not None and not world.groups[record.region_id].leader
+        world.require(is_lost or waits, f"{key} is still {record}")
     for machine in world.machines.values():
         for region_id, local in machine.disk.items():
             record = world.regions[region_id][0]
             member = record.member(local.number)
-            if record.state is TabletState.RUNNING and member is None:
+            has_leader = region_id in world.groups and world.groups[region_id].leader
+            if record.state is TabletState.RUNNING and member is None and has_leader:
                 world.require(local.state in HAS_NO_FILES, f"{machine.uuid} keeps {region_id}-{local.number}")
 
 
 def _lost(world: World, region_id: str, group: Group) -> bool:
     """Return True if too many disks were lost for a majority."""
-    kept = [one for one in group.members if region_id in world.machines[one.uuid].disk]
-    return len(kept) < majority(len(group.members))
+    electorate = voters(group.members)
+    disks = [(one.number, world.machines[one.uuid].disk.get(region_id)) for one in electorate]
+    kept = [number for number, local in disks if local is not None and local.number == number]
+    return len(kept) < majority(len(electorate))

@@ -1,0 +1,282 @@
+"""Carries the policy's decisions out for the keeper, tablet by tablet. Pure.
+
+A decision is sent to the tablet's leader, and sent again until a report shows the result: one question at a time for
+each tablet, with pauses that double (TC-16). Nothing is remembered that a new master would miss.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from regions.cluster.limits import AssignerConfig
+from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART
+from regions.records.intents import TabletIntents
+from regions.records.members import Member, MemberRole
+from regions.records.model import (
+    Incarnation,
+    RegionState,
+    ServerRecord,
+    TabletState,
+    TransitionRecord,
+    WorkOrigin,
+)
+from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperCauses
+from regions.replication.policy.intents import remaining
+from regions.replication.policy.next_change import Decision, Do, MemberChange, Nothing, Wait, next_change
+from regions.replication.policy.situation import ClusterFacts, Newcomer, TabletFacts, outage_of
+from regions.replication.recovery import ServerFate, work_fate
+from regions.replication.tablet import MemberWork, Tablet
+from regions.transitions.states import Cause
+
+#: Pause before a change is sent again. It doubles up to RESEND_MAX_MS.
+RESEND_MS: Final = 1_000
+RESEND_MAX_MS: Final = 5_000
+#: States of a newcomer's transition.
+_JOINS: Final = (RegionState.OFFLINE, RegionState.OPENING)
+
+PolicyEffect = BeginTablet | ChangeMembers | HandOver
+
+
+class Ask:
+    """A change that was sent to a leader until a report shows its result."""
+
+    __slots__ = ("asks", "do", "is_in_flight", "next_ms", "number", "origin")
+
+    def __init__(self, do: Do, origin: WorkOrigin) -> None:
+        self.do = do
+        self.origin = origin
+        #: The latest message, and whether its answer is awaited.
+        self.number = 0
+        self.is_in_flight = False
+        self.asks = 0
+        self.next_ms = 0
+
+
+class MemberPolicy:
+    """See the module docstring. `decisions` says why a tablet is not as wanted."""
+
+    def __init__(
+        self,
+        epoch: int,
+        config: AssignerConfig,
+        servers: Mapping[str, ServerRecord],
+        loads: Mapping[str, int],
+        emit: Callable[[PolicyEffect], None],
+        causes: KeeperCauses,
+    ) -> None:
+        """`servers` are the registered ones, `loads` their members."""
+        self._epoch = epoch
+        self._config = config
+        self._servers = servers
+        self._loads = loads
+        self._emit = emit
+        self._causes = causes
+        #: Servers that are to be emptied, and servers that get nothing new.
+        self.retiring: frozenset[str] = frozenset()
+        self.closed: frozenset[str] = frozenset()
+        #: Whether a server has reported all its replicas to this master.
+        self.has_reported: Callable[[Incarnation], bool] = lambda _: False
+        self.intents: dict[str, TabletIntents] = {}
+        #: The latest decision about each tablet that is not as wanted.
+        self.decisions: dict[str, Decision] = {}
+        self._asks: dict[str, Ask] = {}
+        self._by_number: dict[int, str] = {}
+        self._next_number = 1
+        #: Newcomers on their way, by tablet and by server.
+        self._joining: dict[str, tuple[str, ...]] = {}
+        self._incoming: Counter[str] = Counter()
+        self._cluster: ClusterFacts | None = None
+
+    def new_round(self) -> None:
+        """Look at the servers anew at the next decision."""
+        self._cluster = None
+
+    def forget(self, region_id: str) -> None:
+        """Forget a tablet that has gone."""
+        self._rest(region_id)
+        self.intents.pop(region_id, None)
+
+    def is_joining(self, tablet: Tablet, work: MemberWork) -> bool:
+        """Return True if a number that is in no configuration yet is not given up.
+
+        Only a decision that rests on a leader's report gives it up: a new master knows less than its predecessor.
+        """
+        transition = work.transition
+        if transition is None or transition.joins is None:
+            return False
+        found = self.decisions.get(tablet.region_id)
+        if tablet.view.leader_now() is None or (isinstance(found, Wait) and found.is_blind):
+            return True
+        return isinstance(found, Do) and found.change is MemberChange.ADD and found.member.number == work.number
+
+    def is_new(self, tablet: Tablet, work: MemberWork) -> bool:
+        """Return True for a newcomer whose replica may not be there yet: its leader has it copied.
+
+        A voter was copied. If its server restarts before the transition has ended, an order to open ends it.
+        """
+        transition = work.transition
+        if transition is None or transition.joins is None:
+            return False
+        member = tablet.record.member(work.number)
+        if member is None or member.role is MemberRole.PRE_VOTER:
+            return True
+        view = tablet.view.replicas.get(member.uuid)
+        is_there = view is not None and view.report.number == member.number and view.report.state in TAKES_PART
+        return member.role is MemberRole.LEARNER and not is_there
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def settle(self, tablet: Tablet, now_ms: int) -> bool:
+        """Decide about a tablet, and carry the decision out. Return True if it is not as wanted."""
+        if not self._config.changes_members:
+            return False
+        facts = self._facts(tablet)
+        found = next_change(facts, self._facts_of_cluster(), now_ms)
+        self._count(tablet.region_id, facts, found)
+        if isinstance(found, Nothing):
+            self._rest(tablet.region_id)
+            return False
+        self.decisions[tablet.region_id] = found
+        if isinstance(found, Do):
+            self._carry_out(tablet, found, now_ms)
+        # Without a leader there is nothing to be looked at: its report comes by itself.
+        return facts.leader is not None
+
+    def _rest(self, region_id: str) -> None:
+        self.decisions.pop(region_id, None)
+        ask = self._asks.pop(region_id, None)
+        if ask is not None:
+            self._by_number.pop(ask.number, None)
+        for uuid in self._joining.pop(region_id, ()):
+            self._incoming[uuid] -= 1
+
+    def _count(self, region_id: str, facts: TabletFacts, found: Decision) -> None:
+        now = [one.uuid for one in facts.newcomers]
+        if isinstance(found, Do) and found.change is MemberChange.NUMBER:
+            now.append(found.member.uuid)
+        former = self._joining.get(region_id, ())
+        if tuple(now) != former:
+            self._incoming.subtract(former)
+            self._incoming.update(now)
+            self._joining[region_id] = tuple(now)
+
+    def _facts_of_cluster(self) -> ClusterFacts:
+        if self._cluster is None:
+            outage = outage_of(self._loads, self._servers, self.retiring)
+            self._cluster = ClusterFacts(
+                self._servers, self.retiring, self.closed, self._loads, self._incoming, outage,
+                self._config.add_timeout_ms,
+            )  # fmt: skip
+        return self._cluster
+
+    def _facts(self, tablet: Tablet) -> TabletFacts:
+        leader = tablet.view.leader_now()
+        view = None if leader is None else tablet.view.replicas.get(leader.server.uuid)
+        ask = self._asks.get(tablet.region_id)
+        is_asking = tablet.is_writing or (ask is not None and ask.is_in_flight)
+        newcomers: list[Newcomer] = []
+        being_made: list[int] = []
+        for work in tablet.work.values():
+            is_asking = is_asking or work.is_unread or work.is_writing
+            transition = work.transition
+            if transition is None or transition.state not in _JOINS:
+                continue
+            if transition.joins is not None:
+                newcomers.append(Newcomer(work.number, tablet.home_of(work), transition.joins, work.seen_ms))
+            elif not transition.parked and work_fate(tablet, work, self._servers) is ServerFate.ALIVE:
+                being_made.append(work.number)
+        return TabletFacts(
+            tablet.record, tablet.table.record, tablet.record.state is TabletState.RUNNING and tablet.wants_open,
+            leader, 0 if view is None else view.report.size_bytes, tuple(newcomers), frozenset(being_made),
+            frozenset(self._lost(tablet)), is_asking, self.intents.get(tablet.region_id),
+        )  # fmt: skip
+
+    def _lost(self, tablet: Tablet) -> list[int]:
+        """Return the numbers of members whose live servers do not have the replica any more."""
+        found = []
+        for member in tablet.record.members:
+            server = self._servers.get(member.uuid)
+            if server is None:
+                continue
+            view = tablet.view.replicas.get(member.uuid)
+            if view is None:
+                is_lost = self.has_reported(server.incarnation)
+            else:
+                is_lost = view.report.number > member.number or view.report.state in HAS_NO_FILES
+            if is_lost:
+                found.append(member.number)
+        return found
+
+    # --- carrying out -----------------------------------------------------------------------------------------------
+
+    def _carry_out(self, tablet: Tablet, do: Do, now_ms: int) -> None:
+        if do.change is MemberChange.NUMBER:
+            self._give_number(tablet, do, now_ms)
+            return
+        ask = self._asks.get(tablet.region_id)
+        if ask is None or ask.do[:3] != do[:3]:
+            if ask is not None:
+                self._by_number.pop(ask.number, None)
+            ask = self._asks[tablet.region_id] = Ask(do, self._causes.of_policy(tablet, do.why))
+        if ask.is_in_flight or now_ms < ask.next_ms:
+            return
+        leader = tablet.view.leader_now()
+        assert leader is not None, tablet.region_id
+        server = self._servers.get(leader.server.uuid)
+        if server is None or server.incarnation != leader.server:
+            return  # another report follows
+        self._send(tablet, ask, server, now_ms)
+
+    def _send(self, tablet: Tablet, ask: Ask, server: ServerRecord, now_ms: int) -> None:
+        self._by_number.pop(ask.number, None)
+        ask.number, self._next_number = self._next_number, self._next_number + 1
+        self._by_number[ask.number] = tablet.region_id
+        ask.is_in_flight = True
+        ask.next_ms = now_ms + min(RESEND_MS << min(ask.asks, 10), RESEND_MAX_MS)
+        ask.asks += 1
+        do = ask.do
+        if do.change is MemberChange.TRANSFER:
+            self._emit(HandOver(ask.number, server, tablet.region_id, do.member.number, do.why, origin=ask.origin))
+            return
+        home = self._servers.get(do.member.uuid)
+        host, port = ("", 0) if home is None else (home.host, home.peer_port)
+        self._emit(
+            ChangeMembers(
+                ask.number, server, tablet.region_id, do.expect, do.change is MemberChange.ADD, do.member, host, port,
+                do.why, origin=ask.origin,
+            )
+        )  # fmt: skip
+
+    def answered(self, number: int) -> None:
+        """An answer has come, or none will: the next decision may be sent, when its pause is over."""
+        ask = self._asks.get(self._by_number.pop(number, ""))
+        if ask is not None and ask.number == number:
+            ask.is_in_flight = False
+
+    def _give_number(self, tablet: Tablet, do: Do, now_ms: int) -> None:
+        """Raise the next number of the record, and create the newcomer's transition, in one multi."""
+        member, server = do.member, self._servers[do.member.uuid]
+        record = msgspec.structs.replace(tablet.record, next_number=member.number + 1)
+        transition = TransitionRecord(
+            record.region_id, record.table_id, member.number, RegionState.OFFLINE, destination=server.incarnation,
+            epoch=self._epoch, reason=Cause.ASSIGN.value, since_ms=now_ms,
+            deadline_ms=now_ms + self._config.add_timeout_ms, joins=member.role,
+        )  # fmt: skip
+        tablet.is_writing = True
+        effect = BeginTablet(
+            record, tablet.version, (record.table_id, tablet.table.version), [transition],
+            origin=self._causes.of_policy(tablet, do.why),
+        )  # fmt: skip
+        self._emit(self._causes.with_ids(effect))
+
+    # --- intents ----------------------------------------------------------------------------------------------------
+
+    def left_of_intents(self, region_id: str, members: tuple[Member, ...]) -> TabletIntents | None:
+        """Return what is to be written of a tablet's intents after a change of its members; None: nothing has ended."""
+        kept = self.intents.get(region_id)
+        left = None if kept is None else remaining(kept, members)
+        return None if left is kept else left

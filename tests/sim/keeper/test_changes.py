@@ -1,0 +1,94 @@
+"""Changes of members under faults: the tablets become as wanted and stay so, and planted bugs are found."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+from unittest import mock
+
+import pytest
+
+from regions.replication.keeper import Keeper
+from regions.replication.policy.members import MemberPolicy
+from tests.sim.keeper.changing import ChangingWorld
+from tests.sim.keeper.model import BrokenInvariantError
+
+#: RK_SEEDS sets the number of seeds: `RK_SEEDS=2000 pytest tests/sim/keeper`.
+SEEDS: Final = int(os.environ.get("RK_SEEDS", "25"))
+#: Number of seeds within which a planted bug must be found.
+SEEDS_PLANTED: Final = 40
+#: Situations that a run must reach.
+RARE: Final = (
+    "number for a PRE_VOTER", "added", "copied", "promoted", "removed", "handed over", "stale config",
+    "master abandoned", "master not a member", "close tombstone: CLOSE", "disk lost", "master died", "server died",
+    "drained", "another number", "power cut",
+)  # fmt: skip
+
+
+def test_no_seed_breaks_an_invariant() -> None:
+    """At rest each tablet with a leader has three live voters, none of them on the server that is to be empty."""
+    met: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        met.update(ChangingWorld(seed).run().counts)
+    assert [name for name in RARE if not met[name]] == []
+
+
+def test_a_seed_is_one_history() -> None:
+    """The seed that a failure prints repeats the failure."""
+    first, second = ChangingWorld(7).run(), ChangingWorld(7).run()
+    assert (first.counts, first.regions, first.transitions) == (second.counts, second.regions, second.transitions)
+
+
+# --- planted bugs -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _newcomers_are_opened() -> Iterator[None]:
+    """A newcomer is ordered to open, as a first member is."""
+    with mock.patch.object(MemberPolicy, "is_new", return_value=False):
+        yield
+
+
+@contextmanager
+def _copied_for_ever() -> Iterator[None]:
+    """A voter whose server restarted before its transition ended counts as a newcomer that is to be copied."""
+
+    def is_new(self: MemberPolicy, tablet: object, work: object) -> bool:
+        return work.transition is not None and work.transition.joins is not None  # type: ignore[attr-defined]
+
+    with mock.patch.object(MemberPolicy, "is_new", is_new):
+        yield
+
+
+@contextmanager
+def _nobody_looks() -> Iterator[None]:
+    """Tablets that are at rest are not looked at when a server is to be emptied."""
+    with mock.patch.object(Keeper, "_servers_differ"):
+        yield
+
+
+Planted = tuple[Callable[[], AbstractContextManager[None]], str]
+
+#: Name, how to put it in, what the broken invariant says.
+PLANTED: Final[dict[str, Planted]] = {
+    "a newcomer is opened by an order": (_newcomers_are_opened, "voters are wanted|is still"),
+    "a voter is copied for ever": (_copied_for_ever, "is still"),
+    "a server that is to be emptied is not looked at": (_nobody_looks, "Member"),
+}
+
+
+def play() -> None:
+    """Play seeds from 0 on."""
+    for seed in range(SEEDS_PLANTED):
+        ChangingWorld(seed).run()
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_bugs_are_found(name: str) -> None:
+    """Each breaks the invariant that it should break."""
+    plant, expected = PLANTED[name]
+    with plant(), pytest.raises(BrokenInvariantError, match=expected):
+        play()
