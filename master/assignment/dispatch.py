@@ -16,14 +16,20 @@ from regions.messages import (
     STALE_EPOCH,
     AlterRegions,
     AlterResults,
+    ChangeConfig,
     CloseRegions,
+    ConfigChange,
+    ConfigChanged,
     OpenRegions,
     OrderResults,
     Purged,
     PurgeTable,
     ReviewReplicas,
+    TransferLeadership,
 )
+from regions.records.members import MemberRole
 from regions.records.model import ServerRecord
+from regions.replication.effects import ChangeMembers, HandOver
 
 log = Logger()
 
@@ -100,6 +106,38 @@ class Dispatcher:
         message = AlterRegions(self._epoch, server.uuid, server.start_code, effect.orders, self._cluster_id)
         sent = self._client(server).call(message, GRACE_S, expect=AlterResults)
         sent.addCallbacks(self._alter_answered, self._alter_failed, (effect.batch,), {}, (effect.batch, server.uuid))
+
+    def change(self, effect: ChangeMembers | HandOver, answered: Callable[[int, str], None]) -> None:
+        """Have a tablet's leader change its members. `answered` is called with the effect's `ask` and what came of it.
+
+        The answer decides nothing: the leader's next report shows the configuration.
+        """
+        server = effect.server
+        message: Any
+        if isinstance(effect, HandOver):
+            message = TransferLeadership(effect.region_id, server.uuid, effect.to)
+        else:
+            change = ConfigChange.ADD if effect.adds else ConfigChange.REMOVE
+            # A newcomer that is to vote begins as PRE_VOTER, whatever is asked for.
+            role = MemberRole.LEARNER if effect.member.role is MemberRole.LEARNER else MemberRole.VOTER
+            message = ChangeConfig(
+                self._epoch, server.uuid, server.start_code, effect.region_id, effect.expect, change,
+                effect.member.number, effect.member.uuid, effect.host, effect.peer_port, role, ANSWER_WITHIN_MS,
+                self._cluster_id, "" if effect.origin is None else effect.origin.cause_id,
+            )  # fmt: skip
+        sent = self._client(server).call(message, ANSWER_WITHIN_MS / 1000 + GRACE_S, expect=ConfigChanged)
+        sent.addCallbacks(
+            self._changed, self._not_changed, (effect.ask, answered), {}, (effect.ask, server.uuid, answered)
+        )
+
+    def _changed(self, reply: ConfigChanged, ask: int, answered: Callable[[int, str], None]) -> None:
+        if not self._closed:
+            answered(ask, f"{reply.answer.value}{': ' if reply.why else ''}{reply.why}")
+
+    def _not_changed(self, failure: Failure, ask: int, uuid: str, answered: Callable[[int, str], None]) -> None:
+        if not self._closed:
+            self._note_failure(failure, ask, uuid)
+            answered(ask, str(failure.value))
 
     def close(self) -> None:
         """Close all connections and ignore later replies."""

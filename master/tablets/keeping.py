@@ -46,7 +46,7 @@ from regions.records.model import (
     WorkOrigin,
 )
 from regions.records.znodes import decode_region, decode_table
-from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
+from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperEffect, WriteRegion
 from regions.replication.keeper import Keeper
 from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.states import Cause
@@ -85,6 +85,7 @@ class TabletKeeping:
         self._layout = fence.layout
         #: The decisions. Requests of operators read it; only this object feeds it.
         self.keeper = Keeper(fence.epoch, config, active_master.assigner.causes)
+        self.keeper.policy.has_reported = self._has_reported
         self._writer = TransitionWriter(
             fence, self._written, active_master.schedule, failed, active_master.history_writer
         )
@@ -232,6 +233,11 @@ class TabletKeeping:
                 self.keeper.orders_lost(event.batch, self._now_ms())
         self._active_master.schedule()
 
+    def _change_answered(self, ask: int, answer: str) -> None:
+        log.debug("change {ask} of a tablet's members: {answer}", ask=ask, answer=answer)
+        self.keeper.change_answered(ask)
+        self._active_master.schedule()
+
     # --- time -------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
@@ -266,6 +272,10 @@ class TabletKeeping:
         match effect:
             case fx.SendOpen() | fx.SendClose():
                 self._dispatcher.send(effect)
+            case ChangeMembers() | HandOver():
+                log.info("tablet {tablet}: {change} (cause {cause})", tablet=effect.region_id, change=effect.why,
+                         cause="" if effect.origin is None else effect.origin.cause_id)  # fmt: skip
+                self._dispatcher.change(effect, self._change_answered)
             case fx.ReadTransition():
                 self._reader.put(effect.region_id, effect.replica)
             case fx.ReadRegion():

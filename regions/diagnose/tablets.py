@@ -21,6 +21,7 @@ from regions.records.model import Incarnation, TableIntent, TableState, TabletSt
 from regions.replication.config import majority, voters
 from regions.replication.health import Judgment, judge
 from regions.replication.keeper import Keeper
+from regions.replication.policy.next_change import words_of
 from regions.replication.reports import ReplicaView
 from regions.replication.tablet import Tablet
 
@@ -131,6 +132,10 @@ class TabletWatch:
         standing, tablet = self._seen[region_id].standing, self.keeper.tablets.get(region_id)
         if standing.judgment.health is TabletHealth.CREATING and tablet is not None:
             reason = _creating(tablet, self.keeper)
+            return standing._replace(judgment=standing.judgment._replace(reason=reason))
+        decision = self.keeper.policy.decisions.get(region_id)
+        if decision is not None and standing.judgment.health is not TabletHealth.HEALTHY:
+            reason = f"{standing.judgment.reason}; {words_of(decision)}"
             return standing._replace(judgment=standing.judgment._replace(reason=reason))
         return standing
 

@@ -14,7 +14,15 @@ import msgspec
 from twisted.internet.defer import Deferred, fail, succeed
 
 from coord.rpc.wire import RpcError
-from regions.messages import CloseRegions, OpenRegions, OrderOutcome, OrderResult, OrderResults
+from regions.messages import (
+    ChangeConfig,
+    CloseRegions,
+    OpenRegions,
+    OrderOutcome,
+    OrderResult,
+    OrderResults,
+    TransferLeadership,
+)
 from regions.messages.heartbeat import TAKES_PART, LeaderReport, ReplicaState, Report, TabletReport, TabletRole
 from regions.messages.server import ClosePurpose
 from regions.records.formats import KNOWN
@@ -267,7 +275,7 @@ class _Client:
 
     def call(self, message: Any, timeout_s: float, expect: Any) -> Deferred[Any]:
         assert timeout_s > 0, "orders have a deadline"
-        assert isinstance(message, OpenRegions | CloseRegions), message
+        assert isinstance(message, OpenRegions | CloseRegions | ChangeConfig | TransferLeadership), message
         return self._servers.answer(self._record, message)
 
     def close(self) -> None:

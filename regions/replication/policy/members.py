@@ -15,7 +15,7 @@ import msgspec
 from regions.cluster.limits import AssignerConfig
 from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART
 from regions.records.intents import TabletIntents
-from regions.records.members import Member, MemberRole
+from regions.records.members import MemberRole
 from regions.records.model import (
     Incarnation,
     RegionState,
@@ -25,7 +25,6 @@ from regions.records.model import (
     WorkOrigin,
 )
 from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperCauses
-from regions.replication.policy.intents import remaining
 from regions.replication.policy.next_change import Decision, Do, MemberChange, Nothing, Wait, next_change
 from regions.replication.policy.situation import ClusterFacts, Newcomer, TabletFacts, outage_of
 from regions.replication.recovery import ServerFate, work_fate
@@ -272,11 +271,3 @@ class MemberPolicy:
             origin=self._causes.of_policy(tablet, do.why),
         )  # fmt: skip
         self._emit(self._causes.with_ids(effect))
-
-    # --- intents ----------------------------------------------------------------------------------------------------
-
-    def left_of_intents(self, region_id: str, members: tuple[Member, ...]) -> TabletIntents | None:
-        """Return what is to be written of a tablet's intents after a change of its members; None: nothing has ended."""
-        kept = self.intents.get(region_id)
-        left = None if kept is None else remaining(kept, members)
-        return None if left is kept else left

@@ -321,6 +321,15 @@ def next_change(tablet: TabletFacts, cluster: ClusterFacts, now_ms: int) -> Deci
     return Nothing()
 
 
+def words_of(decision: Decision) -> str:
+    """Return a decision for operators, "" for a tablet that is as wanted."""
+    if isinstance(decision, Do):
+        return (
+            f"next: {decision.change.value} {decision.member.number} on {decision.member.uuid}, because {decision.why}"
+        )
+    return f"waits: {decision.why}" if isinstance(decision, Wait) else ""
+
+
 def as_markdown() -> str:
     """Return the table for docs/tablets.md."""
     lines = ["| When | Then | Learned from |", "| --- | --- | --- |"]

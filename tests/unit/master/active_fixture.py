@@ -98,8 +98,9 @@ class Bench:
         self.clock = MemoryReactorClock()
         self.ended: list[str] = []
         settings = MasterSettings(
-            store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy", min_servers=min_servers
-        )
+            store="x:1", data_dir=folder, host="h", port=1, plan_engine="greedy", min_servers=min_servers,
+            limits=self.limits,
+        )  # fmt: skip
         planner = Planner(self.clock, folder, engine="greedy", deadline_s=1, spark_master="", spark_min=1)
         self.phases = Phases(self.clock.seconds)
         fence = Fence(self.store, LAYOUT, epoch)  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ AFTER = {
 
 
 def test_every_state_and_fate_is_decided_once() -> None:
-    """Four goals, five states, three fates."""
+    """Five goals, five states, three fates."""
     for goal, rows in TABLES.items():
         covered = [(row.state, fate) for row in rows for fate in row.fates]
         assert sorted(covered) == sorted(itertools.product(RegionState, ServerFate)), goal
@@ -92,6 +92,14 @@ def test_the_goal_follows_from_the_records() -> None:
     assert goal_of(region, removed, 2) is Goal.GONE
     assert goal_of(region, table, 2) is Goal.LEFT
     assert goal_of(region, table, 2, is_joining=True) is Goal.OPEN
+    assert goal_of(region, table, 2, is_joining=True, is_new=True) is Goal.JOIN
+    assert goal_of(region, disabled, 2, is_joining=True, is_new=True) is Goal.REST
+
+
+def test_a_newcomer_is_never_ordered_to_open() -> None:
+    """Its leader has it copied: a server that made it from nothing would have a member without a memory."""
+    for state, fate in itertools.product(RegionState, ServerFate):
+        assert next_step(state, fate, Goal.JOIN, has_begun=False).action is not Action.ORDER_OPEN
 
 
 @pytest.mark.parametrize("state", list(RegionState))
