@@ -40,6 +40,7 @@ class ChangingWorld(World):
         self.heard_ms: dict[tuple[str, int], int] = {}
         self.copying: set[tuple[str, int]] = set()
         self.given: Counter[str] = Counter()
+        self.newcomers: set[tuple[str, int]] = set()
         self.keeper_type = self._make_keeper  # type: ignore[assignment, method-assign]
 
     def _make_keeper(self, epoch: int, _: object) -> Keeper:
@@ -81,6 +82,7 @@ class ChangingWorld(World):
             self.given[record.key] += 1
             self.require(self.given[record.key] == 1, f"number {record.key} is given twice")
             if record.joins is not None:
+                self.newcomers.add((record.region_id, record.replica))
                 self.groups[record.region_id] = groups[record.region_id]
                 self.counts[f"number for a {record.joins.value}"] += 1
         return True
@@ -245,6 +247,7 @@ class ChangingWorld(World):
         self.after(300, self.operator)
         self.after(faults_ms, self.settle)
         super().run(faults_ms, rest_ms)
+        self.require(not self.newcomers & self.made.keys(), f"made from nothing: {self.newcomers & self.made.keys()}")
         for region_id, group in self.groups.items():
             if group.leader and self.regions[region_id][0].member(group.leader) is not None:
                 self.check_members(region_id, group)

@@ -11,6 +11,8 @@ from unittest import mock
 
 import pytest
 
+from regions.messages.server import TabletOpening
+from regions.replication import member_orders
 from regions.replication.keeper import Keeper
 from regions.replication.policy.members import MemberPolicy
 from tests.sim.keeper.changing import ChangingWorld
@@ -47,8 +49,9 @@ def test_a_seed_is_one_history() -> None:
 
 @contextmanager
 def _newcomers_are_opened() -> Iterator[None]:
-    """A newcomer is ordered to open, as a first member is."""
-    with mock.patch.object(MemberPolicy, "is_new", return_value=False):
+    """A newcomer is ordered to open, and to be made from nothing, as a first member is."""
+    opening = mock.patch.object(member_orders, "TabletOpening", lambda initial, must_exist: TabletOpening(initial))
+    with opening, mock.patch.object(MemberPolicy, "is_new", return_value=False):
         yield
 
 
@@ -74,7 +77,7 @@ Planted = tuple[Callable[[], AbstractContextManager[None]], str]
 
 #: Name, how to put it in, what the broken invariant says.
 PLANTED: Final[dict[str, Planted]] = {
-    "a newcomer is opened by an order": (_newcomers_are_opened, "voters are wanted|is still"),
+    "a newcomer is opened by an order": (_newcomers_are_opened, "made from nothing"),
     "a voter is copied for ever": (_copied_for_ever, "is still"),
     "a server that is to be emptied is not looked at": (_nobody_looks, "Member"),
 }
