@@ -10,7 +10,7 @@ from coord.storage.shared.items import SlotItems
 from regions.messages.server import MemberEndpoint
 from regionserver.tablets.host.envelope import Envelope, Item, decode_frame, encode_beat, encode_turn
 from regionserver.tablets.host.group import Group, ReplicaIdentity, raft_settings
-from regionserver.tablets.host.members import first_configuration
+from regionserver.tablets.host.members import first_configuration, servers_of
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
 from regionserver.tablets.host.turn import Turn, TurnOutput
 from regionserver.tablets.host.wanted_copies import CopyWanted
@@ -70,7 +70,9 @@ class Hosts:
         )
         core = RaftCore(number, raft_settings(), self.chance, RaftSnapshot(0, 0, config))
         server = self.servers[self.places[number]]
-        group = Group(ReplicaIdentity(tablet, slot, 1, number), core, self.places, in_flight=server.turn.in_flight)
+        group = Group(
+            ReplicaIdentity(tablet, slot, 1, number), core, servers_of(config), in_flight=server.turn.in_flight
+        )
         server.turn.add(group)
         return group
 
