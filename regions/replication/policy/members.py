@@ -185,7 +185,9 @@ class MemberPolicy:
             if transition is None or transition.state not in _JOINS:
                 continue
             if transition.joins is not None:
-                newcomers.append(Newcomer(work.number, tablet.home_of(work), transition.joins, work.seen_ms))
+                is_fresh = transition.state is RegionState.OFFLINE and not transition.begun
+                found = Newcomer(work.number, tablet.home_of(work), transition.joins, work.seen_ms, is_fresh)
+                newcomers.append(found)
             elif not transition.parked and work_fate(tablet, work, self._servers) is ServerFate.ALIVE:
                 being_made.append(work.number)
         return TabletFacts(

@@ -210,7 +210,10 @@ def _given_number(facts: Situation, role: MemberRole) -> Member | None:
     """Return the newcomer that has a number already and is in no configuration, if its server still can take it."""
     members = {one.number for one in facts.members}
     for one in sorted(facts.tablet.newcomers):
-        if one.number not in members and one.role is role and not newcomers.objection(facts, one.uuid):
+        is_late = facts.now_ms - one.since_ms >= facts.cluster.add_timeout_ms
+        if one.number in members or one.role is not role or is_late or not one.is_fresh:
+            continue
+        if not newcomers.objection(facts, one.uuid):
             return Member(one.number, one.uuid, role)
     return None
 

@@ -35,6 +35,8 @@ class Newcomer(NamedTuple):
     role: MemberRole
     #: When its transition last changed, as far as this master saw: progress of a copy changes it.
     since_ms: int
+    #: Nobody has begun to make it. A number that was in a configuration and has been removed is never added again.
+    is_fresh: bool = True
 
 
 class TabletFacts(NamedTuple):

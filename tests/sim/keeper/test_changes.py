@@ -38,6 +38,12 @@ def test_no_seed_breaks_an_invariant() -> None:
     assert [name for name in RARE if not met[name]] == []
 
 
+def test_a_removed_number_is_not_added_again() -> None:
+    """The newcomer made no progress and was removed. Its transition had not ended, so its number was added again, and
+    removed again, for ever."""
+    ChangingWorld(174).run()
+
+
 def test_a_seed_is_one_history() -> None:
     """The seed that a failure prints repeats the failure."""
     first, second = ChangingWorld(7).run(), ChangingWorld(7).run()
