@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from cli.common import output
@@ -15,7 +16,7 @@ from coord.rpc.wire import RpcError
 from regions import messages
 from regions.records.model import ServerRecord
 from regions.records.replica_key import replica_key
-from regions.transitions.observed import NONE
+from regions.transitions.observed import NONE, Change
 
 NAME: Final = "server-crash"
 
@@ -89,17 +90,29 @@ def wait_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_m
     if not regions:
         drill.notes.append("the victim had no shared region open: nothing moved")
         return {}
-    return drill.wait(lambda: _all_reopened(drill, victim, regions, since_ms), "its regions did not reopen")
+    drill.wait(lambda: _all_reopened(drill, victim, regions, since_ms) is not None, "its regions did not reopen")
+    return _all_reopened(drill, victim, regions, since_ms) or {}
 
 
 def _all_reopened(drill: Drill, victim: ServerRecord, regions: set[str], since_ms: int) -> dict[str, int] | None:
-    """Return when each of `regions` was OPENED on another server, or None until all were."""
+    """Return when each of `regions` that the fault hit was OPENED on another server, or None until all were."""
+    hit = regions - left_before(drill.changes_since(0), victim, since_ms)
     opened: dict[str, int] = {}
     for change in drill.changes_since(since_ms):
-        if change.key not in regions:
+        if change.key not in hit:
             continue
         elsewhere = change.record.destination != victim.incarnation
         # An end without OPENED: that step was too quick to be read, and the region is open by now.
         if change.after == NONE or (change.after == "OPENED" and elsewhere):
             opened.setdefault(change.key, change.at_ms)
-    return opened if len(opened) == len(regions) else None
+    return opened if len(opened) == len(hit) else None
+
+
+def left_before(changes: Iterable[Change], victim: ServerRecord, since_ms: int) -> set[str]:
+    """Return the replicas whose last step before the fault opened them elsewhere: the balancer may work until then."""
+    last = {change.key: change for change in changes if change.at_ms < since_ms}
+    return {
+        key
+        for key, change in last.items()
+        if change.after in ("OPENED", NONE) and change.record.destination != victim.incarnation
+    }

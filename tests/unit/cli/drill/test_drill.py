@@ -21,10 +21,18 @@ from cli.drill.report import (
     summary,
 )
 from cli.drill.run import moves_of, outages
+from cli.drill.scenarios.server_crash import left_before
 from cli.drill.traffic import rejected_at_rest, unavailability
 from cli.drill.writers import Writer, compare, longest_gap_s
 from regions.messages import HostedReplica
-from regions.records.model import RegionRecord, RegionState, ReplicaLocation, TransitionRecord
+from regions.records.model import (
+    Incarnation,
+    RegionRecord,
+    RegionState,
+    ReplicaLocation,
+    ServerRecord,
+    TransitionRecord,
+)
 from regions.transitions.observed import Change, History, ObservedTransition
 
 
@@ -150,6 +158,28 @@ def test_refusals_are_excused_by_a_move_since_the_last_good_answer_only() -> Non
     assert len(rejected_at_rest([stale, good], {"r2": [(102.0, 103.0)]}, 100.0)[0]) == 1
     again = LoadOperation("r1", "read", 6.0, 6.1, "ok", 2, "", ("not_serving",))
     assert len(rejected_at_rest([good, stale, again], moved, 100.0)[0]) == 1
+
+
+def test_regions_that_the_balancer_moved_before_the_fault_are_not_awaited() -> None:
+    """A region that was moving at the fault is awaited; a region that came to the victim stays with it."""
+    victim = ServerRecord("s1", "h", 1, 7)
+    there, elsewhere = victim.incarnation, Incarnation("s2", 1)
+
+    def step(region_id: str, after: str, at_ms: int, destination: Incarnation) -> Change:
+        """Return a step of a region's only replica."""
+        record = TransitionRecord(region_id, "t", 0, RegionState.OPENED, destination=destination)
+        return Change(at_ms, f"{region_id}-0", "", after, record)
+
+    changes = [
+        step("left", "OPENED", 10, elsewhere),
+        step("left", "", 20, elsewhere),
+        step("moving", "OPENING", 90, elsewhere),
+        step("moving", "OPENED", 110, elsewhere),
+        step("came", "OPENED", 30, there),
+        step("returned", "OPENED", 40, elsewhere),
+        step("returned", "OPENED", 50, there),
+    ]
+    assert left_before(changes, victim, 100) == {"left-0"}
 
 
 def test_a_move_too_quick_to_be_seen_is_a_move() -> None:
