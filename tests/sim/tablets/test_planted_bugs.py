@@ -23,10 +23,10 @@ WITHIN: dict[type[Bug], int] = {
     planted.FloorBeyondMembers: 5,
     planted.GoneLeaderKept: 10,
     planted.NumberReused: 5,
-    planted.OneTabletEndsAll: 5,
+    planted.OneTabletEndsAll: 15,
     planted.ParkedTabletForgetsClients: 10,
     planted.PromiseWithoutWriteLeaves: 5,
-    planted.PromotionNeedsNewcomer: 5,
+    planted.PromotionNeedsNewcomer: 15,
     planted.PromisesLeaveAtOnce: 5,
     planted.ReadBeforeApplied: 5,
     planted.ReadBeforeOwnCommit: 35,
@@ -36,7 +36,7 @@ WITHIN: dict[type[Bug], int] = {
     planted.RowsAheadOfLog: 15,
     planted.SteadyMixesStates: 5,
     planted.TermWithoutEntries: 10,
-    planted.TombstoneForgotten: 70,
+    planted.TombstoneForgotten: 150,
     planted.TombstoneRemembersCommitted: 50,
     planted.TombstoneVotesTwice: 60,
     planted.VoterVivified: 5,
@@ -45,9 +45,11 @@ WITHIN: dict[type[Bug], int] = {
 
 #: The seed that last found the bug, tried first to save time. The claim is WITHIN.
 LATELY: dict[type[Bug], int] = {
+    planted.OneTabletEndsAll: 6,
+    planted.PromotionNeedsNewcomer: 6,
     planted.ReadBeforeOwnCommit: 16,
     planted.TermWithoutEntries: 2,
-    planted.TombstoneForgotten: 32,
+    planted.TombstoneForgotten: 71,
     planted.TombstoneRemembersCommitted: 23,
     planted.TombstoneVotesTwice: 29,
 }
