@@ -87,8 +87,11 @@ def late_tables(
             creating.add(table_id)
     for table in world.tables.values():
         is_altering = table.record.state is TableState.ALTERING
-        if not is_altering and table.record.table_id not in creating:
-            continue
+        if not is_altering:
+            # A young table waits for nothing that is late: its replicas need not be walked for each request.
+            is_young = now_ms - table.record.created_ms < config.table_late_ms
+            if is_young or table.record.table_id not in creating:
+                continue
         since_ms = _since_ms(table, _unfinished(table))
         if since_ms and now_ms - since_ms >= config.table_late_ms:
             yield _line(explain_table(table, world, config, now_ms), now_ms)
