@@ -224,7 +224,9 @@ class Node:
         try:
             # A node that knows a term has a disk that remembers its votes. Without this test, a first leader whose
             # voters have received no entry yet would make all of them joining: no node could ever be elected.
-            self.joining.peer_introduced(peer, peer_has_log=has_log, has_log=self.has_log() or self.core.term > 0)
+            others = [voter for voter in self.core.configs.current.voters if voter != self.settings.node_id]
+            knows = self.has_log() or self.core.term > 0
+            self.joining.peer_introduced(peer, others, peer_has_log=has_log, has_log=knows)
             self.core.memory = self.joining.memory
         except OSError as error:
             self.on_failed(error)

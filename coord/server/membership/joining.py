@@ -11,7 +11,8 @@ this memory; while it exists, older builds take no part in elections.
 
 In a new store no node has a log, and all have the first memory. A node that starts after its peers have elected a
 leader looks like one that lost its disk and is handled as one; until it counts, the store does not survive the loss of
-another node. So the nodes of a new store wait a little for each other (`Joining.awaits`).
+another node. So the nodes of a new store wait a little for each other (`Joining.awaits`), and a node that has met all
+others without a log counts from the beginning, even if an election is quicker than its second link to a peer.
 
 Two cases are not covered: a node that lost its disk and meets only nodes that never had a log, and a directory restored
 from an old copy.
@@ -19,6 +20,7 @@ from an old copy.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from twisted.logger import Logger
@@ -72,15 +74,25 @@ class Joining:
         self.memory = read_memory(disk)
         #: Peers that have sent a hello to this process.
         self._met: set[int] = set()
+        #: Those of them that had no log when they did.
+        self._met_new: set[int] = set()
         if self.is_joining and self.memory == FIRST_MEMORY:
             # An older build found this directory empty.
             self.memory = renew_memory(disk, rng)
         assert not self.is_joining or self.memory != FIRST_MEMORY, "a joining node has the first memory"
 
-    def peer_introduced(self, peer: int, *, peer_has_log: bool, has_log: bool) -> None:
-        """Handle the hello of `peer`, which announces whether it has a log. Raise OSError if the disk fails."""
+    def peer_introduced(self, peer: int, others: Collection[int], *, peer_has_log: bool, has_log: bool) -> None:
+        """Handle the hello of `peer`, which announces whether it has a log. Raise OSError if the disk fails.
+
+        `others`: the other voters. A node that has met all of them without a log began the store with them: it has
+        promised nothing before, even if a peer has a log by its second hello.
+        """
         self._met.add(peer)
-        if peer_has_log and not has_log and not self.is_joining and self.memory == FIRST_MEMORY:
+        if not peer_has_log:
+            self._met_new.add(peer)
+        is_new_store = bool(others) and self._met_new.issuperset(others)
+        has_forgotten = peer_has_log and not has_log and not is_new_store
+        if has_forgotten and not self.is_joining and self.memory == FIRST_MEMORY:
             self.memory = renew_memory(self._disk, self._rng)
             self.is_joining = True
             log.warn(

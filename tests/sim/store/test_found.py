@@ -7,6 +7,7 @@ from collections import deque
 
 import pytest
 
+from coord.server.membership.joining import Joining
 from coord.server.peers import codec
 from coord.storage.records import WriteBatch
 from coord.storage.segments import SyncFailed
@@ -16,7 +17,8 @@ from coord.wire import opcodes as op
 from coord.wire import records
 from simulation.engine.chance import SeededRandom
 from tests.sim.store.disk import SimDisk
-from tests.support.store_nodes import TICK_MS, Client, StoreNodes
+from tests.support.disks import MemoryDisk
+from tests.support.store_nodes import TICK_MS, Client, SeededRng, StoreNodes
 
 PATH = b"/x"
 
@@ -128,6 +130,8 @@ def test_a_node_that_has_voted_has_not_lost_its_disk() -> None:
     leader."""
     voter, wiped = StoreNodes(3).nodes[1], StoreNodes(3).nodes[1]
     voter.core.term = 1
+    for node in (voter, wiped):
+        node.joining = Joining(MemoryDisk(), SeededRng(1))  # a process that has met nobody yet
     for node in (voter, wiped):
         node.peer_introduced(2, True)
     assert not voter.joining.is_joining

@@ -372,16 +372,25 @@ def test_lone_node_without_its_log_does_not_start() -> None:
 # --- files and bytes --------------------------------------------------------------------------------------------------
 
 
+def test_a_node_that_met_all_others_without_a_log_is_new() -> None:
+    """An election may be quicker than the second link to a peer, whose hello then announces a log."""
+    joining = Joining(MemoryDisk(), SeededRng(1))
+    for peer in (1, 2):
+        joining.peer_introduced(peer, [1, 2], peer_has_log=False, has_log=False)
+    joining.peer_introduced(1, [1, 2], peer_has_log=True, has_log=False)
+    assert (joining.memory, joining.is_joining) == (FIRST_MEMORY, False)
+
+
 def test_memory_is_drawn_once_and_kept() -> None:
     disk = MemoryDisk()
     rng = SeededRng(1)
     joining = Joining(disk, rng)
-    joining.peer_introduced(2, peer_has_log=False, has_log=False)
+    joining.peer_introduced(2, [2, 3], peer_has_log=False, has_log=False)
     assert joining.memory == FIRST_MEMORY
-    joining.peer_introduced(2, peer_has_log=True, has_log=False)
+    joining.peer_introduced(2, [2, 3], peer_has_log=True, has_log=False)
     memory = joining.memory
     assert FIRST_MEMORY < memory <= MEMORY_MAX
-    joining.peer_introduced(2, peer_has_log=True, has_log=False)
+    joining.peer_introduced(2, [2, 3], peer_has_log=True, has_log=False)
     again = Joining(disk, rng)
     assert (again.memory, again.is_joining) == (memory, True)
     again.applied(3, Configuration([1, 2], [3]))
