@@ -91,7 +91,7 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
         what = f"{status.region.region_id} {output.key_range(status.region.start_key, status.region.end_key)}"
         if dry_run:
             plan = {"region": status.region.region_id, "way": way, "dry_run": True}
-            _report(given, plan, f"would move {what}: {way}")
+            output.report(plan, f"would move {what}: {way}", as_json=given.json)
             return
         request = messages.MoveRegion(
             status.region.region_id, replica, target.uuid if target else "", int(wait_s * 1000)
@@ -102,11 +102,13 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
         before = names.of(place.server) or "(not open)"
         text = f"{what}: {before} -> {names.of(now.server)}" if now.server is not None else f"{what}: {answer.detail}"
         text += f" (cause {answer.cause_id})" if answer.cause_id else ""
-        _report(
-            given,
-            {"region": status.region.region_id, "detail": answer.detail, "cause_id": answer.cause_id, "after": now},
-            text.rstrip(),
-        )
+        payload = {
+            "region": status.region.region_id,
+            "detail": answer.detail,
+            "cause_id": answer.cause_id,
+            "after": now,
+        }
+        output.report(payload, text.rstrip(), as_json=given.json)
 
 
 @region.command()
@@ -140,7 +142,7 @@ def _set_intent(given: Globals, region_name: str, *, assigned: bool, wait_s: flo
     by_servers = wait_s and not after.region.is_tablet
     where = ", ".join(names.of(one.server) or "closed" for one in after.replicas)
     text = f"{region_id}: {where}" if by_servers else answer.detail
-    _report(given, {"region": region_id, "assigned": assigned, "after": after.replicas}, text)
+    output.report({"region": region_id, "assigned": assigned, "after": after.replicas}, text, as_json=given.json)
 
 
 @region.command()
@@ -155,14 +157,7 @@ def retry(given: Globals, region_name: str, replica: int) -> None:
     with open_cluster(given) as cluster:
         region_id = find_region(cluster, region_name).region.region_id
         answer = cluster.ask_master(messages.RetryRegion(region_id, replica), messages.Accepted)
-    _report(given, {"region": region_id, "replica": replica, "detail": answer.detail}, answer.detail)
-
-
-def _report(given: Globals, payload: dict[str, object], text: str) -> None:
-    if given.json:
-        output.print_json(payload)
-    else:
-        click.echo(text)
+    output.report({"region": region_id, "replica": replica, "detail": answer.detail}, answer.detail, as_json=given.json)
 
 
 def find_region(cluster: Cluster, text: str) -> messages.RegionStatus:

@@ -167,7 +167,7 @@ def fence(given: Globals, name: str, reason: str, span: str | None, wait_s: floa
         request = messages.FenceServer(uuid, reason, found.start_code, bar_ms, int(wait_s * 1000))
         answer = cluster.ask_master(request, messages.Accepted, timeout_s=wait_s + 15.0)
     report: dict[str, object] = {"server": uuid, "detail": answer.detail, "places": answer.places}
-    _report(given, report, names.in_text(answer.detail))
+    output.report(report, names.in_text(answer.detail), as_json=given.json)
 
 
 @server.command()
@@ -201,14 +201,7 @@ def _order(
                 raise
             uuid = name
         answer = cluster.ask_master(request_of(uuid), messages.Accepted, timeout_s=wait_s + _GRACE_S)
-    _report(given, {"server": uuid, "detail": answer.detail}, names.in_text(answer.detail))
-
-
-def _report(given: Globals, payload: dict[str, object], text: str) -> None:
-    if given.json:
-        output.print_json(payload)
-    else:
-        click.echo(text)
+    output.report({"server": uuid, "detail": answer.detail}, names.in_text(answer.detail), as_json=given.json)
 
 
 @server.command()

@@ -101,6 +101,14 @@ def print_json(payload: Any) -> None:
     sys.stdout.flush()
 
 
+def report(payload: Any, text: str, *, as_json: bool) -> None:
+    """Print the result of a command: `payload` as JSON, or `text`."""
+    if as_json:
+        print_json(payload)
+    else:
+        click.echo(text)
+
+
 def print_json_line(payload: Any) -> None:
     """Print one line of NDJSON and flush it, because a reader may wait for it."""
     sys.stdout.write(msgspec.json.encode(whole(payload)).decode() + "\n")

@@ -21,9 +21,9 @@ from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
-from cli.tablets.reading import SERVER_TIMEOUT_S, read_replicas
+from cli.tablets.reading import SERVER_TIMEOUT_S, leader_in, views_of
 from coord.rpc.wire import RpcError
-from regions.messages import OwnReplica, ReplicaState, TabletRole
+from regions.messages import OwnReplica, ReplicaState
 from regions.records.members import Member, MemberRole
 from regions.records.model import RegionRecord, ServerRecord
 from regionserver.tablets.copying.messages import (
@@ -70,7 +70,7 @@ def copy(given: Globals, name: str, to_name: str, from_name: str, wait_s: float,
     way = f"member {order.number} of {region.region_id}: {places}"
     state = "nothing" if order.seen is None else f"a {order.seen.state} replica"
     if dry_run:
-        _report(given, {"order": order, "dry_run": True}, f"would copy {way}, over {state}")
+        output.report({"order": order, "dry_run": True}, f"would copy {way}, over {state}", as_json=given.json)
         return
     answer = _ask(target, order, TabletCopyAnswer, names)
     if answer.outcome is not CopyOutcome.STARTED:
@@ -82,7 +82,7 @@ def copy(given: Globals, name: str, to_name: str, from_name: str, wait_s: float,
     text = f"{way}: {job.state}, {output.size(job.received)} in {_time_of(job)}"
     if job.state is CopyState.FAILED:
         raise CliError(f"{text}: {names.in_sentence(job.reason)}", "Run the command again to begin anew.")
-    _report(given, job, text)
+    output.report(job, text, as_json=given.json)
 
 
 def _order(
@@ -91,14 +91,8 @@ def _order(
     """Return the request for a copy of the tablet to `target`, as its servers show the tablet now."""
     if not region.is_tablet:
         raise CliError(f"{region.region_id} is no tablet", "Only regions of tables with several replicas have copies.")
-    views = {
-        uuid: own
-        for uuid, replicas in read_replicas(servers, [region.region_id]).items()
-        for own in replicas or ()
-        if own.report.region_id == region.region_id
-    }
-    leaders = [uuid for uuid, own in views.items() if own.report.role is TabletRole.LEADER]
-    leader = max(leaders, key=lambda uuid: views[uuid].report.term, default="")
+    views = views_of(servers, region.region_id)
+    leader = leader_in(views)
     if not leader:
         raise CliError(
             f"no server leads {region.region_id}", "A copy needs a leader: see `rk tablet show` for what is missing."
@@ -239,7 +233,7 @@ def cancel(given: Globals, name: str) -> None:
         names = Names(cluster.servers(), cluster.local)
         server = names.find(server_name)
     found = _ask(server, CancelCopy(int(number), server.uuid), CopyJobList, names)
-    _report(given, found.jobs[0], f"canceled: the copy of {found.jobs[0].tablet}")
+    output.report(found.jobs[0], f"canceled: the copy of {found.jobs[0].tablet}", as_json=given.json)
 
 
 def _ask(server: ServerRecord, message: msgspec.Struct, expect: type[T], names: Names) -> T:
@@ -247,10 +241,3 @@ def _ask(server: ServerRecord, message: msgspec.Struct, expect: type[T], names: 
         return ask_server(server, message, expect, SERVER_TIMEOUT_S)
     except RpcError as error:
         raise CliError(f"{names.of_uuid(server.uuid)}: {error.message}") from error
-
-
-def _report(given: Globals, payload: object, text: str) -> None:
-    if given.json:
-        output.print_json(payload)
-    else:
-        output.console().print(text, soft_wrap=True)

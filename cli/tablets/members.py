@@ -15,10 +15,9 @@ from cli.common.errors import CliError, NotFoundError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
-from cli.tablets.reading import read_replicas
+from cli.tablets.reading import leader_in, views_of
 from coord.rpc.wire import RpcError
 from regions.messages import ChangeAnswer, ChangeConfig, ConfigChange, ConfigChanged, OwnReplica, TransferLeadership
-from regions.messages.heartbeat import TabletRole
 from regions.records.members import ConfigId, Member
 from regions.records.model import ServerRecord
 
@@ -68,19 +67,14 @@ def find_leader(cluster: Cluster, name: str) -> FoundTablet:
     if not found.region.is_tablet:
         raise CliError(f"{region_id} is no tablet: its table has one copy", "`rk region list` shows where it is open.")
     servers = cluster.servers()
-    leads = [
-        (own.report.term, uuid, own)
-        for uuid, replicas in read_replicas(servers, [region_id]).items()
-        for own in replicas or ()
-        if own.report.role is TabletRole.LEADER and own.report.leader is not None
-    ]
-    if not leads:
+    views = {uuid: own for uuid, own in views_of(servers, region_id).items() if own.report.leader is not None}
+    leader = leader_in(views)
+    if not leader:
         raise CliError(
             f"no live server leads tablet {region_id}, so nobody can change it",
             f"`rk tablet show {region_id}` shows its members. Repeat the command after an election (1 s).",
         )
-    _, uuid, own = max(leads, key=lambda one: one[0])
-    return FoundTablet(region_id, next(one for one in servers if one.uuid == uuid), own, servers)
+    return FoundTablet(region_id, next(one for one in servers if one.uuid == leader), views[leader], servers)
 
 
 def _ask(server: ServerRecord, message: Any, timeout_s: float) -> ConfigChanged:
@@ -126,16 +120,18 @@ def leader_step_down(given: Globals, name: str, to_name: str, wait_s: float, dry
         report = {"tablet": found.region_id, "from": found.leader.uuid, "to_number": to, "dry_run": dry_run}
         goal = f"{to_name}, number {to}" if to else "the voter with the longest log"
         if dry_run:
-            _print(given, report, f"would hand {found.region_id} over: {before} -> {goal}")
+            output.report(report, f"would hand {found.region_id} over: {before} -> {goal}", as_json=given.json)
             return
         answer = _ask(found.leader, TransferLeadership(found.region_id, found.leader.uuid, to), _GRACE_S)
         _check(answer, found.region_id)
         if answer.answer is ChangeAnswer.DONE:
-            _print(given, {**report, "after": found.leader.uuid}, f"{before} leads {found.region_id} already")
+            output.report(
+                {**report, "after": found.leader.uuid}, f"{before} leads {found.region_id} already", as_json=given.json
+            )
             return
         after = _wait_for_leader(cluster, found, wait_s)
         text = f"{found.region_id}: {before} -> {names.of_uuid(after)}"
-        _print(given, {**report, "after": after}, text)
+        output.report({**report, "after": after}, text, as_json=given.json)
 
 
 def _wait_for_leader(cluster: Cluster, found: FoundTablet, wait_s: float) -> str:
@@ -203,15 +199,21 @@ def change_config(
             "expect": str(config_id), "dry_run": dry_run,
         }  # fmt: skip
         if dry_run:
-            _print(given, report, f"would change {found.region_id}, configuration {config_id}: {what}")
+            output.report(
+                report, f"would change {found.region_id}, configuration {config_id}: {what}", as_json=given.json
+            )
             return
         answer = _ask(found.leader, request, wait_s + _GRACE_S)
         _check(answer, found.region_id)
     report |= {"answer": answer.answer.value, "config_id": str(answer.config_id), "members": list(answer.members)}
     if answer.answer is ChangeAnswer.STARTED:
-        _print(given, report, f"{found.region_id}: {what} is not committed yet; `rk tablet show {found.region_id}`")
+        output.report(
+            report,
+            f"{found.region_id}: {what} is not committed yet; `rk tablet show {found.region_id}`",
+            as_json=given.json,
+        )
     else:
-        _print(given, report, f"{found.region_id}: {what}; the configuration is {answer.config_id}")
+        output.report(report, f"{found.region_id}: {what}; the configuration is {answer.config_id}", as_json=given.json)
 
 
 def _config_id(text: str) -> ConfigId:
@@ -227,10 +229,3 @@ def _epoch(cluster: Cluster) -> int:
     if not found:
         raise CliError("no master has ever been active in this cluster", "`rk status` shows the masters.")
     return found[0][2]
-
-
-def _print(given: Globals, report: dict[str, Any], text: str) -> None:
-    if given.json:
-        output.print_json(report)
-    else:
-        output.console().print(text, soft_wrap=True)

@@ -26,7 +26,7 @@ from regions.messages import (
     TabletMember,
     TabletStatus,
 )
-from regions.messages.heartbeat import ReplicaState, TabletReport
+from regions.messages.heartbeat import ReplicaState, TabletReport, TabletRole
 from regions.records.model import RegionRecord, ServerRecord, TableRecord
 from regions.records.znodes import decode_region, decode_transition
 
@@ -46,6 +46,22 @@ def read_replicas(
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         answers = pool.map(partial(_replicas_of, tablets=list(tablets), timeout_s=timeout_s), asked)
         return {server.uuid: found for server, found in zip(asked, answers, strict=True)}
+
+
+def views_of(servers: Sequence[ServerRecord], region_id: str) -> dict[str, OwnReplica]:
+    """Return each server's own view of its replica of one tablet, by uuid. Servers without one are left out."""
+    return {
+        uuid: own
+        for uuid, replicas in read_replicas(servers, [region_id]).items()
+        for own in replicas or ()
+        if own.report.region_id == region_id
+    }
+
+
+def leader_in(views: Mapping[str, OwnReplica]) -> str:
+    """Return the uuid of the server that leads in the highest term, "" if none leads."""
+    leaders = [uuid for uuid, own in views.items() if own.report.role is TabletRole.LEADER]
+    return max(leaders, key=lambda uuid: views[uuid].report.term, default="")
 
 
 def _replicas_of(server: ServerRecord, tablets: list[str], timeout_s: float) -> list[OwnReplica] | None:

@@ -83,7 +83,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
     monkeypatch.setattr(copies, "open_cluster", opened)
     monkeypatch.setattr(copies, "ask_server", fake.ask)
     monkeypatch.setattr(copies, "region_in_store", lambda _cluster, _name: FoundRegion(region, None))
-    monkeypatch.setattr(copies, "read_replicas", lambda _servers, _tablets: {u: [v] for u, v in fake.views.items()})
+    monkeypatch.setattr(copies, "views_of", lambda _servers, _tablet: fake.views)
     return fake
 
 
