@@ -172,8 +172,8 @@ class OwnReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     config_id: ConfigId = NO_CONFIG
     #: Number that the replica follows as the leader of its term; 0: none.
     leader: int = 0
-    #: Last index of its log, and the last index that it knows to be committed. Of a replica that does not run: the last
-    #: index that it has acknowledged.
+    #: Last index of the replica's log, and the last one that it knows to be committed. Both are the last index that it
+    #: acknowledged if it does not run.
     last_index: int = 0
     commit_index: int = 0
     #: Term of the entry at `last_index`.

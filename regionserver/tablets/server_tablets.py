@@ -273,9 +273,7 @@ class ServerTablets:
         """Answer a request of a client, or one about copies. Raise RpcError."""
         if not isinstance(request, CopyRequest):
             return self._service.answer(request)
-        if self._host is None:
-            raise RpcError(NO_REPLICA, "this server has not opened its tablets yet")
-        return self._host.copies.answer(request)
+        return self._opened().copies.answer(request)
 
     def own_replicas(self, request: ShowReplicas) -> tuple[list[OwnReplica], str]:
         """Return one page of the replicas' own views by id, and the id to continue after."""

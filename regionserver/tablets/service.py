@@ -145,7 +145,7 @@ class TabletService:
         check_tablets([tablet])
         found = groups.key_range(tablet)
         if found is None:
-            raise RpcError(*_refusal(Fate.DOES_NOT_EXIST, tablet))
+            raise refusal(Fate.DOES_NOT_EXIST, tablet)
         check_request(request, found)
         self._asked_count[tablet] += 1
         if isinstance(request, TabletWrite):
@@ -178,7 +178,7 @@ class TabletService:
         if answer.fate is Fate.NOT_LEADER:
             self._refused.labels("not_leader").inc()
             return LeaderElsewhere(self._view(groups, answer.tablet), groups.time_ms(answer.tablet))
-        raise RpcError(*_refusal(answer.fate, answer.tablet))
+        raise refusal(answer.fate, answer.tablet)
 
     def _view(self, groups: TabletGroups, tablet: str) -> KnownLeader:
         term, number, server = groups.leader_of(tablet)
@@ -237,12 +237,8 @@ def answer_change(
 
 def refusal(fate: Fate, tablet: str) -> RpcError:
     """Return the error for a request that no replica here has answered."""
-    return RpcError(*_refusal(fate, tablet))
-
-
-def _refusal(fate: Fate, tablet: str) -> tuple[str, str]:
     code, words = REFUSALS[fate]
-    return code, words.format(tablet)
+    return RpcError(code, words.format(tablet))
 
 
 def _reader(request: TabletRead | TabletScan) -> Callable[[RowSnapshot], Any]:

@@ -128,7 +128,7 @@ def test_paragraphs_of_docstrings_are_wrapped_once(modules: dict[str, Module]) -
 
 
 def test_a_line_that_breaks_off_is_found() -> None:
-    """A table's rows, and a paragraph that ends in a short line, are no such lines."""
+    """A line that ends early within a paragraph is found. Rows of a table and last lines of paragraphs are not."""
     full = "word " * 19 + "word"
     assert broken_lines(f"{full}\nand the\nrest of it.") == ["and the"]
     assert not broken_lines(f"{full}\nthe rest.")

@@ -27,7 +27,7 @@ from regions.replication.siting import tablet_sites
 
 
 class IntentProgress(enum.StrEnum):
-    """How far a intent is."""
+    """How far an intent is."""
 
     OPEN = "open"
     DONE = "done"
@@ -118,7 +118,7 @@ def objection_to_added(
     closed: Collection[str],
     member: tuple[str, MemberRole],
 ) -> str:
-    """Return why a member with that uuid and role is not added for an operator, "" if it is. Learners are kept."""
+    """Return why an operator may not add `member`, a uuid and a role; "" if allowed. The policy keeps a learner."""
     uuid, role = member
     have, wanted = len(voters(region.members)), table.replication
     if role is not MemberRole.LEARNER and have >= wanted:

@@ -101,7 +101,7 @@ class LogBegins(msgspec.Struct, frozen=True, tag=True):
 
 
 class LogSent(msgspec.Struct, frozen=True, tag=True):
-    """All durable entries were sent; the last one, or the rows' entry if there is none behind it."""
+    """The source has sent all its durable entries. The last one follows; without any, it is the entry of the rows."""
 
     last_index: int
     last_term: int

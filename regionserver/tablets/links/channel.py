@@ -150,8 +150,9 @@ def _introduce(channel: Channel, own: OwnServer, server: str) -> None:
     if kind != framing.HELLO:
         raise RemoteProtocolError(f"replies with a frame of kind {kind} to a hello")
     hello = hellos.decode_hello(bytes(body))
-    if (hello.cluster, hello.src, hello.dst) != (own.cluster, server, own.server):
-        raise ChannelLost(f"server {server} replies as server {hello.src} of cluster {hello.cluster}")
+    objection = hellos.objection_to_answer(hello, own.cluster, server, own.server)
+    if objection:
+        raise ChannelLost(f"server {server} {objection}")
 
 
 def _check_accepted(kind: int, body: memoryview) -> None:

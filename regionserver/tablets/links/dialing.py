@@ -138,13 +138,9 @@ class ServerLink(PeerDialer):
 
     def check_answer(self, hello: hellos.ServerHello) -> None:
         """Raise RemoteProtocolError if the reply comes from another process than the dialed one."""
-        own = self.own
-        if hello.version != hellos.VERSION:
-            raise RemoteProtocolError(f"replies with version {hello.version} of the hello, ours is {hellos.VERSION}")
-        if hello.cluster != own.cluster:
-            raise RemoteProtocolError(f"replies as server {hello.src} of another cluster")
-        if hello.src != self.server or hello.dst != own.server:
-            raise RemoteProtocolError(f"replies as server {hello.src} to server {hello.dst}")
+        objection = hellos.objection_to_answer(hello, self.own.cluster, self.server, self.own.server)
+        if objection:
+            raise RemoteProtocolError(objection)
         if hello.start_code < self.start_code:
             raise RemoteProtocolError(
                 f"replies with start code {hello.start_code}; a later start of that server, {self.start_code}, is known"

@@ -89,6 +89,17 @@ def decode_hello(body: bytes) -> ServerHello:
     return ServerHello(cluster, src, dst, start_code, address)
 
 
+def objection_to_answer(hello: ServerHello, cluster: str, src: str, dst: str) -> str:
+    """Return why `hello` is not the answer of server `src` to server `dst`, "" if it is."""
+    if hello.version != VERSION:
+        return f"replies with version {hello.version} of the hello, ours is {VERSION}"
+    if hello.cluster != cluster:
+        return f"replies as server {hello.src} of another cluster"
+    if (hello.src, hello.dst) != (src, dst):
+        return f"replies as server {hello.src} to server {hello.dst}"
+    return ""
+
+
 def _read_text(body: bytes, at: int) -> tuple[str, int]:
     end = at + 1 + body[at] if at < len(body) else len(body) + 1
     if end > len(body):

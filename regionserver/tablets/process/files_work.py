@@ -100,8 +100,9 @@ class FilesWork:
         after = superblock.enabled(block, at_ms)
         return after if not (why := self._carry_out([steps.WriteBlock(after)])) else why
 
-    def note_config(self, meta: ConsensusMeta) -> str:
-        """Make the consensus metadata with a committed configuration durable. Return "" or why not."""
+    def write_meta(self, meta: ConsensusMeta) -> str:
+        """Make consensus metadata durable: a committed configuration, or the vote of a tombstone. Return "" or the
+        reason of a failure."""
         return self._carry_out([steps.WriteMeta(meta)])
 
     def close(self, block: Superblock, purpose: ClosePurpose, reason: str, at_ms: int) -> Superblock | str | None:

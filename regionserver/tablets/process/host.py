@@ -153,14 +153,15 @@ class TabletHost:
         self._rows = RowsWork(
             self.turn, self._replicas, self._waiting, self._reactor, self._pool, self._slow_pool, self._park
         )
-        self._life = self.life = ReplicaLife(
+        files_work = FilesWork(self._files, self._running_slots, self._instance.uuid)
+        self.life = ReplicaLife(
             self.turn,
             self._replicas,
             self._reactor,
             self._system.clock,
             self._log,
             ReplicaOpener(self._instance.directory, self._system.rng, self.turn.in_flight),
-            work := FilesWork(self._files, self._running_slots, self._instance.uuid),
+            files_work,
             self._slow_pool,
             self._files_pool,
             changed=self._report_changed,
@@ -168,14 +169,14 @@ class TabletHost:
             learn=self._learn,
         )
         self.members = MembersWork(
-            self.turn, self._replicas, work.note_config, self._files_pool,
+            self.turn, self._replicas, files_work.write_meta, self._files_pool,
             new_request=self._new_request, soon=self._soon, changed=self._report_changed, learn=self._learn,
         )  # fmt: skip
         self._log.start()
         if self._has_turns:
             self._reactor.at_turn_end(self.end_turn)
         for decision in decisions:
-            self._life.take_found(self._files, decision, recovered)
+            self.life.take_found(self._files, decision, recovered)
         self._is_running = True
         self._reactor.callLater(TICK_MS / 1000, self._tick)
 
@@ -226,16 +227,16 @@ class TabletHost:
     def make(self, openings: Sequence[ReplicaOpening]) -> Deferred[list[str]]:
         """Make first replicas, durable together. Return "" or the reason of the failure for each. They are not hosted
         yet."""
-        return self._life.make(openings)
+        return self.life.make(openings)
 
     def begin(self, tablet: str) -> Deferred[str]:
         """Host the group of a replica that was made or rests. Return "" once the group is hosted, or the reason of a
         failure."""
-        return self._life.begin(tablet)
+        return self.life.begin(tablet)
 
     def close(self, tablet: str, purpose: ClosePurpose, reason: str = "") -> Deferred[str]:
         """Stop a replica and process its files as `purpose` says. Return "" or the reason of a failure."""
-        return self._life.close(tablet, purpose, reason)
+        return self.life.close(tablet, purpose, reason)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -440,7 +441,7 @@ class TabletHost:
         if out.configs or out.copies or out.votes:
             self.members.note(out)
         for tablet, why in out.failed:
-            self._life.parked(tablet, why)
+            self.life.parked(tablet, why)
         for tablet, server, why in out.rejected:
             log.error(
                 "tablet {tablet}: dropped a message of server {server}: {why}", tablet=tablet, server=server, why=why
@@ -548,7 +549,7 @@ class TabletHost:
         """Hand over leaderships, make steady points, write the log, and end the threads."""
         if not self._is_running or self._is_stopping:
             return
-        self._is_stopping = self._life.is_stopping = True
+        self._is_stopping = self.life.is_stopping = True
         self.turn.hand_over()
         self._soon()
         for _ in range(int(self.settings.hand_over_s * 1000 / TICK_MS)):

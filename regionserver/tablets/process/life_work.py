@@ -99,7 +99,7 @@ class ReplicaLife:
         if block.slot is not None:
             replica.recovered = recovered.get(block.slot)
         if decision.run is RunState.ASLEEP:
-            self._open(replica, lambda _: None)
+            self.open(replica, lambda _: None)
         else:
             self._stand(replica)
 
@@ -114,8 +114,10 @@ class ReplicaLife:
             self._turn.resting[replica.tablet] = standing
         self._changed(replica.tablet)
 
-    def _open(self, replica: TabletReplica, done: Callable[[str], None]) -> None:
-        """Open rows and group on a thread, then host the group."""
+    def open(self, replica: TabletReplica, done: Callable[[str], None]) -> None:
+        """Open rows and group of a replica that is ASLEEP on a thread, then host the group.
+
+        `done` gets "" or the reason of a failure."""
         replica.is_opening = True
         self._turn.resting.pop(replica.tablet, None)
         self._turn.opening.add(replica.tablet)
@@ -125,7 +127,7 @@ class ReplicaLife:
 
         def opened(result: OpenedReplica | Exception) -> None:
             if isinstance(result, RowsFull) and not self.is_stopping:
-                self._reactor.callLater(FULL_RETRY_S, self._open, replica, done)
+                self._reactor.callLater(FULL_RETRY_S, self.open, replica, done)
                 return
             replica.is_opening = False
             if isinstance(result, Exception) or self.is_stopping:
@@ -186,10 +188,6 @@ class ReplicaLife:
         if standing is not None:
             self._turn.resting[replica.tablet] = standing
 
-    def open(self, replica: TabletReplica, done: Callable[[str], None]) -> None:
-        """Host the group of a replica that is ASLEEP. `done` gets "" or the reason of a failure."""
-        self._open(replica, done)
-
     # --- orders -------------------------------------------------------------------------------------------------------
 
     def make(self, openings: Sequence[ReplicaOpening]) -> Deferred[list[str]]:
@@ -238,7 +236,7 @@ class ReplicaLife:
         if replica.run is RunState.RESTING:
             self._enable(replica, answer)
         elif replica.run is RunState.ASLEEP and not replica.is_opening:
-            self._open(replica, answer.callback)
+            self.open(replica, answer.callback)
         else:
             opening = ", its rows are being opened" if replica.is_opening else ""
             answer.callback(f"tablet {tablet} is {replica.run.value}{opening}: {replica.reason}".rstrip(": "))
@@ -254,7 +252,7 @@ class ReplicaLife:
             replica.block = result
             if replica.run is RunState.RESTING:
                 self._set_run(replica, RunEvent.ENABLE)
-            self._open(replica, answer.callback)
+            self.open(replica, answer.callback)
 
         self._files_pool.submit(lambda: self._work.enable(replica.block, at_ms), enabled)
 
