@@ -233,6 +233,21 @@ def _order(
     metavar="MIB",
     help="Limit of MiB per second that this server sends to copies of its replicas, together; 0: no limit.",
 )
+@click.option(
+    "--reserve",
+    type=click.IntRange(0),
+    default=1024,
+    show_default=True,
+    metavar="MIB",
+    help="MiB that stay free on the disk of the tablets. Below them the server takes no copies and leads no writes.",
+)
+@click.option(
+    "--quarantine-keep",
+    default="7d",
+    show_default=True,
+    metavar="TIME",
+    help="How long the files of removed and replaced replicas are kept. Without room on the disk the oldest go first.",
+)
 @peer_options
 @click.option("--rack", default="default", show_default=True, help="Rack, for placement.")
 @click.option("--weight", default=1.0, show_default=True, help="Share of the regions, relative to other servers.")
@@ -270,6 +285,8 @@ def run(
     peer_address: str | None,
     no_tablets: bool,
     copy_rate: int,
+    reserve: int,
+    quarantine_keep: str,
     peer_tls_cert: Path | None,
     peer_tls_key: Path | None,
     peer_tls_ca: Path | None,
@@ -325,6 +342,8 @@ def run(
             peer_secret=peer_secret(peer_secret_file),
             peer_tls=peer_tls(peer_tls_cert, peer_tls_key, peer_tls_ca, verify_host=peer_tls_host_check),
             copy_rate_bytes=copy_rate << 20,
+            reserve_bytes=reserve << 20,
+            quarantine_keep_s=duration_ms(quarantine_keep, "--quarantine-keep") / 1000,
             drill_links=drill_links,
         )
         return service.run(settings)

@@ -69,6 +69,10 @@ class ServerSettings:
     peer_tls: TlsFiles | None = None
     #: Limit of bytes per second that copies of replicas from this server take, all together; 0: no limit.
     copy_rate_bytes: int = 256 << 20
+    #: Bytes that stay free on the disk of the tablets: below them the server takes no copies and leads no writes.
+    reserve_bytes: int = 1 << 30
+    #: Seconds for which the quarantine keeps the files of a former replica.
+    quarantine_keep_s: float = 7 * 86_400.0
     #: Whether requests with the token of `admin.json` may cut the links of this server's tablets
     #: (`coord.peers.partition`).
     drill_links: bool = False
@@ -85,6 +89,8 @@ class ServerSettings:
             raise ConfigError(f"root {self.root!r} must begin with a slash and not end with one")
         if self.handover_s < 0:
             raise ConfigError(f"handover time {self.handover_s:g} s is negative")
+        if self.reserve_bytes < 0 or self.quarantine_keep_s < 0:
+            raise ConfigError("the reserve and the time of the quarantine must not be negative")
         if not HEARTBEAT_PERIOD_S_MIN <= self.heartbeat_period_s <= HEARTBEAT_PERIOD_S_MAX:
             raise ConfigError(
                 f"heartbeat period {self.heartbeat_period_s:g} s is not between {HEARTBEAT_PERIOD_S_MIN:g} and"

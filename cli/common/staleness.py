@@ -14,12 +14,15 @@ from cli.common.errors import UsageFaultError
 from regions.messages import NO_BOUND
 from regions.messages.staleness import AsOf, Bound
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
-_UNITS_MS: Final = {"ms": 1.0, "s": 1_000.0, "": 1_000.0, "m": 60_000.0, "h": 3_600_000.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
+_UNITS_MS: Final = {"ms": 1.0, "s": 1_000.0, "": 1_000.0, "m": 60_000.0, "h": 3_600_000.0, "d": 86_400_000.0}
 
 
 def duration_ms(text: str, option: str = "--max-stale") -> int:
-    """Return `2s`, `500ms`, `1.5m`, `2h`, or seconds as milliseconds. Raise UsageFaultError that names the option."""
+    """Return `2s`, `500ms`, `1.5m`, `2h`, `7d`, or seconds as milliseconds.
+
+    Raise UsageFaultError that names the option.
+    """
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise UsageFaultError(f"{option} {text!r} is not a duration", "Write it as 2s, 500ms or 1m.")

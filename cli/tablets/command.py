@@ -21,6 +21,7 @@ from cli.tablets.copies import cancel, copy, jobs
 from cli.tablets.display import orphan_lines, show_tablet, tablets_table
 from cli.tablets.former import name_former
 from cli.tablets.members import change_config, leader_step_down
+from cli.tablets.quarantine import purge
 from cli.tablets.reading import all_tablets, read_replicas, servers_of, with_present_figures
 from regions import messages
 from regions.messages import TabletHealth
@@ -41,7 +42,7 @@ def tablet() -> None:
     """
 
 
-for _command in (leader_step_down, change_config, copy, jobs, cancel):
+for _command in (leader_step_down, change_config, copy, jobs, cancel, purge):
     tablet.add_command(_command)
 
 

@@ -318,6 +318,9 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     copies_ended: dict[str, int] = {}
     copied_in_bytes: int = 0
     copied_out_bytes: int = 0
+    #: Former replicas in the quarantine, and their bytes on the disk.
+    quarantined: int = 0
+    quarantine_bytes: int = 0
 
 
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):

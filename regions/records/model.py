@@ -125,7 +125,7 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The highest format that its build knows (`regions/records/formats.py`); 0: a build that announced none.
     format: int = 0
     #: True if the server takes replicas of tablets; the port on which it accepts links of other members; free bytes of
-    #: its disk when it registered.
+    #: its disk above its reserve when it registered, 0: unknown.
     tablets: bool = False
     peer_port: int = 0
     disk_free: int = 0

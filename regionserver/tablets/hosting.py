@@ -33,6 +33,9 @@ from regionserver.tablets.order_plans import Stage
 from regionserver.tablets.process.host import TabletHost
 from regionserver.tablets.process.interfaces import ReplicaOpening
 from regionserver.tablets.server_tablets import MakeTablets, ServerTablets
+from regionserver.tablets.upkeep.joined import upkeep_of
+from regionserver.tablets.upkeep.space import DiskSpace
+from regionserver.tablets.upkeep.work import Upkeep
 
 log = Logger()
 
@@ -50,13 +53,20 @@ class HostedTablets:
     """See the module docstring. Every method is called on the reactor's thread."""
 
     def __init__(
-        self, reactor: Any, host: TabletHost, links: TabletLinks, copies: CopyWork, questions: CopyQuestions
+        self,
+        reactor: Any,
+        host: TabletHost,
+        links: TabletLinks,
+        copies: CopyWork,
+        questions: CopyQuestions,
+        upkeep: Upkeep,
     ) -> None:
         self._reactor = reactor
         self._host = host
         self.links = links
         self.copies = copies
         self.questions = questions
+        self.upkeep = upkeep
 
     # --- orders (ReplicaFiles) ---
 
@@ -165,7 +175,7 @@ class HostedTablets:
 
     def figures(self) -> TabletFigures:
         """Return the host's figures."""
-        return self.copies.figures(self._host.status())
+        return self.upkeep.figures(self.copies.figures(self._host.status()))
 
     # --- life ---
 
@@ -185,6 +195,7 @@ class HostedTablets:
     async def stop(self) -> None:
         """Hand leaderships over, then close all replicas in order, and the links."""
         self.copies.stop()
+        self.upkeep.stop()
         await self._host.stop()
         self.links.stop()
 
@@ -211,13 +222,14 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         host = TabletHost(reactor, system, instance, links, start_code=start_code, died=died, changed=changed)
         host.start()
         instance.keep_incarnation()
-        copies = copies_of(
-            reactor, system.clock, instance.uuid, instance.directory, host, links, settings.copy_rate_bytes
-        )
-        questions = CopyQuestions(reactor, instance.uuid, links.address, host.life.copy_parts().replicas)
+        space = DiskSpace(instance.directory, settings.reserve_bytes)
+        copies = copies_of(reactor, system.clock, instance.uuid, space, host, links, settings.copy_rate_bytes)
+        questions = CopyQuestions(reactor, instance.uuid, links.address, host.life.parts().replicas)
         host.members.ask_for_copy = questions.ask
         links.start(host, listening)
-        return HostedTablets(reactor, host, links, copies, questions)
+        keep_ms = int(settings.quarantine_keep_s * 1000)
+        upkeep = upkeep_of(reactor, system.clock, instance.uuid, host, space, keep_ms)
+        return HostedTablets(reactor, host, links, copies, questions, upkeep)
 
     return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)
 

@@ -38,6 +38,8 @@ class TabletMetrics:
         self._copy_bytes = Gauge(
             f"{_PREFIX}_copy_bytes", "Bytes of ended copies, by direction.", ["direction"], registry=registry
         )
+        self._quarantined = gauge("_quarantined", "Former replicas in the quarantine.")
+        self._quarantine_bytes = gauge("_quarantine_bytes", "Bytes of the quarantine on the disk.")
         self._in_flight = gauge("_in_flight_bytes", "Bytes of writes that are proposed and not applied.")
 
     def show(self, found: TabletFigures) -> None:
@@ -51,6 +53,8 @@ class TabletMetrics:
         self._segments.set(found.segments)
         self._slow.set(found.slow_writes)
         self._in_flight.set(found.in_flight_bytes)
+        self._quarantined.set(found.quarantined)
+        self._quarantine_bytes.set(found.quarantine_bytes)
         self._copies.labels("in").set(found.copies_in)
         self._copies.labels("out").set(found.copies_out)
         for result in ENDED:

@@ -9,7 +9,6 @@ cluster has adopted the server.
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,6 +54,8 @@ from regionserver.tablets.neighbors import Address, Neighbors
 from regionserver.tablets.orders import ReplicaFiles, TabletOrders
 from regionserver.tablets.peer_port import bind_peer_port
 from regionserver.tablets.service import TabletGroups, TabletService, answer_change, refusal
+from regionserver.tablets.upkeep.messages import PurgeQuarantine, UpkeepRequest
+from regionserver.tablets.upkeep.space import DiskSpace
 
 log = Logger()
 
@@ -67,6 +68,14 @@ class CopyAnswers(Protocol):
 
     def answer(self, request: CopyRequest) -> Any:
         """Answer a request about copies. Raise RpcError."""
+        ...
+
+
+class UpkeepAnswers(Protocol):
+    """Upkeep of the disk, as the server uses it."""
+
+    def answer(self, request: UpkeepRequest) -> Any:
+        """Answer a request of an operator. Raise RpcError."""
         ...
 
 
@@ -127,6 +136,11 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
     @property
+    def upkeep(self) -> UpkeepAnswers:
+        """Return what answers requests about upkeep."""
+        ...
+
+    @property
     def links(self) -> LosingLinks:
         """Return the links to the other members, for drills."""
         ...
@@ -146,7 +160,7 @@ OpenHost = Callable[[str, socket.socket, Callable[[str], None]], Hosting]
 class ServerTablets:
     """See the module docstring. All calls are on the reactor's thread."""
 
-    requests = (*TabletService.requests, StartTabletCopy, ListCopyJobs, CancelCopy)
+    requests = (*TabletService.requests, StartTabletCopy, ListCopyJobs, CancelCopy, PurgeQuarantine)
 
     def __init__(
         self,
@@ -225,8 +239,8 @@ class ServerTablets:
     # --- sessions with the store ---
 
     def disk_free(self) -> int:
-        """Return the free bytes of the disk with the data directory."""
-        return shutil.disk_usage(self._settings.data_dir).free
+        """Return the bytes of the disk that replicas may take: the free ones above the reserve."""
+        return DiskSpace(self._settings.data_dir, self._settings.reserve_bytes).for_replicas()
 
     def begin(self, me: Incarnation, client: ZkClient) -> None:
         """Begin a session in which `me` is registered."""
@@ -270,10 +284,12 @@ class ServerTablets:
         return self._host
 
     def answer(self, request: Any) -> Any:
-        """Answer a request of a client, or one about copies. Raise RpcError."""
-        if not isinstance(request, CopyRequest):
-            return self._service.answer(request)
-        return self._opened().copies.answer(request)
+        """Answer a request of a client, or one about copies or upkeep. Raise RpcError."""
+        if isinstance(request, CopyRequest):
+            return self._opened().copies.answer(request)
+        if isinstance(request, UpkeepRequest):
+            return self._opened().upkeep.answer(request)
+        return self._service.answer(request)
 
     def own_replicas(self, request: ShowReplicas) -> tuple[list[OwnReplica], str]:
         """Return one page of the replicas' own views by id, and the id to continue after."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from regions.records.members import Member
 from regions.records.model import ServerRecord
-from regions.replication.policy.situation import INCOMING_MAX, RESERVE_BYTES, Situation
+from regions.replication.policy.situation import INCOMING_MAX, Situation
 
 
 class Choice(NamedTuple):
@@ -38,8 +38,9 @@ def objection(facts: Situation, uuid: str, *, ignoring: str = "") -> str:
         return f"{uuid} is about to stop"
     if uuid != ignoring and any(one.uuid == uuid for one in facts.members):
         return f"{uuid} has a member already"
-    if 0 < server.disk_free < facts.tablet.size_bytes + RESERVE_BYTES:
-        return f"{uuid} has {server.disk_free} bytes free, too few for a copy of {facts.tablet.size_bytes} bytes"
+    if 0 < server.disk_free < facts.tablet.size_bytes:
+        size = facts.tablet.size_bytes
+        return f"{uuid} has {server.disk_free} bytes free above its reserve, too few for a copy of {size} bytes"
     return ""
 
 

@@ -23,8 +23,6 @@ from regions.replication.reports import LeaderView
 CAUGHT_UP_ENTRIES: Final = 1_000
 #: Newcomers that a server gets at the same time: twice the copies that it takes in, so that it never idles.
 INCOMING_MAX: Final = 8
-#: Free space that a newcomer must leave on its server's disk. Below it, servers refuse copies.
-RESERVE_BYTES: Final = 1 << 30
 
 
 class Newcomer(NamedTuple):

@@ -15,7 +15,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from coord.errors import CoordError, RemoteProtocolError, StorageError
@@ -31,14 +30,13 @@ from regionserver.tablets.disk.superblock import Memory, Superblock
 from regionserver.tablets.links.channel import Channel, ChannelLost
 from regionserver.tablets.rows.hot_copy import adopt
 from regionserver.tablets.rows.state import Identity, RowsState
+from regionserver.tablets.upkeep.space import DiskSpace
 
 T = TypeVar("T")
 
 #: Pause before a source that serves as many copies as it may is asked again, and how often it is.
 WAIT_S: Final = 1.0
 WAITS_MAX: Final = 120
-#: Room that a copy leaves on the disk.
-RESERVE_BYTES: Final = 1 << 30
 
 
 class CopyFailed(CoordError):  # noqa: N818 - says what has happened
@@ -58,7 +56,7 @@ class CopyPlan(NamedTuple):
     #: Member number of the source.
     source: int
     slot: int
-    directory: Path
+    space: DiskSpace
     boot: str
 
 
@@ -138,7 +136,7 @@ class CopyThread:
         """Receive the rows, sync them, and check them. Step 3."""
         plan = self._plan
         self._host.enter(CopyState.ROWS, "")
-        path = os.fspath(plan.directory / rows_path(plan.block.tablet, plan.block.generation))
+        path = os.fspath(plan.space.directory / rows_path(plan.block.tablet, plan.block.generation))
         channel.send(wire.ASK, wire.encode(wire.FetchRows()))
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -228,13 +226,9 @@ class CopyThread:
             raise CopyFailed(f"the source's tablet {block.tablet} has table and range {theirs}, this one has {own}")
 
     def _check_room(self, size: int) -> None:
-        found = os.statvfs(self._plan.directory)
-        free = found.f_bavail * found.f_frsize
-        if free < size + RESERVE_BYTES:
-            raise CopyFailed(
-                f"{self._plan.directory} has {free >> 20} MB free; the rows take {size >> 20} MB, and"
-                f" {RESERVE_BYTES >> 20} MB stay free"
-            )
+        why = self._plan.space.objection(size)
+        if why:
+            raise CopyFailed(why)
 
     def _merged(self, source: SourceMeta) -> ConsensusMeta:
         block = self._plan.block

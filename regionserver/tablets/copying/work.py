@@ -8,10 +8,8 @@ failure             ->  the files of the copy are removed, back to the tombstone
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -24,7 +22,6 @@ from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, TabletFigures
 from regionserver.tablets.copying import guards
 from regionserver.tablets.copying.fetching import (
-    RESERVE_BYTES,
     CopiedReplica,
     CopyPlan,
     CopySteps,
@@ -53,6 +50,7 @@ from regionserver.tablets.links.own_server import CopyConnection
 from regionserver.tablets.process.files_work import FilesWork
 from regionserver.tablets.process.life_work import ReplicaLife, why_of
 from regionserver.tablets.process.replica import TabletReplica
+from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.workers import WorkerPool
 
 log = Logger()
@@ -80,7 +78,7 @@ class CopyWork:
         reactor: Any,
         clock: Clock,
         server: str,
-        directory: Path,
+        space: DiskSpace,
         boot: str,
         turn: Turn,
         replicas: dict[str, TabletReplica],
@@ -94,7 +92,7 @@ class CopyWork:
         self._reactor = reactor
         self._clock = clock
         self._server = server
-        self._directory = directory
+        self._space = space
         self._boot = boot
         self._turn = turn
         self._replicas = replicas
@@ -186,7 +184,7 @@ class CopyWork:
             is_copied=job is not None,
             is_busy=is_busy,
             has_slot=self.jobs.has_slot(),
-            has_space=self._free_bytes() >= RESERVE_BYTES,
+            has_space=not self._space.missing(),
         )
 
     def local(self, tablet: str) -> ReplicaHere | None:
@@ -204,10 +202,6 @@ class CopyWork:
         return ReplicaHere(
             block.number, block.highest_number, ReplicaState(replica.run.value), term, last_term, last_index, has_memory
         )
-
-    def _free_bytes(self) -> int:
-        found = os.statvfs(self._directory)
-        return found.f_bavail * found.f_frsize
 
     def figures(self, found: TabletFigures) -> TabletFigures:
         """Return the figures of the host with those of its copies."""
@@ -247,7 +241,7 @@ class CopyWork:
             yield self._give_up(replica, job, None, "canceled")
             return
         plan = CopyPlan(
-            block, memory_of(block, meta), order.source.number, self._life.take_slot(), self._directory, self._boot
+            block, memory_of(block, meta), order.source.number, self._life.take_slot(), self._space, self._boot
         )
         result = yield self._fetch(plan, order, job)
         if isinstance(result, CopiedReplica):

@@ -119,6 +119,7 @@ class TabletHost:
         self._is_running = False
         self._is_stopping = False
         self._is_log_full = False
+        self._is_disk_short = False
         self._entries = 0
         #: Leaders that have not committed an entry of their term yet. Each is reported after its first commit.
         self._young: set[str] = set()
@@ -307,7 +308,7 @@ class TabletHost:
 
     def is_full(self) -> bool:
         """Return True while the disk has no room: writes are refused, nothing that was acknowledged is lost."""
-        return self._is_log_full or self._rows.is_full()
+        return self._is_log_full or self._is_disk_short or self._rows.is_full()
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
@@ -482,6 +483,18 @@ class TabletHost:
             self.turn.hand_over()
         else:
             log.info("{path}: the disk has room again", path=self._disk.where(LOG))
+        self._soon()
+
+    def disk_is_short(self, *, is_short: bool) -> None:
+        """Note whether the disk has less free space than its reserve: then no writes are led here."""
+        if is_short is not self._is_disk_short:
+            self._is_disk_short = is_short
+            words = "is below its reserve; writes are rejected until there is room" if is_short else "has room again"
+            log.warn("the disk of {path} {words}", path=self._disk.where(ROWS), words=words)
+
+    def hand_over(self) -> None:
+        """Hand all leaderships over to members that are there."""
+        self.turn.hand_over()
         self._soon()
 
     def log_answers(self, *, answers: bool) -> None:

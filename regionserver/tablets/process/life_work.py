@@ -35,13 +35,15 @@ from regionserver.workers import Workers
 log = Logger()
 
 
-class CopyParts(NamedTuple):
-    """What copies of replicas use of a host (`regionserver/tablets/copying`)."""
+class HostParts(NamedTuple):
+    """What copies of replicas (`regionserver/tablets/copying`) and upkeep (`regionserver/tablets/upkeep`) use of a
+    host."""
 
     replicas: dict[str, TabletReplica]
     shared: SharedLog
     files: FilesWork
     files_pool: Workers
+    slow_pool: Workers
     #: Boot id of the machine.
     boot: str
 
@@ -163,9 +165,11 @@ class ReplicaLife:
 
     # --- copies (`copying/work.py`) -----------------------------------------------------------------------------------
 
-    def copy_parts(self) -> CopyParts:
-        """Return what copies use of this host."""
-        return CopyParts(self._replicas, self._log.shared, self._work, self._files_pool, self._opener.boot)
+    def parts(self) -> HostParts:
+        """Return what copies and upkeep use of this host."""
+        return HostParts(
+            self._replicas, self._log.shared, self._work, self._files_pool, self._slow_pool, self._opener.boot
+        )
 
     def take_slot(self) -> int:
         """Return a slot of the shared log that nobody has used."""

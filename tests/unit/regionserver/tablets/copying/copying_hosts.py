@@ -18,6 +18,7 @@ from regionserver.tablets.copying.messages import (
     TabletCopyAnswer,
 )
 from regionserver.tablets.copying.work import CopyWork
+from regionserver.tablets.upkeep.space import DiskSpace
 from tests.support.hosts_in_process import Cluster
 from tests.support.linked_hosts import LinkedMachine, SharedReactor
 from tests.support.reactors import until
@@ -31,10 +32,16 @@ class CopyingMachine(LinkedMachine):
     copies: CopyWork
     #: Bytes per second that this server sends; 0: no limit.
     rate = 0
+    #: Bytes that stay free on the disk.
+    reserve = 0
+
+    @property
+    def space(self) -> DiskSpace:
+        return DiskSpace(self.directory, self.reserve)
 
     def started(self) -> None:
         self.copies = copies_of(
-            self.wires.reactor, os_system().clock, self.uuid, self.directory, self.running(), self.links, self.rate
+            self.wires.reactor, os_system().clock, self.uuid, self.space, self.running(), self.links, self.rate
         )
         super().started()
 

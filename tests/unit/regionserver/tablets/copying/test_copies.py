@@ -237,7 +237,7 @@ def test_a_copy_fails_if_the_log_behind_its_rows_is_gone(tmp_path: Path, monkeyp
         host = leading.running()
         await cluster.copy(victim)
         await cluster.receiving(victim)
-        assert host.life.copy_parts().replicas[TABLET].pin is not None
+        assert host.life.parts().replicas[TABLET].pin is not None
         answer = await cluster.put(TABLET, "behind", b"1")
         rows = host.rows_of(TABLET)
         assert rows is not None
