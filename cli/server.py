@@ -19,6 +19,7 @@ from cli.common.options import Globals, daemon_options, global_options
 from cli.common.peers import peer_options, peer_secret, peer_tls
 from cli.common.staleness import duration_ms
 from cli.diagnose import reach
+from cli.identity import new_identity
 from cli.tablets.display import UNKNOWN
 from regions import messages
 from regions.cluster.effects import BAR_FOR_EVER
@@ -32,6 +33,9 @@ _GRACE_S: Final = 5.0
 @click.group()
 def server() -> None:
     """Run, list, drain and fence region servers."""
+
+
+server.add_command(new_identity)
 
 
 @server.command("list")

@@ -78,7 +78,7 @@ class Instance:
             if record is None and has_tablets(directory):
                 raise ConfigError(
                     f"{directory} holds tablets, and its {_RECORD} is gone; nothing was changed: restore the file, or"
-                    " move the directory away and start this server with an empty one"
+                    f" give up its replicas: `rk server new-identity --data-dir {directory}`"
                 )
             instance = cls(directory, lock_fd, record or InstanceRecord(FORMAT, str(uuid.uuid4()), 0))
             if record is None:
@@ -239,8 +239,8 @@ def _advice(directory: Path) -> str:
     """Return what to do about an unreadable identity."""
     if (directory / _SUPERBLOCKS).is_dir():
         return (
-            f"nothing was changed. The tablets in {directory} belong to that identity: restore the file, or move the"
-            " directory away and start this server with an empty one"
+            f"nothing was changed. The tablets in {directory} belong to that identity: restore the file, or give up"
+            f" its replicas: `rk server new-identity --data-dir {directory}`"
         )
     return "remove it to make a new one"
 

@@ -24,10 +24,14 @@ from regionserver.tablets.disk.superblock import Superblock
 
 #: Number of tablets named in a message; the others are only counted.
 _NAMED_MAX: Final = 3
-_NEW_SERVER: Final = (
-    "to give up this server's replicas, move the directory away and start with an empty one: the server gets a new"
-    " identity, and its replicas are replaced"
-)
+
+
+def _new_server(path: str) -> str:
+    """Return how an operator gives up the replicas in a directory."""
+    return (
+        f"to give up this server's replicas, run `rk server new-identity --data-dir {path}`: the server gets a new"
+        " identity, and its replicas are replaced"
+    )
 
 
 class DirectorySeen(NamedTuple):
@@ -56,18 +60,18 @@ def check_directory(seen: DirectorySeen, moved_file: str) -> None:
         if seen.blocks:
             raise ConfigError(
                 f"{seen.path} holds {seen.blocks} tablets, and its instance.json is not theirs: nothing was changed;"
-                f" restore instance.json; {_NEW_SERVER}"
+                f" restore instance.json; {_new_server(seen.path)}"
             )
         return
     if seen.missing:
         raise ConfigError(
             f"{seen.path}/{seen.missing[0]} is gone, and this server has had tablets: nothing was changed; put the"
-            f" folder back; {_NEW_SERVER}"
+            f" folder back; {_new_server(seen.path)}"
         )
     if not seen.segments:
         raise ConfigError(
             f"{seen.path}/{LOG} has no log, and this server has promised votes in it: nothing was changed; put the log"
-            f" back; {_NEW_SERVER}"
+            f" back; {_new_server(seen.path)}"
         )
     if seen.inode != seen.noted_inode and not seen.is_accepted:
         raise ConfigError(
@@ -86,14 +90,14 @@ def check_tablets(path: str, server: str, found: Sequence[Found]) -> None:
         raise ConfigError(
             f"{path}/{BLOCKS} has superblocks of server {foreign[0].server}"
             f" ({_names(block.tablet for block in foreign)}), and this is server {server}: nothing was changed; put"
-            f" each server's files back into its own directory; {_NEW_SERVER}"
+            f" each server's files back into its own directory; {_new_server(path)}"
         )
     ready = [one for one in found if isinstance(one.block, Superblock) and one.block.data_state is DataState.READY]
     if ready and not any(one.own_slot() for one in ready):
         raise ConfigError(
             f"{path}/{LOG} knows none of the {len(ready)} replicas of this server"
             f" ({_names(one.tablet for one in ready)}): it is another log; nothing was changed; put the right one back;"
-            f" {_NEW_SERVER}"
+            f" {_new_server(path)}"
         )
 
 
