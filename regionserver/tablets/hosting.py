@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -22,6 +22,7 @@ from regionserver.kv.snapshot import RowSnapshot
 from regionserver.session.instance import Instance
 from regionserver.tablets.commands import KvCommand
 from regionserver.tablets.copying.asking import CopyQuestions
+from regionserver.tablets.copying.claiming import Claims
 from regionserver.tablets.copying.joined import copies_of
 from regionserver.tablets.copying.work import CopyWork
 from regionserver.tablets.host.members import members_of
@@ -97,7 +98,10 @@ class HostedTablets:
             await deferLater(self._reactor, LOOK_S)
 
     def close(self, tablet: str, stage: Stage) -> Deferred[str]:
-        """Carry out the stage REST, REMOVE or DELETE."""
+        """Carry out the stage REST, REMOVE or DELETE. A copy ends first; then the order is carried out when it is
+        repeated."""
+        if self.copies.cancel(tablet):
+            return succeed("its copy is being canceled")
         return self._host.close(tablet, _PURPOSES[stage])
 
     # --- requests (TabletGroups) ---
@@ -178,6 +182,10 @@ class HostedTablets:
         return self.upkeep.figures(self.copies.figures(self._host.status()))
 
     # --- life ---
+
+    def claim_by(self, claims: Claims) -> None:
+        """Set what gives new numbers to copies."""
+        self.copies.claims = claims
 
     def find_servers(self, address_of: Callable[[str], Address | None]) -> None:
         """Set what returns where a server takes requests, by its uuid."""

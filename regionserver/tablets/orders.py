@@ -132,6 +132,11 @@ class TabletOrders:
         if steps is not None:
             steps.stop()
 
+    @property
+    def steps(self) -> StoreSteps | None:
+        """Return the steps of the session, None without one."""
+        return self._steps
+
     # --- orders ---
 
     def open_regions(self, orders: Sequence[OpenOrder], epoch: int, answer_within_ms: int) -> Deferred[OrderResults]:

@@ -45,6 +45,7 @@ from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
 from regionserver.metrics import Metrics
 from regionserver.replica.effects import Key
+from regionserver.tablets.copying.claiming import Claims, StoreClaims
 from regionserver.tablets.copying.messages import CancelCopy, CopyRequest, ListCopyJobs, StartTabletCopy
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.links.cuts import LinkCuts
@@ -126,6 +127,10 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         """Hand leadership over. Return the answer, None if no replica runs here."""
         ...
 
+    def claim_by(self, claims: Claims) -> None:
+        """Set what gives new numbers to copies."""
+        ...
+
     def find_servers(self, address_of: Callable[[str], Address | None]) -> None:
         """Set what returns where a server takes requests, by its uuid."""
         ...
@@ -190,6 +195,7 @@ class ServerTablets:
         self._report_soon = report_soon
         self._neighbors = Neighbors(reactor, paths, self._learned, self._listed)
         self._orders = TabletOrders(reactor, clock, lambda: self._host, paths, metrics, fatal)
+        self._claims = StoreClaims(lambda: self._orders.steps, clock)
         self._service = TabletService(
             reactor.seconds, lambda: self._host, self._neighbors.address_of, self._report, metrics.registry
         )
@@ -215,6 +221,7 @@ class ServerTablets:
         listening, self._socket = self._socket, None
         self._host = self._open_host(cluster_id, listening, self._has_changed)
         self._host.find_servers(self._neighbors.address_of)
+        self._host.claim_by(self._claims)
         reports = self._host.reports()
         for report in reports:
             self._numbers[report.region_id] = report.number

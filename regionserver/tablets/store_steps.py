@@ -128,7 +128,9 @@ class StoreSteps:
             except _StepFailedError as error:
                 refusals += error.is_refused
                 why = str(error)
-            found, found_version, region, found_region_version = await self._read(record)
+            found, found_version, region, found_region_version = await self.read(
+                record.table_id, record.region_id, record.replica
+            )
             same = found_version == version
             what = resolve(wanted.cause, self.me, found, same_version=same, region=region)
             if what is Readback.TAKEN and found is not None:
@@ -172,10 +174,17 @@ class StoreSteps:
 
     # --- reads ---
 
-    async def _read(self, record: TransitionRecord) -> tuple[TransitionRecord | None, int, RegionRecord | None, int]:
-        """Return the transition, its version, the region's record and its version from the store."""
-        transition = self._paths.transition(record.region_id, record.replica)
-        region = self._paths.region(record.table_id, record.region_id)
+    async def read(
+        self, table_id: str, region_id: str, number: int
+    ) -> tuple[TransitionRecord | None, int, RegionRecord | None, int]:
+        """Return the transition, its version, the region's record and its version from the store.
+
+        Raises:
+            StepLostError: A record cannot be read.
+            SessionOverError: The session has ended.
+        """
+        transition = self._paths.transition(region_id, number)
+        region = self._paths.region(table_id, region_id)
         while True:
             self.check()
             try:
@@ -187,7 +196,7 @@ class StoreSteps:
             except SessionExpired:
                 raise SessionOverError from None
             except (RetryableError, OperationError) as error:
-                log.info("{key} cannot be read, trying again: {error}", key=record.key, error=error)
+                log.info("{path} cannot be read, trying again: {error}", path=transition, error=error)
                 await deferLater(self._reactor, READ_AGAIN_S)  # type: ignore[arg-type]
             except CorruptZnode as error:
                 raise StepLostError(str(error)) from error

@@ -39,6 +39,8 @@ class Job:
         self.expected = 0
         #: Set by an operator, or when the server stops; the job ends at its next step.
         self.is_canceled = False
+        #: When progress was last written to the store, else when the job began.
+        self.progressed_ms = began_ms
         self._receiving_ms = 0
         self._since_ms: int | None = None
 

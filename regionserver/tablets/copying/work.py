@@ -21,6 +21,7 @@ from coord.rpc.wire import Code, RpcError
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, TabletFigures
 from regionserver.tablets.copying import guards
+from regionserver.tablets.copying.claiming import Claims, NewMember
 from regionserver.tablets.copying.fetching import (
     CopiedReplica,
     CopyPlan,
@@ -57,6 +58,8 @@ log = Logger()
 
 #: Interval at which a copy's bytes reach reports and answers.
 SHOW_S: Final = 1.0
+#: Interval at which a copy's progress is written to the store: short beside the time after which a master gives up.
+PROGRESS_MS: Final = 60_000
 
 
 class CopyLinks(Protocol):
@@ -64,10 +67,6 @@ class CopyLinks(Protocol):
 
     def serve_copies(self, serve: Callable[[CopyConnection], None]) -> None: ...
     def dial_copy(self, server: str, address: tuple[str, int]) -> Channel: ...
-
-
-#: Claims the transition of a number that was never here: OFFLINE -> OPENING in the store. Fires with "" or why not.
-Claim = Callable[[str, int], Deferred[str]]
 
 
 class CopyWork:
@@ -104,8 +103,10 @@ class CopyWork:
         self.sources = sources
         self.jobs = CopyJobs()
         self._threads: dict[int, CopyThread] = {}
-        #: Claims transitions while a session with the store lasts; None: new numbers are refused.
-        self.claim: Claim | None = None
+        #: Gives new numbers to copies; None: there is no store, and new numbers are refused.
+        self.claims: Claims | None = None
+        #: Most bytes that a copy of a number has received, as last written to the store.
+        self._furthest: dict[tuple[str, int], int] = {}
         self._is_stopping = False
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -128,6 +129,13 @@ class CopyWork:
         self._abort(job)
         return CopyJobList(self._server, [job.shown(now_ms)])
 
+    def cancel(self, tablet: str) -> bool:
+        """Cancel the copy of a tablet. Return False if none runs."""
+        job = self.jobs.of(tablet)
+        if job is not None:
+            self._abort(job)
+        return job is not None
+
     def start(self, order: StartTabletCopy) -> Deferred[TabletCopyAnswer]:
         """Answer a StartTabletCopy: all checks come first, and the copy goes on after the answer."""
         facts = self._facts(order)
@@ -143,9 +151,9 @@ class CopyWork:
         """Return "" if the number may begin here: it was here before, or the store gives it to this server."""
         if facts.local is not None and facts.local.number == order.number and facts.local.has_memory:
             return succeed("")
-        if self.claim is None:
+        if self.claims is None:
             return succeed("this server has no session with the store, which gives new numbers")
-        return self.claim(order.tablet, order.number)
+        return self.claims.claim(NewMember(order.tablet, order.table, order.number, facts.local is not None))
 
     def _go(self, why: str, order: StartTabletCopy, job: Job, answer: Deferred[TabletCopyAnswer]) -> None:
         if why:
@@ -300,12 +308,30 @@ class CopyWork:
             return
         replica.received = job.received
         self._life.progressed(replica)
+        self._write_progress(replica, job)
         self._reactor.callLater(SHOW_S, self._show, job)
+
+    def _write_progress(self, replica: TabletReplica, job: Job) -> None:
+        """Write progress to the store now and then, if the copy has come further than all earlier ones of the number.
+
+        The master gives a newcomer up that makes no progress. A copy that fails again and again makes none.
+        """
+        now_ms, key = self._clock.wall_ms(), (job.tablet, job.number)
+        is_further = job.received > self._furthest.get(key, 0)
+        if self.claims is None or not is_further or now_ms - job.progressed_ms < PROGRESS_MS:
+            return
+        job.progressed_ms = now_ms
+        self._furthest[key] = job.received
+        member = NewMember(job.tablet, replica.block.table, job.number, has_superblock=True)
+        self.claims.progressed(member)
 
     @inlineCallbacks
     def _started(self, replica: TabletReplica, result: CopiedReplica, job: Job) -> Any:
         """Host the group of a complete copy. Step 6."""
         replica.block, replica.meta = result
+        if self.claims is not None:
+            self.claims.made(job.tablet, job.number)
+        self._furthest.pop((job.tablet, job.number), None)
         replica.reason = ""
         self._life.replaced(replica, RunEvent.COPIED)
         opened: Deferred[str] = Deferred()

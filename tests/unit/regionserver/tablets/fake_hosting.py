@@ -38,6 +38,9 @@ class FakeHosting:
         self.there[tablet] = TabletReport(tablet, "t", number, state, 3, TabletRole.FOLLOWER)
         self.ranges[tablet] = RegionRecord("t", tablet, "b", "m")
 
+    def claim_by(self, claims: Any) -> None:
+        self.claims = claims
+
     def find_servers(self, address_of: Callable[[str], Any]) -> None:
         self.address_of = address_of
 

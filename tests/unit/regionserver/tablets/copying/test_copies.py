@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import succeed
+from twisted.internet.defer import Deferred, succeed
 
 from coord.peers.reactor import TurnReactor
 from coord.rpc.wire import RpcError
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
-from regionserver.tablets.copying import source
+from regionserver.tablets.copying import source, work
+from regionserver.tablets.copying.asking import CopyQuestions
+from regionserver.tablets.copying.claiming import NewMember
 from regionserver.tablets.copying.messages import CancelCopy, CopyOutcome, CopySource, CopyState, SeenReplica
+from regionserver.tablets.hosting import HostedTablets
+from regionserver.tablets.order_plans import Stage
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from tests.support.reactors import in_reactor, until
 from tests.unit.regionserver.tablets.copying.copying_hosts import TABLET, CopyingCluster, CopyingMachine, files_of
@@ -23,7 +27,34 @@ from tests.unit.regionserver.tablets.copying.copying_hosts import TABLET, Copyin
 SLOW = 200_000
 
 
-def run(folder: Path, test: Callable[[CopyingCluster], Awaitable[None]], rate: int = 0) -> None:
+class ScriptedClaims:
+    """Gives each number, or rejects it for the reason `why`."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        self.asked: list[NewMember] = []
+        self.progress: list[NewMember] = []
+        self.complete: list[tuple[str, int]] = []
+
+    def claim(self, member: NewMember) -> Deferred[str]:
+        self.asked.append(member)
+        return succeed(self.why)
+
+    def progressed(self, member: NewMember) -> Deferred[None]:
+        self.progress.append(member)
+        return succeed(None)
+
+    def made(self, tablet: str, number: int) -> None:
+        self.complete.append((tablet, number))
+
+
+def run(
+    folder: Path,
+    test: Callable[[CopyingCluster], Awaitable[None]],
+    rate: int = 0,
+    *,
+    rows_are_same: bool = True,
+) -> None:
     """Run a test with three servers and a tablet that has rows."""
 
     async def main(reactor: Any) -> None:
@@ -32,7 +63,8 @@ def run(folder: Path, test: Callable[[CopyingCluster], Awaitable[None]], rate: i
         await cluster.make([TABLET])
         await cluster.fill()
         await test(cluster)
-        await cluster.same_rows()
+        if rows_are_same:
+            await cluster.same_rows()
         await cluster.stop()
 
     in_reactor(main, make=TurnReactor)
@@ -331,16 +363,75 @@ def test_a_new_number_begins_only_if_the_store_gives_it(tmp_path: Path) -> None:
         answer = await cluster.copy(victim, **changes)
         assert answer.outcome is CopyOutcome.ILLEGAL_STATE, answer
         assert "no session with the store" in answer.reason
-        asked: list[tuple[str, int]] = []
-
-        def claim(tablet: str, number: int) -> Any:
-            asked.append((tablet, number))
-            return succeed("another server has the transition")
-
-        victim.copies.claim = claim
+        claims = ScriptedClaims("another server has the transition")
+        victim.copies.claims = claims
         answer = await cluster.copy(victim, **changes)
         assert (answer.outcome, answer.reason) == (CopyOutcome.ILLEGAL_STATE, "another server has the transition")
-        assert asked == [(TABLET, 9)]
+        assert claims.asked == [NewMember(TABLET, "table", 9, has_superblock=True)]
         assert victim.state() == "RUNNING"
 
     run(tmp_path, test)
+
+
+def test_a_number_that_the_store_gives_begins_once(tmp_path: Path) -> None:
+    """The claim ends when the copy is complete. From then on the replica's own memory allows a copy."""
+
+    async def test(cluster: CopyingCluster) -> None:
+        victim = await cluster.follower()
+        claims = victim.copies.claims = ScriptedClaims("")
+        answer = await cluster.copy(victim, number=9, role=MemberRole.PRE_VOTER)
+        assert answer.outcome is CopyOutcome.STARTED, answer
+        await cluster.ended(victim, answer.job)
+        await until(cluster.reactor, lambda: victim.state() == "RUNNING", "the copy runs")
+        assert claims.complete == [(TABLET, 9)]
+        answer = await cluster.copy(victim, number=9, role=MemberRole.PRE_VOTER)
+        assert answer.outcome is CopyOutcome.STARTED, answer
+        await cluster.ended(victim, answer.job)
+        assert len(claims.asked) == 1
+
+    run(tmp_path, test)
+
+
+def test_the_store_sees_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newcomer whose rows arrive slowly is not given up. Bytes that an earlier copy had received are no progress."""
+    monkeypatch.setattr(work, "PROGRESS_MS", 0)
+    monkeypatch.setattr(work, "SHOW_S", 0.05)
+
+    async def test(cluster: CopyingCluster) -> None:
+        victim = await cluster.follower()
+        claims = victim.copies.claims = ScriptedClaims("")
+        await cluster.copy(victim, number=9, role=MemberRole.PRE_VOTER)
+        await until(cluster.reactor, lambda: len(claims.progress) > 1, "progress in the store")
+        assert victim.copies.cancel(TABLET)
+        job = await cluster.ended(victim)
+        assert job.state is CopyState.CANCELED
+        claims.progress.clear()
+        await cluster.copy(victim, number=9, role=MemberRole.PRE_VOTER)
+        later = await cluster.receiving(victim)
+        assert later.received < job.received
+        assert claims.progress == []
+        victim.copies.cancel(TABLET)
+        await cluster.ended(victim, later.job)
+
+    run(tmp_path, test, SLOW, rows_are_same=False)
+
+
+def test_an_order_to_close_ends_the_copy(tmp_path: Path) -> None:
+    """The newcomer was removed while it was copied. The order is repeated until the files are gone."""
+
+    async def test(cluster: CopyingCluster) -> None:
+        victim = await cluster.follower()
+        victim.copies.claims = ScriptedClaims("")
+        await cluster.copy(victim, number=9, role=MemberRole.PRE_VOTER)
+        await cluster.receiving(victim)
+        hosted = HostedTablets(
+            cluster.reactor, victim.running(), victim.links, victim.copies,
+            CopyQuestions(cluster.reactor, victim.uuid, ("127.0.0.1", victim.port), {}),
+        )  # fmt: skip
+        assert await hosted.close(TABLET, Stage.REMOVE) == "its copy is being canceled"
+        await cluster.ended(victim)
+        assert await hosted.close(TABLET, Stage.REMOVE) == ""
+        assert victim.state() == "TOMBSTONE"
+        assert files_of(victim, "data") == []
+
+    run(tmp_path, test, SLOW, rows_are_same=False)
