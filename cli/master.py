@@ -84,6 +84,12 @@ def _address(_context: click.Context, parameter: click.Parameter, value: str | N
     "--replacements-max", default=3, show_default=True, help="Replacements per range; then the region is parked."
 )
 @click.option(
+    "--add-timeout-s",
+    default=600.0,
+    show_default=True,
+    help="A new member of a tablet that makes no progress for this long is given up.",
+)
+@click.option(
     "--balance-period-s", default=30.0, show_default=True, help="Seconds between rounds of the balancer; 0: never."
 )
 @click.pass_obj
@@ -112,6 +118,7 @@ def run(
     fence_after_s: float,
     create_timeout_s: float,
     replacements_max: int,
+    add_timeout_s: float,
 ) -> None:
     """Run a master in the foreground until SIGTERM."""
     from cli.common.access import store_access  # not for `rk --help`
@@ -146,6 +153,7 @@ def run(
                 fence_after_s,
                 create_timeout_s,
                 replacements_max,
+                add_timeout_s,
             ),
         )
         status = service.run(settings)

@@ -252,6 +252,12 @@ def _order(
     metavar="TIME",
     help="How long the files of removed and replaced replicas are kept. Without room on the disk the oldest go first.",
 )
+@click.option(
+    "--replica-dead-s",
+    default=300.0,
+    show_default=True,
+    help="Silence after which tablets that this server leads call a member FAILED, so that masters replace the member.",
+)
 @peer_options
 @click.option("--rack", default="default", show_default=True, help="Rack, for placement.")
 @click.option("--weight", default=1.0, show_default=True, help="Share of the regions, relative to other servers.")
@@ -291,6 +297,7 @@ def run(
     copy_rate: int,
     reserve: int,
     quarantine_keep: str,
+    replica_dead_s: float,
     peer_tls_cert: Path | None,
     peer_tls_key: Path | None,
     peer_tls_ca: Path | None,
@@ -348,6 +355,7 @@ def run(
             copy_rate_bytes=copy_rate << 20,
             reserve_bytes=reserve << 20,
             quarantine_keep_s=duration_ms(quarantine_keep, "--quarantine-keep") / 1000,
+            replica_dead_s=replica_dead_s,
             drill_links=drill_links,
         )
         return service.run(settings)

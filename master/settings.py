@@ -25,6 +25,7 @@ def limits_of(
     fence_after_s: float,
     create_timeout_s: float = 60.0,
     replacements_max: int = 3,
+    add_timeout_s: float = 600.0,
 ) -> AssignerConfig:
     """Return the assigner's limits from command-line values. Raise ConfigError that names the option."""
     for option, value in (
@@ -33,6 +34,7 @@ def limits_of(
         ("--attempts-max", attempts_max),
         ("--close-timeout-s", close_timeout_s),
         ("--create-timeout-s", create_timeout_s),
+        ("--add-timeout-s", add_timeout_s),
     ):
         if not 0 < value <= SECONDS_MAX:
             raise ConfigError(f"{option} {value:g} is out of range: it must be above 0 and at most {SECONDS_MAX}")
@@ -54,6 +56,7 @@ def limits_of(
         fence_after_ms=int(fence_after_s * 1000),
         create_timeout_ms=int(create_timeout_s * 1000),
         replacements_max=replacements_max,
+        add_timeout_ms=int(add_timeout_s * 1000),
     )
 
 

@@ -18,6 +18,9 @@ _NOWHERE: Final = frozenset({"", "0.0.0.0", "::", "*"})
 SESSION_TIMEOUT_MS_MIN: Final = 500
 HEARTBEAT_PERIOD_S_MIN: Final = 0.05
 HEARTBEAT_PERIOD_S_MAX: Final = 60.0
+#: Less would replace members for pauses of a busy machine; elections take up to a second.
+REPLICA_DEAD_S_MIN: Final = 2.0
+REPLICA_DEAD_S_MAX: Final = 86_400.0
 #: Key-value regions; directories without data; nothing at all, for benchmarks.
 OPENERS: Final = ("kv", "directories", "none")
 
@@ -73,6 +76,8 @@ class ServerSettings:
     reserve_bytes: int = 1 << 30
     #: Seconds for which the quarantine keeps the files of a former replica.
     quarantine_keep_s: float = 7 * 86_400.0
+    #: Silence after which tablets that this server leads call a member FAILED: the masters replace it.
+    replica_dead_s: float = 300.0
     #: Whether requests with the token of `admin.json` may cut the links of this server's tablets
     #: (`coord.peers.partition`).
     drill_links: bool = False
@@ -104,6 +109,11 @@ class ServerSettings:
             raise ConfigError(f"weight {self.weight:g} is outside of (0, 1000]")
         if self.session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
             raise ConfigError(f"session timeout {self.session_timeout_ms} ms is below {SESSION_TIMEOUT_MS_MIN} ms")
+        if not REPLICA_DEAD_S_MIN <= self.replica_dead_s <= REPLICA_DEAD_S_MAX:
+            raise ConfigError(
+                f"--replica-dead-s {self.replica_dead_s:g} is out of range: give {REPLICA_DEAD_S_MIN:g} to"
+                f" {REPLICA_DEAD_S_MAX:g}"
+            )
         if not 1 <= self.threads <= 64:
             raise ConfigError(f"{self.threads} threads: give a number from 1 to 64")
         if self.opener not in OPENERS:

@@ -55,9 +55,9 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     tablets_bulk_min: int = 300
     #: Without a plan after this time, which is longer than a plan may take, the master places first replicas itself.
     plan_wait_ms: int = 180_000
-    #: Whether the keeper changes the members of tablets (`regions/replication/policy`). Not until servers carry changes
-    #: and copies out.
-    changes_members: bool = False
+    #: Whether the keeper changes the members of tablets (`regions/replication/policy`). A simulation without changes of
+    #: members switches it off.
+    changes_members: bool = True
     #: A new member of a tablet that makes no progress for this long is given up.
     add_timeout_ms: int = 600_000
     #: Latest steps that the active master keeps in memory.

@@ -421,7 +421,9 @@ class Keeper:
         if not at_work:
             work.order = None
         elif transition.state is RegionState.OPENING:
-            self._orders.open(work, transition.destination, now_ms + self._config.resend_ms)
+            # The copy of a newcomer that votes by now is complete: its server has only to write OPENED.
+            pause_ms = self._config.resend_ms if transition.joins is None else 0
+            self._orders.open(work, transition.destination, now_ms + pause_ms)
         elif work.order is None or work.order.closing is None:
             work.order = None  # the server closes by itself once it has begun; reports show the end
 

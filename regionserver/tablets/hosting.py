@@ -32,7 +32,7 @@ from regionserver.tablets.messages import KeyRange
 from regionserver.tablets.neighbors import Address
 from regionserver.tablets.order_plans import Stage
 from regionserver.tablets.process.host import TabletHost
-from regionserver.tablets.process.interfaces import ReplicaOpening
+from regionserver.tablets.process.interfaces import HostSettings, ReplicaOpening
 from regionserver.tablets.server_tablets import MakeTablets, ServerTablets
 from regionserver.tablets.upkeep.joined import upkeep_of
 from regionserver.tablets.upkeep.space import DiskSpace
@@ -227,7 +227,10 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
             rng=system.rng,
             guard=guard,
         )
-        host = TabletHost(reactor, system, instance, links, start_code=start_code, died=died, changed=changed)
+        host = TabletHost(
+            reactor, system, instance, links, start_code=start_code, died=died, changed=changed,
+            settings=HostSettings(dead_s=settings.replica_dead_s),
+        )  # fmt: skip
         host.start()
         instance.keep_incarnation()
         space = DiskSpace(instance.directory, settings.reserve_bytes)

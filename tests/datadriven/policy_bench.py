@@ -11,7 +11,7 @@
     promote 4 | elect 2            steps of the group
     asking | answered              whether a change is on its way
     group c x | load a 9 | incoming d 8 | free d 5 | size 5 | making 3 | burned 3 | wait 600 | no-leader | closed |
-    no-transition 4
+    no-transition 4 | begun 4
 
 Each command prints the next change.
 """
@@ -227,6 +227,11 @@ class PolicyBench:
 
     def _no_transition(self, number: str) -> None:
         del self.newcomers[int(number)]
+
+    def _begun(self, number: str) -> None:
+        """The newcomer's server has claimed the number, which happens after its leader has added it."""
+        former = self.newcomers[int(number)]
+        self.newcomers[int(number)] = former._replace(since_ms=self.now_ms, is_fresh=False)
 
     def _ready(self, number: str) -> None:
         self.judged[int(number)] = MemberReport(int(number), MemberHealth.HEALTHY)

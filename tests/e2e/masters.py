@@ -108,12 +108,14 @@ class Cluster:
         servers: int,
         options: list[str] | None = None,
         has_shared: bool = True,
+        server_options: tuple[str, ...] = (),
     ) -> None:
         self.folder = folder
         self.hosts = hosts
         self.layout = Layout()
         #: The servers share a directory; otherwise they take tablets alone.
         self.has_shared = has_shared
+        self.server_options = server_options
         ports = free_ports(masters + servers)
         self.masters = [self._master(n, port, options or []) for n, port in enumerate(ports[:masters])]
         self.servers = [self._server(n, port) for n, port in enumerate(ports[masters:])]
@@ -139,7 +141,9 @@ class Cluster:
         arguments += ["--shared-dir", str(self.folder / "shared")] if self.has_shared else []
         arguments += ["--address", f"127.0.0.1:{port}"]
         return Process(
-            [*arguments, "--session-timeout-ms", str(SESSION_MS)], ("127.0.0.1", port), self.folder / f"{name}.log"
+            [*arguments, "--session-timeout-ms", str(SESSION_MS), *self.server_options],
+            ("127.0.0.1", port),
+            self.folder / f"{name}.log",
         )
 
     def __enter__(self) -> Cluster:
@@ -336,10 +340,14 @@ def cluster_on(
     servers: int = 3,
     options: list[str] | None = None,
     has_shared: bool = True,
+    server_options: tuple[str, ...] = (),
 ) -> Iterator[Cluster]:
     """Yield a running cluster. Print its daemons' logs when the test fails."""
     folder.mkdir(parents=True, exist_ok=True)
-    with Cluster(folder, hosts, masters=masters, servers=servers, options=options, has_shared=has_shared) as cluster:
+    with Cluster(
+        folder, hosts, masters=masters, servers=servers, options=options, has_shared=has_shared,
+        server_options=server_options,
+    ) as cluster:  # fmt: skip
         try:
             yield cluster
         except BaseException:

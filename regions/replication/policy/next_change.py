@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from regions.records.members import ConfigId, Member, MemberRole
 from regions.replication.config import majority
 from regions.replication.policy import newcomers
-from regions.replication.policy.situation import ClusterFacts, Situation, TabletFacts
+from regions.replication.policy.situation import REPORT_LATE_MS, ClusterFacts, Situation, TabletFacts
 
 
 class MemberChange(enum.StrEnum):
@@ -86,6 +86,12 @@ def _under_way(facts: Situation) -> Decision | None:
         return Wait(f"the store is to have its configuration {reported} first", is_blind=True)
     if known > reported:
         return Wait(f"its leader reports configuration {reported}, the store has {known}", is_blind=True)
+    members = {one.number for one in facts.members}
+    for one in facts.tablet.newcomers:
+        # A copy begins when the leader has added the number. The store shows that before the leader's next report does.
+        until_ms = one.since_ms + REPORT_LATE_MS
+        if one.uuid and not one.is_fresh and one.number not in members and facts.now_ms < until_ms:
+            return Wait(f"number {one.number} is copied, and its leader has not reported it", until_ms, is_blind=True)
     return None
 
 
@@ -290,7 +296,7 @@ def _voter_unknown(facts: Situation) -> Decision | None:
 
 # fmt: off
 CHECKS: Final[tuple[PolicyCheck, ...]] = (
-    PolicyCheck("a change was sent, or the store lacks the leader's configuration", "wait", "", _under_way),
+    PolicyCheck("a change was sent, or store and leader's report do not show the same", "wait", "", _under_way),
     PolicyCheck("a newcomer failed, is late, or nobody wants it", "REMOVE the newcomer", "", _unwanted_newcomer),
     PolicyCheck("a voter FAILED, and more than a third of all servers is gone", "wait for the operator", "", _outage),
     PolicyCheck("a voter FAILED, and a newcomer has caught up",

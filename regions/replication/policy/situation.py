@@ -23,6 +23,8 @@ from regions.replication.reports import LeaderView
 CAUGHT_UP_ENTRIES: Final = 1_000
 #: Newcomers that a server gets at the same time: twice the copies that it takes in, so that it never idles.
 INCOMING_MAX: Final = 8
+#: Time after which a leader's report shows what it had done: some heartbeats.
+REPORT_LATE_MS: Final = 5_000
 
 
 class Newcomer(NamedTuple):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Short times, so that every deadline passes within a run.
 CONFIG: Final = AssignerConfig(
+    changes_members=False,
     create_timeout_ms=6_000, open_timeout_ms=4_000, resend_ms=500, resend_max_ms=2_000,
     tablets_bulk_min=9, plan_wait_ms=4_000,
 )  # fmt: skip

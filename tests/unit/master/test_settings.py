@@ -19,6 +19,7 @@ USUAL: dict[str, Any] = {
     "fence_after_s": 300.0,
     "create_timeout_s": 60.0,
     "replacements_max": 3,
+    "add_timeout_s": 600.0,
 }
 
 
@@ -29,8 +30,8 @@ def test_the_defaults_of_the_command_line_are_those_of_the_assigner() -> None:
 
 def test_bounds_of_making_regions() -> None:
     """DD-03: how long a region may be CREATING, and how often it may be replaced; 0: never."""
-    found = limits_of(**{**USUAL, "create_timeout_s": 1.5, "replacements_max": 0})
-    assert (found.create_timeout_ms, found.replacements_max) == (1_500, 0)
+    found = limits_of(**{**USUAL, "create_timeout_s": 1.5, "replacements_max": 0, "add_timeout_s": 2.5})
+    assert (found.create_timeout_ms, found.replacements_max, found.add_timeout_ms) == (1_500, 0, 2_500)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,8 @@ def test_bounds_of_making_regions() -> None:
         ("close_timeout_s", math.inf),
         ("create_timeout_s", -1.0),
         ("create_timeout_s", math.nan),
+        ("add_timeout_s", 0.0),
+        ("add_timeout_s", math.inf),
         ("attempts_max", 0),
         ("replacements_max", -1),
         ("fence_after_s", 0.5),

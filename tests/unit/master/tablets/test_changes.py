@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from regions import messages as ms
-from regions.cluster.limits import AssignerConfig
 from regions.records.znodes import decode_table, encode
 from tests.support.tablet_changes import ChangingServers
-from tests.unit.master.active_fixture import LAYOUT, Bench
+from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets import fixture
 from tests.unit.master.tablets.fixture import TabletBench
 
@@ -45,7 +44,6 @@ class ChangingBench(TabletBench):
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChangingBench:
     """Return five servers and a table of four tablets with three members each."""
     monkeypatch.setattr(fixture, "ScriptedServers", ChangingServers)
-    monkeypatch.setattr(Bench, "limits", AssignerConfig(changes_members=True))
     made = ChangingBench(tmp_path, 5)
     made.create(regions=4)
     made.turn()
