@@ -22,12 +22,12 @@ from regionserver.kv.snapshot import RowSnapshot
 from regionserver.session.instance import Instance
 from regionserver.tablets.commands import KvCommand
 from regionserver.tablets.copying.asking import CopyQuestions
-from regionserver.tablets.copying.claiming import Claims
 from regionserver.tablets.copying.joined import copies_of
 from regionserver.tablets.copying.work import CopyWork
 from regionserver.tablets.host.members import members_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.links.links import TabletLinks
+from regionserver.tablets.members.claiming import Claims
 from regionserver.tablets.messages import KeyRange
 from regionserver.tablets.neighbors import Address
 from regionserver.tablets.order_plans import Stage

@@ -45,10 +45,10 @@ from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
 from regionserver.metrics import Metrics
 from regionserver.replica.effects import Key
-from regionserver.tablets.copying.claiming import Claims, StoreClaims
 from regionserver.tablets.copying.messages import CancelCopy, CopyRequest, ListCopyJobs, StartTabletCopy
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.links.cuts import LinkCuts
+from regionserver.tablets.members.claiming import Claims, StoreClaims
 from regionserver.tablets.messages import NO_REPLICA
 from regionserver.tablets.metrics import TabletMetrics
 from regionserver.tablets.neighbors import Address, Neighbors

@@ -21,7 +21,6 @@ from coord.rpc.wire import Code, RpcError
 from regions.messages.heartbeat import ReplicaState
 from regions.messages.server import ClosePurpose, TabletFigures
 from regionserver.tablets.copying import guards
-from regionserver.tablets.copying.claiming import Claims, NewMember
 from regionserver.tablets.copying.fetching import (
     CopiedReplica,
     CopyPlan,
@@ -48,6 +47,7 @@ from regionserver.tablets.disk.superblock import Superblock, memory_of
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.links.channel import Channel
 from regionserver.tablets.links.own_server import CopyConnection
+from regionserver.tablets.members.claiming import Claims, NewMember
 from regionserver.tablets.process.files_work import FilesWork
 from regionserver.tablets.process.life_work import ReplicaLife, why_of
 from regionserver.tablets.process.replica import TabletReplica

@@ -15,9 +15,9 @@ from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
 from regionserver.tablets.copying import source, work
 from regionserver.tablets.copying.asking import CopyQuestions
-from regionserver.tablets.copying.claiming import NewMember
 from regionserver.tablets.copying.messages import CancelCopy, CopyOutcome, CopySource, CopyState, SeenReplica
 from regionserver.tablets.hosting import HostedTablets
+from regionserver.tablets.members.claiming import NewMember
 from regionserver.tablets.order_plans import Stage
 from regionserver.tablets.rows.tablet_rows import TabletRows
 from tests.support.reactors import in_reactor, until

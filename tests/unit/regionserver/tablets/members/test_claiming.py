@@ -14,7 +14,7 @@ from regions.records import znodes
 from regions.records.members import Member, MemberRole
 from regions.records.model import Incarnation, RegionRecord, RegionState, TransitionRecord
 from regionserver.metrics import Metrics
-from regionserver.tablets.copying.claiming import NewMember, StoreClaims, objection
+from regionserver.tablets.members.claiming import NewMember, StoreClaims, objection
 from regionserver.tablets.orders import TabletOrders
 from tests.unit.regionserver.replica.memory_store import PATHS, FakeReactor, MemoryStore
 
