@@ -86,7 +86,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(_DATA, "load", "cli.data:load", "Put every row of a CSV file."),
     CommandEntry(_DAEMON, "coord", "cli.store.command:coord", "A node of the store."),
     CommandEntry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
-    CommandEntry(_DAEMON, "server", "cli.server:server", "Run, list, drain, fence region servers."),
+    CommandEntry(_DAEMON, "server", "cli.server:server", "Run, list, drain, retire, fence region servers."),
 )
 
 _BY_NAME: Final = {entry.name: entry for entry in ENTRIES}

@@ -1,4 +1,4 @@
-"""`rk server`: run a region server; list, drain, undrain and fence the servers of a cluster.
+"""`rk server`: run a region server; list, drain, undrain, retire and fence the servers of a cluster.
 
 A server is named as elsewhere: `server-2` in a local cluster, host:port, or a prefix of its uuid.
 """
@@ -21,8 +21,13 @@ from cli.common.staleness import duration_ms
 from cli.diagnose import reach
 from cli.identity import new_identity
 from cli.tablets.display import UNKNOWN
+from cli.tablets.former import name_former
+from cli.tablets.moving import named, retirement_line
+from cli.tablets.reading import uuid_of
+from cli.tablets.waiting import Look, follow, not_over
 from regions import messages
 from regions.cluster.effects import BAR_FOR_EVER
+from regions.messages import Retirement
 from regions.records.kinds import KV
 from regions.records.model import BarRecord
 
@@ -32,7 +37,7 @@ _GRACE_S: Final = 5.0
 
 @click.group()
 def server() -> None:
-    """Run, list, drain and fence region servers."""
+    """Run, list, drain, retire and fence region servers."""
 
 
 server.add_command(new_identity)
@@ -125,9 +130,76 @@ def _standing(load: messages.ServerLoad) -> str:
 @global_options
 @click.pass_obj
 def drain(given: Globals, name: str, wait_s: float) -> None:
-    """Move all regions away from SERVER and keep it empty, also after restarts, until it is undrained."""
+    """Move all regions away from SERVER and keep it empty, also after restarts, until it is undrained.
+
+    Members of tablets get successors on other servers first. Those for which the other servers are too few stay; `rk
+    server retire` refuses then.
+    """
     wait_ms = int(wait_s * 1000)
     _order(given, name, lambda uuid: messages.DrainServer(uuid, wait_ms=wait_ms), must_run=True, wait_s=wait_s)
+
+
+@server.command()
+@click.argument("name", metavar="SERVER")
+@click.option("--cancel", is_flag=True, help="Allow regions on SERVER again: rk server undrain.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=600.0, show_default=True, help="Seconds to wait.")
+@click.option("--no-wait", is_flag=True, help="Return once the master has recorded the request: --wait 0.")
+@click.option("--dry-run", is_flag=True, help="Only show what is on SERVER, and whether it can be emptied.")
+@global_options
+@click.pass_obj
+def retire(given: Globals, name: str, cancel: bool, wait_s: float, no_wait: bool, dry_run: bool) -> None:
+    """Empty SERVER for good, and wait until no tablet has a member on it and no region is open there.
+
+    Every member gets a successor on another server before it goes. The request is kept: the masters go on if this
+    command is interrupted. Refused if the other servers are too few for a table's replicas. SERVER may be dead already:
+    then its members are replaced at once. `rk server drain` does the same as far as possible.
+    """
+    with open_cluster(given) as cluster:
+        names = Names(cluster.servers(), cluster.local)
+        uuid = uuid_of(cluster, name, names)
+        name_former(cluster, names, [uuid])
+        with named(names):
+            if cancel:
+                answer = cluster.ask_master(messages.DrainServer(uuid, drain=False), messages.Accepted)
+                output.report(
+                    {"server": uuid, "detail": answer.detail}, names.in_text(answer.detail), as_json=given.json
+                )
+                return
+            found = cluster.ask_master(messages.RetireServer(uuid, dry_run), Retirement)
+            if not (dry_run or no_wait) and wait_s:
+
+                def look() -> Look:
+                    nonlocal found
+                    found = cluster.ask_master(messages.ShowRetirement(uuid), Retirement)
+                    return Look(_how_far(found, names), found.is_empty or not found.is_retiring)
+
+                last = follow(look, wait_s, is_quiet=given.json)
+                if not last.is_over:
+                    hint = "`rk tablet intents` shows how far it is; `rk server retire --cancel` takes it back."
+                    raise not_over(f"the retirement of {names.of_uuid(uuid)}", last, wait_s, hint)
+    output.report({"retirement": found, "dry_run": dry_run}, _result(found, names, dry_run), as_json=given.json)
+
+
+def _how_far(found: Retirement, names: Names) -> str:
+    if found.is_empty:
+        return f"{names.of_uuid(found.uuid)} is empty"
+    line = retirement_line(found, names)
+    one = next((one for one in found.left if one.policy), None)
+    return line + (f"; {one.region_id} {names.in_sentence(one.policy)}" if one is not None else "")
+
+
+def _result(found: Retirement, names: Names, dry_run: bool) -> str:
+    server = names.of_uuid(found.uuid)
+    if dry_run:
+        return (
+            f"would empty {server}: {output.count(found.tablets, 'member')} of tablets,"
+            f" {output.count(found.shared, 'shared region')}"
+        )
+    if found.is_empty:
+        return f"{server} is empty" + (", and can be stopped for good" if found.is_registered else "")
+    if not found.is_retiring:
+        return f"{server} may have regions again: another request has taken the retirement back"
+    return retirement_line(found, names)
 
 
 @server.command()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +13,12 @@ from rich.console import Group
 
 from cli.common import output
 from cli.common.connect import Cluster, of_cluster, open_cluster
-from cli.common.errors import NotFoundError, UsageFaultError
+from cli.common.errors import UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
-from cli.splits import read_keys, split_evenly
+from cli.cuts import usage_faults, where_to_cut
+from cli.replicas import alter_replicas, check_alone
 from cli.tablets.display import UNKNOWN, tablets_table
 from cli.tablets.reading import tablets_of
 from regions import messages
@@ -27,7 +26,7 @@ from regions.messages.staleness import Bound
 from regions.records.kinds import KV, check_kind, one_copy
 from regions.records.members import Storage
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState, TabletState
-from regions.records.partitioning import RegionSpec, describe_range, split_ranges
+from regions.records.partitioning import describe_range
 from regions.records.schema import (
     AddColumn,
     DropColumn,
@@ -232,6 +231,8 @@ def undelete(given: Globals, name: str, new_name: str, wait_s: float, no_wait: b
 @click.option("--rename-column", "renamed", multiple=True, metavar="OLD:NEW", help="Give a column another name.")
 @click.option("--schema", help="The new text of a table that was created without columns.")
 @click.option("--kind", default="", metavar="NAME/VERSION", help="The kind of a table that an earlier version made.")
+@click.option("--replicas", type=click.IntRange(1), help="Copies that each tablet is to have: 1, 3, 5 or 7.")
+@click.option("--dry-run", is_flag=True, help="With --replicas: only show what would be changed.")
 @_wait
 @_no_wait
 @_request_id
@@ -245,15 +246,26 @@ def alter(
     renamed: tuple[str, ...],
     schema: str | None,
     kind: str,
+    replicas: int | None,
+    dry_run: bool,
     wait_s: float,
     no_wait: bool,
     request_id: str | None,
 ) -> None:
-    """Change the columns of the table NAME, all together or not at all, and wait until all regions follow.
+    """Change the columns of the table NAME, or its number of replicas, and wait until all regions follow.
 
     Columns are dropped first, then renamed, then added. The schema's version goes up by one; until every open
     region has that version, the table is ALTERING. An ALTERING table can be used and altered.
+
+    With another number of replicas the masters add members to each tablet of the table, or remove some, one at a time;
+    the table is served meanwhile. The command may be interrupted: the number is kept, and the masters go on.
     """
+    if replicas is not None:
+        check_alone(added, dropped, renamed, schema, kind)
+        alter_replicas(given, name, replicas, wait_s=0 if no_wait else wait_s, dry_run=dry_run, request_id=request_id)
+        return
+    if dry_run:
+        raise UsageFaultError("--dry-run needs --replicas")
     with usage_faults():
         steps: list[SchemaStep] = [DropColumn(one) for one in dropped]
         steps += [_renaming(text) for text in renamed]
@@ -295,15 +307,6 @@ def rename(given: Globals, name: str, new_name: str, request_id: str | None) -> 
     _change(given, request, 0, "table {0.table.table_id} is {0.table.name} now")
 
 
-@contextlib.contextmanager
-def usage_faults() -> Iterator[None]:
-    """Convert ValueError to UsageFaultError."""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageFaultError(str(error)) from error
-
-
 def new_request_id() -> str:
     """Return a new request ID. The master carries out requests with one ID only once."""
     return str(uuid.uuid4())
@@ -322,64 +325,6 @@ def _change(given: Globals, request: messages.MasterRequest, wait_ms: int, words
         output.print_json(made)
     else:
         click.echo(words.format(made))
-
-
-def where_to_cut(
-    split: list[str],
-    splits: Path | None,
-    regions: int | None,
-    source: Path | None,
-    key_column: str | None,
-    size_column: str | None,
-) -> tuple[list[str], list[RegionSpec]]:
-    """Return split keys, or whole regions with their sizes. Raise UsageFaultError, NotFoundError."""
-    if split and (splits is not None or source is not None):
-        raise UsageFaultError("--split, --splits and --from exclude each other")
-    if split:
-        with usage_faults():
-            split_ranges(split)
-        return split, []
-    found = region_specs(splits, regions, source, key_column, size_column)
-    if source is not None:
-        return [], found
-    return [one.start_key for one in found[1:]], []
-
-
-def region_specs(
-    splits: Path | None, regions: int | None, source: Path | None, key_column: str | None, size_column: str | None
-) -> list[RegionSpec]:
-    """Return the regions that the options of `rk table create` request. Raise UsageFaultError, NotFoundError."""
-    if splits is not None:
-        if regions is not None or source is not None:
-            raise UsageFaultError("--splits and --regions/--from exclude each other")
-        return _specs_of_file(splits)
-    if source is None:
-        if regions is not None and regions > 1:
-            raise UsageFaultError("--regions needs --from: a CSV file with the keys to split at")
-        return [RegionSpec()]
-    return specs_of_csv(source, regions or 1, key_column, size_column)
-
-
-def specs_of_csv(
-    source: Path, regions: int, key_column: str | None = None, size_column: str | None = None
-) -> list[RegionSpec]:
-    """Return `regions` regions of nearly equal size, split at keys of `source`. Raise as `region_specs`."""
-    try:
-        cut = split_evenly(read_keys(source, key_column=key_column, size_column=size_column), regions)
-    except ValueError as error:
-        raise UsageFaultError(f"{source}: {error}") from error
-    ranges = split_ranges(cut.keys)
-    return [RegionSpec(one.start_key, one.end_key, size) for one, size in zip(ranges, cut.sizes_bytes, strict=True)]
-
-
-def _specs_of_file(path: Path) -> list[RegionSpec]:
-    try:
-        keys = [line for line in path.read_text(encoding="utf-8").splitlines() if line]
-        return split_ranges(keys)
-    except OSError as error:
-        raise NotFoundError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UsageFaultError(f"{path}: {error}", "One key per line, in increasing order.") from error
 
 
 @table.command("list")

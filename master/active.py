@@ -239,7 +239,7 @@ class ActiveMaster:
         self.phases.begin("recover")
         take_over(self.assigner, loaded, transitions, self.registry, self._now_ms())
         self.keeper.servers_changed(self.registry.servers, self.registry.draining, self.registry.bars)
-        self.keeper.take_over([*loaded.transitions, *(() if warm is None else warm.tablets)])
+        self.keeper.take_over([*loaded.transitions, *(() if warm is None else warm.tablets)], loaded.intents)
         self.is_open = True
         if warm is not None and not startup and warm.regions:
             self.persist(partial(self.read_regions, warm.regions))

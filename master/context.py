@@ -21,7 +21,7 @@ from regions.cluster import events as ev
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports
 from regions.messages import Purged
-from regions.records.model import BarRecord, ServerRecord, TransitionRecord
+from regions.records.model import BarRecord, ServerRecord, TableRecord, TransitionRecord
 from regions.replication.tablet import TabletTable
 from regions.transitions.states import Cause
 
@@ -46,6 +46,16 @@ class FormatWork(Protocol):
         """Raise the format if all processes support a higher one."""
 
 
+class VoterCounts(Protocol):
+    """How many tablets of a table have the number of voters that is wanted (`master/catalog/tablet_progress.py`)."""
+
+    def is_reached(self) -> bool:
+        """Return True if all have it, or another number is wanted by now."""
+
+    def words(self) -> str:
+        """Return how far it is."""
+
+
 class Tablets(Protocol):
     """The part of the keeper of tablets (`master/tablets/keeping.py`) that operations on tables use."""
 
@@ -54,6 +64,12 @@ class Tablets(Protocol):
 
     def is_closed(self, table_id: str) -> bool:
         """Return True if no replica of the table takes part, as all live servers report."""
+
+    def objection_to_replicas(self, table: TableRecord, replicas: int) -> str:
+        """Return why a table cannot have that many replicas, "" if it can; 0: no other number is wanted."""
+
+    def with_count(self, table: TableRecord) -> VoterCounts:
+        """Return a view of the tablets of a table that have another number of voters than the record says."""
 
     async def purge(self, table_id: str) -> int:
         """Have the replicas of a table deleted. Return how many servers still report."""

@@ -1,4 +1,5 @@
-"""`rk tablet`: list the tablets, show one with its members, change one (`members`), and copy replicas (`copies`).
+"""`rk tablet`: list the tablets, show one with its members, move members (`moving`), change one tablet (`members`), and
+copy replicas (`copies`).
 
 A tablet is a region of a table with several replicas: a Raft group whose members keep copies on their own disks. The
 active master answers from the reports of the servers; `show` asks the members' servers as well. A value that nobody
@@ -7,13 +8,10 @@ reported is shown as `?`.
 
 from __future__ import annotations
 
-from typing import Final
-
 import click
 
 from cli.common import output
-from cli.common.connect import Cluster, open_cluster
-from cli.common.errors import NotFoundError
+from cli.common.connect import open_cluster
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
@@ -21,20 +19,18 @@ from cli.tablets.copies import cancel, copy, jobs
 from cli.tablets.display import orphan_lines, show_tablet, tablets_table
 from cli.tablets.former import name_former
 from cli.tablets.members import change_config, leader_step_down
+from cli.tablets.moving import intents, move
 from cli.tablets.quarantine import purge
-from cli.tablets.reading import all_tablets, read_replicas, servers_of, with_present_figures
+from cli.tablets.reading import all_tablets, read_replicas, servers_of, uuid_of, with_present_figures
 from regions import messages
 from regions.messages import TabletHealth
-
-#: Characters of a whole uuid: a server that is not running can only be named by it.
-_UUID_LENGTH: Final = 32
 
 
 @click.group()
 @global_options
 def tablet() -> None:
-    """List tablets, show or change one, copy replicas. Tablets are the regions of tables with several replicas (rk
-    table create --replicas).
+    """List tablets, show, move or change one, copy replicas. Tablets are the regions of tables with several replicas
+    (rk table create --replicas).
 
     Health, the worst first: UNAVAILABLE (no leader, or it reaches no majority: no reads, no writes), CONSENSUS_MISMATCH
     (replicas contradict each other), UNDER_REPLICATED (works with fewer copies than wanted), RECOVERING, HEALTHY. And:
@@ -42,7 +38,7 @@ def tablet() -> None:
     """
 
 
-for _command in (leader_step_down, change_config, copy, jobs, cancel, purge):
+for _command in (move, intents, leader_step_down, change_config, copy, jobs, cancel, purge):
     tablet.add_command(_command)
 
 
@@ -62,7 +58,7 @@ def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, 
     """List tablets with their health, leader and members, and the problem of each tablet that is not HEALTHY."""
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
-        server = _uuid_of(cluster, server_name, names) if server_name else ""
+        server = uuid_of(cluster, server_name, names) if server_name else ""
         wanted = [TabletHealth(one.upper()) for one in health]
         found = all_tablets(cluster, messages.ListTablets(table_name, server, wanted), limit)
         if not given.json:
@@ -105,18 +101,3 @@ def show(given: Globals, name: str) -> None:
         output.print_json(found)
         return
     show_tablet(found, names, output.console())
-
-
-def _uuid_of(cluster: Cluster, text: str, names: Names) -> str:
-    """Return the uuid of a server by its name; members of tablets are on servers that are not running, too."""
-    try:
-        return names.find(text).uuid
-    except NotFoundError as error:
-        if len(text) >= _UUID_LENGTH:
-            return text
-        name_former(cluster, names, servers_of(all_tablets(cluster, messages.ListTablets())))
-        if len(fits := names.uuids(text)) == 1:
-            return fits[0]
-        raise NotFoundError(
-            error.message, f"{error.hint} Give the whole uuid of a server that is not running."
-        ) from None

@@ -44,7 +44,7 @@ def tablets_table(found: Sequence[TabletStatus], names: Names) -> Table:
             health_word(one.health),
             _leader(one, names),
             ", ".join(names.of_uuid(member.server) for member in one.members if member.role is not None) or UNKNOWN,
-            names.in_sentence(one.reason),
+            names.in_sentence(one.reason or one.policy),
         )
         for one in ordered
     ]
@@ -102,9 +102,18 @@ def show_tablet(one: TabletStatus, names: Names, console: Console) -> None:
     ]
     for label, text in facts:
         console.print(Text(f"  {label:<16}", style="dim").append(text, style=""), soft_wrap=True)
+    for text in _wanted_lines(one, names):
+        console.print(Text(f"  {'members':<16}", style="dim").append(text, style=""), soft_wrap=True)
     console.print(members_table(one, names))
     if not one.members:
         console.print("  no member has been chosen yet")
+
+
+def _wanted_lines(one: TabletStatus, names: Names) -> list[str]:
+    """Return what is wanted of the members, and what the masters do next about them."""
+    lines = [f"{names.of_uuid(move.source)} -> {names.of_uuid(move.target)} is wanted" for move in one.moves]
+    lines += [f"a learner on {names.of_uuid(uuid)} is wanted" for uuid in one.learners]
+    return lines + ([names.in_sentence(one.policy)] if one.policy and one.policy not in one.reason else [])
 
 
 def _record(one: TabletStatus) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from cli.common.connect import Cluster, ask_server
+from cli.common.errors import NotFoundError
 from cli.common.lookup import FoundRegion
 from cli.common.names import Names
 from cli.tablets.former import name_former
@@ -33,6 +34,8 @@ from regions.records.znodes import decode_region, decode_transition
 #: Deadline of one server's whole answer, in all its pages.
 SERVER_TIMEOUT_S: Final = 5.0
 _ASKED_AT_ONCE: Final = 16
+#: Characters of a whole uuid: a server that is not running can only be named by it.
+_UUID_LENGTH: Final = 32
 
 
 def read_replicas(
@@ -167,3 +170,18 @@ def all_tablets(cluster: Cluster, request: ListTablets, limit: int | None = None
         after = page.next
         if not after or (limit is not None and len(found) >= limit):
             return TabletList(found, after, page.counts, orphans)
+
+
+def uuid_of(cluster: Cluster, text: str, names: Names) -> str:
+    """Return the uuid of a server by its name; members of tablets are on servers that are not running, too."""
+    try:
+        return names.find(text).uuid
+    except NotFoundError as error:
+        if len(text) >= _UUID_LENGTH:
+            return text
+        name_former(cluster, names, servers_of(all_tablets(cluster, ListTablets())))
+        if len(fits := names.uuids(text)) == 1:
+            return fits[0]
+        raise NotFoundError(
+            error.message, f"{error.hint} Give the whole uuid of a server that is not running."
+        ) from None

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from master.api.retirement import list_intents, retirement
 from master.api.tablets import list_tablets, show_tablet
 from master.catalog.lookup import find_region, find_table, summary
 from regions import messages as ms
@@ -41,6 +42,8 @@ Read = (
     | ms.RecentTransitions
     | ms.ListTablets
     | ms.ShowTablet
+    | ms.ListIntents
+    | ms.ShowRetirement
 )
 #: Requests answered from memory.
 READS: Final = (
@@ -54,6 +57,8 @@ READS: Final = (
     ms.RecentTransitions,
     ms.ListTablets,
     ms.ShowTablet,
+    ms.ListIntents,
+    ms.ShowRetirement,
 )
 
 
@@ -149,6 +154,10 @@ def read(view: ReadView, request: Read) -> ms.MasterReply:
             return list_tablets(_watch_of(view), world, request, view.now_ms)
         case ms.ShowTablet():
             return show_tablet(_watch_of(view), world, request, view.now_ms)
+        case ms.ListIntents():
+            return list_intents(_watch_of(view), world, request)
+        case ms.ShowRetirement():
+            return retirement(_watch_of(view), world, request.uuid)
 
 
 def _watch_of(view: ReadView) -> TabletWatch:

@@ -14,6 +14,7 @@ import msgspec
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
+from master.api import members
 from master.api.reads import NO_REPLICAS, READS, count_replicas
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
 from master.assignment import fencing
@@ -101,6 +102,14 @@ class MasterApi:
                 return await active_master.applying.abort(request.plan_id)
             case ms.SetRegionIntent():
                 return await self._set_region_intent(active_master, request)
+            case ms.MoveTablet():
+                return await members.move(active_master, request, self._master.now_ms())
+            case ms.CancelTabletMove():
+                return await members.cancel(active_master, request)
+            case ms.WantLearner():
+                return await members.learner(active_master, request)
+            case ms.RetireServer():
+                return await members.retire(active_master, request)
             case ms.DrainServer():
                 return await self._drain(active_master, request)
             case ms.FenceServer():
@@ -269,22 +278,7 @@ class MasterApi:
         if not request.drain:
             return ms.Accepted(f"server {request.uuid} may get regions again")
 
-        kept = active_master.keeper.members_on(request.uuid)
-        note = f"; {kept} tablets keep a member there, and members cannot be moved yet" if kept else ""
-
-        def empty() -> bool:
-            now = active_master.assigner.world.servers.get(request.uuid)
-            return now is None or (now.marked and not now.open and not now.incoming)
-
-        def so_far() -> str:
-            now = active_master.assigner.world.servers.get(request.uuid)
-            return f"server {request.uuid} still has {0 if now is None else now.load} replicas{note}"
-
-        await active_master.wait(empty, request.wait_ms, so_far)
-        left = (
-            f"server {request.uuid} has no shared regions any more{note}" if note else f"server {request.uuid} is empty"
-        )
-        return ms.Accepted(left if request.wait_ms else so_far())
+        return ms.Accepted(await members.emptied(active_master, request, self._master.now_ms))
 
     def _retry(self, active_master: ActiveMaster, request: ms.RetryRegion) -> ms.Accepted:
         if is_tablet(active_master.assigner.world, request.region_id):

@@ -48,6 +48,8 @@ WHO: Final[Mapping[type, Who]] = {
     # Health and replicas are known from reports, which standbys do not get.
     ms.ListTablets: Who.ACTIVE,
     ms.ShowTablet: Who.ACTIVE,
+    ms.ListIntents: Who.ACTIVE,
+    ms.ShowRetirement: Who.ACTIVE,
     # From the log of the active master's own steps. A standby does not have all steps.
     ms.RecentTransitions: Who.ACTIVE,
     ms.CreateTable: Who.ACTIVE,
@@ -57,6 +59,10 @@ WHO: Final[Mapping[type, Who]] = {
     ms.AlterTable: Who.ACTIVE,
     ms.MoveRegion: Who.ACTIVE,
     ms.RetryRegion: Who.ACTIVE,
+    ms.MoveTablet: Who.ACTIVE,
+    ms.CancelTabletMove: Who.ACTIVE,
+    ms.WantLearner: Who.ACTIVE,
+    ms.RetireServer: Who.ACTIVE,
     ms.SetRegionIntent: Who.ACTIVE,
     ms.DrainServer: Who.ACTIVE,
     ms.FenceServer: Who.ACTIVE,

@@ -49,7 +49,7 @@ def list_tablets(watch: TabletWatch, world: ClusterState, request: ms.ListTablet
 
 def show_tablet(watch: TabletWatch, world: ClusterState, request: ms.ShowTablet, now_ms: int) -> ms.TabletList:
     """Return one tablet. Raise RpcError if no tablet, or more than one, has this id or prefix."""
-    tablet = _find(watch, world, request.region_id)
+    tablet = find_tablet(watch, world, request.region_id)
     watch.look(now_ms)
     if is_listed(tablet):
         standing = watch.standing(tablet.region_id)
@@ -69,7 +69,8 @@ def _table_id(world: ClusterState, name: str) -> str:
     return table.table_id
 
 
-def _find(watch: TabletWatch, world: ClusterState, text: str) -> Tablet:
+def find_tablet(watch: TabletWatch, world: ClusterState, text: str) -> Tablet:
+    """Return the tablet with this id, or the only one whose id begins so. Raise RpcError."""
     tablets = watch.keeper.tablets
     if text in tablets:
         return tablets[text]

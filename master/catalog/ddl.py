@@ -288,7 +288,10 @@ class TableOperations:
                 ms.BAD_REQUEST,
                 f"table {former.name} is made of tablets, whose schema cannot be changed yet; it can be renamed",
             )
-        return await self._put(request, table, altered)
+        objection = self._active_master.keeper.objection_to_replicas(former, request.replicas)
+        if objection:
+            raise RpcError(ms.BAD_REQUEST, f"table {former.name} keeps {former.replication} replicas: {objection}")
+        return altered if request.dry_run else await self._put(request, table, altered)
 
     async def _set_intent(self, request: ddl.SetTableIntent, table: Table) -> TableRecord:
         former = table.record
@@ -386,14 +389,20 @@ class TableOperations:
         keeper = self._active_master.keeper
         tablets = keeper.counts(record.table_id) if record.is_tablet else None
 
+        counts = keeper.with_count(record) if isinstance(request, ddl.AlterTable) and request.replicas else None
+
         def is_over() -> bool:
             if tablets is None:
                 return is_wait_over(request, table)
+            if counts is not None and not counts.is_reached():
+                return False
             return tablet_progress.is_wait_over(request, tablets, is_closed=keeper.is_closed(record.table_id))
 
         def so_far() -> str:
             if tablets is None:
                 how_far = progress_text(request, table)
+            elif counts is not None:
+                how_far = counts.words()
             else:
                 how_far = tablet_progress.progress_text(request, tablets)
             return f"table {record.name}: {how_far}"
@@ -402,9 +411,13 @@ class TableOperations:
         return ms.Tables([msgspec.structs.replace(summary(table, tablets), table=answer_record(record, table.record))])
 
 
+#: Fields in which the results of requests are.
+_RESULTS: Final = ("schema_version", "name", "intent", "replication")
+
+
 def answer_record(written: TableRecord, now: TableRecord) -> TableRecord:
     """Return the record for the reply: the current one if the request's result still holds, else the written one."""
-    if written.schema_version == now.schema_version and written.name == now.name and written.intent == now.intent:
+    if all(getattr(written, name) == getattr(now, name) for name in _RESULTS):
         return now
     return written
 
@@ -499,15 +512,16 @@ def alter(former: TableRecord, request: ddl.AlterTable) -> TableRecord:
         if not isinstance(schema, Schema):
             raise ValueError("its schema is a text without columns: replace the text with --schema")
         schema = columns.evolve(schema, request.steps)
-    name = request.name or former.name
+    name, replication = request.name or former.name, request.replicas or former.replication
     if (name, schema) == (former.name, former.schema):
-        return msgspec.structs.replace(former, kind=kind)
+        return msgspec.structs.replace(former, kind=kind, replication=replication)
     is_first = former.fully_applied_schema is None
     return msgspec.structs.replace(
         former,
         name=name,
         schema=schema,
         kind=kind,
+        replication=replication,
         schema_version=former.schema_version + 1,
         state=_after(former, "alter"),
         fully_applied_schema=former.schema if is_first else former.fully_applied_schema,

@@ -23,6 +23,7 @@ from coord.wire.records import Stat
 from master.leadership.fence import Fence, in_batches
 from regions.cluster.state import ClusterState
 from regions.records.formats import objection
+from regions.records.intents import TabletIntents
 from regions.records.model import (
     BarRecord,
     ClusterRecord,
@@ -40,6 +41,7 @@ from regions.records.znodes import (
     Layout,
     decode_bar,
     decode_cluster,
+    decode_intents,
     decode_moves,
     decode_name,
     decode_plan,
@@ -73,6 +75,7 @@ class Loaded:
         self.regions: list[tuple[RegionRecord, int]] = []
         self.plans: list[PlanRecord] = []
         self.moves: list[MoveBatch] = []
+        self.intents: list[TabletIntents] = []
         #: Tables with a name or a region directory but without a record: (table id, path of the name or "").
         self.orphans: list[tuple[str, str]] = []
         #: A standby's mirror, which replaces `tables` and `regions`. `transitions` are then those of the mirror.
@@ -190,6 +193,8 @@ async def load(client: ZkClient, layout: Layout, world: ClusterState | None = No
     found = await read_all(client, [layout.plan(plan_id) for plan_id in sorted(plans)])
     loaded.plans = [plan for plan, _ in decoded(found, decode_plan)]
     loaded.moves = await load_moves(client, layout)
+    found = await read_all(client, await list_all(client, [layout.intents]))
+    loaded.intents = [one for one, _ in decoded(found, decode_intents)]
     loaded.orphans = await _orphans(client, layout, set(tables), names, directories)
     return loaded
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Final
+
 from regions.messages import ddl
-from regions.records.model import TableIntent, TableState
-from regions.replication.tablet import TabletTable
+from regions.records.model import TableIntent, TableRecord, TableState
+from regions.replication.config import voters
+from regions.replication.tablet import Tablet, TabletTable
+
+#: Pause between two counts of a table's tablets.
+_COUNT_MS: Final = 500
 
 
 def is_wait_over(request: ddl.DdlRequest, table: TabletTable, *, is_closed: bool) -> bool:
@@ -35,3 +42,40 @@ def progress_text(request: ddl.DdlRequest, table: TabletTable) -> str:
 def _wanted(table: TabletTable) -> int:
     """Return the number of tablets, also before the keeper knows all regions of a new table."""
     return max(table.tablets, table.record.regions)
+
+
+class CountProgress:
+    """How many tablets of a table have the number of voters that its record wants, and no other members.
+
+    It takes a look at all of them, so it is counted twice a second at most.
+    """
+
+    def __init__(self, table: TableRecord, tablets: Callable[[], Iterable[Tablet]], now_ms: Callable[[], int]) -> None:
+        """`tablets` returns the tablets of the table; `table` is the record with the wanted number."""
+        self._table = table
+        self._tablets = tablets
+        self._now_ms = now_ms
+        self._next_ms = 0
+        self._total = self._done = 0
+        self._is_outdated = False
+
+    def _count(self) -> None:
+        self._total = self._done = 0
+        for tablet in self._tablets():
+            members, record = tablet.record.members, tablet.table.record
+            self._is_outdated = record.replication != self._table.replication
+            self._total += 1
+            self._done += len(members) == len(voters(members)) == self._table.replication
+
+    def is_reached(self) -> bool:
+        """Return True if all have it, or another number is wanted by now."""
+        now_ms = self._now_ms()
+        if now_ms >= self._next_ms:
+            self._next_ms = now_ms + _COUNT_MS
+            self._count()
+        return self._is_outdated or self._done == self._total
+
+    def words(self) -> str:
+        """Return how far it is."""
+        self._count()
+        return f"{self._done} of {self._total} tablets have {self._table.replication} replicas"

@@ -24,16 +24,20 @@ from coord.wire.records import EVENT_CREATED, EVENT_DATA_CHANGED, EVENT_DELETED
 from master.assignment.dispatch import Dispatcher
 from master.assignment.transitions import OPENING_UNREAD_MS, TransitionReader, TransitionWriter, Write, event_of_write
 from master.catalog import store
+from master.catalog.tablet_progress import CountProgress
 from master.causes import acting
 from master.context import EffectContext
 from master.plans.tablets import is_of_tablets
+from master.tablets.intents import IntentBook
 from master.tablets.reports import ReportQueue
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.history import master_step, steps_since
 from regions.cluster.limits import AssignerConfig
-from regions.diagnose.tablets import TabletWatch, problem_lines
+from regions.diagnose.member_intents import obstacle_to_empty, stuck_lines, tablets_on
+from regions.diagnose.tablets import TabletWatch, is_listed, problem_lines
 from regions.messages.heartbeat import Report
+from regions.records.intents import TabletIntents
 from regions.records.members import Member
 from regions.records.model import (
     BarRecord,
@@ -41,6 +45,7 @@ from regions.records.model import (
     RegionRecord,
     RegionState,
     ServerRecord,
+    TableRecord,
     TabletState,
     TransitionRecord,
     WorkOrigin,
@@ -48,6 +53,7 @@ from regions.records.model import (
 from regions.records.znodes import decode_region, decode_table
 from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperEffect, WriteRegion
 from regions.replication.keeper import Keeper
+from regions.replication.policy.intents import objection_to_new_count
 from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.states import Cause
 
@@ -94,6 +100,8 @@ class TabletKeeping:
             reactor, fence.epoch, self._orders_event, active_master.check_epoch, fence.cluster_id
         )
         self._reports = ReportQueue(self.keeper)
+        #: What operators, plans and the balancer want of single tablets' members.
+        self.intents = IntentBook(active_master, self.keeper)
         #: Health of the tablets, for operators; `tick` keeps it up to date.
         self.watch = TabletWatch(self.keeper, self._has_reported, now_ms())
         #: Regions of new tables that have not been passed to the keeper yet.
@@ -109,8 +117,10 @@ class TabletKeeping:
 
     # --- beginning and end ------------------------------------------------------------------------------------------
 
-    def take_over(self, transitions: Iterable[tuple[TransitionRecord, int]]) -> None:
-        """Load tables and regions from the cluster state, which has just been loaded or adopted, and transitions."""
+    def take_over(
+        self, transitions: Iterable[tuple[TransitionRecord, int]], intents: Iterable[TabletIntents] = ()
+    ) -> None:
+        """Load tables and regions from the cluster state, which has just been loaded or adopted, and the rest."""
         now = self._now_ms()
         for table in self._active_master.world.tables.values():
             self.keeper.table_seen(table.record, table.version)
@@ -118,6 +128,7 @@ class TabletKeeping:
                 self.keeper.region_seen(region.record, region.version)
         for record, version in transitions:
             self.keeper.transition_seen(record.region_id, record.replica, record, version, now)
+        self.intents.load(intents)
 
     def begin(self) -> None:
         """Begin to decide. A cluster startup is no other case."""
@@ -246,6 +257,7 @@ class TabletKeeping:
         self.keeper.tick(now)
         self._reader.due(now)
         self._look_up(now)
+        self.intents.tick()
         self.watch.look_on(now)
 
     def pump(self) -> None:
@@ -468,8 +480,30 @@ class TabletKeeping:
 
     def members_on(self, uuid: str) -> int:
         """Return how many tablets have a member on a server."""
-        tablets = self.keeper.tablets.values()
-        return sum(1 for tablet in tablets if any(one.uuid == uuid for one in tablet.record.members))
+        return len(tablets_on(self.keeper, uuid))
+
+    def obstacle_to_empty(self, uuid: str) -> str:
+        """Return why the members on a server cannot all leave it, "" if they can."""
+        return obstacle_to_empty(self.keeper, uuid)
+
+    def objection_to_replicas(self, table: TableRecord, replicas: int) -> str:
+        """Return why a table cannot have that many replicas, "" if it can; 0: no other number is wanted."""
+        if replicas in (0, table.replication):
+            return ""
+        if not table.is_tablet:
+            return "its rows lie in the shared directory, where there is one copy: only tables of tablets have replicas"
+        if not self.keeper.policy.is_on:
+            return "this master changes no members of tablets"
+        return objection_to_new_count(table, replicas, self.keeper.servers.values(), self.keeper.policy.closed)
+
+    def with_count(self, table: TableRecord) -> CountProgress:
+        """Return a view of the tablets of a table that have another number of voters than the record says."""
+        tablets = self.keeper.tablets
+
+        def of_table() -> list[Tablet]:
+            return [one for one in tablets.values() if one.record.table_id == table.table_id and is_listed(one)]
+
+        return CountProgress(table, of_table, self._now_ms)
 
     def retry(self, key: str) -> bool:
         """Ask a parked member's server again. Return False if the member is not parked, or its server is away."""
@@ -491,7 +525,7 @@ class TabletKeeping:
         ]
         if len(lines) > SHOWN_MAX:
             lines = [*lines[:SHOWN_MAX], f"and {len(lines) - SHOWN_MAX} more tablets"]
-        return [*problem_lines(self.watch, self._now_ms()), *lines]
+        return [*problem_lines(self.watch, self._now_ms()), *stuck_lines(self.keeper, SHOWN_MAX), *lines]
 
 
 def _is_own_write(tablet: Tablet, work: MemberWork | None, event_type: int) -> bool:

@@ -351,6 +351,8 @@ def describe(tablet: Tablet, keeper: Keeper, standing: HealthSince, now_ms: int)
     """Return the status of a tablet for operators."""
     record = tablet.record
     leader = tablet.view.leader_now()
+    kept = keeper.policy.intents.get(record.region_id)
+    decision = keeper.policy.decisions.get(record.region_id)
     return TabletStatus(
         record.region_id,
         record.table_id,
@@ -371,6 +373,9 @@ def describe(tablet: Tablet, keeper: Keeper, standing: HealthSince, now_ms: int)
         record.start_key,
         record.end_key,
         record.hash_buckets,
+        () if kept is None else kept.moves,
+        () if kept is None else kept.learners,
+        "" if decision is None else words_of(decision),
     )
 
 

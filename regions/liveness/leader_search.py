@@ -34,7 +34,11 @@ _READS = (
     ms.RecentTransitions,
     ms.ListTablets,
     ms.ShowTablet,
+    ms.ListIntents,
+    ms.ShowRetirement,
 )
+#: Changes that want the same again when they are repeated.
+_LEVELS = (ms.MoveTablet, ms.CancelTabletMove, ms.WantLearner, ms.RetireServer)
 
 
 class Next(enum.Enum):
@@ -46,7 +50,7 @@ class Next(enum.Enum):
 
 def is_repeatable(message: msgspec.Struct) -> bool:
     """Return True if the request may be sent again although it may have been carried out."""
-    return isinstance(message, _READS) or bool(getattr(message, "request_id", ""))
+    return isinstance(message, (*_READS, *_LEVELS)) or bool(getattr(message, "request_id", ""))
 
 
 class Search:

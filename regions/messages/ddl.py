@@ -80,7 +80,8 @@ class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Change a table's name, its schema, or both (DD-07): the schema version goes up by one, the table is ALTERING.
 
     `steps` change columns; `schema` replaces the text of a table without columns. Fields that are not given do not
-    change. The reply means that the change is durable; with `wait_ms`, that all open regions have the new version.
+    change. The reply means that the change is durable; with `wait_ms`, that all open regions have the new version, and
+    all tablets the new number of voters.
     """
 
     table: str  #: name or id
@@ -91,6 +92,10 @@ class AlterTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     request_id: str = ""
     #: Kind for a table that an earlier build has created without a kind. It does not change the schema version.
     kind: str = ""
+    #: Number of voters that each tablet of the table is to have (TC-20); 0: as before. The schema version stays.
+    replicas: int = 0
+    #: Only check the request; the reply is what it would write.
+    dry_run: bool = False
 
 
 DdlRequest = CreateTable | SetTableIntent | DeleteTable | UndeleteTable | AlterTable

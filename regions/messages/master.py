@@ -39,7 +39,20 @@ from regions.messages.tables import (
     SetRegionIntent,
     Tables,
 )
-from regions.messages.tablets import ListTablets, ShowTablet, TabletList
+from regions.messages.tablets import (
+    CancelTabletMove,
+    IntentList,
+    ListIntents,
+    ListTablets,
+    MemberIntent,
+    MoveTablet,
+    Retirement,
+    RetireServer,
+    ShowRetirement,
+    ShowTablet,
+    TabletList,
+    WantLearner,
+)
 
 MasterRequest = (
     CreateTable
@@ -54,6 +67,12 @@ MasterRequest = (
     | ExplainTable
     | ListTablets
     | ShowTablet
+    | ListIntents
+    | ShowRetirement
+    | MoveTablet
+    | CancelTabletMove
+    | WantLearner
+    | RetireServer
     | MoveRegion
     | RetryRegion
     | SetRegionIntent
@@ -88,6 +107,9 @@ MasterReply = (
     | Explanations
     | TableExplanation
     | TabletList
+    | IntentList
+    | MemberIntent
+    | Retirement
     | Accepted
     | Contacts
     | HeartbeatReply

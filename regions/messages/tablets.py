@@ -1,8 +1,8 @@
 """Requests about tablets, and their replies.
 
-**To the active master:** ListTablets and ShowTablet. The master answers from the region records, and from what servers
-have reported since it became active. Standbys get no reports, so they do not answer. A field that is None is unknown:
-nobody has reported it to this master.
+**To the active master:** ListTablets, ShowTablet, and the requests about intents. The master answers from the region
+records, and from what servers have reported since it became active. Standbys get no reports, so they do not answer. A
+field that is None is unknown: nobody has reported it to this master.
 
 **To a server:** ShowReplicas. The server answers from its own replicas, without store and masters. `rk fsck` compares
 these answers with each other and with the store.
@@ -19,6 +19,7 @@ import msgspec
 
 from regions.messages.heartbeat import MemberHealth, ReplicaState, TabletReport, TabletRole
 from regions.messages.staleness import AsOf
+from regions.records.intents import TabletMove
 from regions.records.members import NO_CONFIG, ConfigId, Member, MemberRole
 from regions.records.model import TabletState
 
@@ -120,6 +121,11 @@ class TabletStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     start_key: str = ""
     end_key: str = ""
     hash_buckets: int = 0
+    #: Moves of its members that have not ended, and servers that are to have a learner.
+    moves: tuple[TabletMove, ...] = ()
+    learners: tuple[str, ...] = ()
+    #: What the policy of members does next, or waits for; "": the members are as wanted, or no master has said.
+    policy: str = ""
 
 
 class OrphanReplica(msgspec.Struct, frozen=True):
@@ -139,6 +145,137 @@ class TabletList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     counts: dict[str, int] = {}
     #: Orphans of the server, or of all servers. Only on the first page.
     orphans: list[OrphanReplica] = []
+    as_of: AsOf | None = None
+
+
+# --- intents: changes of members that survive every failover --------------------------------------------------------
+
+
+# The active master checks a request, persists what is wanted (`/intents/<region_id>`, `/draining/<uuid>`), and replies.
+# The policy of members then takes each step, under this master and its successors. A request may be repeated: it wants
+# the same again.
+
+
+class MoveTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Move a voter of a tablet from server `source` to server `target` (TC-19). Reply: MemberIntent.
+
+    Without a source the master chooses the voter. A `dry_run` only checks.
+    """
+
+    region_id: str
+    target: str
+    source: str = ""
+    dry_run: bool = False
+
+
+class CancelTabletMove(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Withdraw the moves of a tablet: that of `source`, or all of them. Reply: MemberIntent.
+
+    A newcomer that is under way is removed. A newcomer that votes already stays, and the policy removes the voter that
+    the tablet can best do without.
+    """
+
+    region_id: str
+    source: str = ""
+    dry_run: bool = False
+
+
+class WantLearner(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Keep a learner of a tablet on a server, or keep it no longer (TC-01). Reply: MemberIntent."""
+
+    region_id: str
+    uuid: str
+    wanted: bool = True
+    dry_run: bool = False
+
+
+class RetireServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Empty a server for good (TC-21): its shared regions and its members of tablets go elsewhere. Reply: Retirement.
+
+    The server may be gone already. DrainServer with `drain` False takes the request back.
+    """
+
+    uuid: str
+    dry_run: bool = False
+
+
+class ShowRetirement(msgspec.Struct, frozen=True, tag=True):
+    """Show how far a server is emptied. Reply: Retirement."""
+
+    uuid: str
+
+
+class ListIntents(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """List the intents that have not ended: of the table with this name or id, or all. Reply: IntentList."""
+
+    table: str = ""
+
+
+class MemberIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Reply to a change of a tablet's intents: the moves and learners that are wanted now."""
+
+    region_id: str
+    #: What was accepted, or would be, in one sentence.
+    detail: str
+    moves: tuple[TabletMove, ...] = ()
+    learners: tuple[str, ...] = ()
+    cause_id: str = ""
+
+
+class TabletLeft(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tablet with a member on a server that is to be empty."""
+
+    region_id: str
+    table: str
+    #: What the policy does next, or waits for.
+    policy: str = ""
+
+
+class Retirement(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """How far a server is emptied."""
+
+    uuid: str
+    is_registered: bool
+    #: Whether the server is to be empty.
+    is_retiring: bool
+    #: Tablets with a member on it, those that it leads, and shared regions that are open on it or on their way.
+    tablets: int = 0
+    leads: int = 0
+    shared: int = 0
+    #: Why the server cannot become empty as things are, "" if it can.
+    obstacle: str = ""
+    #: The first of the tablets that are left.
+    left: list[TabletLeft] = []
+    cause_id: str = ""
+    as_of: AsOf | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if no configuration names the server, and no shared region is there."""
+        return self.is_retiring and not self.tablets and not self.shared
+
+
+class KeptIntent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One intent about a tablet that has not ended: a move, or a learner (`source` is "" then)."""
+
+    region_id: str
+    table: str
+    target: str
+    source: str = ""
+    at_ms: int = 0
+    reason: str = ""
+    #: How far it is, in one sentence; and what the policy does next about the tablet, or waits for.
+    progress: str = ""
+    policy: str = ""
+
+
+class IntentList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Reply to ListIntents: intents by region id, and the servers that are to be empty and are not yet."""
+
+    intents: list[KeptIntent]
+    retiring: list[Retirement] = []
+    #: Tables, by name, with the number of their tablets that have another number of voters than wanted.
+    counts: dict[str, int] = {}
     as_of: AsOf | None = None
 
 

@@ -28,6 +28,7 @@ from regions.cluster.causes import ActingEvent, Causes
 from regions.cluster.limits import AssignerConfig
 from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import TabletReport
+from regions.records.intents import TabletIntents
 from regions.records.model import (
     Incarnation,
     RegionRecord,
@@ -260,6 +261,22 @@ class Keeper:
         if (retiring, closed) != (self.policy.retiring, self.policy.closed):
             self.policy.retiring, self.policy.closed = retiring, closed
             self._servers_differ()
+
+    @property
+    def loads(self) -> Counter[str]:
+        """Members by server, of all tablets."""
+        return self._loads
+
+    def intents_seen(self, region_id: str, intents: TabletIntents | None) -> None:
+        """The intents about a tablet's members were read or written; None, or empty ones: there are none."""
+        kept = self.policy.intents
+        if intents is None or intents.is_empty:
+            kept.pop(region_id, None)
+        else:
+            kept[region_id] = intents
+        tablet = self.tablets.get(region_id)
+        if tablet is not None:
+            self._touch(tablet)
 
     def _servers_differ(self) -> None:
         """Look at all tablets: members may have to move, and others may find a place."""

@@ -57,8 +57,11 @@ class ChangingServers(ScriptedServers):
         return found
 
     def _judge(self, region_id: str, one: Member) -> MemberReport:
-        is_there = self._takes_part(region_id, one.uuid, one.number)
-        return MemberReport(one.number, MemberHealth.HEALTHY if is_there else MemberHealth.FAILED, 0, "it is silent")
+        if self._takes_part(region_id, one.uuid, one.number):
+            return MemberReport(one.number, MemberHealth.HEALTHY)
+        is_young = one.role is not MemberRole.VOTER and self.servers[one.uuid].lives
+        health = MemberHealth.UNKNOWN if is_young else MemberHealth.FAILED
+        return MemberReport(one.number, health, 0, "it is silent")
 
     # --- changes ---
 

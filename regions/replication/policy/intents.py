@@ -70,10 +70,21 @@ def with_move(intents: TabletIntents, move: TabletMove) -> TabletIntents:
     return msgspec.structs.replace(intents, moves=(*others, move))
 
 
+def without_moves(intents: TabletIntents, source: str = "") -> TabletIntents:
+    """Return a tablet's intents without the move of `source`; "": without any move."""
+    return msgspec.structs.replace(intents, moves=tuple(one for one in intents.moves if source not in ("", one.source)))
+
+
+def with_learner(intents: TabletIntents, uuid: str, *, wanted: bool) -> TabletIntents:
+    """Return a tablet's intents with or without a learner on a server."""
+    others = tuple(one for one in intents.learners if one != uuid)
+    return msgspec.structs.replace(intents, learners=(*others, uuid) if wanted else others)
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def _objection_to_target(
+def objection_to_target(
     table: TableRecord,
     members: Collection[Member],
     servers: Mapping[str, ServerRecord],
@@ -108,7 +119,7 @@ def objection_to_move(
         return f"{move.source} has no member of the tablet"
     if source.role is not MemberRole.VOTER:
         return f"{move.source} has a {source.role.value}, and only voters are moved"
-    return _objection_to_target(table, region.members, servers, closed, move.target)
+    return objection_to_target(table, region.members, servers, closed, move.target)
 
 
 def objection_to_added(
@@ -126,7 +137,7 @@ def objection_to_added(
             f"{have} voters are there and {wanted} are wanted, so another one would be removed at once:"
             " alter the table's replicas, or move a member"
         )
-    return _objection_to_target(table, region.members, servers, closed, uuid)
+    return objection_to_target(table, region.members, servers, closed, uuid)
 
 
 def objection_to_removed(region: RegionRecord, table: TableRecord, uuid: str) -> str:

@@ -90,6 +90,11 @@ class MemberPolicy:
         self._incoming: Counter[str] = Counter()
         self._cluster: ClusterFacts | None = None
 
+    @property
+    def is_on(self) -> bool:
+        """Whether this master changes members."""
+        return self._config.changes_members
+
     def new_round(self) -> None:
         """Look at the servers anew at the next decision."""
         self._cluster = None
