@@ -132,8 +132,8 @@ def test_unsupported_requests_are_rejected_with_the_reason(world: TabletBench) -
     assert renamed.tables[0].table.name == "y"
 
 
-def test_a_drain_does_not_move_tablets_and_reports_it(world: TabletBench) -> None:
-    """The server gets no new ones."""
+def test_a_drain_keeps_members_that_no_other_server_can_take(world: TabletBench) -> None:
+    """The reply says so, and the server gets no new ones."""
     answers: list[object] = []
     world.bench.ask_into(ms.DrainServer("s1", True, wait_ms=10_000), answers)
     world.bench.go_on()
@@ -141,7 +141,7 @@ def test_a_drain_does_not_move_tablets_and_reports_it(world: TabletBench) -> Non
     world.turn(5)
     (drained,) = answers
     assert isinstance(drained, ms.Accepted)
-    assert "2 tablets keep a member there" in drained.detail
+    assert "2 tablets keep a member there: table x has 3 replicas, and without s1 only 2 servers" in drained.detail
     assert world.bench.ask(CreateTable("z", replication=3)) == ms.BAD_REQUEST
     assert len(world.servers.servers["s1"].disk) == 2
 
