@@ -17,8 +17,8 @@ from cli.common.errors import UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
-from cli.cuts import usage_faults, where_to_cut
 from cli.replicas import alter_replicas, check_alone
+from cli.splits import usage_faults, where_to_cut
 from cli.tablets.display import UNKNOWN, tablets_table
 from cli.tablets.reading import tablets_of
 from regions import messages

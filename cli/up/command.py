@@ -40,7 +40,7 @@ from cli.common.local import (
 )
 from cli.common.options import DEFAULT_DATA_DIR, Globals, own_masters_options, parse_hosts, spark_options
 from cli.common.staleness import duration_ms
-from cli.cuts import specs_of_csv, usage_faults
+from cli.splits import specs_of_csv, usage_faults
 from cli.up.bringup import Assigned, BringUp, UpTable
 from cli.up.cluster_file import ClusterFile
 from cli.up.control import listen
