@@ -12,12 +12,11 @@ import msgspec
 
 from regions.messages.heartbeat import LeaderReport, MemberHealth, MemberReport, ReplicaState, TabletReport
 from regions.records.members import ConfigId, Member, MemberRole
-from regions.records.model import RegionState, TransitionRecord
+from regions.records.model import RegionState
 from regions.replication.config import majority, voters
 from regions.replication.effects import BeginTablet, ChangeMembers, HandOver
 from regions.replication.guards import ReplicaOnDisk
 from regions.replication.keeper import Keeper
-from regions.transitions import trail
 from regions.transitions.states import Cause
 from tests.sim.keeper.model import CONFIG, Group, Machine
 from tests.sim.keeper.world import ELECTION_MS, World
@@ -189,30 +188,16 @@ class ChangingWorld(World):
             if self._server_step(opening, RegionState.OFFLINE, version, Cause.OPEN_ORDER):
                 self.begun.add(key)
                 self.copying.add(key)
-                self._copied_later(machine, opening, version + 1)
+                self._copied_later(machine, region_id, one.number)
 
-    def _copied_later(self, machine: Machine, opening: TransitionRecord, version: int) -> None:
-        region_id, number, start = opening.region_id, opening.replica, machine.start_code
+    def _copied_later(self, machine: Machine, region_id: str, number: int) -> None:
+        start = machine.start_code
 
         def copied() -> None:
             self.copying.discard((region_id, number))
             if machine.lives and machine.start_code == start:
                 machine.disk[region_id] = ReplicaOnDisk(number, ReplicaState.RUNNING)
                 self.counts["copied"] += 1
-                opened()
-
-        def opened() -> None:
-            if not machine.lives or machine.start_code != start:
-                return
-            member = next((one for one in self.groups[region_id].members if one.number == number), None)
-            if member is None:
-                return
-            if member.role is MemberRole.PRE_VOTER:
-                self.after(100, opened)
-                return
-            took = trail.add(opening.took, self.now)
-            done = msgspec.structs.replace(opening, state=RegionState.OPENED, took=took)
-            self._server_step(done, RegionState.OPENING, version, Cause.OPEN_DONE)
 
         self.after(self.chance.choice((10, 500, 6_000 if not self.calm else 500)), copied)
 

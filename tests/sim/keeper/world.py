@@ -401,10 +401,17 @@ class World:
         self.counts[f"open: {found.name}"] += 1
         if found not in (OrderAnswer.MAKE, OrderAnswer.WAKE):
             return result(OrderOutcome.REFUSED, found.value)
-        if transition.state is not RegionState.OFFLINE or transition.destination != machine.incarnation:
-            return result(OrderOutcome.REFUSED, "not OFFLINE towards this start")
-        opening = msgspec.structs.replace(transition, state=RegionState.OPENING, took=(self.now,))
+        if transition.destination != machine.incarnation:
+            return result(OrderOutcome.REFUSED, "towards another start")
         version = order.version  # type: ignore[attr-defined]
+        if transition.state is RegionState.OPENING and found is OrderAnswer.WAKE:
+            took = trail.add(transition.took, self.now)
+            done = msgspec.structs.replace(transition, state=RegionState.OPENED, took=took)
+            is_done = self._server_step(done, RegionState.OPENING, version, Cause.OPEN_DONE)
+            return result(OrderOutcome.DONE if is_done else OrderOutcome.REFUSED, "the transition has changed")
+        if transition.state is not RegionState.OFFLINE:
+            return result(OrderOutcome.REFUSED, "neither OFFLINE nor OPENING")
+        opening = msgspec.structs.replace(transition, state=RegionState.OPENING, took=(self.now,))
         if not self._server_step(opening, RegionState.OFFLINE, version, Cause.OPEN_ORDER):
             return result(OrderOutcome.REFUSED, "the transition has changed")
         machine.busy.add(key)
