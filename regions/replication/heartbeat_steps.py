@@ -63,8 +63,11 @@ class Facts:
         self.region = region
         self.table = table
         self.in_transition = in_transition
-        #: The member of the record's configuration that the report is about.
+        #: The member that the report is about: of the record's configuration, or of a later one that the replica itself
+        #: reports as the leader. A newcomer may lead before any master has seen it as a member.
         self.member: Member | None = None if region is None else region.member(report.number)
+        if self.member is None and region is not None and report.leader is not None and _has_new_configuration(self):
+            self.member = next((one for one in report.leader.members if one.number == report.number), None)
 
     @property
     def wants_open(self) -> bool:

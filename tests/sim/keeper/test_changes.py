@@ -44,6 +44,12 @@ def test_a_removed_number_is_not_added_again() -> None:
     ChangingWorld(174).run()
 
 
+def test_a_newcomer_leads_before_a_master_knows_it() -> None:
+    """The newcomer was promoted and elected while no master was active. Its report was of a number that the record did
+    not have, so the record was read again, for ever."""
+    ChangingWorld(287).run()
+
+
 def test_a_seed_is_one_history() -> None:
     """The seed that a failure prints repeats the failure."""
     first, second = ChangingWorld(7).run(), ChangingWorld(7).run()

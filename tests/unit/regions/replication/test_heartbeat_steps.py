@@ -7,7 +7,7 @@ import pytest
 
 from regions.messages.heartbeat import LeaderReport, ReplicaState, TabletReport, TabletRole
 from regions.messages.server import ClosePurpose
-from regions.records.members import ConfigId
+from regions.records.members import ConfigId, Member
 from regions.records.model import RegionRecord, TableIntent, TableRecord, TableState, TabletState
 from regions.replication.config import first_members
 from regions.replication.heartbeat_steps import STEPS, Facts, ReportAction, closing, steps_for, updated
@@ -20,6 +20,12 @@ FOLLOWER = TabletReport("r", "t", 2, ReplicaState.RUNNING, 2, TabletRole.FOLLOWE
 LEADER = TabletReport(
     "r", "t", 1, ReplicaState.RUNNING, 2, TabletRole.LEADER, ConfigId(1, 3), 4, leader=LeaderReport(MEMBERS)
 )
+#: The record gave number 4 out, and does not have the configuration in which 4 leads.
+REGION_OF_FOUR = msgspec.structs.replace(REGION, next_number=5)
+NEWCOMER = TabletReport(
+    "r", "t", 4, ReplicaState.RUNNING, 3, TabletRole.LEADER, ConfigId(2, 9), 4,
+    leader=LeaderReport((*MEMBERS[:2], Member(4, "d"))),
+)  # fmt: skip
 REMOVED = msgspec.structs.replace(TABLE, state=TableState.REMOVED)
 A, R = ReportAction, ReplicaState
 
@@ -76,6 +82,9 @@ CASES = [
     ("new configuration",
      actions(with_(LEADER, config_id=ConfigId(2, 9), leader=LeaderReport(MEMBERS[:2]))),
      [A.CONFIGURATION, A.NOTHING, A.APPLIED]),
+    ("a newcomer leads", actions(NEWCOMER, REGION_OF_FOUR), [A.CONFIGURATION, A.LEADER, A.APPLIED]),
+    ("a newcomer leads, elsewhere", actions(NEWCOMER, REGION_OF_FOUR, uuid="z"), [A.NOTHING]),
+    ("a newcomer follows", actions(with_(NEWCOMER, role=TabletRole.FOLLOWER, leader=None), REGION_OF_FOUR), [A.READ]),
     ("older configuration",
      actions(with_(LEADER, config_id=ConfigId(1, 2), leader=LeaderReport(MEMBERS[:2]))), [A.NOTHING, A.APPLIED]),
     ("old schema", actions(with_(LEADER, schema_version=3)), [A.ALTER]),
