@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from coord.peers.stream import Address
 from coord.rpc.server import RpcClient
 from coord.rpc.wire import RpcError
+from regions.messages import OwnReplica, ReplicaList, ShowReplicas
 from regions.messages.heartbeat import ReplicaState
 from regionserver.tablets.copying.messages import (
     CopyOutcome,
@@ -56,37 +57,67 @@ class CopyQuestions:
         if replica is None or address is None:
             return succeed(None)
         client = RpcClient(self._reactor, *address)
-        asked: Deferred[Any] = client.call(self._order(wanted, replica), ANSWER_S, expect=TabletCopyAnswer)
-
-        def answered(answer: TabletCopyAnswer) -> None:
-            if answer.outcome not in _EXPECTED:
-                log.warn(
-                    "server {server} does not copy member {number} of tablet {tablet}: {outcome} ({why})",
-                    server=wanted.server, number=wanted.number, tablet=wanted.tablet, outcome=answer.outcome,
-                    why=answer.reason,
-                )  # fmt: skip
-
-        def failed(failure: Failure) -> None:
-            failure.trap(RpcError)  # type: ignore[no-untyped-call]
-            log.info("server {server} cannot be asked for a copy: {why}", server=wanted.server, why=str(failure.value))
+        asked: Deferred[Any]
+        if wanted.word is None:
+            asked = client.call(ShowReplicas(tablets=[wanted.tablet]), ANSWER_S, expect=ReplicaList)
+            asked.addCallback(lambda found: self._ask_running(client, wanted, replica, found))
+        else:
+            asked = self._ask(client, self._order(wanted, replica, seen_in(wanted)))
 
         def close(result: object) -> object:
             client.close()
             return result
 
-        return asked.addCallbacks(answered, failed).addBoth(close)
+        return asked.addErrback(_failed, wanted).addBoth(close)
 
-    def _order(self, wanted: CopyWanted, replica: TabletReplica) -> StartTabletCopy:
+    def _ask_running(
+        self, client: RpcClient, wanted: CopyWanted, replica: TabletReplica, found: ReplicaList
+    ) -> Deferred[Any] | None:
+        """Ask for a copy of a replica that runs, unless it has no need of one by now."""
+        own = next(iter(found.replicas), None)
+        if own is None or not needs_copy(own, wanted, replica.number):
+            return None
+        seen = SeenReplica(own.report.number, own.report.state, own.last_term, own.last_index)
+        return self._ask(client, self._order(wanted, replica, seen))
+
+    def _ask(self, client: RpcClient, order: StartTabletCopy) -> Deferred[Any]:
+        asked: Deferred[Any] = client.call(order, ANSWER_S, expect=TabletCopyAnswer)
+
+        def answered(answer: TabletCopyAnswer) -> None:
+            if answer.outcome not in _EXPECTED:
+                log.warn(
+                    "server {server} does not copy member {number} of tablet {tablet}: {outcome} ({why})",
+                    server=order.recipient, number=order.number, tablet=order.tablet, outcome=answer.outcome,
+                    why=answer.reason,
+                )  # fmt: skip
+
+        return asked.addCallback(answered)
+
+    def _order(self, wanted: CopyWanted, replica: TabletReplica, seen: SeenReplica | None) -> StartTabletCopy:
         block = replica.block
         return StartTabletCopy(
             wanted.server, wanted.tablet, wanted.number, wanted.role, wanted.term,
-            CopySource(block.number, self._server, *self._address), seen_in(wanted), block.table, block.start_key,
+            CopySource(block.number, self._server, *self._address), seen, block.table, block.start_key,
             block.end_key, block.hash_buckets,
         )  # fmt: skip
 
 
+def _failed(failure: Failure, wanted: CopyWanted) -> None:
+    failure.trap(RpcError)  # type: ignore[no-untyped-call]
+    log.info("server {server} cannot be asked for a copy: {why}", server=wanted.server, why=str(failure.value))
+
+
+def needs_copy(own: OwnReplica, wanted: CopyWanted, leader: int) -> bool:
+    """Return True if a replica that runs follows this leader, and lacks the entry that the leader's log has dropped."""
+    report = own.report
+    if (report.number, report.state, report.term) != (wanted.number, ReplicaState.RUNNING, wanted.term):
+        return False
+    return own.leader == leader and own.commit_index < wanted.lacks
+
+
 def seen_in(wanted: CopyWanted) -> SeenReplica | None:
     """Return the replica that a refusal has shown; None for a server that has nothing of the tablet."""
+    assert wanted.word is not None, f"member {wanted.number} of {wanted.tablet} has refused nothing"
     if wanted.word is Word.DOES_NOT_EXIST:
         return None
     return SeenReplica(wanted.seen_number, _STATES[wanted.word], wanted.seen_term, wanted.seen_index)

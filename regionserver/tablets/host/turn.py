@@ -33,7 +33,6 @@ from coord.raft.log import CommittedConfig
 from coord.raft.messages import COMMIT, Entry, Message, RaftEvent
 from coord.storage.shared.items import Floor, Position, SlotItems
 from regions.messages.tablets import ChangeConfig, ConfigChanged
-from regions.records.members import MemberRole
 from regionserver.tablets.host.beats import Beats
 from regionserver.tablets.host.delivery import (
     ABSENT,
@@ -47,7 +46,7 @@ from regionserver.tablets.host.delivery import (
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
 from regionserver.tablets.host.group import KEEP_ENTRIES, Group
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
-from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies
+from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies, role_of
 from regionserver.tablets.host.words import Word
 
 #: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
@@ -342,17 +341,18 @@ class Turn:
 
     def _want_copy(self, group: Group, number: int, server: str, refusal: Refusal) -> None:
         """Ask for a copy to a member without a running replica, if it may be copied and no question is open."""
-        config = group.core.configs.current
-        if config.is_voter(number):
-            role = MemberRole.VOTER
-        elif config.is_member(number):
-            role = MemberRole.PRE_VOTER if number in config.pre_voters else MemberRole.LEARNER
-        else:
-            return
-        tablet = group.replica.tablet
-        if self._copies.is_due(tablet, number, refusal.word, role, self.beats.now):
+        tablet, role = group.replica.tablet, role_of(group.core.configs.current, number)
+        if role is not None and self._copies.is_due(tablet, number, refusal.word, role, self.beats.now):
             seen = (refusal.word, refusal.src, refusal.last_term, refusal.last_index)
             self._out.copies.append(CopyWanted(tablet, number, server, role, group.core.term, *seen))
+
+    def lacks_log(self, tablet: str, number: int, first: int) -> None:
+        """A member needs the entry `first`, which this leader's log has dropped: ask its server for a copy."""
+        group = self.groups.get(tablet)
+        if group is not None and not group.failure and group.core.leadership is not None and number in group.servers:
+            server, role = group.servers[number], role_of(group.core.configs.current, number)
+            if role is not None and self._copies.is_due(tablet, number, None, role, self.beats.now):
+                self._out.copies.append(CopyWanted(tablet, number, server, role, group.core.term, None, lacks=first))
 
     def copy_answered(self, tablet: str, number: int) -> None:
         """A member's server has answered a question for a copy, or will not."""

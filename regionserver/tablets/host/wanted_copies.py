@@ -1,10 +1,12 @@
 """The members whose servers a leader asks to copy the tablet's rows. Pure.
 
 A server without a running replica refuses Raft's messages. Its member needs a copy of the rows, so the leader asks the
-server to make one (StartTabletCopy). The server checks the request by itself. Rules:
+server to make one (StartTabletCopy). So does a member that was away for so long that the log behind it is gone. The
+server checks the request by itself. Rules:
 
 - A server may make a new replica only for a PRE_VOTER or a learner. A voter that has lost its votes never starts again
   under its number: it is replaced under a new number. A FAILED voter still has its term and vote, and is copied anew.
+- A member that runs, and needs an entry which the leader's log has dropped, is copied anew under its number.
 - The leader asks for one copy per member at a time. After each answer it waits 0.25 s, then twice as long each time, at
   most 5 s. It asks again only if the server still refuses.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from coord.raft.membership import Configuration
 from regions.records.members import MemberRole
 from regionserver.tablets.host.words import Word
 
@@ -43,11 +46,22 @@ class CopyWanted(NamedTuple):
     server: str
     role: MemberRole
     term: int
-    #: What the server refused a message with: the word, and the number and end of the log of its replica.
-    word: Word
-    seen_number: int
-    seen_term: int
-    seen_index: int
+    #: What the server refused a message with: the word, and the number and end of the log of its replica. None: the
+    #: replica runs, and needs the entry `lacks`, which the leader's log has dropped.
+    word: Word | None
+    seen_number: int = 0
+    seen_term: int = 0
+    seen_index: int = 0
+    lacks: int = 0
+
+
+def role_of(config: Configuration, number: int) -> MemberRole | None:
+    """Return the role of a number in a configuration, None if it is no member."""
+    if config.is_voter(number):
+        return MemberRole.VOTER
+    if not config.is_member(number):
+        return None
+    return MemberRole.PRE_VOTER if number in config.pre_voters else MemberRole.LEARNER
 
 
 class _Asked:
@@ -68,9 +82,10 @@ class WantedCopies:
     def __init__(self) -> None:
         self._asked: dict[tuple[str, int], _Asked] = {}
 
-    def is_due(self, tablet: str, number: int, word: Word, role: MemberRole, now: int) -> bool:
-        """Record a refusal. Return True if the member's server is to be asked for a copy now."""
-        if role not in COPIED.get(word, ()):
+    def is_due(self, tablet: str, number: int, word: Word | None, role: MemberRole, now: int) -> bool:
+        """Record a refusal, or (`word` None) a member that needs a dropped entry. Return True if the member's server is
+        to be asked for a copy now."""
+        if word is not None and role not in COPIED.get(word, ()):
             return False
         key = (tablet, number)
         asked = self._asked.get(key)

@@ -230,11 +230,13 @@ class RowsWork:
             if before is not None:
                 entries = [Entry(item.term, item.index, item.kind, item.data) for item in items]
                 self._turn.loaded(tablet, member, before, entries)
-            elif (tablet, member) not in self._lacking:
+                return
+            self._turn.lacks_log(tablet, member, first)
+            if (tablet, member) not in self._lacking:
                 self._lacking.add((tablet, member))
                 why = "it lacks entry {first}, which the log has dropped"
-                log.error("member {number} of tablet {tablet} needs a copy: " + why,
-                          number=member, tablet=tablet, first=first)  # fmt: skip
+                log.warn("member {number} of tablet {tablet} needs a copy: " + why,
+                         number=member, tablet=tablet, first=first)  # fmt: skip
 
         slot = replica.slot
         self._slow_pool.submit(lambda: shared.entries_from(slot, first, READ_BACK_BYTES), ended)

@@ -19,6 +19,7 @@ from regionserver.tablets.copying.messages import (
 )
 from regionserver.tablets.copying.work import CopyWork
 from regionserver.tablets.upkeep.space import DiskSpace
+from regionserver.tablets.process.interfaces import HostSettings
 from tests.support.hosts_in_process import Cluster
 from tests.support.linked_hosts import LinkedMachine, SharedReactor
 from tests.support.reactors import until
@@ -84,8 +85,8 @@ class CopyingMachine(LinkedMachine):
 class CopyingCluster(Cluster):
     """Servers s1 .. s3 with one tablet."""
 
-    def __init__(self, reactor: Any, folder: Path, rate: int = 0) -> None:
-        super().__init__(SharedReactor(reactor), folder, machine=CopyingMachine)
+    def __init__(self, reactor: Any, folder: Path, rate: int = 0, settings: HostSettings | None = None) -> None:
+        super().__init__(SharedReactor(reactor), folder, settings=settings, machine=CopyingMachine)
         for name in self.wires.machines:
             self.at(name).rate = rate
 

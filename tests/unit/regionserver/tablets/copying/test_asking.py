@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred, succeed
 
+from regions.messages import OwnReplica, ReplicaList, ShowReplicas, TabletReport
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
-from regionserver.tablets.copying.asking import CopyQuestions, seen_in
-from regionserver.tablets.copying.messages import CopySource, SeenReplica
+from regionserver.tablets.copying import asking
+from regionserver.tablets.copying.asking import CopyQuestions, needs_copy, seen_in
+from regionserver.tablets.copying.messages import (
+    CopyOutcome,
+    CopySource,
+    SeenReplica,
+    StartTabletCopy,
+    TabletCopyAnswer,
+)
 from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.wanted_copies import COPIED, CopyWanted
 from regionserver.tablets.host.words import Word
@@ -29,7 +39,7 @@ def test_every_refusal_that_asks_for_a_copy_shows_a_replica(word: Word) -> None:
 def test_the_leader_names_itself_as_the_source() -> None:
     replica = TabletReplica(ready(), None, RunState.RUNNING)
     questions = CopyQuestions(None, "me", ("h", 7001), {TABLET: replica})
-    order = questions._order(wanted(Word.FAILED), replica)
+    order = questions._order(wanted(Word.FAILED), replica, None)
     assert order.source == CopySource(2, "me", "h", 7001)
     assert (order.recipient, order.number, order.role, order.term) == ("s3", 3, MemberRole.VOTER, 7)
     assert (order.table, order.start_key, order.end_key, order.hash_buckets) == ("orders", "ä", "k", 4)
@@ -40,3 +50,61 @@ def test_nobody_is_asked_whose_address_is_unknown() -> None:
     answers: list[object] = []
     questions.ask(wanted(Word.FAILED)).addCallback(answers.append)
     assert answers == [None]
+
+
+RUNNING = OwnReplica(
+    TabletReport(TABLET, "orders", 3, ReplicaState.RUNNING, 7), leader=2, last_index=90, commit_index=80, last_term=6
+)
+LACKING = CopyWanted(TABLET, 3, "s3", MemberRole.VOTER, 7, None, lacks=85)
+
+
+@pytest.mark.parametrize(
+    ("own", "needs"),
+    [
+        (RUNNING, True),
+        (replace(RUNNING, commit_index=85), False),
+        (replace(RUNNING, leader=1), False),
+        (replace(RUNNING, report=replace(RUNNING.report, term=8)), False),
+        (replace(RUNNING, report=replace(RUNNING.report, number=4)), False),
+        (replace(RUNNING, report=replace(RUNNING.report, state=ReplicaState.COPYING)), False),
+    ],
+    ids=["lags", "has the entry by now", "follows another", "in a later term", "another number", "is being copied"],
+)
+def test_a_replica_that_runs_is_copied_only_if_it_needs_this_leaders_rows(own: OwnReplica, needs: bool) -> None:
+    assert needs_copy(own, LACKING, 2) is needs
+
+
+class Server:
+    """Stands for the server of a member: answers questions, and notes orders for copies."""
+
+    own: list[OwnReplica]
+    orders: list[StartTabletCopy]
+
+    def __init__(self, *_: object) -> None:
+        """Take the arguments of an RpcClient."""
+
+    def call(self, message: object, _timeout_s: float, expect: object) -> Deferred[object]:
+        if isinstance(message, ShowReplicas):
+            return succeed(ReplicaList("s3", 1, Server.own))
+        assert isinstance(message, StartTabletCopy)
+        Server.orders.append(message)
+        return succeed(TabletCopyAnswer(CopyOutcome.STARTED, job=1))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("own", [[RUNNING], [replace(RUNNING, leader=1)], []], ids=["lags", "follows another", "gone"])
+def test_the_end_of_a_running_replicas_log_is_asked_for_first(
+    own: list[OwnReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leader has seen no refusal, and the server copies only a replica that is as the sender has seen it."""
+    monkeypatch.setattr(asking, "RpcClient", Server)
+    Server.own, Server.orders = own, []
+    questions = CopyQuestions(None, "me", ("h", 7001), {TABLET: TabletReplica(ready(), None, RunState.RUNNING)})
+    questions.address_of = lambda _: ("h3", 7003)
+    answers: list[object] = []
+    questions.ask(LACKING).addCallback(answers.append)
+    assert answers == [None]
+    seen = [order.seen for order in Server.orders]
+    assert seen == ([SeenReplica(3, ReplicaState.RUNNING, 6, 90)] if own == [RUNNING] else [])
