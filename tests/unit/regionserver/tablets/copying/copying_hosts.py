@@ -18,8 +18,8 @@ from regionserver.tablets.copying.messages import (
     TabletCopyAnswer,
 )
 from regionserver.tablets.copying.work import CopyWork
-from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.tablets.process.interfaces import HostSettings
+from regionserver.tablets.upkeep.space import DiskSpace
 from tests.support.hosts_in_process import Cluster
 from tests.support.linked_hosts import LinkedMachine, SharedReactor
 from tests.support.reactors import until
