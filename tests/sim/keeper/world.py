@@ -405,10 +405,8 @@ class World:
             return result(OrderOutcome.REFUSED, "towards another start")
         version = order.version  # type: ignore[attr-defined]
         if transition.state is RegionState.OPENING and found is OrderAnswer.WAKE:
-            took = trail.add(transition.took, self.now)
-            done = msgspec.structs.replace(transition, state=RegionState.OPENED, took=took)
-            is_done = self._server_step(done, RegionState.OPENING, version, Cause.OPEN_DONE)
-            return result(OrderOutcome.DONE if is_done else OrderOutcome.REFUSED, "the transition has changed")
+            done = self._opened(transition, version)
+            return result(OrderOutcome.DONE if done else OrderOutcome.REFUSED, "the transition has changed")
         if transition.state is not RegionState.OFFLINE:
             return result(OrderOutcome.REFUSED, "neither OFFLINE nor OPENING")
         opening = msgspec.structs.replace(transition, state=RegionState.OPENING, took=(self.now,))
@@ -431,13 +429,15 @@ class World:
             if not machine.lives or machine.start_code != start:
                 return
             machine.busy.discard(key)
-            took = trail.add(opening.took, self.now)
-            done = msgspec.structs.replace(opening, state=RegionState.OPENED, took=took)
-            self._server_step(done, RegionState.OPENING, version + 1, Cause.OPEN_DONE)
+            self._opened(opening, version + 1)
 
         slow = not self.calm and self.chance.random() < 0.1
         self.after(7_000 if slow else self.chance.choice((1, 100)), files)
         return result(OrderOutcome.STARTED)
+
+    def _opened(self, opening: TransitionRecord, version: int) -> bool:
+        done = msgspec.structs.replace(opening, state=RegionState.OPENED, took=trail.add(opening.took, self.now))
+        return self._server_step(done, RegionState.OPENING, version, Cause.OPEN_DONE)
 
     def _close(self, machine: Machine, order: object) -> OrderResult:
         region_id, number = order.region_id, order.replica  # type: ignore[attr-defined]
