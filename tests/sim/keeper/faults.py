@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from regions.records.model import TableIntent
+from regions.records.members import ConfigId
+from regions.records.model import TableIntent, TabletState
 
 if TYPE_CHECKING:
     from tests.sim.keeper.world import World
@@ -27,9 +28,9 @@ def fault(world: World) -> None:
         else:
             world.stop_master()
     elif what < 0.6 and world.groups:
-        world.remove_voter(world.chance.choice(list(world.groups)))
+        remove_voter(world, world.chance.choice(list(world.groups)))
     elif what < 0.65 and world.groups:
-        world.cut_off(world.chance.choice(list(world.groups)))
+        cut_off(world, world.chance.choice(list(world.groups)))
     elif what < 0.72:
         world.set_intent(world.chance.choice(list(TableIntent)))
     elif what < 0.77:
@@ -38,6 +39,29 @@ def fault(world: World) -> None:
         machine.disk.clear()
         world.counts["disk lost"] += 1
     world.after(world.chance.choice((50, 300, 1_000)), lambda: fault(world))
+
+
+def remove_voter(world: World, region_id: str) -> None:
+    """Let a leader commit a configuration without one of the other voters."""
+    group = world.groups[region_id]
+    others = [one for one in group.members if one.number != group.leader]
+    if not group.leader or len(others) < 2 or world.regions[region_id][0].state is not TabletState.RUNNING:
+        return
+    gone = world.chance.choice(others)
+    left = tuple(one for one in group.members if one != gone)
+    group.index += 1
+    group.config_id = ConfigId(group.term, group.index)
+    group.configs[group.config_id] = left
+    world.counts["voter removed"] += 1
+
+
+def cut_off(world: World, region_id: str) -> None:
+    """Cut a leader off from all other members but not from the master. It does not know that another member leads
+    by now."""
+    group = world.groups[region_id]
+    if group.leader and group.cut_off is None:
+        group.cut_off = (group.leader, group.term, group.config_id)
+        world.counts["leader cut off"] += 1
 
 
 def power_cut(world: World) -> None:

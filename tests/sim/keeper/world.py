@@ -33,7 +33,7 @@ from regions.messages.heartbeat import (
     TabletRole,
 )
 from regions.messages.server import ClosePurpose
-from regions.records.members import NO_CONFIG, ConfigId, Member, Storage
+from regions.records.members import NO_CONFIG, Member, Storage
 from regions.records.model import (
     RegionRecord,
     RegionState,
@@ -401,14 +401,13 @@ class World:
         self.counts[f"open: {found.name}"] += 1
         if found not in (OrderAnswer.MAKE, OrderAnswer.WAKE):
             return result(OrderOutcome.REFUSED, found.value)
-        if transition.destination != machine.incarnation:
-            return result(OrderOutcome.REFUSED, "towards another start")
         version = order.version  # type: ignore[attr-defined]
-        if transition.state is RegionState.OPENING and found is OrderAnswer.WAKE:
+        is_towards = transition.destination == machine.incarnation
+        if is_towards and transition.state is RegionState.OPENING and found is OrderAnswer.WAKE:
             done = self._opened(transition, version)
             return result(OrderOutcome.DONE if done else OrderOutcome.REFUSED, "the transition has changed")
-        if transition.state is not RegionState.OFFLINE:
-            return result(OrderOutcome.REFUSED, "neither OFFLINE nor OPENING")
+        if transition.state is not RegionState.OFFLINE or not is_towards:
+            return result(OrderOutcome.REFUSED, "not OFFLINE towards this start")
         opening = msgspec.structs.replace(transition, state=RegionState.OPENING, took=(self.now,))
         if not self._server_step(opening, RegionState.OFFLINE, version, Cause.OPEN_ORDER):
             return result(OrderOutcome.REFUSED, "the transition has changed")
@@ -513,27 +512,6 @@ class World:
             group.index += 1
             group.leader = self.chance.choice(running).number
             self.led.add(region_id)
-
-    def remove_voter(self, region_id: str) -> None:
-        """Let a leader commit a configuration without one of the other voters."""
-        group = self.groups[region_id]
-        others = [one for one in group.members if one.number != group.leader]
-        if not group.leader or len(others) < 2 or self.regions[region_id][0].state is not TabletState.RUNNING:
-            return
-        gone = self.chance.choice(others)
-        left = tuple(one for one in group.members if one != gone)
-        group.index += 1
-        group.config_id = ConfigId(group.term, group.index)
-        group.configs[group.config_id] = left
-        self.counts["voter removed"] += 1
-
-    def cut_off(self, region_id: str) -> None:
-        """Cut a leader off from all other members but not from the master. It does not know that another member leads
-        by now."""
-        group = self.groups[region_id]
-        if group.leader and group.cut_off is None:
-            group.cut_off = (group.leader, group.term, group.config_id)
-            self.counts["leader cut off"] += 1
 
     def report_of(self, machine: Machine, region_id: str) -> TabletReport:
         local, group = machine.disk[region_id], self.groups[region_id]
