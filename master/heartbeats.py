@@ -109,7 +109,14 @@ class HeartbeatReceiver:
             f" {ms / 1000:.0f} s; check the network between them"
             for server, ms in silent[:SHOWN_MAX]
         ]
-        return lines + ([f"and {len(silent) - SHOWN_MAX} more silent servers"] if len(silent) > SHOWN_MAX else [])
+        lines += [f"and {len(silent) - SHOWN_MAX} more silent servers"] if len(silent) > SHOWN_MAX else []
+        return [*self._alarms(), *lines]
+
+    def _alarms(self) -> list[str]:
+        """Return what servers want an operator to know."""
+        return [
+            f"server {one.incarnation.uuid}: {text}" for one in self.roster.members() for text in one.figures.alarms
+        ]
 
     def silent_count(self) -> int:
         """Return the number of servers in the roster without a recent heartbeat."""

@@ -26,6 +26,7 @@ def figures(
         sum(phases[phase] for phase in _OPENING) + _in(tablets, ReplicaState.COPYING),
         sum(phases[phase] for phase in _CLOSING) + _in(tablets, ReplicaState.STOPPING),
         round(sum(rates.values()), 2),
+        [] if tablets is None else tablets.alarms,
     )
 
 

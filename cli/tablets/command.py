@@ -20,8 +20,9 @@ from cli.tablets.display import orphan_lines, show_tablet, tablets_table
 from cli.tablets.former import name_former
 from cli.tablets.members import change_config, leader_step_down
 from cli.tablets.moving import intents, move
-from cli.tablets.quarantine import purge
 from cli.tablets.reading import all_tablets, read_replicas, servers_of, uuid_of, with_present_figures
+from cli.tablets.upkeep.quarantine import purge
+from cli.tablets.upkeep.verify import verify
 from regions import messages
 from regions.messages import TabletHealth
 
@@ -38,7 +39,7 @@ def tablet() -> None:
     """
 
 
-for _command in (move, intents, leader_step_down, change_config, copy, jobs, cancel, purge):
+for _command in (move, intents, leader_step_down, change_config, copy, jobs, cancel, purge, verify):
     tablet.add_command(_command)
 
 

@@ -163,6 +163,8 @@ class ServerFigures(msgspec.Struct, frozen=True, array_like=True):
     opening: int = 0
     closing: int = 0
     load: float = 0.0
+    #: What an operator should know at once, in sentences.
+    alarms: list[str] = []
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

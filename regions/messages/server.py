@@ -321,6 +321,9 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Former replicas in the quarantine, and their bytes on the disk.
     quarantined: int = 0
     quarantine_bytes: int = 0
+    #: Comparisons in which replicas differed; what an operator should know.
+    digests_differ: int = 0
+    alarms: list[str] = []
 
 
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):

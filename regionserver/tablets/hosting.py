@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.internet.task import deferLater
@@ -24,6 +24,8 @@ from regionserver.tablets.commands import KvCommand
 from regionserver.tablets.copying.asking import CopyQuestions
 from regionserver.tablets.copying.joined import copies_of
 from regionserver.tablets.copying.work import CopyWork
+from regionserver.tablets.digests.asking import ServerQuestions
+from regionserver.tablets.digests.work import DigestWork
 from regionserver.tablets.host.members import members_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.links.links import TabletLinks
@@ -50,6 +52,15 @@ OPENING_S: Final = 60.0
 LOOK_S: Final = 0.05
 
 
+class TabletCare(NamedTuple):
+    """Work that looks after the replicas of a host."""
+
+    upkeep: Upkeep
+    digests: DigestWork
+    #: Asks other servers about digests.
+    servers: ServerQuestions
+
+
 class HostedTablets:
     """See the module docstring. Every method is called on the reactor's thread."""
 
@@ -60,14 +71,14 @@ class HostedTablets:
         links: TabletLinks,
         copies: CopyWork,
         questions: CopyQuestions,
-        upkeep: Upkeep,
+        care: TabletCare,
     ) -> None:
         self._reactor = reactor
         self._host = host
         self.links = links
         self.copies = copies
         self.questions = questions
-        self.upkeep = upkeep
+        self._care = care
 
     # --- orders (ReplicaFiles) ---
 
@@ -136,6 +147,16 @@ class HostedTablets:
         """Hand the leadership of a tablet over."""
         return self._host.members.transfer(tablet, to)
 
+    @property
+    def upkeep(self) -> Upkeep:
+        """Return what answers requests about the disk."""
+        return self._care.upkeep
+
+    @property
+    def digests(self) -> DigestWork:
+        """Return what answers requests about digests."""
+        return self._care.digests
+
     # --- reports ---
 
     def number(self, tablet: str) -> int | None:
@@ -179,7 +200,7 @@ class HostedTablets:
 
     def figures(self) -> TabletFigures:
         """Return the host's figures."""
-        return self.upkeep.figures(self.copies.figures(self._host.status()))
+        return self._care.digests.figures(self._care.upkeep.figures(self.copies.figures(self._host.status())))
 
     # --- life ---
 
@@ -189,7 +210,7 @@ class HostedTablets:
 
     def find_servers(self, address_of: Callable[[str], Address | None]) -> None:
         """Set what returns where a server takes requests, by its uuid."""
-        self.questions.address_of = address_of
+        self.questions.address_of = self._care.servers.address_of = address_of
 
     def learn(self, server: str, address: Address) -> None:
         """Take in where another server listens for members."""
@@ -203,7 +224,8 @@ class HostedTablets:
     async def stop(self) -> None:
         """Hand leaderships over, then close all replicas in order, and the links."""
         self.copies.stop()
-        self.upkeep.stop()
+        self._care.upkeep.stop()
+        self._care.digests.stop()
         await self._host.stop()
         self.links.stop()
 
@@ -240,7 +262,11 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         links.start(host, listening)
         keep_ms = int(settings.quarantine_keep_s * 1000)
         upkeep = upkeep_of(reactor, system.clock, instance.uuid, host, space, keep_ms)
-        return HostedTablets(reactor, host, links, copies, questions, upkeep)
+        servers = ServerQuestions(reactor)
+        replicas = host.life.parts().replicas
+        digests = DigestWork(reactor, system.clock, instance.uuid, host, replicas, servers.ask)
+        digests.start()
+        return HostedTablets(reactor, host, links, copies, questions, TabletCare(upkeep, digests, servers))
 
     return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)
 

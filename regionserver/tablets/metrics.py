@@ -40,6 +40,7 @@ class TabletMetrics:
         )
         self._quarantined = gauge("_quarantined", "Former replicas in the quarantine.")
         self._quarantine_bytes = gauge("_quarantine_bytes", "Bytes of the quarantine on the disk.")
+        self._differ = gauge("_digests_differ", "Comparisons in which replicas of a tablet differed.")
         self._in_flight = gauge("_in_flight_bytes", "Bytes of writes that are proposed and not applied.")
 
     def show(self, found: TabletFigures) -> None:
@@ -53,6 +54,7 @@ class TabletMetrics:
         self._segments.set(found.segments)
         self._slow.set(found.slow_writes)
         self._in_flight.set(found.in_flight_bytes)
+        self._differ.set(found.digests_differ)
         self._quarantined.set(found.quarantined)
         self._quarantine_bytes.set(found.quarantine_bytes)
         self._copies.labels("in").set(found.copies_in)

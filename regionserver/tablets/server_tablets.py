@@ -46,6 +46,7 @@ from regionserver.config import ServerSettings
 from regionserver.metrics import Metrics
 from regionserver.replica.effects import Key
 from regionserver.tablets.copying.messages import CancelCopy, CopyRequest, ListCopyJobs, StartTabletCopy
+from regionserver.tablets.digests.messages import DigestRequest, QuarantineReplica, ShowDigests
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.links.cuts import LinkCuts
 from regionserver.tablets.members.claiming import Claims, StoreClaims
@@ -69,6 +70,14 @@ class CopyAnswers(Protocol):
 
     def answer(self, request: CopyRequest) -> Any:
         """Answer a request about copies. Raise RpcError."""
+        ...
+
+
+class DigestAnswers(Protocol):
+    """Comparisons of replicas, as the server uses them."""
+
+    def answer(self, request: DigestRequest) -> Any:
+        """Answer a request of a leader or an operator. Raise RpcError."""
         ...
 
 
@@ -141,6 +150,11 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
     @property
+    def digests(self) -> DigestAnswers:
+        """Return what answers requests about digests."""
+        ...
+
+    @property
     def upkeep(self) -> UpkeepAnswers:
         """Return what answers requests about upkeep."""
         ...
@@ -165,7 +179,15 @@ OpenHost = Callable[[str, socket.socket, Callable[[str], None]], Hosting]
 class ServerTablets:
     """See the module docstring. All calls are on the reactor's thread."""
 
-    requests = (*TabletService.requests, StartTabletCopy, ListCopyJobs, CancelCopy, PurgeQuarantine)
+    requests = (
+        *TabletService.requests,
+        StartTabletCopy,
+        ListCopyJobs,
+        CancelCopy,
+        PurgeQuarantine,
+        ShowDigests,
+        QuarantineReplica,
+    )
 
     def __init__(
         self,
@@ -294,6 +316,8 @@ class ServerTablets:
         """Answer a request of a client, or one about copies or upkeep. Raise RpcError."""
         if isinstance(request, CopyRequest):
             return self._opened().copies.answer(request)
+        if isinstance(request, DigestRequest):
+            return self._opened().digests.answer(request)
         if isinstance(request, UpkeepRequest):
             return self._opened().upkeep.answer(request)
         return self._service.answer(request)

@@ -30,6 +30,7 @@ from regionserver.tablets.rows import environment, steady
 from regionserver.tablets.rows.digest import add_to_digest, row_hash
 from regionserver.tablets.rows.environment import STATE_KEY, RowsDisk, RowsFile, translated, translation
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed, RowsFull
+from regionserver.tablets.rows.marks import DigestMarks
 from regionserver.tablets.rows.round import Round, StoredResults
 from regionserver.tablets.rows.state import Identity, RowsState, encode
 from regionserver.tablets.rows.steady import SteadyPoint, Unsteady
@@ -63,6 +64,8 @@ class TabletRows:
         self.path = path
         #: Why the rows cannot be used any more; "" while no damage has been found.
         self.damage = ""
+        #: Digests at the entries at which replicas are compared.
+        self.marks = DigestMarks()
         self._identity = identity
         self._boot = boot
         self._disk = disk
@@ -211,8 +214,16 @@ class TabletRows:
         return outcomes
 
     def _round(self, entries: Sequence[Entry], start: int) -> list[WriteOutcome]:
-        """Apply as many entries as fit in one commit."""
-        commands = self._decoded(entries, start)
+        """Apply as many entries as fit in one commit, up to the next one at which replicas are compared."""
+        applied = self._state.applied_index
+        stop = self.marks.stop_after(applied)
+        outcomes = self._commit(self._decoded(entries, start, stop - applied))
+        if self._state.applied_index == stop:
+            self.marks.reached(stop, self._state.digest)
+        return outcomes
+
+    def _commit(self, commands: list[tuple[Entry, KvCommand | None]]) -> list[WriteOutcome]:
+        """Apply the entries of one commit."""
         if all([command is None for _, command in commands]):  # noqa: C419 (a generator takes longer)
             last = commands[-1][0]
             assert commands[0][0].index == self._state.applied_index + 1, f"entry {last.index} does not follow"
@@ -245,11 +256,11 @@ class TabletRows:
         self._unsteady.note(changes.size + file.page_bytes * pages)
         return outcomes
 
-    def _decoded(self, entries: Sequence[Entry], start: int) -> list[tuple[Entry, KvCommand | None]]:
-        """Return the entries of the next commit with their commands."""
+    def _decoded(self, entries: Sequence[Entry], start: int, limit: int) -> list[tuple[Entry, KvCommand | None]]:
+        """Return the entries of the next commit with their commands, at most `limit`."""
         found: list[tuple[Entry, KvCommand | None]] = []
         operations = size = 0
-        for position in range(start, min(len(entries), start + ROUND_ENTRIES_MAX)):
+        for position in range(start, min(len(entries), start + min(limit, ROUND_ENTRIES_MAX))):
             entry = entries[position]
             command = None
             if entry.kind == NORMAL:

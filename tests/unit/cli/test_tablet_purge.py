@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from cli.common.errors import CliError
 from cli.main import rk
-from cli.tablets import quarantine
+from cli.tablets.upkeep import quarantine
 from coord.rpc.wire import RpcError
 from regions.records.model import ServerRecord
 from regionserver.tablets.upkeep.messages import PurgeQuarantine, QuarantinedReplica, QuarantineList

@@ -168,6 +168,13 @@ def test_a_live_server_without_heartbeats_is_reported_as_a_problem(master: Maste
     assert master.ear.problems() == []
 
 
+def test_what_a_server_wants_an_operator_to_know_is_a_problem(master: Master) -> None:
+    master.beat(figures=ServerFigures(alarms=["replicas of tablet t differ"]))
+    assert master.ear.problems() == ["server s1: replicas of tablet t differ"]
+    master.beat()
+    assert master.ear.problems() == []
+
+
 def test_a_newly_registered_server_is_not_a_problem(master: Master) -> None:
     """Its first heartbeat is in flight."""
     master.wait(60_000)

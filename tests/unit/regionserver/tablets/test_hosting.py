@@ -57,7 +57,8 @@ class HostedTabletsTest(SynchronousTestCase):
             self.clock,
             self.host,
             None,
-            SimpleNamespace(local=lambda _tablet: None),  # type: ignore[arg-type]
+            SimpleNamespace(local=lambda _tablet: None, cancel=lambda _tablet: False),  # type: ignore[arg-type]
+            None,
             None,
         )
 

@@ -85,8 +85,10 @@ class CopyingMachine(LinkedMachine):
 class CopyingCluster(Cluster):
     """Servers s1 .. s3 with one tablet."""
 
+    machine_class: type[CopyingMachine] = CopyingMachine
+
     def __init__(self, reactor: Any, folder: Path, rate: int = 0, settings: HostSettings | None = None) -> None:
-        super().__init__(SharedReactor(reactor), folder, settings=settings, machine=CopyingMachine)
+        super().__init__(SharedReactor(reactor), folder, settings=settings, machine=self.machine_class)
         for name in self.wires.machines:
             self.at(name).rate = rate
 

@@ -426,7 +426,7 @@ def test_an_order_to_close_ends_the_copy(tmp_path: Path) -> None:
         await cluster.receiving(victim)
         hosted = HostedTablets(
             cluster.reactor, victim.running(), victim.links, victim.copies,
-            CopyQuestions(cluster.reactor, victim.uuid, ("127.0.0.1", victim.port), {}), upkeep=None,
+            CopyQuestions(cluster.reactor, victim.uuid, ("127.0.0.1", victim.port), {}), None,
         )  # fmt: skip
         assert await hosted.close(TABLET, Stage.REMOVE) == "its copy is being canceled"
         await cluster.ended(victim)

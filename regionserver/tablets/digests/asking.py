@@ -1,0 +1,39 @@
+"""Questions to other servers about digests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred, fail
+
+from coord.peers.stream import Address
+from coord.rpc.server import RpcClient
+from coord.rpc.wire import RpcError
+
+#: Time limit of a question: the server waits for its rows for 2 s.
+ANSWER_S: Final = 10.0
+
+
+class ServerQuestions:
+    """Asks servers by their uuid. Every method is called on the reactor's thread."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        #: Returns where a server takes requests, by its uuid; None if that is not known.
+        self.address_of: Callable[[str], Address | None] = lambda _server: None
+
+    def ask(self, server: str, message: msgspec.Struct, expect: type[Any]) -> Deferred[Any]:
+        """Ask a server. Fires with its answer, or fails with RpcError."""
+        address = self.address_of(server)
+        if address is None:
+            return fail(RpcError("UNREACHABLE", f"the address of server {server} is not known"))
+        client = RpcClient(self._reactor, *address)
+
+        def close(result: object) -> object:
+            client.close()
+            return result
+
+        asked: Deferred[Any] = client.call(message, ANSWER_S, expect=expect)
+        return asked.addBoth(close)
