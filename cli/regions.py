@@ -17,6 +17,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
 from cli.tables import every_region, regions_table
+from cli.tablets.moving import move_member
 from regions import messages
 from regions.messages.staleness import Bound
 from regions.records.partitioning import place
@@ -66,23 +67,30 @@ def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:
 @region.command()
 @click.argument("region_name", metavar="REGION")
 @click.option("--to", "destination", help="Server to move to (name, host:port or uuid).  [default: the master chooses]")
-@click.option("--replica", type=click.IntRange(0), default=0, help="The replica, for replicated tables.")
+@click.option(
+    "--replica",
+    type=click.IntRange(0),
+    default=0,
+    help="The replica, for replicated tables; of a tablet: a member's number, 0: the master chooses.",
+)
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to wait.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
 @global_options
 @click.pass_obj
 def move(given: Globals, region_name: str, destination: str | None, replica: int, wait_s: float, dry_run: bool) -> None:
-    """Move REGION (an id, a prefix of one, or TABLE:KEY) and wait until it is open again."""
+    """Move REGION (an id, a prefix of one, or TABLE:KEY) and wait until it is open again.
+
+    Of a tablet one member moves, as with `rk tablet move`.
+    """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         status = find_region(cluster, region_name)
-        if status.region.is_tablet:
-            raise CliError(
-                f"{status.region.region_id} is a tablet, and members of tablets cannot be moved yet",
-                f"`rk tablet show {status.region.region_id}` shows its members. Regions of tables with --replicas 1"
-                " can be moved.",
-            )
         target = names.find(destination) if destination else None
+        if status.region.is_tablet:
+            source = _server_of_member(status, replica)
+            asked = messages.MoveTablet(status.region.region_id, target.uuid if target else "", source, dry_run)
+            move_member(given, cluster, names, asked, wait_s)
+            return
         place = next((one for one in status.replicas if one.replica == replica), None)
         if place is None:
             raise NotFoundError(f"region {status.region.region_id} has no replica {replica}")
@@ -109,6 +117,17 @@ def move(given: Globals, region_name: str, destination: str | None, replica: int
             "after": now,
         }
         output.report(payload, text.rstrip(), as_json=given.json)
+
+
+def _server_of_member(status: messages.RegionStatus, number: int) -> str:
+    """Return the server of the member with that number, "" for number 0. Raise NotFoundError."""
+    member = status.region.member(number)
+    if member is None and number:
+        raise NotFoundError(
+            f"tablet {status.region.region_id} has no member with number {number}",
+            f"`rk tablet show {status.region.region_id}` shows its members.",
+        )
+    return "" if member is None else member.uuid
 
 
 @region.command()

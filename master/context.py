@@ -6,7 +6,7 @@ a small object with the attributes that the part uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -20,7 +20,8 @@ from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports
-from regions.messages import Purged
+from regions.messages import PlannedMove, Purged
+from regions.records.intents import TabletMove
 from regions.records.model import BarRecord, ServerRecord, TableRecord, TransitionRecord
 from regions.replication.tablet import TabletTable
 from regions.transitions.states import Cause
@@ -56,8 +57,28 @@ class VoterCounts(Protocol):
         """Return how far it is."""
 
 
+class PlannedMembers(Protocol):
+    """Moves of tablets' members that plans want (`master/tablets/plan_moves.py`)."""
+
+    def move(self, planned: PlannedMove, plan_id: str) -> tuple[str, TabletMove] | str:
+        """Return a planned move with the tablet's id, or the reason for skipping it."""
+
+    async def accept(self, moves: Iterable[tuple[str, TabletMove]]) -> None:
+        """Persist moves."""
+
+    def left(self, plan_id: str) -> tuple[int, int]:
+        """Return how many moves of a plan have not begun, and how many are in progress."""
+
+    async def withdraw(self, plan_id: str) -> None:
+        """Cancel the moves of a plan that have not begun."""
+
+
 class Tablets(Protocol):
     """The part of the keeper of tablets (`master/tablets/keeping.py`) that operations on tables use."""
+
+    @property
+    def plan_moves(self) -> PlannedMembers:
+        """Moves of members that plans want."""
 
     def counts(self, table_id: str) -> TabletTable | None:
         """Return a table with the counts of its tablets, or None if it is no table of tablets."""

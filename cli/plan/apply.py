@@ -25,7 +25,7 @@ from cli.plan.make import display_on_stderr
 from cli.tables import every_region
 from coord.rpc.wire import RpcError
 from regions import messages
-from regions.balance.cluster_snapshot import census
+from regions.balance.cluster_snapshot import census, pool_of
 from regions.plan import PlanRows, Snapshot, verify
 from regions.plan.artifact.compare import Difference, changes, compare, former_places, places_of
 from regions.plan.artifact.fingerprint import fingerprint
@@ -51,7 +51,7 @@ class Now(NamedTuple):
     epoch: int
     #: Names of servers and tables by id.
     names: dict[str, str]
-    #: Tables that are not in any plan, because they consist of tablets.
+    #: Tables of tablets that are in no plan, because not all servers of their group take both sorts of regions.
     left_out: list[str]
 
     @property
@@ -60,11 +60,11 @@ class Now(NamedTuple):
         if not self.left_out:
             return ""
         tables = f"{'table' if len(self.left_out) == 1 else 'tables'} {', '.join(sorted(self.left_out))}"
-        return f"left out, because members of tablets cannot be moved yet: {tables}"
+        return f"left out, because the servers of its tablets are not all of one kind: {tables}"
 
 
 def census_of(cluster: Cluster) -> Now:
-    """Return the shared regions and the servers that the active master knows. Raise CliError."""
+    """Return the regions and the servers that the active master knows. Raise CliError."""
     status = cluster.ask_master(messages.GetMasterStatus(), messages.MasterStatus)
     servers = cluster.ask_master(messages.ListServers(), messages.Servers).servers
     tables = every_region(cluster)
@@ -73,7 +73,7 @@ def census_of(cluster: Cluster) -> Now:
     called |= {one.table.table_id: one.table.name for one in tables}
     path = cluster.layout.cluster
     cluster_id = decode_cluster(cluster.get(path) or b"", path).cluster_id
-    left_out = [one.table.name for one in tables if one.table.is_tablet]
+    left_out = [one.table.name for one in tables if pool_of(one.table, servers) is None]
     return Now(census(servers, tables), cluster_id, status.epoch, called, left_out)
 
 

@@ -87,7 +87,8 @@ def create(
 ) -> None:
     """Create a plan for all regions, from files or from the running cluster (draining servers are emptied).
 
-    Tables whose regions are tablets are left out: members of tablets cannot be moved yet.
+    The voters of tablets are planned as well. Tables of tablets are left out where servers with and without a shared
+    directory are mixed.
     """
     if (directory / MANIFEST).exists():
         raise CliError(f"{directory} already contains a plan", "Give another --output, or remove that directory.")
@@ -125,10 +126,10 @@ def create(
 
 
 def _check_any(now: Now) -> None:
-    """Raise CliError if a plan of the cluster would have no region because every table consists of tablets."""
+    """Raise CliError if a plan of the cluster would have no region because every table is left out."""
     if now.left_out and not len(now.snapshot.regions):
         raise CliError(
-            f"there is no shared region to plan; {now.note}", "A plan moves regions of tables with --replicas 1."
+            f"there is no region to plan; {now.note}", "`rk server list` shows the servers with their kinds."
         )
 
 

@@ -42,7 +42,8 @@ def named(names: Names) -> Iterator[None]:
 
 @click.command()
 @click.argument("name", metavar="TABLET")
-@click.option("--to", "to_name", default="", metavar="SERVER", help="Server that gets a member.")
+@click.option("--to", "to_name", default="", metavar="SERVER", help="Server that gets a member.  [default: the master"
+              " chooses]")  # fmt: skip
 @click.option("--from", "from_name", default="", metavar="SERVER", help="Server that loses its member.  [default: the"
               " master chooses]")  # fmt: skip
 @click.option("--cancel", is_flag=True, help="Withdraw the moves of TABLET, or only that away from --from.")
@@ -69,27 +70,45 @@ def move(
 
     TABLET is an id, a prefix of one, or TABLE:KEY for the tablet that holds a key.
     """
-    if cancel is bool(to_name):
-        raise UsageFaultError("give --to SERVER, or --cancel", "--from SERVER may be added to either.")
+    if cancel and to_name:
+        raise UsageFaultError("--to and --cancel exclude each other")
+    if not (cancel or to_name or from_name):
+        raise UsageFaultError("give --to SERVER, --from SERVER or both; or --cancel")
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         region_id = tablet_id(cluster, name)
         source = uuid_of(cluster, from_name, names) if from_name else ""
         if cancel:
-            request: messages.MasterRequest = messages.CancelTabletMove(region_id, source, dry_run)
-        else:
-            target = names.find(to_name).uuid
-            if target == source:
-                raise UsageFaultError("--from and --to name the same server")
-            request = messages.MoveTablet(region_id, target, source, dry_run)
-        with named(names):
-            found = cluster.ask_master(request, MemberIntent)
-            wanted = None if cancel else next((one for one in found.moves if one.target == target), None)
-            if wanted is not None and not (dry_run or no_wait) and wait_s:
-                _wait(cluster, names, found, wanted, wait_s, given)
-                text = f"{region_id}: {names.of_uuid(wanted.source)} -> {names.of_uuid(wanted.target)}"
-            else:
-                text = names.in_sentence(found.detail)
+            with named(names):
+                found = cluster.ask_master(messages.CancelTabletMove(region_id, source, dry_run), MemberIntent)
+            _report(given, names, found, dry_run, "")
+            return
+        target = names.find(to_name).uuid if to_name else ""
+        if target and target == source:
+            raise UsageFaultError("--from and --to name the same server")
+        request = messages.MoveTablet(region_id, target, source, dry_run)
+        move_member(given, cluster, names, request, 0.0 if no_wait else wait_s)
+
+
+def move_member(given: Globals, cluster: Cluster, names: Names, request: messages.MoveTablet, wait_s: float) -> None:
+    """Have a member moved, wait for the end, and print the result. Raise CliError."""
+    with named(names):
+        found = cluster.ask_master(request, MemberIntent)
+        asked = (request.source, request.target)
+        wanted = [
+            one
+            for one in found.moves
+            if all(part in ("", own) for part, own in zip(asked, (one.source, one.target), strict=True))
+        ]
+        text = ""
+        if wanted and wait_s and not request.dry_run:
+            _wait(cluster, names, found, wanted[-1], wait_s, given)
+            text = f"{found.region_id}: {names.of_uuid(wanted[-1].source)} -> {names.of_uuid(wanted[-1].target)}"
+    _report(given, names, found, request.dry_run, text)
+
+
+def _report(given: Globals, names: Names, found: MemberIntent, dry_run: bool, text: str) -> None:
+    text = text or names.in_sentence(found.detail)
     text += f" (cause {found.cause_id})" if found.cause_id and not dry_run else ""
     output.report({"answer": found, "dry_run": dry_run}, text, as_json=given.json)
 

@@ -32,7 +32,7 @@ from regions.replication.policy.intents import (
 )
 from regions.replication.policy.requests import (
     Places,
-    move_to,
+    complete,
     objection_to_learner,
     objection_to_tablet_move,
 )
@@ -64,7 +64,7 @@ async def move(active_master: ActiveMaster, request: ms.MoveTablet, now_ms: int)
         return _answer(kept, f"the member on {known.source} is moving to {known.target} already: {standing}")
     _check_leader(active_master, tablet)
     wanted = TabletMove(request.source, request.target, now_ms, origin=acting())
-    wanted = move_to(tablet, places_of(keeper), wanted)
+    wanted = complete(tablet, places_of(keeper), wanted)
     if request.source and standing_of(wanted, tablet.record.members).progress is IntentProgress.DONE:
         return _answer(kept, f"{request.target} has a voter, and {request.source} has none: there is nothing to do")
     _refuse(tablet, objection_to_tablet_move(tablet, places_of(keeper), kept, wanted))
@@ -130,7 +130,24 @@ def check_room(active_master: ActiveMaster, count: int) -> None:
 
 
 def _is_same(kept: TabletMove, request: ms.MoveTablet) -> bool:
-    return kept.target == request.target and request.source in ("", kept.source)
+    return request.target in ("", kept.target) and request.source in ("", kept.source)
+
+
+async def move_region(active_master: ActiveMaster, request: ms.MoveRegion, now_ms: int) -> ms.Accepted:
+    """Move a member for a request about regions; its replica is a member's number, 0: any."""
+    tablet = _find(active_master, request.region_id)
+    member = tablet.record.member(request.replica)
+    if request.replica and member is None:
+        raise RpcError(ms.NOT_FOUND, f"tablet {tablet.region_id} has no member with number {request.replica}")
+    asked = ms.MoveTablet(tablet.region_id, request.destination, "" if member is None else member.uuid)
+    found = await move(active_master, asked, now_ms)
+    book, region_id, table_id = active_master.keeper.intents, tablet.region_id, tablet.record.table_id
+
+    def is_over() -> bool:
+        return not set(found.moves) & set(book.of(table_id, region_id).moves)
+
+    await active_master.wait(is_over, request.wait_ms, lambda: f"{found.detail}: not yet")
+    return ms.Accepted(found.detail)
 
 
 def _answer(kept: TabletIntents, detail: str) -> ms.MemberIntent:

@@ -186,7 +186,7 @@ class MasterApi:
 
     async def _move(self, active_master: ActiveMaster, request: ms.MoveRegion) -> ms.Accepted:
         if is_tablet(active_master.assigner.world, request.region_id):
-            raise RpcError(ms.BAD_REQUEST, f"{request.region_id} is a tablet: its members cannot be moved yet")
+            return await members.move_region(active_master, request, self._master.now_ms())
         replica = find_replica(active_master.assigner.world, request.region_id, request.replica)
         source = replica.open_on
         if not replica.wants_open:

@@ -5,9 +5,9 @@ multi writes the batch and the plan's record, which counts the parts. So the cli
 reply, to this master or the next one. Each move is checked against the cluster state: a replica that is not where the
 plan found it, or whose new server cannot take it, is skipped and counted with the reason.
 
-The batches then do the work (`regions/assign/moves.py`), also after a failover. The plan is done when all its parts are
-in the store, none of its moves is pending, and no transition carries its id. The balancer waits until then. One plan is
-applied at a time.
+The batches then do the work (`regions/assign/moves.py`), also after a failover. Moves of tablets' members become
+intents of their tablets (`master/tablets/plan_moves.py`). The plan is done when all its parts are in the store, none of
+its moves is pending, and no transition carries its id. The balancer waits until then. One plan is applied at a time.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from master.context import ActiveContext
 from regions import messages as ms
 from regions.assign.placement import objection_to
 from regions.cluster import events as ev
+from regions.records.intents import TabletMove
 from regions.records.model import Move, MoveBatch, PlanRecord, PlanState
 from regions.records.replica_key import replica_key
 from regions.records.znodes import encode
@@ -140,15 +141,19 @@ class Applying:
             raise RpcError(ms.BAD_REQUEST, f"{len(request.moves)} moves; a part has at most {store.MOVES_PER_BATCH}")
         skipped = dict(record.skipped)
         moves: list[Move] = []
+        members: list[tuple[str, TabletMove]] = []
         for planned in request.moves:
-            found = self._move(planned)
+            found = self._move(planned, record.plan_id)
             if isinstance(found, Move):
                 moves.append(found)
-            else:
+            elif isinstance(found, str):
                 skipped[found] = skipped.get(found, 0) + 1
-        changed = msgspec.structs.replace(
-            record, parts_done=record.parts_done + 1, handed=record.handed + len(moves), skipped=skipped
-        )
+            else:
+                members.append(found)
+        handed = record.handed + len(moves) + len(members)
+        changed = msgspec.structs.replace(record, parts_done=record.parts_done + 1, handed=handed, skipped=skipped)
+        # Before the part counts: a part that is sent again wants the same of the members.
+        await self._active_master.retry_write(lambda: self._active_master.keeper.plan_moves.accept(members))
         fence = self._active_master.fence
         move_id = f"{record.plan_id}.{record.created_ms}.{request.part:05d}"
         batch = MoveBatch(move_id, tuple(moves), "plan", record.plan_id, fence.epoch, self._now_ms(), acting())
@@ -170,12 +175,14 @@ class Applying:
                 raise
             await fence.write(ops[:1])
 
-    def _move(self, planned: ms.PlannedMove) -> Move | str:
-        """Return the move, or the reason for skipping it."""
+    def _move(self, planned: ms.PlannedMove, plan_id: str) -> Move | tuple[str, TabletMove] | str:
+        """Return the move of a replica, or of a tablet's member with the tablet's id, or the reason for skipping it."""
         world = self._active_master.assigner.world
         replica = world.replicas.get(replica_key(planned.region_id, planned.replica))
+        if is_tablet(world, planned.region_id):
+            return self._active_master.keeper.plan_moves.move(planned, plan_id)
         if replica is None:
-            return "its members cannot be moved yet" if is_tablet(world, planned.region_id) else "the region is gone"
+            return "the region is gone"
         if not replica.wants_open:
             return "the region is to stay closed"
         if replica.transition is not None:
@@ -207,6 +214,7 @@ class Applying:
     async def _abort(self, record: PlanRecord, note: str) -> ms.PlanReport:
         ended = self._ended(record, PlanState.ABORTED, note)
         await self._active_master.retry_write(lambda: self._withdraw(ended))
+        await self._active_master.retry_write(lambda: self._active_master.keeper.plan_moves.withdraw(record.plan_id))
         self._record = None
         report = self._report(ended)
         self._active_master.observe(ev.MovesWithdrawn(record.plan_id))
@@ -240,7 +248,7 @@ class Applying:
         record, now = self._record, self._now_ms()
         if record is None or self._lock.locked:
             return
-        left = sum(self._active_master.assigner.plan_left(record.plan_id))
+        left = sum(self._left(record.plan_id))
         if left == 0 and record.parts_done >= record.parts:
             self._record = None
             ended = self._ended(record, PlanState.DONE, record.note)
@@ -254,7 +262,7 @@ class Applying:
             self._store(self._record)
 
     def _ended(self, record: PlanRecord, state: PlanState, note: str) -> PlanRecord:
-        left = sum(self._active_master.assigner.plan_left(record.plan_id)) if state is PlanState.ABORTED else 0
+        left = sum(self._left(record.plan_id)) if state is PlanState.ABORTED else 0
         return msgspec.structs.replace(
             record, state=state, note=note, assigned=record.handed - left, finished_ms=self._now_ms()
         )
@@ -263,5 +271,11 @@ class Applying:
         fence = self._active_master.fence
         self._active_master.persist(lambda: fence.write([SetData(fence.layout.plan(record.plan_id), encode(record))]))
 
+    def _left(self, plan_id: str) -> tuple[int, int]:
+        """Return how many moves of the plan have not begun, and how many are in progress."""
+        waiting, moving = self._active_master.assigner.plan_left(plan_id)
+        members = self._active_master.keeper.plan_moves.left(plan_id)
+        return waiting + members[0], moving + members[1]
+
     def _report(self, record: PlanRecord) -> ms.PlanReport:
-        return ms.PlanReport(record, *self._active_master.assigner.plan_left(record.plan_id))
+        return ms.PlanReport(record, *self._left(record.plan_id))

@@ -29,6 +29,7 @@ from master.causes import acting
 from master.context import EffectContext
 from master.plans.tablets import is_of_tablets
 from master.tablets.intents import IntentBook
+from master.tablets.plan_moves import PlanMoves
 from master.tablets.reports import ReportQueue
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
@@ -102,6 +103,8 @@ class TabletKeeping:
         self._reports = ReportQueue(self.keeper)
         #: What operators, plans and the balancer want of single tablets' members.
         self.intents = IntentBook(active_master, self.keeper)
+        #: Moves of members that plans want.
+        self.plan_moves = PlanMoves(self.keeper, self.intents, now_ms)
         #: Health of the tablets, for operators; `tick` keeps it up to date.
         self.watch = TabletWatch(self.keeper, self._has_reported, now_ms())
         #: Regions of new tables that have not been passed to the keeper yet.

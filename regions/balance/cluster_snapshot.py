@@ -2,7 +2,11 @@
 
 A region takes part if it should be open: its table is enabled, and no operator has unassigned the region. A replica in
 transition counts on its destination, so the snapshot is the same before, during and after the move. The snapshot has no
-block locations. Tablets take no part: their members cannot be moved.
+block locations.
+
+The voters of a tablet are its replicas, numbered in the order of their numbers. A server has one pool in a snapshot,
+and servers without a shared directory take tablets alone. So a table of tablets takes part if the servers that take its
+members are those of one pool; where servers of both sorts are mixed it does not.
 """
 
 from __future__ import annotations
@@ -11,18 +15,19 @@ from collections.abc import Iterable
 
 from regions.messages import Regions, RegionStatus, ReplicaStatus, ServerLoad
 from regions.plan import LastRow, RegionRow, ServerRow, Snapshot
-from regions.records.kinds import pool
-from regions.records.model import RegionState, TableIntent, TableRecord, TableState
+from regions.records.kinds import kind_in_tablets, may_host, pool
+from regions.records.model import RegionState, ServerRecord, TableIntent, TableRecord, TableState, TabletState
+from regions.replication.config import voters
 
 
 def census(servers: Iterable[ServerLoad], tables: Iterable[Regions]) -> Snapshot:
-    """Return the snapshot of all shared regions, equal to `snapshot_of` on a master."""
+    """Return the snapshot of all regions; of shared regions alone it equals `snapshot_of` on a master."""
+    servers = list(servers)
     rows: list[RegionRow] = []
     last: list[LastRow] = []
     for found in tables:
-        if found.table.is_tablet:
-            continue
-        for status in found.regions:
+        where = pool_of(found.table, servers)
+        for status in found.regions if where is not None else ():
             if not _is_wanted(found.table, status):
                 continue
             region = status.region
@@ -31,11 +36,14 @@ def census(servers: Iterable[ServerLoad], tables: Iterable[Regions]) -> Snapshot
                 region.table_id,
                 region.size_bytes,
                 found.table.replication,
-                pool(found.table.group, found.table.kind),
+                where or "",
                 region.start_key,
             )
             rows.append(row)
             places = [(one.replica, whereabouts(one)) for one in status.replicas]
+            if region.is_tablet:
+                there = sorted(voters(region.members), key=lambda one: one.number)[: found.table.replication]
+                places = [(at, one.uuid) for at, one in enumerate(there)]
             last += [LastRow(region.region_id, replica, uuid) for replica, uuid in places if uuid]
     live = [
         ServerRow(
@@ -51,6 +59,24 @@ def census(servers: Iterable[ServerLoad], tables: Iterable[Regions]) -> Snapshot
     return Snapshot.of(rows, sorted(live, key=lambda one: one.server_id), (), last)
 
 
+def pool_of(table: TableRecord, servers: Iterable[ServerLoad]) -> str | None:
+    """Return the pool of a table's servers in a snapshot; None for a table of tablets that can take no part."""
+    if not table.is_tablet:
+        return pool(table.group, table.kind)
+    records = [one.server for one in servers]
+    hosts = {one.uuid for one in records if one.tablets and _takes(one, table)}
+    pools = {pool(one.group, one.kind) for one in records if one.uuid in hosts}
+    if len(pools) != 1:
+        return None
+    [found] = pools
+    return found if {one.uuid for one in records if pool(one.group, one.kind) == found} == hosts else None
+
+
+def _takes(server: ServerRecord, table: TableRecord) -> bool:
+    kind = kind_in_tablets(server.kind)
+    return may_host(1.0, server.group, kind, group=table.group, kind=table.kind)
+
+
 def whereabouts(replica: ReplicaStatus) -> str:
     """Return the uuid of the server that has, or is getting, a replica; "" if there is none."""
     transition = replica.transition
@@ -63,4 +89,5 @@ def whereabouts(replica: ReplicaStatus) -> str:
 
 def _is_wanted(table: TableRecord, status: RegionStatus) -> bool:
     enabled = table.intent == TableIntent.ENABLED and table.state in (TableState.RUNNING, TableState.ALTERING)
-    return enabled and not status.region.unassigned
+    is_made = not status.region.is_tablet or status.region.state is TabletState.RUNNING
+    return enabled and is_made and not status.region.unassigned

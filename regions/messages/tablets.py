@@ -159,11 +159,11 @@ class TabletList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class MoveTablet(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Move a voter of a tablet from server `source` to server `target` (TC-19). Reply: MemberIntent.
 
-    Without a source the master chooses the voter. A `dry_run` only checks.
+    The master chooses what is "". A `dry_run` only checks.
     """
 
     region_id: str
-    target: str
+    target: str = ""
     source: str = ""
     dry_run: bool = False
 

@@ -21,6 +21,8 @@ class TabletMove(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int = 0
     reason: str = "move"
     origin: WorkOrigin | None = None
+    #: The plan of which it is a part, "" for none.
+    plan_id: str = ""
 
 
 class TabletIntents(msgspec.Struct, frozen=True, omit_defaults=True):

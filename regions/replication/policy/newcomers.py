@@ -55,6 +55,8 @@ def choose(facts: Situation) -> Choice:
     if target is not None:
         why = objection(facts, target)
         movers = [one for one in facts.voters if one.uuid in facts.moves and one.number in facts.leaving]
+        if not why and facts.cluster.incoming.get(target, 0) >= INCOMING_MAX:
+            why = f"{target} is getting {INCOMING_MAX} others"
         if not why:
             return Choice(target)
         if len(facts.staying) + len(movers) >= facts.wanted:

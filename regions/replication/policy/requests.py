@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from regions.records.intents import TabletIntents, TabletMove
 from regions.records.members import Member, MemberRole
 from regions.records.model import ServerRecord, TableRecord, TabletState
@@ -41,15 +43,22 @@ def objection_to_state(tablet: Tablet) -> str:
     return ""
 
 
-def move_to(tablet: Tablet, places: Places, move: TabletMove) -> TabletMove:
-    """Return the move with a source: the given one, or the voter that the tablet can best do without at its place.
+def complete(tablet: Tablet, places: Places, move: TabletMove) -> TabletMove:
+    """Return the move with a source and a target: the given ones, or the best for the tablet.
 
-    Without a source it is a voter in the target's rack if there is one, because that keeps the racks as they are; then
-    one in the rack with the most voters, not the leader, on the fullest server, with the highest number.
+    A source is a voter in the target's rack if there is one, because that keeps the racks as they are; then one in the
+    rack with the most voters, not the leader, on the fullest server, with the highest number. A target is a server that
+    can get the member, in the rack with the fewest other voters, then the emptiest one. "" stays if there is none.
     """
-    if move.source:
-        return move
-    target = places.servers.get(move.target)
+    if not move.source:
+        move = msgspec.structs.replace(move, source=_source_for(tablet, places, move.target))
+    if not move.target:
+        move = msgspec.structs.replace(move, target=_target_for(tablet, places, move.source))
+    return move
+
+
+def _source_for(tablet: Tablet, places: Places, to: str) -> str:
+    target = places.servers.get(to)
     there = voters(tablet.record.members)
     racks = _racks(there, places.servers)
     leader = tablet.view.leader_now()
@@ -63,12 +72,25 @@ def move_to(tablet: Tablet, places: Places, move: TabletMove) -> TabletMove:
         return (is_near, racks[rack], one.number != leads, places.loads.get(one.uuid, 0) / weight, one.number)
 
     found = max(there, key=rank, default=None)
-    return move if found is None else TabletMove(found.uuid, move.target, move.at_ms, move.reason, move.origin)
+    return "" if found is None else found.uuid
+
+
+def _target_for(tablet: Tablet, places: Places, source: str) -> str:
+    members = {one.uuid for one in tablet.record.members}
+    racks = _racks((one for one in voters(tablet.record.members) if one.uuid != source), places.servers)
+    sites = tablet_sites(places.servers.values(), tablet.table.record, places.loads, places.closed)
+    free = [
+        one for one in sites if one.uuid not in members and not _objection_to_space(tablet, places.servers[one.uuid])
+    ]
+    best = min(free, key=lambda one: (racks[one.rack], (one.load + 1) / one.weight, one.uuid), default=None)
+    return "" if best is None else best.uuid
 
 
 def objection_to_tablet_move(tablet: Tablet, places: Places, kept: TabletIntents, move: TabletMove) -> str:
     """Return why a move is refused, "" if it is accepted."""
     region, table = tablet.record, tablet.table.record
+    if not move.target:
+        return "no other server can get a member of it"
     if move.source == move.target:
         return "source and target are the same server"
     return (

@@ -134,7 +134,7 @@ def test_what_newcomers_get_wrong(cluster: MasterCluster, capsys: pytest.Capture
     region = first(cluster.world)
     source, target = a_way(cluster.world, region)
     _, err = said(capsys, "tablet", "move", "x:k", status=EXIT_USAGE)
-    assert "give --to SERVER, or --cancel" in err
+    assert "give --to SERVER, --from SERVER or both; or --cancel" in err
     _, err = said(capsys, "tablet", "move", "x:k", "--to", "server-99", status=EXIT_NOT_FOUND)
     assert "no live server 'server-99'" in err
     same = ("--from", name(source), "--to", name(source))

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cli import regions
-from cli.common.errors import EXIT_REFUSED
+from cli.common.errors import EXIT_NOT_FOUND
 from cli.main import run
 from cli.tables import replica_state
 from regions import messages as ms
@@ -40,6 +40,8 @@ class OneTablet:
         match message:
             case ms.ListTables():
                 return ms.Tables([ms.TableSummary(TABLE, 1, 3, 3, 0, 0)])
+            case ms.MoveTablet():
+                return ms.MemberIntent("t.0", "accepted")
             case ms.SetRegionIntent():
                 return ms.Accepted("t.0 is closed: 0 of 3 replicas take part")
             case _:
@@ -58,15 +60,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> OneTablet:
     return found
 
 
-@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--replica", "1")])
-def test_a_tablet_is_not_moved(
-    cluster: OneTablet, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["region", "move", "orders:k", *options]) == EXIT_REFUSED
-    said = capsys.readouterr().err
-    assert "t.0 is a tablet, and members of tablets cannot be moved yet" in said
-    assert "rk tablet show t.0" in said
-    assert not any(isinstance(one, ms.MoveRegion) for one in cluster.asked)
+@pytest.mark.parametrize(("options", "source"), [((), ""), (("--replica", "2"), "b")])
+def test_a_tablet_moves_a_member(cluster: OneTablet, options: tuple[str, ...], source: str) -> None:
+    """As with `rk tablet move`."""
+    assert run(["region", "move", "orders:k", "--wait", "0", *options]) == 0
+    assert cluster.asked[-1] == ms.MoveTablet("t.0", "", source)
+    assert run(["region", "move", "orders:k", "--dry-run"]) == 0
+    assert cluster.asked[-1] == ms.MoveTablet("t.0", "", "", dry_run=True)
+    assert run(["region", "move", "orders:k", "--replica", "9"]) == EXIT_NOT_FOUND
 
 
 def test_a_closed_tablet_is_not_said_to_be_on_its_servers(

@@ -196,15 +196,15 @@ def test_a_refusal_is_final(cluster: MemoryCluster) -> None:
 def test_tables_of_tablets_are_left_out_and_named(
     cluster: MemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their members cannot be moved, so a plan with them could never be carried out."""
+    """No server here takes tablets, so a plan with them could never be carried out."""
     words = ["plan", "create", "--output", str(tmp_path / "plan"), "--engine", "greedy"]
     (table,) = cluster.ruler.assigner.world.tables.values()
     made_of_tablets = msgspec.structs.replace(table.record, storage=Storage.TABLET)
     shared, table.record = table.record, made_of_tablets
     assert run(words) == EXIT_REFUSED
     said = capsys.readouterr().err
-    assert "there is no shared region to plan" in said
-    assert f"left out, because members of tablets cannot be moved yet: table {shared.name}" in said
+    assert "there is no region to plan" in said
+    assert f"left out, because the servers of its tablets are not all of one kind: table {shared.name}" in said
     assert not (tmp_path / "plan").exists()
 
 
@@ -217,7 +217,9 @@ def test_a_plan_says_what_it_leaves_out(
     monkeypatch.setattr(apply, "every_region", lambda found: [*every_region(found), tablets])
     words = ["plan", "create", "--output", str(tmp_path / "plan"), "--engine", "greedy"]
     assert run(words) == 0
-    assert "left out, because members of tablets cannot be moved yet: table orders" in capsys.readouterr().out
+    assert (
+        "left out, because the servers of its tablets are not all of one kind: table orders" in capsys.readouterr().out
+    )
     shutil.rmtree(tmp_path / "plan")
     assert run([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"].endswith("table orders")

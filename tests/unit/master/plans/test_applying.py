@@ -41,6 +41,23 @@ REGIONS = 6
 PLAN = "plan-1"
 
 
+class NoMembers:
+    """A cluster without tablets."""
+
+    @property
+    def plan_moves(self) -> NoMembers:
+        return self
+
+    async def accept(self, moves: list[Any]) -> None:
+        assert not moves
+
+    def left(self, _plan_id: str) -> tuple[int, int]:
+        return 0, 0
+
+    async def withdraw(self, _plan_id: str) -> None:
+        pass
+
+
 class Ruler:
     """A tenure as plans use it, with servers that never answer, so that nothing begins by itself."""
 
@@ -48,6 +65,7 @@ class Ruler:
         self.store = store
         self.fence = Fence(store, LAYOUT, epoch)  # type: ignore[arg-type]
         self.assigner = Assigner(epoch)
+        self.keeper = NoMembers()
         self.now = 1_000
         self.applying = Applying(self, lambda: self.now)
         loaded = self.do(catalog.load(store, LAYOUT))  # type: ignore[arg-type]

@@ -119,6 +119,71 @@ def test_the_master_chooses_the_member_that_moves(world: ChangingBench) -> None:
     assert not kept(world)
 
 
+def test_a_region_that_is_a_tablet_moves_a_member(world: ChangingBench) -> None:
+    """The same request as for other regions; without a destination the master chooses one in the same rack."""
+    region = first(world)
+    source, target = a_way(world, region)
+    number = next(one.number for one in region.members if one.uuid == source)
+    results: list[Any] = []
+    world.bench.ask_into(ms.MoveRegion(region.region_id, number, wait_ms=600_000), results)
+    world.turn(1)
+    assert [(one.source, one.target) for one in kept(world)[0].moves] == [(source, target)]
+    world.until(lambda: bool(results))
+    assert results[0].detail == f"the member of {region.region_id} on {source} moves to {target}"
+    assert places(first(world)) == places(region) - {source} | {target}
+    assert "no member with number 77" in refused(world, ms.MoveRegion(region.region_id, 77))
+
+
+def a_plan(world: ChangingBench) -> list[ms.PlannedMove]:
+    """Return one move of each tablet."""
+    found = []
+    for region in world.regions():
+        source, target = a_way(world, region)
+        found.append(ms.PlannedMove(region.region_id, 0, source, target))
+    return found
+
+
+def submitted(world: ChangingBench, moves: list[ms.PlannedMove]) -> ms.PlanReport:
+    """Begin a plan and send its only part."""
+    epoch = world.active_master.fence.epoch
+    begun = ask(world, ms.BeginPlan("p", epoch, len(moves), 1))
+    assert isinstance(begun, ms.PlanReport), begun
+    found = ask(world, ms.AddPlanMoves("p", 0, moves))
+    assert isinstance(found, ms.PlanReport), found
+    return found
+
+
+def test_a_plan_moves_members(world: ChangingBench) -> None:
+    """Each move is an intent; the plan ends when all have come true, under whichever master."""
+    moves = a_plan(world)
+    report = submitted(world, [*moves, ms.PlannedMove(moves[0].region_id, 1, "s9", "s4")])
+    assert report.record.handed == len(moves)
+    assert sum(report.record.skipped.values()) == 1
+    assert {one.moves[0].plan_id for one in kept(world)} == {"p"}
+    world.fail_over()
+    for move in moves:
+        world.until(lambda move=move: move.destination in places_of(world, move.region_id))  # type: ignore[misc]
+    world.until(lambda: not kept(world))
+    world.until(lambda: world.active_master.applying.running() == "")
+    assert all(move.source not in places_of(world, move.region_id) for move in moves)
+
+
+def places_of(world: ChangingBench, region_id: str) -> set[str]:
+    return next(places(one) for one in world.regions() if one.region_id == region_id)
+
+
+def test_an_aborted_plan_withdraws_what_has_not_begun(world: ChangingBench) -> None:
+    """The other moves are finished."""
+    world.servers.loses = 10_000
+    world.bench.hold_servers()
+    moves = a_plan(world)
+    submitted(world, moves)
+    found = ask(world, ms.AbortPlan("p"))
+    assert isinstance(found, ms.PlanReport), found
+    begun = {one.region_id for one in world.transitions()}
+    assert {one.region_id for one in kept(world)} == begun
+
+
 def test_a_repeated_move_is_the_same_move(world: ChangingBench) -> None:
     """Whether it is under way or over: after a lost reply the caller learns that it was accepted."""
     region = first(world)

@@ -122,7 +122,7 @@ def test_a_single_tablet_is_unassigned_and_assigned(world: TabletBench) -> None:
 def test_unsupported_requests_are_rejected_with_the_reason(world: TabletBench) -> None:
     """A rename is supported."""
     (first, _) = world.regions()
-    assert world.bench.ask(ms.MoveRegion(first.region_id, 1, "s2")) == ms.BAD_REQUEST
+    assert world.bench.ask(ms.MoveRegion(first.region_id, 1, "s2")) == ms.BAD_REQUEST, "it has a member already"
     assert world.bench.ask(ms.RetryRegion(first.region_id, 1)) == ms.BAD_REQUEST
     assert world.bench.ask(ms.RetryRegion(first.region_id)) == ms.BAD_REQUEST, "no member is parked"
     assert world.bench.ask(ms.RetryRegion(first.region_id, 9)) == ms.NOT_FOUND

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from regions.balance.cluster_snapshot import census
+from regions.balance.cluster_snapshot import census, pool_of
 from regions.messages import Regions, RegionStatus, ReplicaStatus, ServerLoad
 from regions.plan.artifact.fingerprint import fingerprint
+from regions.records.members import Member, MemberRole, Storage
 from regions.records.model import (
     Incarnation,
     RegionRecord,
@@ -14,6 +15,7 @@ from regions.records.model import (
     ServerRecord,
     TableIntent,
     TableRecord,
+    TabletState,
     TransitionRecord,
 )
 
@@ -61,3 +63,32 @@ def test_draining_servers_are_to_be_emptied() -> None:
     found = census(drained, _regions())
     assert found.servers.draining.tolist() == [True, False]
     assert fingerprint(found) != fingerprint(census(SERVERS, _regions()))
+
+
+def _tablets(*kinds: str) -> tuple[list[ServerLoad], list[Regions]]:
+    """Return servers of these kinds that take tablets, and a table of one tablet on the first three."""
+    loads = [
+        ServerLoad(ServerRecord(f"s{number}", "h", 1, 1, "rack", kind=kind, tablets=True), 0, 0, 0, 0)
+        for number, kind in enumerate(kinds, 1)
+    ]
+    table = TableRecord("t", "orders", replication=3, kind="kv/1", storage=Storage.TABLET)
+    members = (Member(7, "s1"), Member(2, "s2"), Member(3, "s3"), Member(9, "s4", MemberRole.LEARNER))
+    region = RegionRecord("t", "t.0", state=TabletState.RUNNING, members=members, next_number=10)
+    return loads, [Regions(table, [RegionStatus(region, [])])]
+
+
+@pytest.mark.parametrize("kind", ["kv/1", "tablets/1"])
+def test_voters_of_tablets_are_replicas(kind: str) -> None:
+    """In the order of their numbers; servers without a shared directory alone are a pool as well."""
+    found = census(*_tablets(*[kind] * 4))
+    assert list(zip(found.last.replica.tolist(), found.last.server_id.tolist(), strict=True)) == [
+        (0, "s2"), (1, "s3"), (2, "s1"),
+    ]  # fmt: skip
+    assert found.regions.grp.tolist() == [found.servers.grp.tolist()[0]]
+
+
+def test_tablets_on_servers_of_two_sorts_take_no_part() -> None:
+    """A server has one pool in a plan, so the planner could not tell which of them take shared regions."""
+    loads, tables = _tablets("kv/1", "kv/1", "tablets/1")
+    assert pool_of(tables[0].table, loads) is None
+    assert len(census(loads, tables).regions) == 0
