@@ -22,6 +22,7 @@ from cli.tablets.members import change_config, leader_step_down
 from cli.tablets.moving import intents, move
 from cli.tablets.reading import all_tablets, read_replicas, servers_of, uuid_of, with_present_figures
 from cli.tablets.upkeep.quarantine import purge
+from cli.tablets.upkeep.rescue import unsafe_change_config
 from cli.tablets.upkeep.verify import verify
 from regions import messages
 from regions.messages import TabletHealth
@@ -39,7 +40,18 @@ def tablet() -> None:
     """
 
 
-for _command in (move, intents, leader_step_down, change_config, copy, jobs, cancel, purge, verify):
+for _command in (
+    move,
+    intents,
+    leader_step_down,
+    change_config,
+    copy,
+    jobs,
+    cancel,
+    purge,
+    verify,
+    unsafe_change_config,
+):
     tablet.add_command(_command)
 
 

@@ -35,6 +35,7 @@ from regionserver.tablets.neighbors import Address
 from regionserver.tablets.order_plans import Stage
 from regionserver.tablets.process.host import TabletHost
 from regionserver.tablets.process.interfaces import HostSettings, ReplicaOpening
+from regionserver.tablets.rescue.work import RescueWork
 from regionserver.tablets.server_tablets import MakeTablets, ServerTablets
 from regionserver.tablets.upkeep.joined import upkeep_of
 from regionserver.tablets.upkeep.space import DiskSpace
@@ -59,6 +60,7 @@ class TabletCare(NamedTuple):
     digests: DigestWork
     #: Asks other servers about digests.
     servers: ServerQuestions
+    rescue: RescueWork
 
 
 class HostedTablets:
@@ -151,6 +153,11 @@ class HostedTablets:
     def upkeep(self) -> Upkeep:
         """Return what answers requests about the disk."""
         return self._care.upkeep
+
+    @property
+    def rescue(self) -> RescueWork:
+        """Return what answers orders to force a configuration."""
+        return self._care.rescue
 
     @property
     def digests(self) -> DigestWork:
@@ -266,7 +273,9 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         replicas = host.life.parts().replicas
         digests = DigestWork(reactor, system.clock, instance.uuid, host, replicas, servers.ask)
         digests.start()
-        return HostedTablets(reactor, host, links, copies, questions, TabletCare(upkeep, digests, servers))
+        rescue = RescueWork(instance.uuid, host.turn, replicas, host.life)
+        care = TabletCare(upkeep, digests, servers, rescue)
+        return HostedTablets(reactor, host, links, copies, questions, care)
 
     return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)
 

@@ -55,6 +55,7 @@ from regionserver.tablets.metrics import TabletMetrics
 from regionserver.tablets.neighbors import Address, Neighbors
 from regionserver.tablets.orders import ReplicaFiles, TabletOrders
 from regionserver.tablets.peer_port import bind_peer_port
+from regionserver.tablets.rescue.messages import ForceConfiguration, RescueRequest
 from regionserver.tablets.service import TabletGroups, TabletService, answer_change, refusal
 from regionserver.tablets.upkeep.messages import PurgeQuarantine, UpkeepRequest
 from regionserver.tablets.upkeep.space import DiskSpace
@@ -78,6 +79,14 @@ class DigestAnswers(Protocol):
 
     def answer(self, request: DigestRequest) -> Any:
         """Answer a request of a leader or an operator. Raise RpcError."""
+        ...
+
+
+class RescueAnswers(Protocol):
+    """Rescue of tablets without a majority, as the server uses it."""
+
+    def answer(self, order: ForceConfiguration) -> Any:
+        """Carry out an order of an operator, or refuse it."""
         ...
 
 
@@ -155,6 +164,11 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
     @property
+    def rescue(self) -> RescueAnswers:
+        """Return what answers orders to force a configuration."""
+        ...
+
+    @property
     def upkeep(self) -> UpkeepAnswers:
         """Return what answers requests about upkeep."""
         ...
@@ -187,6 +201,7 @@ class ServerTablets:
         PurgeQuarantine,
         ShowDigests,
         QuarantineReplica,
+        ForceConfiguration,
     )
 
     def __init__(
@@ -318,6 +333,8 @@ class ServerTablets:
             return self._opened().copies.answer(request)
         if isinstance(request, DigestRequest):
             return self._opened().digests.answer(request)
+        if isinstance(request, RescueRequest):
+            return self._opened().rescue.answer(request)
         if isinstance(request, UpkeepRequest):
             return self._opened().upkeep.answer(request)
         return self._service.answer(request)

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from coord.env import Clock
 from coord.errors import CoordError
-from coord.storage.shared.items import RecoveredSlot
+from coord.storage.shared.items import Change, RecoveredSlot
 from coord.storage.shared.log import SharedLog
 from regions.messages.server import ClosePurpose, MemberEndpoint
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta
@@ -340,6 +340,48 @@ class ReplicaLife:
 
         self._log.submit([], durable)
         self._log.flush()
+
+    def rewrite(self, tablet: str, changes: Callable[[RecoveredSlot], Sequence[Change]]) -> Deferred[str]:
+        """Stop a running replica, make changes to its slot durable, and host its group again.
+
+        `changes` gets the whole content of the slot. Return "" or the reason of a failure; then the replica is FAILED.
+        """
+        replica = self._replicas.get(tablet)
+        if replica is None or replica.run is not RunState.RUNNING or self.is_stopping:
+            return succeed(f"tablet {tablet} does not run on this server")
+        answer: Deferred[str] = Deferred()
+        self._set_run(replica, RunEvent.STOP)
+        self._stop_group(replica)
+        rows, replica.rows = replica.rows, None
+
+        def closed(result: str | Exception) -> None:
+            if isinstance(result, Exception) or result:
+                log.warn("rows of {tablet} were closed with an error: {why}", tablet=tablet, why=why_of(result))
+            self._log.submit([], durable)
+            self._log.flush()
+
+        def durable() -> None:
+            # Everything that the group has written is in the log now.
+            slot = self._log.shared.contents(replica.slot)
+            try:
+                assert slot is not None, f"{tablet} runs and has no slot"
+                self._log.submit(changes(slot), written)
+            except (CoordError, AssertionError) as error:
+                self._set_run(replica, RunEvent.FAULT, why_of(error))
+                self._stand(replica)
+                answer.callback(why_of(error))
+                return
+            self._log.flush()
+
+        def written() -> None:
+            # In this process alone; its superblock stays as it is.
+            self._set_run(replica, RunEvent.REST)
+            self._set_run(replica, RunEvent.ENABLE)
+            self.open(replica, answer.callback)
+
+        assert rows is not None, f"{tablet} runs and has no rows"
+        self._slow_pool.submit(lambda: close_rows(rows), closed)
+        return answer
 
     def parked(self, tablet: str, why: str) -> None:
         """Note that the turn has parked a tablet, and close its rows."""
