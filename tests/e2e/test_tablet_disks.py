@@ -1,4 +1,4 @@
-"""Disks of real `rk server run` processes: a lost log, a full disk, a lost majority, replicas compared, a quarantine."""
+"""Disks of real `rk server run` processes: a lost log, a full disk, a lost majority, a comparison, a quarantine."""
 
 from __future__ import annotations
 

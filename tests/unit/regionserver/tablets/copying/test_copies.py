@@ -20,6 +20,7 @@ from regionserver.tablets.hosting import HostedTablets
 from regionserver.tablets.members.claiming import NewMember
 from regionserver.tablets.order_plans import Stage
 from regionserver.tablets.rows.tablet_rows import TabletRows
+from regionserver.tablets.upkeep.space import DiskSpace
 from tests.support.reactors import in_reactor, until
 from tests.unit.regionserver.tablets.copying.copying_hosts import TABLET, CopyingCluster, CopyingMachine, files_of
 
@@ -165,6 +166,25 @@ def test_a_deposed_leader_changes_nothing(tmp_path: Path) -> None:
         assert victim.jobs() == []
         assert {path for path in files_of(victim) if "quarantine" in path} == set()
         assert set(files_of(victim)) == set(before)
+
+    run(tmp_path, test)
+
+
+def test_a_disk_below_its_reserve_takes_no_copies(tmp_path: Path) -> None:
+    async def test(cluster: CopyingCluster) -> None:
+        victim = await cluster.follower()
+        room, victim.copies._space = victim.copies._space, DiskSpace(victim.directory, 1 << 60)
+        answer = await cluster.copy(victim)
+        assert (answer.outcome, victim.jobs()) == (CopyOutcome.NO_SPACE, []), answer
+        # The rows must fit above the reserve as well: the copy fails before it receives any.
+        free = room.free()
+        victim.copies._space = DiskSpace(victim.directory, free - (1 << 20))
+        answer = await cluster.copy(victim)
+        job = await cluster.ended(victim, answer.job)
+        assert (job.state, job.received) == (CopyState.FAILED, 0), job
+        assert "MB stay free" in job.reason
+        victim.copies._space = room
+        await is_copied(cluster, victim)
 
     run(tmp_path, test)
 
