@@ -15,7 +15,8 @@ from cli.common.errors import CliError, NotFoundError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
-from cli.tablets.reading import leader_in, views_of
+from cli.tablets.moving import is_wanted_learner, tablet_id, want_learner
+from cli.tablets.reading import leader_in, uuid_of, views_of
 from coord.rpc.wire import RpcError
 from regions.messages import ChangeAnswer, ChangeConfig, ConfigChange, ConfigChanged, OwnReplica, TransferLeadership
 from regions.records.members import ConfigId, Member
@@ -155,27 +156,41 @@ def _wait_for_leader(cluster: Cluster, found: FoundTablet, wait_s: float) -> str
 
 
 @click.command("change-config")
-@click.argument("change", type=click.Choice(["remove", "promote", "demote"]))
+@click.argument("change", type=click.Choice(["add", "remove", "promote", "demote"]))
 @click.argument("name", metavar="TABLET")
 @click.argument("server_name", metavar="SERVER")
+@click.option("--role", type=click.Choice(["voter", "learner"]), default="learner", help="With add: a learner is kept.")
 @click.option("--expect", default="", metavar="TERM.INDEX", help="Only if this is the committed configuration.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds to wait.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
 @global_options
 @click.pass_obj
 def change_config(
-    given: Globals, change: str, name: str, server_name: str, expect: str, wait_s: float, dry_run: bool
+    given: Globals, change: str, name: str, server_name: str, role: str, expect: str, wait_s: float, dry_run: bool
 ) -> None:
     """Change the member of TABLET on SERVER, and wait until a majority has the new configuration.
 
-    remove: the member is none any more. promote: a learner becomes a voter when it has caught up. demote: a voter
-    becomes a learner. One member changes at a time; the leader refuses what would leave no live majority. The command
-    adds no member: the active master gives out the numbers of new ones.
+    add: the masters keep a learner there, a copy that does not vote, until it is removed. remove: the member is none
+    any more. promote: a learner becomes a voter when it has caught up. demote: a voter becomes a learner. One member
+    changes at a time; the leader refuses what would leave no live majority. The masters restore the number of voters
+    that the table wants.
 
     TABLET is an id, a prefix of one, or TABLE:KEY. SERVER may be the uuid of a server that is gone.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
+        if change == "add":
+            if role == "voter":
+                raise CliError(
+                    "a voter more would be removed at once",
+                    "`rk table alter TABLE --replicas N` changes their number; `rk tablet move` moves one.",
+                )
+            want_learner(given, cluster, names, tablet_id(cluster, name), names.find(server_name).uuid, dry_run=dry_run)
+            return
+        if change == "remove" and is_wanted_learner(cluster, names, name, server_name):
+            uuid = uuid_of(cluster, server_name, names)
+            want_learner(given, cluster, names, tablet_id(cluster, name), uuid, wanted=False, dry_run=dry_run)
+            return
         found = find_leader(cluster, name)
         is_uuid = server_name in {one.uuid for one in found.members()}
         uuid = server_name if is_uuid else names.find(server_name).uuid

@@ -113,6 +113,24 @@ def _report(given: Globals, names: Names, found: MemberIntent, dry_run: bool, te
     output.report({"answer": found, "dry_run": dry_run}, text, as_json=given.json)
 
 
+def want_learner(
+    given: Globals, cluster: Cluster, names: Names, region_id: str, uuid: str, *, wanted: bool = True, dry_run: bool
+) -> None:
+    """Have a learner kept on a server, or kept no longer, and print the result. Raise CliError."""
+    with named(names):
+        found = cluster.ask_master(messages.WantLearner(region_id, uuid, wanted, dry_run), MemberIntent)
+    _report(given, names, found, dry_run, "")
+
+
+def is_wanted_learner(cluster: Cluster, names: Names, name: str, server_name: str) -> bool:
+    """Return True if a master is active and keeps a learner of the tablet on the server."""
+    try:
+        status = cluster.ask_master(messages.ShowTablet(tablet_id(cluster, name)), messages.TabletList).tablets[0]
+        return bool(status.learners) and uuid_of(cluster, server_name, names) in status.learners
+    except CliError:
+        return False
+
+
 def tablet_id(cluster: Cluster, name: str) -> str:
     """Return the id of the tablet that a text names. Raise CliError for a region with one shared copy."""
     found = region_in_store(cluster, name)

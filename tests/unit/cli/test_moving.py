@@ -17,7 +17,7 @@ from cli.common.connect import refusal
 from cli.common.errors import EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_USAGE, UnreachableError
 from cli.common.lookup import FoundRegion
 from cli.main import run
-from cli.tablets import moving, reading, waiting
+from cli.tablets import members, moving, reading, waiting
 from coord.rpc.server import RpcError
 from regions.records.model import ServerRecord
 from tests.unit.master.tablets.changing import ChangingBench, changing_world
@@ -64,7 +64,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MasterCluster:
     def opened(_given: object, **_options: object) -> Iterator[MasterCluster]:
         yield found
 
-    for module in (moving, server_commands, replicas):
+    for module in (moving, members, server_commands, replicas):
         monkeypatch.setattr(module, "open_cluster", opened)
     monkeypatch.setattr(moving, "region_in_store", lambda *_: FoundRegion(first(found.world), None))
     monkeypatch.setattr(moving, "_job_of", lambda *_: None)
@@ -144,6 +144,19 @@ def test_what_newcomers_get_wrong(cluster: MasterCluster, capsys: pytest.Capture
     _, err = said(capsys, "tablet", "move", "x:k", *wrong, status=EXIT_REFUSED)
     assert f"{name(other)} has no member of the tablet" in err
     assert said(capsys, "tablet", "move", "x:k", "--cancel", status=EXIT_NOT_FOUND)[1].count("nothing to cancel") == 1
+
+
+def test_a_learner_is_added_and_removed(cluster: MasterCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """TC-01. A voter more is refused with what helps."""
+    uuid = min(ALL - places(first(cluster.world)))
+    add = ("tablet", "change-config", "add", "x:k", name(uuid))
+    assert "would be removed at once" in said(capsys, *add, "--role", "voter", status=EXIT_REFUSED)[1]
+    assert f"{name(uuid)} gets a learner" in said(capsys, *add, "--dry-run")[0]
+    assert f"{name(uuid)} gets a learner" in said(capsys, *add)[0]
+    cluster.world.until(lambda: uuid in places(first(cluster.world)))
+    cluster.world.until(cluster.world.is_running)
+    assert f"{name(uuid)} loses a learner" in said(capsys, "tablet", "change-config", "remove", "x:k", name(uuid))[0]
+    cluster.world.until(lambda: uuid not in places(first(cluster.world)))
 
 
 def test_a_shared_region_is_no_tablet(
