@@ -172,6 +172,10 @@ def _too_many_voters(facts: Situation) -> Decision | None:
         at = min(facts.leaving, key=lambda number: (number == facts.leader.number, number))
         victim, why = next(one for one in facts.voters if one.number == at), facts.leaving[at]
     else:
+        away = next((one for one in facts.voters if facts.server(one) is None or not facts.is_healthy(one)), None)
+        if away is not None:
+            # Its rack is unknown while its server is away, and a wrong choice costs a copy. Nothing is urgent here.
+            return Wait(f"{len(facts.voters)} voters where {facts.wanted} are wanted; {facts.name(away)} is away")
         victim = newcomers.crowded(facts) or newcomers.worst_placed(facts)
         why = f"{facts.wanted} voters are wanted, and its place is the worst"
     if victim.number == facts.leader.number:

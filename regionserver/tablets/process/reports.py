@@ -43,6 +43,9 @@ _WAITING: Final = {
     Word.RESTING: "it rests",
 }
 
+#: Rejections of a newcomer whose leader has it copied again. The master gives it up if that takes too long.
+_COPIED_AGAIN: Final = frozenset((Word.DELETED, Word.FAILED))
+
 #: Changes of role that the log of the server lists one by one per turn. A table of 1,000 tablets has several thousand.
 ROLES_NAMED_MAX: Final = 5
 
@@ -132,7 +135,11 @@ def judge_members(group: Group, lead: Leadership, there: frozenset[str], dead_s:
     found = [MemberReport(group.replica.number, MemberHealth.HEALTHY)]
     for peer in lead.peers:
         is_there = group.servers.get(peer.peer, "") in there
-        health, reason = _judge(peer, lead.now, group.refusals.get(peer.peer), dead_s, is_there=is_there)
+        refusal = group.refusals.get(peer.peer)
+        if refusal is not None and refusal.word in _COPIED_AGAIN and not group.core.configs.current.is_voter(peer.peer):
+            health, reason = MemberHealth.UNKNOWN, "its copy was cut short and begins again"
+        else:
+            health, reason = _judge(peer, lead.now, refusal, dead_s, is_there=is_there)
         found.append(MemberReport(peer.peer, health, max(0, lead.log.last - peer.match), reason))
     return tuple(sorted(found, key=lambda one: one.number))
 

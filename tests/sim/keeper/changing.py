@@ -221,6 +221,8 @@ class ChangingWorld(World):
     def _judge(self, region_id: str, one: Member) -> MemberReport:
         if self.runs(region_id, one):
             return MemberReport(one.number, MemberHealth.HEALTHY)
+        if one.role is not MemberRole.VOTER and self.machines[one.uuid].lives:
+            return MemberReport(one.number, MemberHealth.UNKNOWN, 5_000, "its copy begins")
         silent_ms = self.now - self.heard_ms.setdefault((region_id, one.number), self.now)
         copies = (region_id, one.number) in self.copying
         is_dead = silent_ms >= DEAD_MS and not copies

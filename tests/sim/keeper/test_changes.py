@@ -14,12 +14,16 @@ import pytest
 from regions.messages.server import TabletOpening
 from regions.replication import member_orders
 from regions.replication.keeper import Keeper
+from regions.replication.policy import next_change
 from regions.replication.policy.members import MemberPolicy
 from tests.sim.keeper.changing import ChangingWorld
+from tests.sim.keeper.growing import GrowingWorld
 from tests.sim.keeper.model import BrokenInvariantError
 
 #: RK_SEEDS sets the number of seeds: `RK_SEEDS=2000 pytest tests/sim/keeper`.
 SEEDS: Final = int(os.environ.get("RK_SEEDS", "25"))
+#: Seeds of the table whose number of replicas changes over and over: each of them plays ten minutes.
+SEEDS_GROWING: Final = max(2, SEEDS // 4)
 #: Number of seeds within which a planted bug must be found.
 SEEDS_PLANTED: Final = 40
 #: Situations that a run must reach.
@@ -48,6 +52,25 @@ def test_a_newcomer_leads_before_a_master_knows_it() -> None:
     """The newcomer was promoted and elected while no master was active. Its report was of a number that the record did
     not have, so the record was read again, for ever."""
     ChangingWorld(287).run()
+
+
+def test_the_number_of_copies_goes_up_and_down() -> None:
+    """1 -> 3 -> 1 -> 5 -> 3, twice: each step takes the changes that it needs, and no more. Never are fewer voters left
+    than wanted."""
+    met: Counter[str] = Counter()
+    for seed in range(SEEDS_GROWING):
+        met.update(GrowingWorld(seed).run().counts)
+    assert min(met["added"], met["removed"], met["server died"], met["master died"]) > 0
+
+
+def test_a_report_that_is_late_costs_a_number() -> None:
+    """A copy is in the store before its leader's report is there. Without the wait for the report the master gives the
+    number up, and another one out."""
+    with (
+        mock.patch.object(next_change, "REPORT_LATE_MS", 0),
+        pytest.raises(BrokenInvariantError, match="wanted|voters"),
+    ):
+        play(GrowingWorld)
 
 
 def test_a_seed_is_one_history() -> None:
@@ -95,10 +118,10 @@ PLANTED: Final[dict[str, Planted]] = {
 }
 
 
-def play() -> None:
+def play(world: type[ChangingWorld] = ChangingWorld) -> None:
     """Play seeds from 0 on."""
     for seed in range(SEEDS_PLANTED):
-        ChangingWorld(seed).run()
+        world(seed).run()
 
 
 @pytest.mark.parametrize("name", PLANTED)

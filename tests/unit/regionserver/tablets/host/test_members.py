@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coord.raft.messages import CONFIG, PRE_VOTE, PRE_VOTE_RESP, Message
+from regions.messages.heartbeat import MemberHealth
 from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChange, ConfigChanged
 from regions.records.members import ConfigId, Member, MemberRole
 from regionserver.tablets.host.beats import BEAT_TICKS
@@ -12,6 +13,8 @@ from regionserver.tablets.host.envelope import Envelope, Header, Refusal, TurnFr
 from regionserver.tablets.host.group import APPLY_TICKS
 from regionserver.tablets.host.members import endpoints_of, members_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
+from regionserver.tablets.host.words import Word
+from regionserver.tablets.process.reports import judge_members
 from tests.support.tablet_hosts import CLUSTER, Hosts, endpoint
 
 
@@ -221,3 +224,18 @@ def test_a_leader_asks_for_the_copy_of_a_newcomer(hosts: Hosts) -> None:
     hosts.ticks(30)
     assert len(server.copies) == 2
     assert sum(entry.kind == CONFIG for entry in hosts.core(leader).log.entries) == 1
+
+
+def test_a_newcomer_whose_copy_was_cut_short_has_not_failed(hosts: Hosts) -> None:
+    """Its server restarted during the copy and has a tombstone without memory; the leader has the rows copied again. A
+    voter with the same answer has failed."""
+    leader = hosts.elect()
+    assert ask(hosts, leader, ConfigChange.ADD, 4).fate is Fate.DONE
+    group = hosts.servers[leader].turn.groups["t"]
+    voter = next(number for number, name in hosts.places.items() if name != leader and number < 4)
+    lead = group.core.leadership
+    assert lead is not None
+    for word in (Word.DELETED, Word.FAILED):
+        group.refusals = {number: Refusal("t", word, number, group.replica.number) for number in (4, voter)}
+        judged = {one.number: one.health for one in judge_members(group, lead, frozenset(hosts.servers), 300.0)}
+        assert (judged[4], judged[voter]) == (MemberHealth.UNKNOWN, MemberHealth.FAILED)
