@@ -1,7 +1,8 @@
 """A table whose number of replicas goes 1 -> 3 -> 1 -> 5 -> 3, over and over, while servers restart and masters die.
 
 On top of `ChangingWorld`, with exact counts: each step takes as many additions, promotions or removals as voters are
-missing or too many. A newcomer whose server restarts just then may be given up: one more addition and removal. Every server comes back, so a voter leaves only if as many as wanted remain.
+missing or too many. A newcomer whose server restarts just then may be given up: one more addition and removal. Every
+server comes back, so a voter leaves only if as many as wanted remain.
 """
 
 from __future__ import annotations
