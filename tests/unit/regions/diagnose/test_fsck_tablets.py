@@ -14,6 +14,7 @@ from regions.messages.heartbeat import ReplicaState, TabletReport
 from regions.records.members import ConfigId, Member, MemberRole
 from regions.records.model import Incarnation, RegionState, TableIntent, TableState, TransitionRecord
 from regions.records.znodes import Layout
+from tests.sim.keeper.faults import remove_voter
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
 
 P = Problem
@@ -182,7 +183,7 @@ def test_a_server_that_does_not_answer_is_unknown_and_not_missing() -> None:
 def test_a_tombstone_of_a_former_member_is_as_it_should_be() -> None:
     """While the former member still runs, it is an extra replica: a warning, because the master closes it."""
     cluster = TabletCluster()
-    cluster.world.remove_voter("t.0")
+    remove_voter(cluster.world, "t.0")
     extra = next(one for one in (1, 2, 3) if one not in {m.number for m in cluster.world.groups["t.0"].members})
     cluster.alter_record("t.0")
     view = cluster.view()

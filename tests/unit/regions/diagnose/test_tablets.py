@@ -12,6 +12,7 @@ from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
 from regions.records.model import TableIntent, TabletState
 from regions.replication.guards import ReplicaOnDisk
+from tests.sim.keeper.faults import remove_voter
 from tests.unit.regions.diagnose.tablet_cluster import TabletCluster
 
 T = TabletHealth
@@ -153,7 +154,7 @@ def test_replicas_that_do_not_run_are_named() -> None:
 
 def test_a_replica_that_is_no_member_is_shown_last(cluster: TabletCluster) -> None:
     """After a change of members, as long as its server reports it."""
-    cluster.world.remove_voter("t.0")
+    remove_voter(cluster.world, "t.0")
     keeper = cluster.watch.keeper
     keeper.tablets["t.0"].view.fold(
         cluster.machine(cluster.leader("t.0")).incarnation,
