@@ -37,8 +37,10 @@ def obstacle_to_empty(keeper: Keeper, uuid: str) -> str:
 
 
 def stuck_lines(keeper: Keeper, limit: int) -> list[str]:
-    """Return lines about servers that cannot be emptied, and about moves whose target cannot get the member."""
-    lines = [
+    """Return lines about an outage in which nothing is replaced, about servers that cannot be emptied, and about moves
+    whose target cannot get the member."""
+    lines = [why] if (why := keeper.policy.held_up()) else []
+    lines += [
         f"server {uuid} is to be empty and keeps members of tablets: {why}"
         for uuid in sorted(keeper.policy.retiring)
         if (why := obstacle_to_empty(keeper, uuid))

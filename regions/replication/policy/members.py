@@ -132,6 +132,13 @@ class MemberPolicy:
         is_there = view is not None and view.report.number == member.number and view.report.state in TAKES_PART
         return member.role is MemberRole.LEARNER and not is_there
 
+    def held_up(self) -> str:
+        """Return why dead members are not replaced until an operator decides, with the number of tablets; "" if they
+        are, or if there are none."""
+        why = self._facts_of_cluster().outage
+        count = sum(isinstance(one, Wait) and one.why == why for one in self.decisions.values()) if why else 0
+        return f"{count} tablet{'s' if count > 1 else ''} with dead members: {why}" if count else ""
+
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def settle(self, tablet: Tablet, now_ms: int) -> bool:

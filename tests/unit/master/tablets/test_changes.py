@@ -73,7 +73,7 @@ def test_a_drained_server_is_emptied(world: ChangingBench) -> None:
 
 
 def test_why_says_what_comes_next(world: ChangingBench) -> None:
-    """With three of five servers gone nothing is replaced, and the operator reads why."""
+    """With two of five servers gone nothing is replaced, and the operator reads why, in `rk why` and `rk status`."""
     world.servers.stop("s1")
     world.servers.stop("s4")
     world.turn(20, 1.0)
@@ -81,3 +81,9 @@ def test_why_says_what_comes_next(world: ChangingBench) -> None:
     told = [one.reason for one in words if one.health is ms.TabletHealth.UNDER_REPLICATED]
     assert told
     assert all("2 of 5 servers are gone (s1, s4)" in one for one in told)
+    outage = [one for one in world.active_master.keeper.problems() if "with dead members" in one]
+    assert len(outage) == 1
+    assert outage[0].startswith(f"{len(told)} tablet")
+    assert "`rk server retire`" in outage[0]
+    world.servers.start("s1")
+    world.until(lambda: not any("with dead members" in one for one in world.active_master.keeper.problems()))
