@@ -387,12 +387,13 @@ class Story:
         members = config.members()
         if host is None or self._has_flipped or host.id not in members or config.pre_voters:
             return
-        if len(config.voters) < 3 or any(self.world.hosts[member].process is None for member in members):
+        hosts = [self.world.hosts[member] for member in members]
+        if len(config.voters) < 3 or any(each.process is None for each in hosts):
             return
         if amnesia.is_change_under_way(self.world, self.clients):
             return
-        if not all(self.world.hosts[member].is_whole() for member in members):
-            return
+        if not all(each.is_whole() and each.has_held() for each in hosts):
+            return  # A node without data and one that loses all its data are not a minority.
         if any(process.node.core.configs.current != config for process in running if process.host.id in members):
             return
         if any(
@@ -400,7 +401,7 @@ class Story:
             for process in running
             if process.host.id in members
         ):
-            return  # A node without data and one that loses all its data are not a minority.
+            return
         disk = host.disk
         disk.settle()
         paths = [path for path in sorted(disk.durable) if path in disk.files and path.endswith((".log", ".snap"))]
