@@ -70,6 +70,7 @@ TOGETHER := -n 2 --dist worksteal
 REPEATED := $(abspath $(VENV)/repeated)
 # Tests of what setup.py compiles, for the round in which nothing is.
 COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets tests/datadriven \
+	$(addprefix tests/unit/regions/,assign cluster transitions) \
 	$(addprefix tests/unit/coord/,raft server tree wire) tests/unit/regionserver/tablets/host \
 	tests/unit/coord/storage/shared/test_codec.py \
 	$(addprefix tests/unit/regionserver/tablets/,test_commands.py test_writers.py rows/test_tablet_rows.py)

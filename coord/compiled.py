@@ -40,6 +40,10 @@ _MODULES: Final = {
     "coord/storage/shared": "batch codec index trails",
     "coord/tree": "acl command datatree levels machine node plan quota reads sessions snapshot watches",
     "coord/wire": "client_conn codec jute opcodes values",
+    "regions/assign": "assigner decisions moves order_followup orders outbox placement replacement selection servers"
+    " transition_writes",
+    "regions/cluster": "causes deadlines entities state work",
+    "regions/transitions": "hazards next_action trail",
     "regionserver/kv": "rows",
     "regionserver/tablets": "commands writers",
     "regionserver/tablets/host": "beats envelope group log_memory reads requests turn",

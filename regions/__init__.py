@@ -16,3 +16,6 @@ Read in this order:
 A package imports only packages above it in this list. Masters, servers, tools and the simulation use all of them.
 `plan` imports none of the others.
 """
+
+# First of all: it chooses the form of the modules that may be compiled (coord/compiled.py).
+import coord  # noqa: F401

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 
-class WriteState(enum.Enum):
+class WriteState(enum.StrEnum):
     """State of the assigner's work on a replica's znode. Decisions are taken only in IDLE."""
 
     IDLE = "idle"  #: the znode is known, as far as events have arrived
@@ -27,7 +27,7 @@ class WriteState(enum.Enum):
     UNREAD = "unread"  #: the write was refused because the transition had changed; the transition is being read
 
 
-class OrderState(enum.Enum):
+class OrderState(enum.StrEnum):
     """State of an order. For a dropped order the replica's `order` is None."""
 
     PAUSED = "paused"  #: will be sent (again) at `next_ms`
@@ -36,7 +36,7 @@ class OrderState(enum.Enum):
     DONE = "done"  #: the server has carried it out; the transition is read until it shows the outcome
 
 
-class Standing(enum.Enum):
+class Standing(enum.StrEnum):
     """How a table counts a replica."""
 
     CLOSED = "closed"  #: without a transition, and not on a live server

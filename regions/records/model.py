@@ -368,8 +368,10 @@ class RegionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
         A region that is open somewhere has been created, so it is RUNNING from then on (DD-05).
         """
+        merged: tuple[ReplicaLocation, ...] = (location,)
         others = [one for one in self.replicas if one.replica != location.replica]
-        merged = tuple(sorted([*others, location], key=lambda one: one.replica))
+        if others:
+            merged = tuple(sorted([*others, location], key=lambda one: one.replica))
         state = self.state
         if location.start_code is not None and state in (TabletState.PREPARING, TabletState.CREATING):
             state = TabletState.RUNNING

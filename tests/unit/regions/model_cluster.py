@@ -7,6 +7,7 @@ The store is a dict of znodes with versions. A server opens and closes at once, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -77,24 +78,33 @@ def caused(effects: list[fx.Effect]) -> list[fx.Effect]:
 Opening = Callable[[str, OpenOrder], "OrderResult | None"]
 
 
-class ValidatedAssigner(Assigner):
-    """Checks every invariant after every event, tick and selection."""
+class ValidatedAssigner:
+    """An assigner whose invariants are all checked after every event, tick and selection.
+
+    It is no subclass, because a compiled class has none.
+    """
+
+    def __init__(self, epoch: int, config: AssignerConfig | None = None) -> None:
+        self._assigner = Assigner(epoch, config)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._assigner, name)
 
     def begin(self, now_ms: int, *, startup: bool = False) -> None:
-        super().begin(now_ms, startup=startup)
-        self.validate()
+        self._assigner.begin(now_ms, startup=startup)
+        self._assigner.validate()
 
     def handle(self, event: ev.Event, now_ms: int, origin: WorkOrigin | None = None) -> None:
-        super().handle(event, now_ms, origin)
-        self.validate()
+        self._assigner.handle(event, now_ms, origin)
+        self._assigner.validate()
 
     def tick(self, now_ms: int) -> None:
-        super().tick(now_ms)
-        self.validate()
+        self._assigner.tick(now_ms)
+        self._assigner.validate()
 
     def take(self, now_ms: int) -> list[fx.Effect]:
-        taken = super().take(now_ms)
-        self.validate()
+        taken = self._assigner.take(now_ms)
+        self._assigner.validate()
         return taken
 
 

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from regions.cluster.entities import CLOSE, OPEN, Order, PendingWrite, Server
+from regions.cluster.entities import CLOSE, OPEN, Order, PendingWrite, Server, Table
 from regions.cluster.work import OrderState, Standing, WriteState
 from regions.records.model import Move, MoveBatch, RegionState, TableState
 from regions.transitions.states import Cause
@@ -42,7 +42,7 @@ world.tables["t2"] = table                                  -> table t1 is filed
 world.regions["old"] = r1.region                            -> tables have 3 regions, the index 4
 world.replicas["old-0"] = r1                                -> regions have 3 replicas, the index 4
 table.regions["rx"] = r1.region                             -> region r1 is filed as rx
-r1.region.table = None                                      -> region r1 belongs to another table
+r1.region.table = Table(table.record, 0)                    -> region r1 belongs to another table
 del world.regions["r1"]                                     -> region r1 is not in the index
 r1.region.is_replacing = True                               -> region r1 is replaced without being given up
 r1.number = 1                                               -> r1-0 is replica 0 of r1
@@ -50,7 +50,7 @@ del world.replicas["r1-0"]                                  -> r1-0 is not in th
 # counts and sets
 table.counts[OPEN] = 2                                      -> table orders counts 2, but 1 replicas are open
 table.counts[PARKED] = 1                                    -> table orders counts 1, but 0 replicas are parked
-r1.standing = PARKED                                        -> r1-0 is counted as Standing.PARKED
+r1.standing = PARKED                                        -> r1-0 is counted as parked
 table.behind["zz-0"] = r1                                   -> zz-0 is behind in orders
 del world.active["r2-0"]                                    -> r2-0: active should be True
 world.active["r1-0"] = r1                                   -> r1-0: active should be False
@@ -136,6 +136,7 @@ def test_a_broken_invariant_is_noticed(statement: str, sentence: str) -> None:
         "at": at,
         "server": server,
         "Server": Server,
+        "Table": Table,
         "replace": msgspec.structs.replace,
         "write": PendingWrite(Cause.DONE, None, None),
         "accept": lambda move_id: assigner._moves.accept(MoveBatch(move_id, (move,)), assigner.causes.current()),
