@@ -123,8 +123,8 @@ class Node:
         self.pipeline.on_membership_request = self.membership.asked
         #: Receives this node's Raft events, if there is a trace.
         self.tracer: Tracer | None = None
-        #: Called after a change of the configuration, to open and close links.
-        self.on_members_changed: Callable[[], None] = _ignore_change
+        #: Called after a change of the configuration, and again when it is committed, to open and close links.
+        self.on_members_changed: Callable[[], None] = lambda: None
         self.submission = Submission(settings, core, peers, clock, self.proposals)
         self.divergence = DivergenceCheck(
             settings.node_id, peers.send, lambda: (self.machine.last_zxid, self.machine.digest())
@@ -446,6 +446,7 @@ class Node:
         machine = self.machine
         pipeline = self.pipeline
         clients = self.clients
+        has_config = False
         for entry in entries:
             self.proposals.entry_applied(entry.term)
             if entry.kind == NORMAL:
@@ -461,6 +462,7 @@ class Node:
                     return
             elif entry.kind == CONFIG:
                 pipeline.applied([machine.apply_membership(config_text(decode_configuration(entry.data)))])
+                has_config = True
             self.snapshot_policy.bytes_since += len(entry.data)
             if entry.index % self.settings.compare_every:
                 self.divergence.passed(entry.index)
@@ -471,6 +473,8 @@ class Node:
             for note in machine.tree.quotas.notes:
                 log.warn("{note}", note=note)
             machine.tree.quotas.notes.clear()
+        if has_config:
+            self.on_members_changed()
         if self.joining.is_joining:
             self._maybe_joined()
         if self._role == LEADER and self.liveness.expiry is None and entries[-1].term == self.core.term:
@@ -594,7 +598,3 @@ class Node:
     def leading_ms(self) -> int:
         """Return the time since this node was elected, 0 unless it leads."""
         return self._clock.monotonic_ms() - self._leading_since_ms if self.core.leadership is not None else 0
-
-
-def _ignore_change() -> None:
-    """Do nothing: the default of `Node.on_members_changed`."""

@@ -118,7 +118,11 @@ class PeerLinks:
         self.acceptor.recheck()
 
     def follow(self, addresses: dict[int, Address]) -> None:
-        """Close and open links so that they lead to the peers in `addresses`."""
+        """Close and open links so that they lead to the peers in `addresses`.
+
+        A node outside of them dials again if it was accepted before its removal was committed. It learns of the removal
+        from the answer to its hello.
+        """
         for peer in sorted(self._links):
             if addresses.get(peer) != self._links[peer].address:
                 link = self._links.pop(peer)

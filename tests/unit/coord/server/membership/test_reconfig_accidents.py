@@ -214,3 +214,26 @@ def test_linearizable_reads_of_a_node_that_is_cut_off_wait() -> None:
     client.request(1, op.OP_GET_DATA, records.encode_path_watch(b"/", False))
     nodes.run(10)
     assert client.replies() == []
+
+
+def test_links_follow_a_removal_once_it_is_committed() -> None:
+    """The members have restarted with a removal in their logs. A removed node that dialed them before the commit kept
+    its links, and nobody told it of its removal."""
+    nodes = store(3)
+    leader = nodes.leader().settings.node_id
+    gone, other = (i for i in nodes.ids() if i != leader)
+    boss = super_client(nodes, nodes.leader())
+    reconfig(boss, leaving=str(gone))
+    while nodes.nodes[other].core.configs.current.is_member(gone):
+        nodes.turn()
+    nodes.run(1)
+    for i in nodes.ids():
+        nodes.crash(i)
+    node = nodes.start(other)
+    known: list[int] = []
+    node.on_members_changed = lambda: known.append(node.membership.removed_since(gone))
+    assert node.membership.removed_since(gone) == 0
+    nodes.start(leader)
+    nodes.run(60)
+    assert known
+    assert known[-1] == node.core.configs.newest_index()
