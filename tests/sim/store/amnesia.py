@@ -63,6 +63,10 @@ def _spares_another(each: Host, host: Host) -> bool:
     return each.is_whole() and each.has_held()
 
 
+def _may_be_lost(name: str) -> bool:
+    return "/" in name or name in ("memory", "joining", EXTENT)
+
+
 def lose(world: World, host: Host, chance: SeededRandom) -> None:
     """Stop the machine and remove the part of the disk that `chance` selects."""
     harm = chance.pick(list(HARMS))
@@ -87,8 +91,8 @@ def lose(world: World, host: Host, chance: SeededRandom) -> None:
         size = disk.files[segments[-1]].size()
         cut = min(size, chance.pick([1 + chance.below(60), size // 2, 1 + chance.below(size + 1)]))
         disk.shorten(segments[-1], size - cut)
-    elif harm == "file":
-        lost = chance.pick([name for name in names if "/" in name or name in ("memory", "joining", EXTENT)])
+    elif harm == "file" and (files := [name for name in names if _may_be_lost(name)]):
+        lost = chance.pick(files)
         world.note(f"{host.id} loses {lost}")
         disk.lose(lost)
     if harm != "directory":
