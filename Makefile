@@ -61,7 +61,6 @@ docs: $(VENV)/installed-dev  ## write the generated pages of docs/ (a test compa
 
 # Two at a time, the longest first. Files whose tests start processes of their own stay whole, four at a time: they
 # often wait.
-# Simulated clusters run once: what their tests patch, and nearly all that runs there, is never compiled.
 # What failed is run once more by itself, and both runs are shown: a machine that stands still for seconds is no fault of
 # ours, and a fault of ours seldom spares a test that has the machine to itself. Who fails twice has failed.
 # The closing line names the tests that passed only when they were run once more (tests/repeated.py). What is no test,
@@ -70,6 +69,7 @@ TOGETHER := -n 2 --dist worksteal
 REPEATED := $(abspath $(VENV)/repeated)
 # Tests of what setup.py compiles, for the round in which nothing is.
 COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets tests/datadriven \
+	$(addprefix tests/sim/cluster/,test_planted_bugs.py test_ddl_stress.py test_hazards.py) \
 	$(addprefix tests/unit/regions/,assign cluster transitions) \
 	$(addprefix tests/unit/coord/,raft server tree wire) tests/unit/regionserver/tablets/host \
 	tests/unit/coord/storage/shared/test_codec.py \

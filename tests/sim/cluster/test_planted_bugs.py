@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.cluster.planted import BUGS, Bug
+from tests.support.interpreted import is_interpreted
+
+pytestmark = pytest.mark.skipif(not is_interpreted(), reason="bugs are planted by patches; compiled code takes none")
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from twisted.logger import LogEvent, globalLogPublisher
 
-from coord.raft import core as core_module
 from coord.raft.log import ConfigLog
 from coord.raft.membership import Configuration
 from coord.storage.records import MAGIC, SEAL_MAGIC
@@ -528,11 +527,6 @@ class _Fields(dict[str, Any]):
 
     def __missing__(self, key: str) -> str:
         return f"{{{key}}}"
-
-
-def is_interpreted() -> bool:
-    """Return True if bugs can be planted: a compiled core cannot be subclassed."""
-    return str(core_module.__file__).endswith(".py")
 
 
 def run_plan(plan: Plan, bug: type[Bug] = Bug, trace: bool = False) -> World:

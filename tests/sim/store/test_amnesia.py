@@ -6,8 +6,8 @@ import pytest
 
 from simulation.engine.timeline import SECOND
 from tests.sim.store import amnesia
-from tests.sim.store.faults import is_interpreted
 from tests.sim.store.world import Process, World
+from tests.support.interpreted import is_interpreted
 
 pytestmark = pytest.mark.skipif(
     not is_interpreted(), reason="sockets are put in by a patch, which compiled code ignores; RK_PURE=1 runs it"

@@ -7,8 +7,9 @@ import pytest
 from coord.tree.node import SetDataDelta
 from simulation.engine.timeline import SECOND
 from tests.sim.raft.plan import Plan
-from tests.sim.store.faults import Story, is_interpreted
+from tests.sim.store.faults import Story
 from tests.sim.store.world import World
+from tests.support.interpreted import is_interpreted
 
 pytestmark = pytest.mark.skipif(
     not is_interpreted(), reason="sockets are put in by a patch, which compiled code ignores; RK_PURE=1 runs it"

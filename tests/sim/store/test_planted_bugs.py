@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.sim.store import planted, planted_amnesia, planted_levels, planted_sessions, planted_storage
-from tests.sim.store.faults import is_interpreted, run_one
+from tests.sim.store.faults import run_one
 from tests.sim.store.log_alone import run_log
 from tests.sim.store.world import Bug
+from tests.support.interpreted import is_interpreted
 from tests.support.planted import first_lately, hunt, violation_of
 
 #: Planted bug -> seeds within which it must be found (about three times the number when it was planted).

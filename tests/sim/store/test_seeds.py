@@ -16,9 +16,10 @@ from tests.sim.raft.rare import STORE_MET, STORE_RARE, missed
 from tests.sim.store import __main__ as command
 from tests.sim.store import planted
 from tests.sim.store.clients import Client, Link
-from tests.sim.store.faults import failure_of, is_interpreted, run_plan
+from tests.sim.store.faults import failure_of, run_plan
 from tests.sim.store.net import SimSocket
 from tests.sim.store.world import World
+from tests.support.interpreted import is_interpreted
 
 SEEDS = Path(__file__).with_name("seeds.txt")
 

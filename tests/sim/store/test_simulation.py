@@ -12,7 +12,8 @@ import pytest
 
 from simulation.engine.timeline import SECOND
 from tests.sim.raft.rare import STORE_MET, missed
-from tests.sim.store.faults import is_interpreted, run_one
+from tests.sim.store.faults import run_one
+from tests.support.interpreted import is_interpreted
 
 ROOT = Path(__file__).resolve().parents[3]
 
