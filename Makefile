@@ -123,7 +123,7 @@ test-upgrade: $(VENV)/installed-dev  ## an older checkout and this one work toge
 
 clean:  ## remove .venv and caches (not rk-data)
 	rm -rf $(VENV) coord/compiled.stamp .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
-	find coord regionserver -name '*.so' -delete
+	find coord regions regionserver -name '*.so' -delete
 
 .venv-compat/installed: tests/compat/constraints.txt
 	@echo "== an environment for kazoo's own suite"

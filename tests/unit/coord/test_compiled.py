@@ -18,7 +18,7 @@ from coord import compiled
 
 ROOT = Path(__file__).parents[3]
 #: A module of each package.
-MODULES = ["coord.wire.jute", "regionserver.tablets.host.beats"]
+MODULES = ["coord.wire.jute", "regions.assign.outbox", "regionserver.tablets.host.beats"]
 #: Packages of others whose types mypyc needs.
 THIRD_PARTY = {"msgspec"}
 #: Packages of others that compiled modules use without types, and those that come with mypy.
@@ -44,7 +44,7 @@ def ask(tree: Path, module: str, **environment: str) -> tuple[str, str]:
 def tree(tmp_path: Path) -> Path:
     """Return a copy of the packages that claims to be compiled; the compiled files contain no code."""
     names = shutil.ignore_patterns("*.so", "__pycache__", "compiled.stamp")
-    for package in ("coord", "regionserver"):
+    for package in ("coord", "regions", "regionserver"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=names)
     for module in (compiled.GROUP + "__mypyc", *MODULES):
         (tmp_path / (module.replace(".", "/") + EXTENSION_SUFFIXES[0])).write_bytes(b"")
