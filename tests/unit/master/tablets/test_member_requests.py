@@ -11,11 +11,12 @@ from twisted.python.failure import Failure
 
 from coord.rpc.server import RpcError
 from regions import messages as ms
-from regions.messages.ddl import AlterTable
+from regions.messages.ddl import AlterTable, CreateTable
 from regions.records.intents import TabletIntents
 from regions.records.members import MemberRole
 from regions.records.model import RegionRecord
 from regions.records.znodes import decode_intents
+from regions.replication.policy.situation import INCOMING_MAX
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets.changing import ChangingBench, changing_world
 
@@ -360,6 +361,46 @@ def test_the_list_says_what_each_intent_waits_for(world: ChangingBench) -> None:
     [shown] = ask(world, ms.ShowTablet(region.region_id)).tablets
     assert (shown.moves, shown.policy) == (kept(world)[0].moves, found.policy)
     assert any("move" in line for line in world.active_master.problems(20))
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_lost_connection_leaves_no_doubt(world: ChangingBench, done: bool) -> None:
+    """The caller learns that the outcome is unknown; the master reads what is in the store, and acts on it."""
+    region = first(world)
+    source, target = a_way(world, region)
+    results: list[Any] = []
+    world.bench.ask_into(ms.MoveTablet(region.region_id, target, source), results)
+    world.store.answer(1)  # the read of the intents; the write is on its way
+    assert not results
+    assert len(world.store.waiting) == 1
+    world.store.cut(done=done)
+    world.bench.go_on()
+    assert results == [ms.BUSY]
+    world.store.mend()
+    world.turn(5)
+    assert bool(kept(world)) is done
+    assert bool(world.active_master.keeper.intents.kept) is done
+    if done:
+        world.until(lambda: places(first(world)) == places(region) - {source} | {target})
+
+
+def test_a_server_gets_few_newcomers_at_a_time(world: ChangingBench) -> None:
+    """However many moves name it: the others wait, and say so."""
+    world.bench.ask(CreateTable("y", [f"k{number:02d}" for number in range(1, 40)], replication=3))
+    world.turn()
+    world.until(world.is_running)
+    world.servers.loses = 10_000
+    ways = [(one, a_way(world, one)) for one in world.regions()]
+    target = max({way[1] for _, way in ways}, key=lambda uuid: sum(way[1] == uuid for _, way in ways))
+    concerned = [(one.region_id, way[0]) for one, way in ways if way[1] == target]
+    assert len(concerned) > 2 * INCOMING_MAX
+    for region_id, source in concerned:
+        ask(world, ms.MoveTablet(region_id, target, source))
+    world.turn(5, 1.0)
+    joining = [one for one in world.transitions() if one.joins is not None]
+    assert len(joining) == INCOMING_MAX
+    waits = [one.policy for one in ask(world, ms.ListIntents()).intents]
+    assert any(f"{target} is getting {INCOMING_MAX} others" in one for one in waits)
 
 
 def test_intents_end_with_their_table(world: ChangingBench) -> None:
