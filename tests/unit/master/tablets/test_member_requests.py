@@ -147,7 +147,7 @@ def a_plan(world: ChangingBench) -> list[ms.PlannedMove]:
 def submitted(world: ChangingBench, moves: list[ms.PlannedMove]) -> ms.PlanReport:
     """Begin a plan and send its only part."""
     epoch = world.active_master.fence.epoch
-    begun = ask(world, ms.BeginPlan("p", epoch, len(moves), 1))
+    begun = ask(world, ms.BeginPlan("p", epoch=epoch, moves=len(moves), parts=1))
     assert isinstance(begun, ms.PlanReport), begun
     found = ask(world, ms.AddPlanMoves("p", 0, moves))
     assert isinstance(found, ms.PlanReport), found
