@@ -48,7 +48,7 @@ DECISIONS: Final = (
      "reason; an operator has it tried again"),
     ("X12", "Names of states used both ways", "tables PREPARING, RUNNING, ALTERING, REMOVED; tablets UNKNOWN, "
      "PREPARING, CREATING, RUNNING, REPLACED, DELETED"),
-    ("X13", "StartTabletCopy checks the term after it has deleted", "all checks come first; not built yet"),
+    ("X13", "StartTabletCopy checks the term after it has deleted", "all checks come first"),
     ("X14", "Followers ignore heartbeats, or do not", "standby masters process liveness and registration only"),
 )  # fmt: skip
 

@@ -24,6 +24,8 @@ class DigestMarks:
         self._changing = threading.Lock()
         self._wanted: tuple[int, ...] = ()
         self._found: dict[int, bytes] = {}
+        #: The first entry after the applied ones that leaders compare. Entries are applied in order.
+        self._next = 0
         #: Index of the newest digest that leaders compare; 0: none yet.
         self.latest = 0
 
@@ -35,11 +37,11 @@ class DigestMarks:
 
     def stop_after(self, applied: int) -> int:
         """Return the entry at which the commit after entry `applied` must end at the latest."""
-        stop = (applied // DIGEST_EVERY + 1) * DIGEST_EVERY
-        for index in self._wanted:
-            if applied < index < stop:
-                stop = index
-        return stop
+        if applied >= self._next:  # runs for each commit, and rarely divides
+            self._next = (applied // DIGEST_EVERY + 1) * DIGEST_EVERY
+        if not self._wanted:
+            return self._next
+        return min([self._next, *(index for index in self._wanted if index > applied)])
 
     def reached(self, index: int, digest: bytes) -> None:
         """Keep the digest after the entry at `index`."""

@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 from coord.env_os import OsClock
 from coord.errors import ConfigError
 from regions.messages import ReplicaState, ShowReplicas
+from regions.messages.server import TabletFigures
 from regions.records.model import Incarnation
 from regionserver.config import ServerSettings, default_peer_address
 from regionserver.figures import figures
@@ -255,3 +256,12 @@ def test_a_full_disk_is_a_problem_until_there_is_room(opened: Opened) -> None:
     assert opened.tablets.problem().startswith("a disk of the tablets is full")
     opened.hosting.is_full = False
     assert opened.tablets.problem() == ""
+
+
+def test_alarms_of_the_tablets_reach_the_masters() -> None:
+    """From there `rk status` shows them as problems."""
+    phases = dict.fromkeys(Phase, 0)
+    assert figures(phases, {}).alarms == []
+    assert figures(phases, {}, TabletFigures(alarms=["replicas of tablet t differ"])).alarms == [
+        "replicas of tablet t differ"
+    ]
