@@ -56,6 +56,8 @@ class ReplicaStanding:
     #: A tombstone with its memory: it may vote. And its vote in `term`, 0 for none.
     may_vote: bool = False
     vote: int = 0
+    #: A tombstone whose leader has sent a message within an election timeout.
+    is_led: bool = False
 
 
 ABSENT: Final = ReplicaStanding(State.ABSENT)
@@ -134,6 +136,8 @@ VOTE_RULES: Final = (
     VoteRule("no memory", lambda _, s: s.state is not State.DELETED or not s.may_vote, Ballot.SILENT),
     VoteRule("term below mine", lambda m, s: m.term < s.term, Ballot.REJECT),
     VoteRule("has voted for another", lambda m, s: m.term == s.term and s.vote not in (0, m.src), Ballot.REJECT),
+    # `granted` marks an election that the leader has requested.
+    VoteRule("a leader lives", lambda m, s: s.is_led and not m.granted, Ballot.REJECT),
     VoteRule("log shorter than mine", _is_shorter, Ballot.REJECT),
     VoteRule("pre-vote", lambda m, _: m.kind == PRE_VOTE, Ballot.GRANT),
     VoteRule("vote", lambda _m, _s: True, Ballot.PROMISE),

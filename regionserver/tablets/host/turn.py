@@ -39,13 +39,12 @@ from regionserver.tablets.host.delivery import (
     Ballot,
     Delivery,
     ReplicaStanding,
-    ballot_of,
     decide,
-    vote_answer,
 )
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
 from regionserver.tablets.host.group import KEEP_ENTRIES, Group
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
+from regionserver.tablets.host.tombstones import LeadersHeard, TombstoneVote
 from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies, role_of
 from regionserver.tablets.host.words import Word
 
@@ -96,17 +95,6 @@ class TurnOutput:
         self.copies: list[CopyWanted] = []
 
 
-class TombstoneVote:
-    """A vote of a removed replica. `answer` leaves when term and vote are durable in the consensus metadata."""
-
-    def __init__(self, tablet: str, server: str, answer: Message) -> None:
-        self.tablet: str = tablet
-        self.server: str = server
-        self.term: int = answer.term
-        self.vote: int = answer.dst
-        self.answer: Message = answer
-
-
 class _HeldWrite:
     """What waits for one write: the Readies of the groups in it, and messages that promise what it makes durable."""
 
@@ -144,6 +132,7 @@ class Turn:
         #: (tablet, server, word, number) -> tick of the last refusal.
         self._refused: dict[tuple[str, str, Word, int], int] = {}
         self._copies = WantedCopies()
+        self._leaders = LeadersHeard()
 
     # --- tablets ------------------------------------------------------------------------------------------------------
 
@@ -265,10 +254,10 @@ class Turn:
     def _vote(self, server: str, tablet: str, m: Message) -> bool:
         """Answer a vote request for a tombstone. Return False if the message is none."""
         standing = self.resting[tablet]
-        ballot = ballot_of(m, standing)
-        if ballot is Ballot.SILENT:
+        ballot, answer = self._leaders.answer(tablet, m, standing, self.beats.now)
+        if answer is None:
+            self._leaders.note(tablet, server, m, standing, self.beats.now)
             return False
-        answer = vote_answer(m, ballot, standing)
         if ballot is Ballot.PROMISE:
             # From now on no other candidate of this term gets a vote, whatever becomes of the write.
             self.resting[tablet] = replace(standing, term=m.term, vote=m.src)
@@ -505,6 +494,7 @@ class Turn:
 
     def _peer_is_gone(self, server: str) -> None:
         """Groups led from there forget their leader and stand for election within 4 ticks."""
+        self._leaders.gone(server)
         for group in self._shared.get(server, {}).values():
             self._run(group, group.peer_gone, server)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coord.raft.messages import APPEND, HEARTBEAT, PRE_VOTE, PRE_VOTE_RESP, VOTE, VOTE_RESP, Message
@@ -14,7 +16,9 @@ from regionserver.tablets.host.delivery import (
     vote_answer,
 )
 from regionserver.tablets.host.envelope import Envelope, Header, Refusal, TurnFrame
-from regionserver.tablets.host.turn import TombstoneVote, Turn
+from regionserver.tablets.host.group import ELECTION_TICKS
+from regionserver.tablets.host.tombstones import TombstoneVote
+from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.host.words import Word
 from tests.support.tablet_hosts import CLUSTER, Hosts
 
@@ -61,6 +65,7 @@ def test_each_row_is_used() -> None:
         (request(), ReplicaStanding(State.DELETED, 3)),
         (request(term=6), TOMBSTONE),
         (request(term=7), TOMBSTONE),
+        (request(), replace(TOMBSTONE, is_led=True)),
         (request(index=3), TOMBSTONE),
         (request(kind=PRE_VOTE), TOMBSTONE),
         (request(), TOMBSTONE),
@@ -134,6 +139,47 @@ def test_other_messages_are_refused_as_before() -> None:
     assert server.asks(request(kind=HEARTBEAT)) == [Word.DELETED]
     assert server.asks(Message(VOTE, 2, 2, 8, 20, 6)) == [], "a request for a former number is dropped"
     assert server.asks(Message(VOTE, 2, 4, 8, 20, 6)) == [Word.OLDER]
+
+
+def heartbeat(term: int = 7) -> Message:
+    return Message(HEARTBEAT, 2, 3, term)
+
+
+def granted(server: _Tombstone, m: Message) -> bool:
+    """Return the answer to a pre-vote."""
+    (answer,) = server.asks(m)
+    assert isinstance(answer, Message)
+    assert answer.kind == PRE_VOTE_RESP
+    return answer.granted
+
+
+def test_a_tombstone_does_not_help_to_replace_a_leader_that_lives() -> None:
+    """As a running follower: for an election timeout after each message of the leader, unless the leader asks."""
+    server = _Tombstone()
+    pre_vote = request(kind=PRE_VOTE, src=4)
+    assert server.asks(heartbeat()) == [Word.DELETED]
+    assert not granted(server, pre_vote)
+    (rejected,) = server.asks(request(src=4))
+    assert isinstance(rejected, Message)
+    assert (rejected.granted, server.votes) == (False, [])
+    for _ in range(ELECTION_TICKS):
+        server.turn.tick()
+    server.turn.take()
+    assert granted(server, pre_vote)
+    server.asks(heartbeat(term=9))
+    wanted_by_the_leader = request(term=10, src=4)
+    wanted_by_the_leader.granted = True
+    server.asks(wanted_by_the_leader)
+    assert [vote.vote for vote in server.votes] == [4]
+
+
+def test_a_leader_that_is_gone_or_of_an_earlier_term_is_not_followed() -> None:
+    server = _Tombstone()
+    server.asks(heartbeat(term=6))
+    assert granted(server, request(kind=PRE_VOTE, src=4))
+    server.asks(heartbeat())
+    server.turn.peer_gone("s2", 5)
+    assert granted(server, request(kind=PRE_VOTE, src=4))
 
 
 def test_a_group_finds_a_leader_by_the_vote_of_a_tombstone() -> None:
