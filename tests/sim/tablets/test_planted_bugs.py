@@ -36,9 +36,9 @@ WITHIN: dict[type[Bug], int] = {
     planted.RowsAheadOfLog: 15,
     planted.SteadyMixesStates: 5,
     planted.TermWithoutEntries: 10,
-    planted.TombstoneForgotten: 150,
+    planted.TombstoneForgotten: 400,
     planted.TombstoneRemembersCommitted: 50,
-    planted.TombstoneVotesTwice: 60,
+    planted.TombstoneVotesTwice: 240,
     planted.VoterVivified: 5,
     planted.WrittenTwice: 5,
 }
@@ -49,9 +49,9 @@ LATELY: dict[type[Bug], int] = {
     planted.PromotionNeedsNewcomer: 6,
     planted.ReadBeforeOwnCommit: 16,
     planted.TermWithoutEntries: 2,
-    planted.TombstoneForgotten: 71,
+    planted.TombstoneForgotten: 185,
     planted.TombstoneRemembersCommitted: 23,
-    planted.TombstoneVotesTwice: 29,
+    planted.TombstoneVotesTwice: 111,
 }
 
 pytestmark = pytest.mark.skipif(
