@@ -38,13 +38,14 @@ from regionserver.tablets.host.delivery import (
     ABSENT,
     Ballot,
     Delivery,
+    LeadersHeard,
     ReplicaStanding,
+    TombstoneVote,
     decide,
 )
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
-from regionserver.tablets.host.group import KEEP_ENTRIES, Group
+from regionserver.tablets.host.group import ELECTION_TICKS, KEEP_ENTRIES, Group
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
-from regionserver.tablets.host.tombstones import LeadersHeard, TombstoneVote
 from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies, role_of
 from regionserver.tablets.host.words import Word
 
@@ -132,7 +133,7 @@ class Turn:
         #: (tablet, server, word, number) -> tick of the last refusal.
         self._refused: dict[tuple[str, str, Word, int], int] = {}
         self._copies = WantedCopies()
-        self._leaders = LeadersHeard()
+        self._leaders = LeadersHeard(ELECTION_TICKS)
 
     # --- tablets ------------------------------------------------------------------------------------------------------
 

@@ -16,11 +16,10 @@ from coord.storage.shared.items import Position
 from regions.messages.server import MemberEndpoint
 from regions.messages.tablets import ChangeConfig, ConfigChange
 from regions.records.members import ConfigId
-from regionserver.tablets.host.delivery import ReplicaStanding, State
+from regionserver.tablets.host.delivery import ReplicaStanding, State, TombstoneVote
 from regionserver.tablets.host.group import ELECTION_TICKS
 from regionserver.tablets.host.members import first_configuration, servers_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
-from regionserver.tablets.host.tombstones import TombstoneVote
 from regionserver.tablets.host.turn import TurnOutput
 from regionserver.tablets.host.wanted_copies import CopyWanted
 from regionserver.tablets.host.words import Word

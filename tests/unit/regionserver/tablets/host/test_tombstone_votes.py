@@ -12,12 +12,12 @@ from regionserver.tablets.host.delivery import (
     Ballot,
     ReplicaStanding,
     State,
+    TombstoneVote,
     ballot_of,
     vote_answer,
 )
 from regionserver.tablets.host.envelope import Envelope, Header, Refusal, TurnFrame
 from regionserver.tablets.host.group import ELECTION_TICKS
-from regionserver.tablets.host.tombstones import TombstoneVote
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.host.words import Word
 from tests.support.tablet_hosts import CLUSTER, Hosts
