@@ -107,7 +107,7 @@ class DigestWork:
 
     def figures(self, found: TabletFigures) -> TabletFigures:
         """Return the figures of the host with the differences that were found, and the alarms."""
-        return msgspec.structs.replace(found, digests_differ=self._differing, alarms=self.alarms())
+        return msgspec.structs.replace(found, digests_differ=self._differing, alarms=[*found.alarms, *self.alarms()])
 
     def alarms(self) -> list[str]:
         """Return what an operator should know about replicas that differ."""

@@ -94,8 +94,13 @@ class Upkeep:
         self._is_stopping = True
 
     def figures(self, found: TabletFigures) -> TabletFigures:
-        """Return the figures of the host with those of its quarantine."""
-        return msgspec.structs.replace(found, quarantined=self._count, quarantine_bytes=self._bytes)
+        """Return the figures of the host with those of its quarantine, and an alarm while the disk has no room."""
+        alarms = [*found.alarms, *([self._short_text()] if self._handed_ms is not None else [])]
+        return msgspec.structs.replace(found, quarantined=self._count, quarantine_bytes=self._bytes, alarms=alarms)
+
+    def _short_text(self) -> str:
+        reserve = self._space.reserve_bytes >> 20
+        return f"less than {reserve} MB are free in {self._space.directory}: writes of tablets led here are rejected"
 
     # --- the disk -----------------------------------------------------------------------------------------------------
 

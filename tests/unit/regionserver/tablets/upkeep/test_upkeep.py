@@ -175,11 +175,14 @@ def test_a_single_replica_below_its_reserve_answers_disk_full_and_reads(tmp_path
         assert isinstance(only, KeptMachine)
         only.space.bytes = 0
         await until(reactor, only.running().is_full, "a disk below its reserve")
+        [alarm] = only.upkeep.figures(only.running().status()).alarms
+        assert "less than 1024 MB are free" in alarm
         refused = await only.running().propose("t", cluster.command_for("b", b"2"))
         assert refused.fate is Fate.DISK_FULL
         assert await cluster.get("t", "a") == b"1"
         only.space.bytes = RESERVE
         await until(reactor, lambda: not only.running().is_full(), "room")
+        assert only.upkeep.figures(only.running().status()).alarms == []
         await cluster.put("t", "b", b"2")
         await cluster.stop()
 
