@@ -142,7 +142,7 @@ def test_a_dead_servers_members_are_replaced(cluster: Cluster) -> None:
 
 
 def test_a_lost_disk_is_replaced(cluster: Cluster) -> None:
-    """FW-09: a server that has lost its directory gets a new identity. It may get members again, with new numbers."""
+    """TC-18: a server that has lost its directory gets a new identity. It may get members again, with new numbers."""
     wait_healthy(cluster)
     victim = max(cluster.servers, key=lambda one: members_on(cluster, cluster.uuid_of(one)))
     uuid = cluster.uuid_of(victim)
