@@ -85,6 +85,38 @@ def test_the_members_that_are_left_go_on_with_all_that_they_have(tmp_path: Path,
     in_reactor(main)
 
 
+def test_a_process_that_dies_behind_the_entry_goes_on_with_it(tmp_path: Path) -> None:
+    """The entry is in the log, and the replica was not opened again."""
+
+    async def main(reactor: Any) -> None:
+        cluster = Cluster(reactor, tmp_path)
+        cluster.start()
+        await cluster.make(["t"])
+        written = await cluster.put("t", "a", b"1")
+        await cluster.applied("t", written.index)
+        survivor = cluster.machines[0]
+        await alone(cluster, [survivor])
+        reopened: list[str] = []
+        life: Any = survivor.running().life
+        life.open = lambda replica, _done: reopened.append(replica.tablet)
+        core = survivor.running().turn.groups["t"].core
+        order = ForceConfiguration(
+            survivor.uuid, "t", 1, core.log.last_term, core.log.last, [1], core.term + 1
+        )  # fmt: skip
+        rescue_of(survivor).answer(order)
+        await until(reactor, lambda: reopened, "the entry in the log")
+        await survivor.stop()
+        survivor.start()
+        assert await cluster.get("t", "a") == b"1"
+        await cluster.put("t", "b", b"2")
+        assert survivor.running().turn.groups["t"].core.committed_config().config.voters == [1]
+        await survivor.stop()
+        for machine in cluster.machines:
+            machine.instance.close()
+
+    in_reactor(main)
+
+
 def test_a_configuration_is_not_forced_while_a_majority_lives(tmp_path: Path) -> None:
     async def main(reactor: Any) -> None:
         cluster = Cluster(reactor, tmp_path)
