@@ -152,8 +152,13 @@ class Group:
         *,
         in_flight: InFlight | None = None,
         tracer: GroupTracer | None = None,
+        noted_config: int | None = None,
     ) -> None:
-        """`servers`: the server of each member number. `core` starts at the position that the rows have applied."""
+        """`servers`: the server of each member number. `core` starts at the position that the rows have applied.
+
+        `noted_config`: index of the configuration in the consensus metadata. A later one that `core` has found in the
+        log is still to be written there. None: the metadata have the latest one.
+        """
         assert core.id == replica.number, f"core {core.id} for member {replica.number} of {replica.tablet}"
         self.replica: ReplicaIdentity = replica
         self.core: RaftCore = core
@@ -175,7 +180,8 @@ class Group:
         self._floor = 0
         self.memory = LogMemory(core.log.entries)
         #: Index of the newest committed configuration that was handed out, and of the one in the consensus metadata.
-        self._config_index = self._noted_index = core.committed_config().index
+        known = core.committed_config().index if noted_config is None else noted_config
+        self._config_index = self._noted_index = known
         self._in_flight = in_flight or InFlight()
         self._bytes = 0
         self._proposals: deque[_Proposal] = deque()

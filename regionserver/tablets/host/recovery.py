@@ -36,7 +36,8 @@ def reopen(
     """Return the group of a replica whose slot is whole.
 
     `applied` is the position of the rows, `config` the configuration in the consensus metadata, with its id. A later
-    one in the log counts. `servers`: the members' servers, for configurations that do not name them.
+    one in the log counts; it is written to the metadata before the log may drop its entry. `servers`: the members'
+    servers, for configurations that do not name them.
 
     Raise StorageError if the slot is damaged or belongs to another replica, or if rows and log contradict each other.
     """
@@ -52,6 +53,7 @@ def reopen(
         raise StorageError(
             f"the rows of {name} are at index {applied.index}, its log holds {slot.floor.index} to {slot.last.index}"
         )
+    noted = config_id[1]
     entries = [Entry(item.term, item.index, item.kind, item.data) for item in slot.entries]
     own = slot.floor.term if applied.index == slot.floor.index else entries[applied.index - slot.floor.index - 1].term
     if own != applied.term:
@@ -76,6 +78,13 @@ def reopen(
         entries[kept:],
         config_id=config_id,
     )
-    group = Group(replica, core, servers_of(core.configs.current) or servers, in_flight=in_flight, tracer=tracer)
+    group = Group(
+        replica,
+        core,
+        servers_of(core.configs.current) or servers,
+        in_flight=in_flight,
+        tracer=tracer,
+        noted_config=noted,
+    )
     group.memory.on_disk(entries[: kept + 1])
     return group

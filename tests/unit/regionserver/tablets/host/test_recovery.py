@@ -8,9 +8,10 @@ import pytest
 
 from coord.errors import StorageError
 from coord.raft.membership import Configuration
+from coord.raft.messages import CONFIG as CONFIG_ENTRY
 from coord.raft.messages import NORMAL
 from coord.storage.records import HardStateItem, LogItem
-from coord.storage.shared.items import BEGINNING, Position, RecoveredSlot
+from coord.storage.shared.items import BEGINNING, Floor, Position, RecoveredSlot
 from regionserver.tablets.host.group import Group, ReplicaIdentity
 from regionserver.tablets.host.recovery import reopen
 from simulation.engine.chance import SeededRandom
@@ -55,6 +56,27 @@ def test_a_group_goes_on_behind_a_floor() -> None:
     group = opened(slot(first=4, last=6, floor=Position(3, 1)), Position(5, 2))
     assert (group.core.log.last, group.applied_index) == (6, 5)
     group.core.validate()
+
+
+def test_a_configuration_that_is_in_the_log_alone_is_written_before_the_log_drops_it() -> None:
+    """The server died between the commit of the configuration and its write to the consensus metadata."""
+    change = Configuration([1, 2, 3], [4])
+    recovered = slot(load=lambda: [*entries[:2], LogItem(2, 3, CONFIG_ENTRY, change.encode()), *entries[3:]])
+    entries = slot().entries
+    group = opened(recovered, Position(5, 2))
+    floors: list[Floor] = []
+    group.steady(5, floors)
+    assert not floors
+    found = []
+    for now in range(1, 60):  # until the member stands for election
+        group.tick(now)
+        found.append(group.collect().committed)
+    committed = next((one for one in found if one is not None), None)
+    assert committed is not None
+    assert (committed.index, committed.config) == (3, change)
+    group.noted(3)
+    group.steady(5, floors)
+    assert [one.index for one in floors] == [5]
 
 
 def test_a_new_replica_begins_at_nothing() -> None:
