@@ -75,6 +75,7 @@ def test_a_member_joins_becomes_a_voter_and_leaves(hosts: Hosts) -> None:
     gone = next(number for number, name in hosts.places.items() if name != leader and number < 4)
     assert ask(hosts, leader, ConfigChange.REMOVE, gone).fate is Fate.DONE
     assert [one.number for one in members(hosts, leader)] == [one for one in (1, 2, 3, 4) if one != gone]
+    assert gone not in [one.number for one in endpoints_of(hosts.core(leader).configs.current)]
 
 
 def test_a_repeated_change_is_done_and_a_late_one_is_stale(hosts: Hosts) -> None:
