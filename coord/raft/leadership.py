@@ -443,6 +443,13 @@ class Leadership:
         peer.waiting = True
         return first
 
+    def probe_end(self, peer_id: int) -> None:
+        """Probe a peer at the end of this log after its next reply. A peer that was given another log follows there."""
+        peer = self.by_id.get(peer_id)
+        if peer is not None and peer.state == PROBE:
+            peer.become_probe(self.log.last + 1)
+            peer.waiting = True
+
     # --- reads
 
     def read(self, asker: int, context: int, is_patient: bool = False) -> None:

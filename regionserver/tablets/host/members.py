@@ -45,15 +45,6 @@ def servers_of(configuration: Configuration) -> dict[int, str]:
     return {one.number: one.uuid for one in endpoints_of(configuration)}
 
 
-def role_in(configuration: Configuration, number: int) -> MemberRole | None:
-    """Return the role of a member, None for a number that the configuration does not have."""
-    if configuration.is_voter(number):
-        return MemberRole.VOTER
-    if not configuration.is_member(number):
-        return None
-    return MemberRole.PRE_VOTER if number in configuration.pre_voters else MemberRole.LEARNER
-
-
 def members_of(configuration: Configuration) -> tuple[Member, ...]:
     """Return the members of a configuration with their servers. Raise ValueError as `endpoints_of` does."""
     roles = {

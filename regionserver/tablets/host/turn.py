@@ -340,6 +340,7 @@ class Turn:
         """A member needs the entry `first`, which this leader's log has dropped: ask its server for a copy."""
         group = self.groups.get(tablet)
         if group is not None and not group.failure and group.core.leadership is not None and number in group.servers:
+            group.core.leadership.probe_end(number)
             server, role = group.servers[number], role_of(group.core.configs.current, number)
             if role is not None and self._copies.is_due(tablet, number, None, role, self.beats.now):
                 self._out.copies.append(CopyWanted(tablet, number, server, role, group.core.term, None, lacks=first))
