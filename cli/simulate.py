@@ -1,4 +1,7 @@
-"""`rk simulate`: whole clusters in simulated time, from seeds; a failed run becomes a file that repeats it."""
+"""`rk simulate`: whole clusters in simulated time, from seeds; a failed run becomes a file that repeats it.
+
+Tablets are simulated by tablets/simulate.py.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from typing import Final, NoReturn
 
 import click
 import msgspec
+from click.core import ParameterSource
 from twisted.logger import globalLogBeginner
 
 from cli.common.errors import EXIT_REFUSED, CliError, UsageFaultError
 from cli.common.options import Globals, own_masters_options
 from cli.common.output import console, count, invocation, print_json, shown
+from cli.tablets.simulate import simulate_tablets
 from simulation.cluster.cluster import Options
 from simulation.drills import DRILLS
 from simulation.run import BadRecordingError, Recording, RunVerdict, code_digest, read_recording, record, run
@@ -56,6 +61,7 @@ def _seeds(text: str) -> range:
 @click.command()
 @click.option("--seed", type=click.IntRange(0), help="One run with this seed.")
 @click.option("--seeds", metavar="A..B", help="One run for each of these seeds.  [default: 1..20]")
+@click.option("--tablets", is_flag=True, help="Simulate hosts of tablets instead of clusters.")
 @click.option("--drill", type=click.Choice(list(DRILLS)), default="random", show_default=True, help="The scenario.")
 @click.option("--regions", type=click.IntRange(1, 500), help="Regions of the first table.  [default: from the seed]")
 @click.option("--servers", type=click.IntRange(1, 50), help="Region servers.  [default: from the seed]")
@@ -83,6 +89,7 @@ def simulate(
     context: click.Context,
     seed: int | None,
     seeds: str | None,
+    tablets: bool,
     drill: str,
     regions: int | None,
     servers: int | None,
@@ -105,6 +112,9 @@ def simulate(
       rk simulate --drill server-freeze --seeds 1..200
       rk simulate --seed 17 --trace | less         every event of one run
       rk simulate --replay rk-simulations/random-17.json
+      rk simulate --tablets --seeds 1..100         replicated regions: faults of processes, disks and links
+
+    With --tablets, --seed, --seeds, --servers (3 to 5), --duration (4 unless given), --trace and --keep-going apply.
 
     Exit status 1 if an invariant was violated, or a replay differs from its file.
     """
@@ -114,12 +124,20 @@ def simulate(
     # The services' log lines are part of the trace; nothing else may print them.
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     if replay is not None:
+        if tablets:
+            raise UsageFaultError("--replay and --tablets exclude each other", "Repeat a run of tablets by its --seed.")
         return _replay(replay, trace=trace, as_json=as_json)
     wanted: Iterable[int] = SEEDS_DEFAULT if seeds is None else _seeds(seeds)
     if seed is not None:
         wanted = (seed,)
     if trace and seed is None:
         raise UsageFaultError("--trace is for one run", "Add --seed with the number of the run.")
+    if tablets:
+        given = [name for name in ("drill", "regions", "masters", "folder") if _is_given(context, name)]
+        if given:
+            raise UsageFaultError(f"--{given[0]} and --tablets exclude each other", "Leave one of them out.")
+        faults_s = duration if _is_given(context, "duration") else None
+        return simulate_tablets(list(wanted), servers, faults_s, trace=trace, keep_going=keep_going, as_json=as_json)
     base = Options(0, drill, regions or 0, servers or 0, masters or 0, duration_s=duration)
     runs = [msgspec.structs.replace(base, seed=number) for number in wanted]
     report = _run_all(runs, trace=trace, keep_going=keep_going, folder=folder)
@@ -128,6 +146,10 @@ def simulate(
     else:
         _show(report)
     return 0 if report.ok else EXIT_REFUSED
+
+
+def _is_given(context: click.Context, option: str) -> bool:
+    return context.get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
 def _run_all(runs: list[Options], *, trace: bool, keep_going: bool, folder: Path) -> SimulationReport:

@@ -5,6 +5,7 @@ drills.py       the scenarios: named drills, and a random mix of faults
 ddl_clients.py  clients that create, alter and delete tables; ddl_stress/: the model of the expected catalog
 cluster/        machines, store, operator, faults
 checks/         invariants that are checked after every commit and at the end
+tablets/        hosts of tablets: replicas, copies, changes of members (`rk simulate --tablets`)
 engine/         timeline, random numbers, processes and network; the simulations in tests/sim use them as well
 
 from simulation.run import Options, run

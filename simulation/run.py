@@ -15,9 +15,9 @@ import msgspec
 from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
 from zope.interface import implementer
 
-from simulation.checks.observer import Violation
 from simulation.cluster.cluster import Options, SimulatedCluster
 from simulation.drills import DRILLS
+from simulation.engine.history import Violation
 from simulation.engine.process import fault_of
 from simulation.engine.timeline import SECOND
 

@@ -47,6 +47,7 @@ from regions.records.znodes import (
 from regions.transitions.next_action import is_cluster_startup
 from regions.transitions.states import Actor, is_legal
 from simulation.checks.history import HistoryCheck
+from simulation.engine.history import Violation
 from simulation.engine.timeline import Timeline
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -56,10 +57,6 @@ SERVER: Final = "s"
 OPERATOR: Final = "op"
 #: Znodes that only the active master writes, and servers where the table of steps allows it.
 FENCED: Final = frozenset(("unassigned", "regions", "tables", "names", "plans", "requests", "barred"))
-
-
-class Violation(AssertionError):  # noqa: N818 - what it is about, not a fault of the simulator
-    """Raised when an invariant of the cluster does not hold."""
 
 
 class Shadow:

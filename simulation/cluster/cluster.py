@@ -14,7 +14,7 @@ from regions.messages.heartbeat import OPEN
 from regions.records.model import Incarnation, PlanState
 from regions.records.replica_key import replica_key
 from regions.records.znodes import Layout
-from simulation.checks.observer import Observer, Violation
+from simulation.checks.observer import Observer
 from simulation.checks.standbys import Standbys
 from simulation.cluster.faults import Faults, Targets
 from simulation.cluster.machines import Machine, MasterMachine, ServerMachine, Setting
@@ -22,6 +22,7 @@ from simulation.cluster.operator import Operator
 from simulation.cluster.region_work import Key, Opener
 from simulation.cluster.store import SimulatedStore
 from simulation.engine.chance import SeededRandom
+from simulation.engine.history import Violation
 from simulation.engine.network import Network
 from simulation.engine.process import Process
 from simulation.engine.timeline import SECOND, Timeline

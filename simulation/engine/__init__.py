@@ -2,6 +2,8 @@
 
 chance.py     the seeded source of all random numbers
 timeline.py   events in the order of time; the digest of a run
+history.py    one history of a seed, and how to repeat it when an invariant does not hold
+disk.py       a data directory that loses unsynced sectors and names
 process.py    processes with their own reactor and clock, which can be killed and frozen
 network.py    connections between machines, as Twisted protocols use them
 

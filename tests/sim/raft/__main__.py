@@ -7,8 +7,8 @@ import sys
 import time
 from collections import Counter
 
+from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import Violation
 from tests.sim.raft.faults import Story
 from tests.sim.raft.group import Simulation
 
@@ -36,8 +36,8 @@ def main() -> int:
             Story(simulation, args.trouble_s).run()
         except Violation as found:
             violation = found
-        if simulation.trace is not None:
-            sys.stdout.write("\n".join(simulation.trace) + "\n")
+        if simulation.lines is not None:
+            sys.stdout.write("\n".join(simulation.lines) + "\n")
         if violation is not None:
             sys.stdout.write(f"VIOLATION {violation}\n")
             return 1

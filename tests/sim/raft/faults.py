@@ -8,8 +8,8 @@ from typing import Final
 from coord.errors import NotLeader, ProposalDropped
 from coord.raft.membership import Configuration, decode_configuration
 from coord.raft.messages import Message
+from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import Violation
 from tests.sim.raft.group import Bug, SimNode, Simulation
 
 #: Time within which the group must recover once all nodes are reachable: a leader, a new commit and equal replicas. Two

@@ -22,9 +22,9 @@ from coord.raft.messages import (
     Ready,
     bootstrap,
 )
+from simulation.checks.raft_group import Checker, OpenRead
+from simulation.engine.history import SeededHistory
 from simulation.engine.timeline import SECOND
-from tests.sim.history import History
-from tests.sim.raft.checks import Checker, Read
 from tests.sim.raft.disk import Record, SimDisk
 from tests.support import raft_describe as describe
 from tests.support.planted import PlantedBug
@@ -86,7 +86,7 @@ class SimNode:
         return self.core
 
 
-class Simulation(History):
+class Simulation(SeededHistory):
     """One group of nodes 1 .. n (and spare nodes after them), one seed."""
 
     POLL_US = SECOND // 2
@@ -136,7 +136,7 @@ class Simulation(History):
             self.start(node)
 
     def replay(self) -> str:
-        """See History."""
+        """See SeededHistory."""
         return f"python -m tests.sim.raft --seed {self.seed} --nodes {self.size} --trace"
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Simulation(History):
             self.start(node)
 
     def _carry_out(self, node: SimNode, r: Ready) -> None:
-        if self.trace is not None:
+        if self.lines is not None:
             for line in describe.ready(r):
                 self.note(f"{node.id} {line}")
         for event in r.events:
@@ -360,7 +360,7 @@ class Simulation(History):
         if node.paused_until > self.now:
             self.at(node.paused_until, self._deliver, m)
             return
-        if self.trace is not None:
+        if self.lines is not None:
             self.note(f"{m.dst} gets {describe.message(m)}")
         if m.term < core.term:
             self.counts["old_messages"] += 1
@@ -429,5 +429,5 @@ class Simulation(History):
         except NotLeader:
             self.counts["read_refused"] += 1
             return
-        self.check.reads[self._contexts] = Read(node.id, self.check.commit)
+        self.check.reads[self._contexts] = OpenRead(node.id, self.check.commit)
         self.pump(node)

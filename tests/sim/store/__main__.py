@@ -7,8 +7,8 @@ import sys
 import time
 from collections import Counter
 
+from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import Violation
 from tests.sim.raft.plan import Plan, parse_plan, shrink
 from tests.sim.store.faults import failure_of, run_world
 from tests.sim.store.world import World
@@ -62,8 +62,8 @@ def main() -> int:
 
 
 def _write_trace(world: World) -> None:
-    if world.trace is not None:
-        sys.stdout.write("\n".join(world.trace) + "\n")
+    if world.lines is not None:
+        sys.stdout.write("\n".join(world.lines) + "\n")
 
 
 def _smallest(plan: Plan) -> Plan:

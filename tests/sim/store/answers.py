@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coord import errors as e
 from coord.wire import records as r
-from tests.sim.history import Violation
+from simulation.engine.history import Violation
 from tests.sim.store.model import Expected, Identity, Line, Model, allows
 
 if TYPE_CHECKING:

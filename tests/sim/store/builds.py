@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from coord.tree.levels import SUPPORTED
 from simulation.engine.chance import SeededRandom
-from tests.sim.history import Violation
+from simulation.engine.history import Violation
 
 if TYPE_CHECKING:
     from tests.sim.store.world import Host, Process, World

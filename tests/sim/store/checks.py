@@ -21,7 +21,7 @@ from coord.tree.command import decode_batch, encode_batch
 from coord.tree.levels import decode_level
 from coord.tree.machine import StateMachine
 from coord.wire import records as r
-from tests.sim.history import Violation
+from simulation.engine.history import Violation
 from tests.sim.store.builds import JUDGE
 from tests.sim.store.model import Expected, Model
 

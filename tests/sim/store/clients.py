@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coord.wire import records as r
 from coord.wire.client_conn import FrameReader
 from simulation.engine.chance import SeededRandom
-from tests.sim.history import Violation
+from simulation.engine.history import Violation
 from tests.sim.store import answers
 from tests.sim.store.net import SimSocket
 from tests.sim.store.watching import Watching
@@ -423,7 +423,7 @@ class Client:
             return
         xid, zxid, err = r.decode_reply_header(block, at, end)
         at += r.REPLY_HEADER_BYTES
-        if self.world.trace is not None:
+        if self.world.lines is not None:
             self.world.note(f"client {self.number} gets xid {xid} zxid {zxid} err {err} {bytes(block[at:end])[:40]!r}")
         watching = link.watching
         if xid == r.XID_NOTIFICATION:

@@ -12,8 +12,8 @@ from coord.raft.log import ConfigLog
 from coord.raft.membership import Configuration
 from coord.storage.records import MAGIC, SEAL_MAGIC
 from simulation.engine.chance import SeededRandom
+from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import Violation
 from tests.sim.raft.plan import Failure, Plan
 from tests.sim.store import amnesia
 from tests.sim.store.clients import Client
@@ -132,7 +132,7 @@ class Story:
             self.world.counts["torn_tail" if "torn record" in what else "unfinished_segment"] += 1
         if failure is not None and not isinstance(failure.value, OSError):
             self.world.logged.append(failure.getTraceback())
-        if self.world.trace is not None:
+        if self.world.lines is not None:
             text = (event.get("log_format") or "").format_map(_Fields(event))
             self.world.note(f"{'?' if self.world.current is None else self.world.current.host.id} log: {text}")
 

@@ -29,8 +29,8 @@ from coord.raft.messages import (
 )
 from coord.server.peers import codec, raft_frames
 from simulation.engine.chance import SeededRandom
+from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import Violation
 from tests.sim.store.world import World
 
 #: Pause between two forged messages in the store.

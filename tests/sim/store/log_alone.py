@@ -9,8 +9,8 @@ from coord.errors import CorruptRecord
 from coord.storage.records import WriteBatch
 from coord.storage.wal import Wal, open_wal
 from simulation.engine.chance import SeededRandom
-from tests.sim.history import Violation
-from tests.sim.store.disk import SimDisk
+from simulation.engine.disk import SimDisk
+from simulation.engine.history import Violation
 from tests.sim.store.machinery import PowerCut
 from tests.sim.store.world import Bug
 

@@ -20,8 +20,8 @@ from coord.storage.snapshot import SnapshotMeta, Snapshots
 from coord.storage.wal import Wal
 from coord.storage.writer import FULL_RETRY_S, WriterEvents
 from coord.tree.machine import StateMachine
+from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import Violation
 from tests.sim.store.net import Listening, SimSocket
 
 if TYPE_CHECKING:

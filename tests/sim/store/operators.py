@@ -16,7 +16,7 @@ from coord.raft.membership import Configuration
 from coord.server.config.addresses import OBSERVER, PARTICIPANT
 from coord.wire import records as r
 from coord.wire.jute import buffer, read_buffer
-from tests.sim.history import Violation
+from simulation.engine.history import Violation
 from tests.sim.store.clients import Client, Link, Request
 from tests.sim.store.model import CONFIG_PATH
 from tests.sim.store.world import SUPER_PASSWORD, Host, member_of

@@ -16,7 +16,7 @@ from coord.tree.acl import OPEN
 from coord.tree.levels import SUPPORTED
 from coord.tree.machine import StateMachine
 from coord.tree.sessions import SessionTable
-from tests.sim.store.disk import SimDisk
+from simulation.engine.disk import SimDisk
 from tests.sim.store.machinery import ThreadedWriter
 from tests.sim.store.planted import CRASHES
 from tests.sim.store.world import Bug

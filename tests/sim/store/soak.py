@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
-from tests.sim.history import Violation
+from simulation.engine.history import Violation
 from tests.sim.raft.faults import run_one as run_group
 from tests.sim.raft.plan import Plan, shrink
 from tests.sim.raft.rare import ENOUGH, GROUP_MET, STORE_MET, STORE_RARE, missed

@@ -16,7 +16,7 @@ from coord.storage.wal import open_wal
 from coord.wire import opcodes as op
 from coord.wire import records
 from simulation.engine.chance import SeededRandom
-from tests.sim.store.disk import SimDisk
+from simulation.engine.disk import SimDisk
 from tests.support.disks import MemoryDisk
 from tests.support.store_nodes import TICK_MS, Client, SeededRng, StoreNodes
 

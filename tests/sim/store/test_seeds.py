@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from tests.sim.history import Violation
+from simulation.engine.history import Violation
 from tests.sim.raft.faults import run_one as run_group
 from tests.sim.raft.plan import GROUP, Failure, Plan, parse_plan, shrink
 from tests.sim.raft.rare import STORE_MET, STORE_RARE, missed

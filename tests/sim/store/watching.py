@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from coord import errors as e
 from coord.wire import records as r
-from tests.sim.history import Violation
+from simulation.engine.history import Violation
 from tests.sim.store.model import allows
 
 if TYPE_CHECKING:

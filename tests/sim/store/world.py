@@ -29,11 +29,11 @@ from coord.server.peers.link import PeerLinks
 from coord.server.recovery.repair import IrreparableError, recover_or_repair
 from coord.server.snapshots.job import InlineSnapshotJob
 from coord.storage.writer import InlineWriter
+from simulation.engine.disk import SimDisk
+from simulation.engine.history import SeededHistory, Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import History, Violation
 from tests.sim.raft.plan import Plan
 from tests.sim.store.builds import Builds
-from tests.sim.store.disk import SimDisk
 from tests.sim.store.machinery import (
     ForkedJob,
     HostClock,
@@ -464,7 +464,7 @@ class Host:
         self.restart_later()
 
 
-class World(History):
+class World(SeededHistory):
     """One cluster of `size` machines, one seed."""
 
     FAILURES = (Exception,)
@@ -554,11 +554,11 @@ class World(History):
             host.start()
 
     def replay(self) -> str:
-        """See History."""
+        """See SeededHistory."""
         return f"{self.plan.replay()}\n  smaller: the same with --shrink for --trace"
 
     def play_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; `coord.peers.dialing` uses the simulated sockets meanwhile. See History."""
+        """Let time pass; `coord.peers.dialing` uses the simulated sockets meanwhile. See SeededHistory."""
         real, dialing.socket = dialing.socket, ProcessSockets(self, dialing.socket)  # type: ignore[assignment,attr-defined]
         try:
             return super().play_until(end, done)

@@ -6,13 +6,21 @@ from typing import Any
 
 import msgspec
 
-from coord.errors import InvalidMessage
+from coord.raft.leadership import Leadership
 from coord.raft.messages import Entry, HardState, Message
 from coord.storage.shared.items import SlotItems
 from regions.messages.tablets import ChangeAnswer
 from regions.replication import guards
 from regionserver.tablets import writers
 from regionserver.tablets.commands import CompareAndSet, DeleteRow, KvCommand, PutRow, WriteOutcome
+from regionserver.tablets.copying import guards as copy_guards
+from regionserver.tablets.copying import merge
+from regionserver.tablets.copying.messages import CopyOutcome
+from regionserver.tablets.disk import files, startup, steps, superblock
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta
+from regionserver.tablets.disk.life import RunState
+from regionserver.tablets.disk.steps import DropSlot
+from regionserver.tablets.disk.superblock import Memory, Superblock
 from regionserver.tablets.host import delivery
 from regionserver.tablets.host import group as group_module
 from regionserver.tablets.host.beats import BEAT_TICKS, Beats
@@ -20,9 +28,10 @@ from regionserver.tablets.host.group import Group, ReplicaIdentity
 from regionserver.tablets.host.reads import Reads
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.host.turn import Turn
+from simulation.tablets import lives
+from simulation.tablets.storage.rows import RowsImage
 from tests.sim.raft import planted as rafts
-from tests.sim.tablets.rows import RowsImage
-from tests.sim.tablets.world import Bug
+from tests.sim.tablets.bug import Bug
 from tests.support.planted import Patch, instead
 
 # --- promises and the disk
@@ -93,16 +102,6 @@ class FloorBeforeSteady(Bug):
     known = "checkpoints: a log that is cut before its checkpoint is durable"
     favours = ("_power_cut", "_power_cut_all", "_quick_restart")
     floor_before_steady = True
-
-
-class FloorBeyondMembers(Bug):
-    """The log drops entries that a member which is away does not have."""
-
-    known = "a follower that needs a snapshot, which tablets do not have yet"
-    favours = ("_quick_restart", "_power_cut_all", "_partition", "_freeze")
-
-    def patches(self) -> list[Patch]:
-        return [instead(Group, "everywhere", lambda self: self.core.log.commit)]
 
 
 class SteadyMixesStates(Bug):
@@ -253,22 +252,10 @@ class OneTabletEndsAll(Bug):
     favours = ("_break_code",)
 
     def patches(self) -> list[Patch]:
-        def run(self: Turn, group: Group, what: Any, *arguments: Any) -> None:
-            self._touch(group)
-            what(*arguments)
+        def park(self: Turn, group: Group, error: Exception) -> None:
+            raise error
 
-        def step(self: Turn, group: Group, server: str, m: Message) -> None:
-            try:
-                group.step(m)
-            except InvalidMessage as error:
-                self._out.rejected.append((group.replica.tablet, server, str(error)))
-            self._touch(group)
-
-        def tick(self: Turn, group: Group, now: int) -> None:
-            group.tick(now)
-            self._touch(group)
-
-        return [instead(Turn, "_run", run), instead(Turn, "_step", step), instead(Turn, "_tick", tick)]
+        return [instead(Turn, "_park_for", park)]
 
 
 class ParkedTabletForgetsClients(Bug):
@@ -333,11 +320,30 @@ class ChangeWithoutCompare(Bug):
         return [instead(guards, "CHANGE_CHECKS", checks)]
 
 
+class ConfigTakenForNoted(Bug):
+    """After a restart, a configuration that is in the log alone counts as written to the consensus metadata."""
+
+    known = "found by this simulation"
+    favours = ("_hand_over", "_kill_leader", "_quick_restart")
+    sizes = (3,)
+
+    def patches(self) -> list[Patch]:
+        def reopen(*arguments: Any, **options: Any) -> Group:
+            group = _REOPEN(*arguments, **options)
+            group._noted_index = group._config_index = group.core.committed_config().index
+            return group
+
+        return [instead(lives, "reopen", reopen)]
+
+
+_REOPEN = lives.reopen
+
+
 class TombstoneVotesTwice(Bug):
     """A tombstone votes for every candidate of a term."""
 
     known = "votes of tombstones (FW-06)"
-    favours = ("_delete_replica", "_bridge", "_isolate_leader")
+    favours = ("_delete_replica", "_bridge", "_isolate_leader", "_freeze_leader")
     sizes = (3,)
 
     def patches(self) -> list[Patch]:
@@ -361,3 +367,159 @@ class TombstoneRemembersCommitted(Bug):
     favours = ("_delete_replica", "_isolate_leader", "_kill_leader", "_power_cut_all")
     sizes = (3, 5)
     remembers_committed = True
+
+
+class TombstoneVoteNotKept(Bug):
+    """A deletion keeps the tombstone's term and forgets its vote."""
+
+    known = "KUDU: tombstones without consensus metadata"
+    favours = ("_delete_replica", "_bridge", "_isolate_leader", "_kill_leader")
+
+    def patches(self) -> list[Patch]:
+        def deleted(block: Superblock, memory: Memory, reason: str, at_ms: int) -> Superblock:
+            return _DELETED(block, msgspec.structs.replace(memory, vote=0), reason, at_ms)
+
+        return [instead(steps, "deleted", deleted), instead(superblock, "deleted", deleted)]
+
+
+_DELETED = superblock.deleted
+
+
+# --- copies
+
+_COPIES = ("_copy_replica", "_damage_rows", "_delete_replica", "_kill_leader")
+
+
+class ResultsLostAtCopy(Bug):
+    """A copy brings the rows without the results of writes."""
+
+    known = "writer's results lost at a copy"
+    favours = _COPIES
+    loses_results = True
+
+
+class ReadyBeforeSynced(Bug):
+    """A copied replica is READY before its rows are synced."""
+
+    known = "files renamed before they are synced"
+    favours = ("_copy_replica", "_damage_rows", "_power_cut", "_quick_restart")
+    rows_not_synced = True
+
+
+class TermCheckedAfterDeletion(Bug):
+    """The former replica is deleted first, and the order of the copy is checked afterwards."""
+
+    known = "X13: S2's order of steps; Kudu's rogue leader"
+    favours = ("_copy_replica", "_late_order", "_isolate_leader", "_damage_rows")
+    deletes_before_checks = True
+
+
+class MergeTakesRemoteVote(Bug):
+    """The consensus metadata of a copy have the vote of the source."""
+
+    known = "TC-14"
+    favours = _COPIES
+
+    def merged(self, meta: ConsensusMeta, source_vote: int) -> ConsensusMeta:
+        return msgspec.structs.replace(meta, vote=source_vote)
+
+
+class MergeForgetsVote(Bug):
+    """The consensus metadata of a copy have no vote, although this server has voted in the term."""
+
+    known = "TC-14"
+    favours = _COPIES
+
+    def merged(self, meta: ConsensusMeta, source_vote: int) -> ConsensusMeta:
+        return msgspec.structs.replace(meta, vote=0)
+
+
+class LogLeftBehind(Bug):
+    """A copy ends with the rows: what the member had acknowledged behind them is gone."""
+
+    known = "snapshots that go back behind acknowledged entries"
+    favours = ("_copy_replica", "_damage_rows", "_kill_leader", "_power_cut_all")
+    log_not_copied = True
+
+
+class DropOfWrongGeneration(Bug):
+    """A start drops the slot of the present generation with those of former ones."""
+
+    known = "FW-10: a late DROP that reaches the successor"
+    favours = ("_copy_replica", "_damage_rows", "_kill", "_power_cut")
+
+    def patches(self) -> list[Patch]:
+        def decide(found: startup.Found, server: str, at_ms: int) -> startup.Decision:
+            decision = _DECIDE(found, server, at_ms)
+            own = found.own_slot()
+            if decision.run is RunState.ASLEEP and own is not None and own.generation > 1:
+                decision.effects.append(DropSlot(own.slot, own.generation))
+            return decision
+
+        return [instead(files, "decide", decide)]
+
+
+_DECIDE = startup.decide
+
+
+class VoterCopiedFromNothing(Bug):
+    """A voter without memory is copied under its number."""
+
+    known = "S2's parallel universe, by a copy"
+    favours = ("_lose_disk", "_kill_leader", "_damage_file")
+    claims_nothing = True
+
+    def patches(self) -> list[Patch]:
+        checks = tuple(one for one in copy_guards.CHECKS if one.outcome is not CopyOutcome.AMNESIA)
+        return [instead(copy_guards, "CHECKS", checks), instead(superblock, "copying", _copying_lost)]
+
+
+def _copying_lost(block: Superblock, number: int, source: str, at_ms: int) -> Superblock:
+    return _COPYING(msgspec.structs.replace(block, is_lost=False), number, source, at_ms)
+
+
+_COPYING = superblock.copying
+
+
+class NumberBegunTwice(Bug):
+    """A new number is copied without its transition in the store: a disk that was lost begins the number again."""
+
+    known = "Cockroach #2798, by a copy"
+    favours = ("_change_members", "_late_order", "_lose_disk", "_kill_copying")
+    sizes = (4, 5)
+    claims_nothing = True
+
+
+class SeenReplicaIgnored(Bug):
+    """An order for a copy replaces a replica that is not as its leader saw it."""
+
+    known = "orders that arrive late"
+    favours = ("_damage_rows", "_late_order", "_kill_leader", "_delete_replica")
+
+    def patches(self) -> list[Patch]:
+        checks = tuple(
+            one
+            for one in copy_guards.CHECKS
+            if one.outcome is not CopyOutcome.BAD_TERM and "as the sender saw" not in one.when
+        )
+        return [instead(copy_guards, "CHECKS", checks), instead(merge, "log_objection", lambda own, term, index: "")]
+
+
+class BehindTheFloorForever(Bug):
+    """A member that runs and lacks entries that its leader's log has dropped is never copied."""
+
+    known = "found by this simulation"
+    favours = ("_copy_replica", "_damage_rows", "_lose_disk", "_kill_leader")
+
+    def patches(self) -> list[Patch]:
+        return [instead(Turn, "lacks_log", lambda self, tablet, number, first: None)]
+
+
+class ProbedWhereTheLogIsGone(Bug):
+    """A leader probes a member that was copied at the entry that its log has dropped: it is copied again and again."""
+
+    known = "found by this simulation"
+    favours = ("_copy_replica", "_damage_rows", "_lose_disk", "_kill_leader")
+
+    def patches(self) -> list[Patch]:
+        return [instead(Leadership, "probe_end", lambda self, peer_id: None)]

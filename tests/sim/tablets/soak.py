@@ -12,20 +12,19 @@ import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
-from tests.sim.history import Violation
+from simulation.tablets.faults import TROUBLE_S
+from simulation.tablets.rare import ENOUGH, TABLETS_MET
+from simulation.tablets.run import run_tablets
 from tests.sim.raft.rare import missed
-from tests.sim.tablets.faults import TROUBLE_S, run_one
-from tests.sim.tablets.rare import ENOUGH, TABLETS_MET
 
-SIZES = (3, 5, 3, 4)
+#: Simulated seconds of faults of every tenth history.
+LONG_S = 30.0
 
 
 def run(seed: int) -> tuple[str, Counter[str]]:
     """Simulate one seed: what was violated, or "", and what was counted. Every tenth history is a long one."""
-    try:
-        return "", run_one(seed, SIZES[seed % len(SIZES)], 30 if seed % 10 == 1 else TROUBLE_S).counts
-    except Violation as violation:
-        return f"{violation} --trouble-s {30 if seed % 10 == 1 else TROUBLE_S:g}", Counter()
+    verdict = run_tablets(seed, trouble_s=LONG_S if seed % 10 == 1 else TROUBLE_S)
+    return verdict.violation, Counter(verdict.counts)
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from regionserver.tablets.disk.layout import DATABASE, STEADY, rows_path
 from regionserver.tablets.disk.startup import Decision, RowsFound
 from regionserver.tablets.disk.steps import creation
 from simulation.engine.chance import SeededRandom
-from tests.sim.store.disk import SimDisk
+from simulation.engine.disk import SimDisk
 from tests.unit.regionserver.tablets.disk.examples import SERVER, TABLET, meta, ready
 
 #: The content of the tablet's rows in the tests.

@@ -15,7 +15,7 @@ from regionserver.tablets.disk.layout import BLOCKS, DATABASE, STEADY, rows_path
 from regionserver.tablets.disk.startup import BlockSeen, Unreadable
 from regionserver.tablets.disk.steps import CopyFile, DropSlot, Effect, ExportSlot, MakeFolder, WriteBlock
 from regionserver.tablets.disk.superblock import Superblock, copied, copying
-from tests.sim.store.disk import SimDisk, SimFile
+from simulation.engine.disk import SimDisk, SimFile
 from tests.unit.regionserver.tablets.disk import test_crashes
 from tests.unit.regionserver.tablets.disk.crashes import ROWS, STEADY_POINT, Server
 from tests.unit.regionserver.tablets.disk.examples import TABLET

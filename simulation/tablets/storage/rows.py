@@ -68,6 +68,16 @@ class RowsImage:
         other.totals = Totals(totals.clock_ms, totals.horizon_ms, totals.kept)
         return other
 
+    def forget_results(self) -> None:
+        """Lose the results of writes, where that bug is planted."""
+        self.results = {}
+        self.totals = Totals(self.totals.clock_ms, self.totals.horizon_ms)
+
+    def lose_pages(self) -> None:
+        """Lose some of the rows: pages of the file that have never reached the disk."""
+        for key in list(self.rows)[::2]:
+            self.digest = (self.digest - _hash(key, self.rows.pop(key))) & _MASK
+
     def apply(self, entries: Sequence[Entry]) -> list[WriteOutcome]:
         """Apply entries in one commit; one outcome for each."""
         writers = WriterResults(DictStore(self.results), self.totals)
@@ -113,13 +123,19 @@ class RowsImage:
 class SimRows:
     """The rows of one replica on its disk."""
 
-    def __init__(self) -> None:
-        self.now = RowsImage()
-        self.steady = RowsImage()
+    def __init__(self, image: RowsImage | None = None) -> None:
+        """`image`: rows that were copied, and are not synced yet."""
+        self.now = image or RowsImage()
+        self.steady = self.now.copy()
+        self.is_synced = image is None
+        self.is_damaged = False
 
     def power_cut(self) -> None:
-        """Drop the changes since the last steady point."""
+        """Drop the changes since the last steady point. Copied rows that were never synced lose pages."""
         self.now = self.steady.copy()
+        if not self.is_synced:
+            self.now.lose_pages()
+            self.steady = self.now.copy()
 
 
 def _hash(key: bytes, value: bytes | None) -> int:

@@ -1,31 +1,31 @@
 """Invariants of one tablet over all servers, checked after each event that concerns them.
 
 Elections, log matching, commits and the history of applied entries are those of bare Raft groups
-(`tests.sim.raft.checks`). In addition: rows and results are equal at equal indexes, a write happens once, acknowledged
-writes exist, promises are durable when they are sent, and a number that lost its memory serves nothing.
+(`simulation.checks.raft_group`). In addition: rows and results are equal at equal indexes, a write happens once,
+acknowledged writes exist, promises are durable when they are sent and never go back, a vote is one that the number has
+cast, and a number that lost its memory serves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from coord.raft.core import RaftCore
 from coord.raft.membership import decode_configuration
 from coord.raft.messages import APPEND_RESP, NORMAL, PRE_VOTE_RESP, VOTE, VOTE_RESP, Entry, HardState, Message, Ready
 from regionserver.tablets.commands import CONDITION_FAILED, DONE, WriteOutcome, decode
+from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.group import Group
+from regionserver.tablets.process.replica import TabletReplica
 from simulation.checks.linearizable import KeyOperation, objection
-from tests.sim.history import Violation
-from tests.sim.raft.checks import Checker
-
-if TYPE_CHECKING:
-    from tests.sim.tablets.rows import RowsImage
-    from tests.sim.tablets.server import SimServer
+from simulation.checks.raft_group import Checker
+from simulation.engine.history import Violation
+from simulation.tablets.server import SimServer
+from simulation.tablets.storage.rows import RowsImage
 
 
-class Member:
+class SimMember:
     """One replica, in the form that the checks of Raft groups need."""
 
     def __init__(self, tablet: str, number: int, server: SimServer) -> None:
@@ -45,14 +45,15 @@ class Member:
 
     def holds(self, index: int, term: int, memory: int) -> bool:
         """Return True if the entry is durable here, or was until it was lost."""
-        slot = self.server.slot_of(self.tablet)
+        del memory
+        slot = self.server.slot_of(self.tablet, self.id)
         return slot is not None and slot.holds(index, term)
 
 
-class TabletCheck:
+class TabletChecker:
     """Everything known about the history of one tablet. Also the tracer of its groups."""
 
-    def __init__(self, tablet: str, members: dict[int, Member], now: Callable[[], int]) -> None:
+    def __init__(self, tablet: str, members: dict[int, SimMember], now: Callable[[], int]) -> None:
         self.tablet = tablet
         self.now = now
         self.members = members
@@ -68,16 +69,50 @@ class TabletCheck:
         #: Key -> (number of the write or 0, the operation as its client saw it).
         self.history: dict[str, list[tuple[int, KeyOperation]]] = {}
         self.reads = 0
+        #: Number -> term and vote as they were last seen on the disk.
+        self.promised: dict[int, HardState] = {}
+        #: Every vote that was cast: (number, term, vote).
+        self.cast: set[tuple[int, int, int]] = set()
 
     # --- what replicas do
 
     def ready(self, group: Group, ready: Ready) -> None:
         """See `GroupTracer`."""
-        self.raft.on_ready(self.members[group.replica.number], ready, self.members)  # type: ignore[arg-type]
+        number = group.replica.number
+        if ready.hard_state is not None and ready.hard_state.vote:
+            self.cast.add((number, ready.hard_state.term, ready.hard_state.vote))
+        self.raft.on_ready(self.members[number], ready, self.members)
 
-    def on_start(self, number: int, index: int) -> None:
-        """Handle the start of a replica with rows at `index`."""
+    def on_found(self, server: str, replica: TabletReplica) -> None:
+        """Handle what a start finds of a tablet on a server."""
+        number = replica.number
+        if replica.run is RunState.LOST and number in self.members and not self.members[number].is_burned:
+            raise Violation(f"{number} of {self.tablet} on {server} has lost its memory by itself: {replica.reason}")
+        self.on_promise(number)
+
+    def on_promise(self, number: int) -> None:
+        """Check the durable term and vote of a member: they never go back, and the vote was cast."""
+        member = self.members.get(number)
+        if member is None or member.is_burned:
+            return
+        old, new = self.promised.get(number, HardState(0, 0)), member.server.promises_of(self.tablet, number)
+        if new.term < old.term or (new.term == old.term and old.vote not in (0, new.vote)):
+            raise Violation(
+                f"{number} of {self.tablet} goes from term {old.term}, vote {old.vote} to term {new.term}, vote"
+                f" {new.vote}"
+            )
+        if new.vote and (number, new.term, new.vote) not in self.cast:
+            raise Violation(f"{number} of {self.tablet} has a vote that it never cast: {new.vote} in term {new.term}")
+        self.promised[number] = HardState(new.term, new.vote)
+
+    def on_start(self, number: int, rows: RowsImage) -> None:
+        """Handle the start of a replica with these rows."""
+        index = rows.index
         member = self.members[number]
+        self._must_count(member, "starts")
+        fingerprint = rows.fingerprint()
+        if self.fingerprints.setdefault(index, fingerprint) != fingerprint:
+            raise Violation(f"{number} of {self.tablet} starts with rows that differ from another replica's at {index}")
         if index >= len(self.raft.states):
             raise Violation(f"{number} of {self.tablet} starts at {index}, which nobody has applied")
         member.commit = member.applied = index
@@ -91,7 +126,7 @@ class TabletCheck:
         self._must_count(member, "applies entries")
         for entry, outcome in zip(entries, outcomes, strict=True):
             is_first = entry.index == len(self.raft.states)
-            self.raft.on_apply(member, entry)  # type: ignore[arg-type]
+            self.raft.on_apply(member, entry)
             if is_first and entry.kind == NORMAL and outcome.index == entry.index:
                 self._executed(entry, outcome)
         fingerprint = rows.fingerprint()
@@ -115,11 +150,9 @@ class TabletCheck:
             self._must_count(member, f"sends a message of kind {m.kind}")
         if m.kind == PRE_VOTE_RESP or not (m.granted or m.kind == VOTE):
             return
-        slot = member.server.slot_of(self.tablet)
+        slot = member.server.slot_of(self.tablet, m.src)
         assert slot is not None, f"{m.src} of {self.tablet} promises something and has no slot"
-        holding = member.server.holdings.get(self.tablet)
-        tombstone = holding.memory if holding is not None else None
-        durable = slot.hard_state if tombstone is None else HardState(tombstone.term, tombstone.vote)
+        durable = member.server.promises_of(self.tablet, m.src)
         if m.kind == APPEND_RESP:
             if slot.last().index < m.match_index and durable.term <= m.term:
                 raise Violation(
@@ -132,21 +165,22 @@ class TabletCheck:
                 f"{m.src} of {self.tablet} votes for {voted} in term {m.term}; durable is term {durable.term},"
                 f" vote {durable.vote}"
             )
+        self.on_promise(m.src)
         if m.kind == VOTE_RESP:
             self.raft.on_vote(m)
 
-    def _must_count(self, member: Member, what: str) -> None:
+    def _must_count(self, member: SimMember, what: str) -> None:
         if member.is_burned:
             raise Violation(f"{member.id} of {self.tablet} {what} although it has lost its memory")
 
-    # --- what clients are told
+    # --- what clients receive
 
-    def on_write_done(self, number: int, writer: str, write: int, index: int) -> None:
-        """Handle the answer of a server that a write is done."""
+    def on_write_done(self, number: int, writer: str, write: int, index: int, answered_at: int) -> None:
+        """Handle the answer of a server that a write was done at `index`; a repetition has the entry `answered_at`."""
         self._must_count(self.members[number], "answers a write")
-        config = next((data for at, data in reversed(self.raft.configs) if at <= index), b"")
+        config = next((data for at, data in reversed(self.raft.configs) if at <= answered_at), b"")
         if config and number not in decode_configuration(config).voters:
-            raise Violation(f"{number} of {self.tablet} answers the write at {index} and is no voter there")
+            raise Violation(f"{number} of {self.tablet} answers the write at {answered_at} and is no voter there")
         self.acknowledged.append((writer, write, index))
 
     def on_read_served(self, number: int, applied: int, floor: int) -> None:

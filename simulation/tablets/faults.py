@@ -6,16 +6,25 @@ from collections.abc import Callable
 from typing import Final
 
 from coord.raft.messages import FOLLOWER, Ready
+from regions.records.members import MemberRole
+from regionserver.tablets.copying.messages import CopySource, SeenReplica, StartTabletCopy
+from regionserver.tablets.disk.layout import block_path, meta_path
+from regionserver.tablets.disk.life import DataState, RunState
 from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.members import servers_of
+from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import Violation
-from tests.sim.tablets.server import SimServer
-from tests.sim.tablets.world import TICK_US, Bug, World
+from simulation.tablets.changes import Changes, make_world
+from simulation.tablets.clients import SimClient
+from simulation.tablets.copies import PORT
+from simulation.tablets.flaws import Flaws
+from simulation.tablets.server import SimServer
+from simulation.tablets.world import TICK_US, World
 
 #: All servers are up and reachable: every tablet has a leader, new commits, and replicas that are equal, within this
-#: many seconds. Two lost elections of at most 1.2 s each, and the time to catch up.
-RECOVERY_S: Final = 15
+#: many seconds. Two lost elections of at most 1.2 s each; copies, which leaders ask for at most 5 s apart; and members
+#: that cannot come back, replaced one after the other.
+RECOVERY_S: Final = 60
 #: Clients finish what they have begun within this many seconds of peace.
 FINISH_S: Final = 10
 #: A quick restart is seen: in the tablets that the server led somebody stands for election within so many ticks. Two go
@@ -29,14 +38,17 @@ class _Exploding:
     """A tracer, the one part of a group that is of this simulation in the compiled form as well."""
 
     def ready(self, group: Group, ready: Ready) -> None:
+        del group, ready
         raise RuntimeError("injected")
 
 
 class Story:
     """One simulated history: trouble for a while, then peace."""
 
-    def __init__(self, world: World, trouble_s: float) -> None:
+    def __init__(self, world: World, changes: Changes, clients: list[SimClient], trouble_s: float) -> None:
         self.world = world
+        self.changes = changes
+        self.clients = clients
         self.trouble_us = int(trouble_s * SECOND)
         self.fault_gap_us = world.chance.pick([150_000, 400_000, 1_000_000])
         kinds = [
@@ -61,6 +73,11 @@ class Story:
             self._change_members,
             self._transfer,
             self._delete_replica,
+            self._copy_replica,
+            self._late_order,
+            self._cancel_copy,
+            self._kill_copying,
+            self._damage_file,
         ]
         chosen = world.chance.some(kinds) or kinds
         if world.bug.favours:
@@ -74,7 +91,7 @@ class Story:
         Raise Violation.
         """
         world = self.world
-        with world.bug().planted():
+        with world.bug.planted():
             world.at(world.now + SECOND, self._next_fault)
             world.play_until(world.now + self.trouble_us)
             self._make_peace()
@@ -82,7 +99,7 @@ class Story:
             if not world.play_until(world.now + RECOVERY_S * SECOND, lambda: self._recovered(before)):
                 raise world.failure(Violation(f"no recovery within {RECOVERY_S} s: {self._state()}"))
             self._see_quick_restart()
-            for client in world.clients:
+            for client in self.clients:
                 client.stop()
             if not world.play_until(world.now + FINISH_S * SECOND, self._clients_done):
                 raise world.failure(Violation(f"clients wait for answers after {FINISH_S} s of peace: {self._state()}"))
@@ -93,7 +110,7 @@ class Story:
                 raise world.failure(violation) from violation
 
     def _clients_done(self) -> bool:
-        return all(client.is_done() for client in self.world.clients)
+        return all(client.is_done() for client in self.clients)
 
     def _state(self) -> str:
         lines = []
@@ -102,13 +119,15 @@ class Story:
                 turn = self.world.servers[name].turn
                 group = turn.groups.get(tablet) if turn is not None else None
                 if group is None:
-                    lines.append(f"{tablet} {number}@{name}: nothing")
+                    one = self.world.servers[name].holdings.get(tablet)
+                    lines.append(f"{tablet} {number}@{name}: {one.block if one is not None else None}")
                 else:
                     core = group.core
                     lines.append(
                         f"{tablet} {number}@{name}: role {core.role} term {core.term} leader {core.leader} commit"
                         f" {core.log.commit} last {core.log.last} applied {group.applied_index} {group.failure}"
                     )
+        lines += [f"{name}: {self._leftovers(server)}" for name, server in self.world.servers.items()]
         return "\n  ".join(["", *lines])
 
     # --- faults of processes and machines
@@ -159,7 +178,7 @@ class Story:
         if server.turn is not None:
             self.world.counts["quick_restart"] += 1
             self.world.kill(server, power=True)
-            self.world.start(server)
+            self.world.lives.start(server)
 
     def _sleep(self, server: SimServer) -> None:
         world = self.world
@@ -256,8 +275,8 @@ class Story:
         world = self.world
         if all(server.name not in servers_of(config).values() for config in world.configs_in_force(tablet)):
             return True
-        holding = server.holdings.get(tablet)
-        if holding is None or holding.trouble or server.log.slots[holding.slot].damage:
+        replica = server.holdings.get(tablet)
+        if replica is None or world.checks[tablet].members[replica.number].is_burned:
             return True
         sound = {one.name for one in world.sound_members(tablet) if one is not server}
         return all(
@@ -272,12 +291,9 @@ class Story:
         if not server.holdings or not all(self._may_lose(server, tablet) for tablet in world.places):
             return
         world.kill(server, power=True)
-        for tablet, holding in server.holdings.items():
-            server.lost[tablet] = server.log.slots[holding.slot]
-            world.checks[tablet].members[holding.number].is_burned = True
-        server.holdings = {}
-        server.rows = {tablet: rows for tablet, rows in server.rows.items() if tablet not in server.lost}
-        server.log.lose()
+        for tablet in server.holdings:
+            self._burn(server, tablet)
+        server.lose_disk()
         world.counts["disk_lost"] += 1
         world.note(f"{server.name} loses its disk")
         self._back(server)
@@ -300,10 +316,12 @@ class Story:
             return
         server, tablet = found
         world = self.world
-        holding = server.holdings[tablet]
         world.kill(server, power=False)
-        server.log.damage(holding.slot)
-        world.checks[tablet].members[holding.number].is_burned = True
+        replica = server.holdings[tablet]
+        if replica.block.slot is None:
+            return
+        self._burn(server, tablet)
+        server.log.damage(replica.slot)
         world.counts["slot_damaged"] += 1
         self._back(server)
 
@@ -313,13 +331,14 @@ class Story:
         if found is None or not self.world.is_awake(found[0]):
             return
         server, tablet = found
-        server.holdings[tablet].trouble = "FAILED"
+        server.rows_of(tablet).is_damaged = True
         server.turn_now().park(tablet, "RuntimeError: injected: rows are damaged")
+        server.holdings[tablet].run = RunState.FAILED
         self.world.counts["rows_damaged"] += 1
         self.world.pump(server)
 
     def _break_code(self) -> None:
-        """Something inside a group raises. A restart of the process mends it."""
+        """Something inside a group raises. A restart of the process repairs it."""
         found = self._pick_replica()
         if found is None or not self.world.is_awake(found[0]):
             return
@@ -331,17 +350,111 @@ class Story:
     # --- members
 
     def _change_members(self) -> None:
-        self.world.changes.change_members()
+        self.changes.change_members()
 
     def _transfer(self) -> None:
-        self.world.changes.transfer()
+        self.changes.transfer()
 
     def _delete_replica(self) -> None:
         """A voter's replica is removed although the configuration has it: its tombstone votes."""
         found = self._pick_replica()
         if found is not None and self.world.is_awake(found[0]) and not found[0].broken:
             self.world.counts["voter_deleted"] += 1
-            self.world.changes.bury(*found)
+            self.changes.lives.bury(*found, "an operator's order")
+
+    # --- copies
+
+    def _copy_replica(self) -> None:
+        """An operator has a replica copied that runs. Its server checks the order as a leader's."""
+        world = self.world
+        found = self._pick_replica()
+        if found is None or not world.is_awake(found[0]):
+            return
+        server, tablet = found
+        leaders = [one for one in world.leaders(tablet) if one is not server]
+        group = server.turn_now().groups.get(tablet)
+        if not leaders or group is None or group.failure:
+            return
+        source, standing = leaders[0], group.standing()
+        led, replica = source.holdings[tablet], server.holdings[tablet]
+        role = MemberRole.VOTER if group.core.configs.current.is_voter(replica.number) else MemberRole.PRE_VOTER
+        term = source.turn_now().groups[tablet].core.term
+        seen = SeenReplica(replica.number, None, standing.last_term, standing.last_index)
+        world.counts["copy_by_operator"] += 1
+        order = StartTabletCopy(
+            server.name, tablet, replica.number, role, term,
+            CopySource(led.number, source.name, source.name, PORT), seen, "t",
+        )  # fmt: skip
+        world.at(world.now + world.chance.pick([100, 20_000]), self._arrive_if_able, server, order)
+
+    def _arrive_if_able(self, server: SimServer, order: StartTabletCopy) -> None:
+        if self._may_lose(server, order.tablet):
+            self.changes.copies.arrive(order)
+
+    def _late_order(self) -> None:
+        """An old order arrives once more: its leader may be deposed, its member gone, its copy done."""
+        world, sent = self.world, self.changes.copies.sent
+        if sent:
+            world.counts["copy_order_repeated"] += 1
+            world.at(world.now + world.chance.below(SECOND), self.changes.copies.arrive, world.chance.pick(list(sent)))
+
+    def _cancel_copy(self) -> None:
+        runs = self.changes.copies.runs()
+        if runs:
+            self.world.counts["copy_canceled"] += 1
+            self.world.chance.pick(runs).is_canceled = True
+
+    def _kill_copying(self) -> None:
+        """The source or the destination of a copy dies."""
+        world = self.world
+        runs = self.changes.copies.runs()
+        if not runs:
+            return
+        run = world.chance.pick(runs)
+        is_source = world.chance.happens(0.5)
+        server = world.servers[run.order.source.uuid] if is_source else run.server
+        world.counts["copy_source_killed" if is_source else "copy_destination_killed"] += 1
+        world.kill(server, power=world.chance.happens(0.5))
+        self._back(server)
+
+    def _damage_file(self) -> None:
+        """A superblock or consensus metadata are damaged or lost while the server is down: the number is burned."""
+        world = self.world
+        found = self._pick_replica() if world.chance.happens(0.7) else self._pick_former()
+        if found is None:
+            return
+        server, tablet = found
+        world.kill(server, power=False)
+        what = world.chance.pick([block_path, meta_path])(tablet)
+        if what not in server.disk.files or tablet not in server.holdings:
+            self._back(server)
+            return
+        block = server.holdings[tablet].block
+        if what == meta_path(tablet) and block.memory is None and block.data_state is not DataState.READY:
+            self._back(server)
+            return
+        self._burn(server, tablet)
+        if world.chance.happens(0.5):
+            server.disk.lose(what)
+        else:
+            server.disk.flip(what, world.chance.below(server.disk.files[what].size()), world.chance.below(8))
+        server.reload()
+        world.counts["file_damaged"] += 1
+        self._back(server)
+
+    def _pick_former(self) -> tuple[SimServer, str] | None:
+        """Return a tombstone, or a copy that has not ended."""
+        server = self._some_server()
+        former = [tablet for tablet, one in server.holdings.items() if one.block.data_state is not DataState.READY]
+        able = [tablet for tablet in former if self._may_lose(server, tablet)]
+        return (server, self.world.chance.pick(able)) if able else None
+
+    def _burn(self, server: SimServer, tablet: str) -> None:
+        """Note that the number of a replica, and all lower ones of the server, have lost their memory."""
+        number = server.holdings[tablet].block.highest_number
+        for member in self.world.checks[tablet].members.values():
+            if member.server is server and member.id <= number:
+                member.is_burned = True
 
     # --- peace
 
@@ -358,17 +471,37 @@ class Story:
                 raise world.failure(error) from error
 
     def _recovered(self, before: dict[str, int]) -> bool:
-        """Every tablet has one leader and new commits, and all its sound replicas have caught up."""
+        """Every tablet has one leader and new commits; all its members run and have caught up; disks hold members and
+        tombstones alone."""
         world = self.world
         for tablet, check in world.checks.items():
             if len(world.leaders(tablet)) != 1 or check.raft.commit <= before[tablet] + 2:
                 return False
-            for server in world.sound_members(tablet):
-                if server.turn is None or tablet not in server.turn.groups:
+            for number, name in world.places[tablet].items():
+                server = world.servers[name]
+                if server.turn is None or tablet not in server.turn.groups or server.broken:
+                    return False
+                if server.holdings[tablet].number != number or server.turn.groups[tablet].failure:
                     return False
                 if server.turn.groups[tablet].applied_index <= before[tablet]:
                     return False
-        return True
+        return not self.changes.copies.runs() and not any(self._leftovers(server) for server in world.servers.values())
+
+    def _leftovers(self, server: SimServer) -> list[str]:
+        """Return what a disk holds beside members and tombstones."""
+        world, disk = self.world, server.disk
+        ready = {t: one for t, one in server.holdings.items() if one.block.data_state is DataState.READY}
+        expected = {f"{tablet}.{one.block.generation}.mdb" for tablet, one in ready.items()}
+        found = [name for name in disk.names("data") if name not in expected]
+        found += [name for folder in ("tablet-meta", "consensus-meta") for name in disk.names(folder) if "." in name]
+        found += [name for name in disk.names("tablet-meta") if name not in server.holdings]
+        slots = {one.slot for one in ready.values()}
+        found += [f"slot {slot}" for slot in server.log.slots if slot not in slots]
+        for tablet, one in server.holdings.items():
+            is_member = world.places[tablet].get(one.number) == server.name
+            if one.run is RunState.COPYING or is_member != (one.run is RunState.RUNNING):
+                found.append(f"{tablet} {one.number} {one.run}")
+        return found
 
     def _terms(self, tablet: str) -> list[int]:
         sound = self.world.sound_members(tablet)
@@ -390,7 +523,7 @@ class Story:
             return
         terms = {tablet: max(self._terms(tablet)) for tablet in led}
         world.kill(server, power=True)
-        world.start(server)
+        world.lives.start(server)
         world.counts["quick_restart_seen"] += 1
         deadline = world.now + int(QUICK_TICKS * 1.2 * TICK_US)
         while led and world.now < deadline:
@@ -403,13 +536,24 @@ class Story:
         world.play_until(world.now + SECOND)
 
 
-def run_one(seed: int, size: int, trouble_s: float = TROUBLE_S, bug: type[Bug] = Bug, trace: bool = False) -> World:
+def run_one(
+    seed: int, size: int, trouble_s: float = TROUBLE_S, bug: type[Flaws] = Flaws, *, trace: bool = False
+) -> World:
     """Simulate one seed to its end.
 
     Raise Violation.
     """
-    planted = bug()
-    with planted.planted():
-        world = World(seed, size, bug, trace)
-    Story(world, trouble_s).run()
-    return world
+    story = new_story(seed, size, trouble_s, bug, trace=trace)
+    story.run()
+    return story.world
+
+
+def new_story(
+    seed: int, size: int, trouble_s: float = TROUBLE_S, bug: type[Flaws] = Flaws, *, trace: bool = False
+) -> Story:
+    """Return the history of a seed before its first event."""
+    flaws = bug()
+    with flaws.planted():
+        world, changes, clients = make_world(seed, size, flaws, trace=trace)
+    world.trouble_s = 0.0 if trouble_s == TROUBLE_S else trouble_s
+    return Story(world, changes, clients, trouble_s)

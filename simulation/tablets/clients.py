@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from regionserver.tablets.commands import (
     CONDITION_FAILED,
@@ -18,11 +18,9 @@ from regionserver.tablets.commands import (
 )
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from simulation.checks.linearizable import Access, KeyOperation
-from tests.sim.history import Violation
-
-if TYPE_CHECKING:
-    from tests.sim.tablets.server import SimServer
-    from tests.sim.tablets.world import World
+from simulation.engine.history import Violation
+from simulation.tablets.server import SimServer
+from simulation.tablets.world import World
 
 #: Keys of one tablet: few, so that several clients use the same key.
 KEYS: Final = ("a", "b")
@@ -43,13 +41,22 @@ class SimRequest:
     #: The lowest index that a read may see.
     floor: int = 0
 
+    @property
+    def tablet(self) -> str:
+        """The tablet."""
+        return self.client.tablet
+
     def answered(self, server: SimServer, answer: TabletAnswer) -> None:
         """Handle the server's answer."""
         self.client.on_answer(server, self, answer)
 
-    def read(self, server: SimServer, value: bytes | None, index: int) -> None:
+    def read(self, value: bytes | None) -> None:
         """Handle the server's answer to a read."""
-        self.client.on_read(server, self, value, index)
+        self.client.on_read(self, value)
+
+    def reset(self) -> None:
+        """Handle the break of the connection to the server."""
+        self.client.on_reset(self)
 
 
 class SimClient:
@@ -176,10 +183,11 @@ class SimClient:
             outcome = answer.value
             assert isinstance(outcome, WriteOutcome)
             if outcome.code in (DONE, CONDITION_FAILED):
-                self.check.on_write_done(server.holdings[self.tablet].number, self.name, request.number, outcome.index)
+                number = server.holdings[self.tablet].number
+                self.check.on_write_done(number, self.name, request.number, outcome.index, answer.index)
         self._later(self._take_answer, request, answer)
 
-    def on_read(self, server: SimServer, request: SimRequest, value: bytes | None, index: int) -> None:
+    def on_read(self, request: SimRequest, value: bytes | None) -> None:
         """Handle the result of a read at a server."""
         self._later(self._take_read, request, value)
 

@@ -45,8 +45,15 @@ TABLETS_MET: Final = (
     # clients and steady points
     *("answer_lost", "client_gave_up", "floor_moved", "late_copy", "quick_restart_seen", "steady"),
     # changes of members
-    *("change_leads", "change_stale_config", "changed", "copied", "promoted", "removed", "tombstone_vote"),
+    *("change_leads", "change_stale_config", "changed", "deleted", "healed", "promoted", "removed", "tombstone_vote"),
     "voter_deleted",
+    # copies: what they replace, how they end, who dies in the middle
+    *("copied", "copy_by_operator", "copy_given_up", "copy_log_short", "copy_over_replica", "copy_over_tombstone"),
+    *("copy_not_given", "copy_order_repeated", "copy_source_deposed", "copy_source_gone", "copy_with_log"),
+    *("crash_at_disk_step", "crash_in_copy", "crash_in_deletion", "file_damaged", "needs_copy"),
+    # rows of guards.CHECKS and of startup.TABLE, by their place
+    *(f"copy_check_{row}" for row in (2, 4, 6, 9)),
+    *(f"start_row_{row}" for row in (2, 3, 4, 7, 10, 13, 14, 17, 18)),
     # entries read back from the disk for members that were behind
     "needs_log",
 )

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
-from coord.raft.core import RaftCore
 from coord.raft.membership import Configuration
 from coord.raft.messages import LEADER, Entry, RaftConfig
-from coord.storage.shared.items import Floor, Position
-from regionserver.tablets.host.delivery import ReplicaStanding, State
+from coord.storage.shared.items import Floor
+from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.envelope import Envelope, Item, TurnFrame, decode_frame, encode_beat, encode_turn
-from regionserver.tablets.host.group import ELECTION_TICKS, HEARTBEAT_TICKS, ReplicaIdentity
-from regionserver.tablets.host.recovery import reopen
-from regionserver.tablets.host.turn import BeatOutput, Turn, TurnOutput
+from regionserver.tablets.host.group import ELECTION_TICKS, Group
+from regionserver.tablets.host.requests import TabletAnswer
+from regionserver.tablets.host.turn import BeatOutput, TurnOutput
+from regionserver.tablets.process.floors import target
+from simulation.engine.chance import SeededRandom
+from simulation.engine.history import SeededHistory, Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import History, Violation
-from tests.sim.tablets.changes import MASTER_US, Changes, first_of, standing_of
-from tests.sim.tablets.checks import Member, TabletCheck
-from tests.sim.tablets.clients import SimClient
-from tests.sim.tablets.disk import SimLog
-from tests.sim.tablets.real_log import RealLog
-from tests.sim.tablets.rows import SimRows
-from tests.sim.tablets.server import Holding, SimServer
-from tests.support.planted import PlantedBug
+from simulation.tablets.checks import TabletChecker
+from simulation.tablets.flaws import Flaws
+from simulation.tablets.server import SimServer
+from simulation.tablets.storage.log import SimLog
+from simulation.tablets.storage.real_log import RealLog
 
 CLUSTER: Final = "cluster"
 TICK_US: Final = 50_000
@@ -36,43 +34,54 @@ class Crashed(Exception):  # noqa: N818 - it is no error
     """Unwinds the shell of a server that has just died."""
 
 
-class Bug(PlantedBug):
-    """Bugs planted in hosts and shells. This base class plants none."""
+class Lives(Protocol):
+    """What starts processes and opens replicas; see lives.py."""
 
-    core_class: type[RaftCore] = RaftCore
-    #: The shell's faults; see `planted`.
-    reopens_lost_numbers = False
-    makes_voters_from_nothing = False
-    ignores_damage = False
-    floor_before_steady = False
-    steady_mixes_states = False
-    results_not_steady = False
-    remembers_committed = False
-    forgets_tombstones = False
-    promotes_carelessly = False
-    #: Numbers of servers to try.
-    sizes: tuple[int, ...] = (3, 5)
-    heartbeat_ticks = HEARTBEAT_TICKS
+    def start(self, server: SimServer) -> None:
+        """Start the process from what its disk holds."""
+        ...
+
+    def vivify(self, server: SimServer, frame: TurnFrame) -> None:
+        """Make voters from nothing, where that bug is planted."""
+        ...
 
 
-class World(History):
+class SimChanges(Protocol):
+    """What carries out a turn's output about members; see changes.py."""
+
+    def carry_out(self, server: SimServer, out: TurnOutput) -> None:
+        """Carry out a turn's output about members."""
+        ...
+
+    def answered(self, answer: TabletAnswer) -> None:
+        """Handle the answer to a request that changes members."""
+        ...
+
+
+class World(SeededHistory):
     """Servers s1 .. sN and a few tablets, one seed."""
 
     #: No fault inside a tablet or its link may leave the host as an exception.
     FAILURES: ClassVar[tuple[type[Exception], ...]] = (Exception,)
     LOOK_US = SECOND // 2
 
-    def __init__(self, seed: int, size: int, bug: type[Bug] = Bug, trace: bool = False) -> None:
+    #: Set by `make_world`.
+    lives: Lives
+    members: SimChanges
+
+    def __init__(self, seed: int, size: int, flaws: Flaws, trace: bool = False) -> None:
         super().__init__(seed, size, trace=trace)
-        self.bug = bug
+        self.bug = flaws
+        #: Seconds of faults, if they are not the usual ones.
+        self.trouble_s = 0.0
         chance = self.chance
         self.settings = RaftConfig(
             election_ticks=ELECTION_TICKS,
-            heartbeat_ticks=bug.heartbeat_ticks,
+            heartbeat_ticks=flaws.heartbeat_ticks,
             max_inflight=chance.pick([2, 64]),
             max_append_bytes=chance.pick([60, 1 << 20]),
             max_apply_entries=chance.pick([1, 3, 256]),
-            is_promotion_careful=not bug.promotes_carelessly,
+            is_promotion_careful=not flaws.promotes_carelessly,
         )
         self.loss = chance.pick([0.0, 0.0, 0.01])
         self.repeat = chance.pick([0.0, 0.01])
@@ -86,33 +95,27 @@ class World(History):
         self._link_free: dict[tuple[str, str], int] = {}
         self._requests = 0
         names = [f"s{n}" for n in range(1, size + 1)]
-        self.servers = {name: SimServer(name, self._make_log(name)) for name in names}
+        self.servers = {name: self._make_server(name) for name in names}
         #: The servers of the members of each tablet's newest committed configuration, and that configuration.
         self.places: dict[str, dict[int, str]] = {}
         self.configs: dict[str, Configuration] = {}
-        self.firsts: dict[str, Configuration] = {}
-        self.changes = Changes(self)
-        self.checks: dict[str, TabletCheck] = {}
+        self.firsts: dict[str, dict[int, str]] = {}
+        self.checks: dict[str, TabletChecker] = {}
+        #: Copies that use a replica of a server: (server, tablet) -> the index behind which each needs entries.
+        self.pins: dict[tuple[str, str], list[int]] = {}
         for server in self.servers.values():
             server.tick_us = int(TICK_US * chance.between(0.85, 1.2))
             server.sync_us = chance.pick([200.0, 1000.0, 1000.0, 10_000.0])
             server.apply_us = chance.pick([100.0, 1000.0, 20_000.0])
-        for number in range(chance.pick([2, 2, 3])):
-            self._create(f"t{number}", list(self.servers))
-        self.clients = [
-            SimClient(self, f"{tablet}-c{number}", tablet)
-            for tablet in self.places
-            for number in range(1, 4 if len(self.places) < 3 else 3)
-        ]
-        for server in self.servers.values():
-            self.start(server)
-        self.at(MASTER_US, self.changes.master)
-        if chance.happens(0.5) or "_change_members" in bug.favours:
-            self.at(self.now + SECOND, self.changes.operate)
+
+    def _make_server(self, name: str) -> SimServer:
+        chance = SeededRandom(f"{self.seed}-{self.size}-{name} files")
+        return SimServer(name, self._make_log(name), chance, lambda: self.now)
 
     def replay(self) -> str:
-        """See History."""
-        return f"python -m tests.sim.tablets --seed {self.seed} --servers {self.size} --trace"
+        """See SeededHistory."""
+        duration = f" --duration {self.trouble_s:g}" if self.trouble_s else ""
+        return f"rk simulate --tablets --seed {self.seed} --servers {self.size}{duration} --trace"
 
     def _make_log(self, name: str) -> SimLog:
         """Return the log: every fourth seed uses the shared log itself, on a disk that loses sectors, the others a
@@ -121,98 +124,21 @@ class World(History):
             return SimLog()
         return RealLog(f"{self.seed}-{name}", lambda: self.now)
 
-    def _create(self, tablet: str, names: list[str]) -> None:
-        """Make the first replicas of a tablet, with numbers 1 .. N on some of the servers."""
-        chance = self.chance
-        count = chance.pick([3, len(names)])
-        first = chance.below(len(names))
-        members = [names[(first + n) % len(names)] for n in range(count)]
-        self.places[tablet] = dict(enumerate(members, 1))
-        self.configs[tablet] = self.firsts[tablet] = first_of(self.places[tablet])
-        self.changes.created(tablet)
-        self.checks[tablet] = TabletCheck(
-            tablet,
-            {number: Member(tablet, number, self.servers[name]) for number, name in self.places[tablet].items()},
-            lambda: self.now,
-        )
-        for number, name in self.places[tablet].items():
-            self.make_replica(self.servers[name], tablet, number)
-
-    def make_replica(self, server: SimServer, tablet: str, number: int) -> None:
-        """Carry out the order OPEN for a first replica."""
-        server.holdings[tablet] = Holding(server.log.open(tablet, number), number)
-        server.rows[tablet] = SimRows()
-
     # --- processes ----------------------------------------------------------------------------------------------------
-
-    def start(self, server: SimServer) -> None:
-        """Start the process from what its disk holds."""
-        server.life += 1
-        server.turn = Turn(CLUSTER, server.name, server.life)
-        server.is_pump_planned = server.is_syncing = False
-        server.paused_until = 0
-        server.requests = {}
-        server.broken = set()
-        self.note(f"{server.name} starts")
-        for tablet in self.places:
-            self.open_replica(server, tablet)
-        self.at(self.now + 1 + self.chance.below(server.tick_us), self._tick, server, server.life)
-        self.at(self.now + self.chance.below(SECOND), self._next_steady, server, server.life)
-
-    def open_replica(self, server: SimServer, tablet: str) -> None:
-        """Carry out the start's decision about one tablet."""
-        turn = server.turn_now()
-        number = next((number for number, name in self.places[tablet].items() if name == server.name), 0)
-        if tablet not in server.holdings and self.bug.reopens_lost_numbers and number:
-            self.make_replica(server, tablet, number)
-        holding = server.holdings.get(tablet)
-        if holding is None:
-            return
-        slot = server.log.slots[holding.slot]
-        if slot.damage and self.bug.ignores_damage:
-            slot.damage = None
-        if slot.damage and not holding.trouble:
-            holding.trouble = "LOST"
-        if holding.memory is not None:
-            if self.bug.forgets_tombstones:
-                holding.memory = holding.buried
-            turn.resting[tablet] = standing_of(holding)
-        elif holding.trouble == "LOST":
-            turn.resting[tablet] = ReplicaStanding(State.DELETED, holding.number)
-        elif holding.trouble:
-            last = slot.last()
-            turn.resting[tablet] = ReplicaStanding(
-                State.FAILED, holding.number, slot.hard_state.term, last.index, last.term
-            )
-        else:
-            rows = server.rows[tablet].now
-            group = reopen(
-                ReplicaIdentity(tablet, holding.slot, slot.generation, holding.number),
-                slot.recovered(),
-                Position(rows.index, rows.term),
-                holding.config or self.firsts[tablet],
-                {},
-                self.chance,
-                config_id=holding.config_id,
-                settings=self.settings,
-                in_flight=turn.in_flight,
-                tracer=self.checks[tablet],
-                core_class=self.bug.core_class,
-            )
-            self.checks[tablet].on_start(holding.number, rows.index)
-            turn.add(group)
 
     def kill(self, server: SimServer, *, power: bool) -> None:
         """End the process, or cut the power of its machine. Connections of a killed process break at once."""
         if server.turn is None:
             return
         server.turn = None
+        server.disk.step = _no_step
         if power:
             server.log.power_cut(self.chance, self.counts)
-            for rows in server.rows.values():
-                rows.power_cut()
+            server.power_cut()
         else:
             server.log.kill(self.chance)
+            server.disk.killed()
+        server.reload()
         self.counts["power_cut" if power else "kill"] += 1
         self.note(f"{server.name} dies")
         if not power:
@@ -220,7 +146,7 @@ class World(History):
         requests, server.requests = server.requests, {}
         for request in requests.values():
             if not power:
-                self.later(1000, request.client.on_reset, request)
+                self.later(1000, request.reset)
 
     def break_links(self, server: SimServer) -> None:
         """Break the connections to and from a server. The other ends notice, some a little later."""
@@ -237,13 +163,13 @@ class World(History):
         server.turn.peer_gone(peer, start_code)
         self.pump(server)
 
-    def _tick(self, server: SimServer, life: int) -> None:
+    def tick(self, server: SimServer, life: int) -> None:
         if server.life != life or server.turn is None:
             return
         if server.paused_until > self.now:
-            self.at(min(server.paused_until, self.now + server.tick_us), self._tick, server, life)
+            self.at(min(server.paused_until, self.now + server.tick_us), self.tick, server, life)
             return
-        self.at(self.now + server.tick_us, self._tick, server, life)
+        self.at(self.now + server.tick_us, self.tick, server, life)
         server.turn.tick()
         self.pump(server)
 
@@ -270,7 +196,7 @@ class World(History):
         with suppress(Crashed):
             self._carry_out(server, out)
 
-    def _step(self, server: SimServer) -> None:
+    def step(self, server: SimServer) -> None:
         """Perhaps kill the process between two effects of its shell."""
         if self.is_faulty and self.crash_in_step and self.chance.happens(self.crash_in_step):
             self.counts["crash_in_step"] += 1
@@ -281,46 +207,48 @@ class World(History):
     def restart(self, server: SimServer) -> None:
         """Start a server that is down."""
         if server.turn is None:
-            self.start(server)
+            self.lives.start(server)
 
     def _carry_out(self, server: SimServer, out: TurnOutput) -> None:
         for tablet, why in out.failed:
             if not why.startswith("RuntimeError: injected"):
                 raise Violation(f"{tablet} was parked on {server.name}: {why}")
+            server.holdings[tablet].run = RunState.FAILED
         for tablet, sender, why in out.rejected:
             raise Violation(f"{tablet} on {server.name} rejected a message of {sender}: {why}")
         for _, event in out.events:
             self.counts[event.name] += 1
         if out.events or out.configs or out.copies or out.votes:
-            self.changes.carry_out(server, out)
+            self.members.carry_out(server, out)
         for tablet, number, first in out.needs_log:
             self.counts["needs_log"] += 1
             self.later(self.chance.below(5000), self._read_back, server, server.life, tablet, number, first)
-        self._step(server)
+        self.step(server)
         for to, items in out.frames.items():
             self._send_items(server, to, items)
         for to, beat in out.beats.items():
             self._send_beat(server, to, beat)
-        self._step(server)
+        self.step(server)
         if out.log:
             self.counts["writes"] += 1
             self.counts["slots_in_writes"] += len(out.log)
             server.log.write(out.log_number, out.log)
             self._begin_sync(server)
-        self._step(server)
+        self.step(server)
         for tablet, entries in out.rounds.items():
             span = server.apply_us * (0.5 + self.chance.unit())
-            self.at(self.now + 1 + int(span), self._apply, server, server.life, tablet, entries)
+            group = server.turn_now().groups[tablet]
+            self.at(self.now + 1 + int(span), self._apply, server, server.life, group, entries)
         for ready in out.reads:
             self._serve_read(server, ready.tablet, ready.request, ready.index)
         for answer in out.answers:
             request = server.requests.pop(answer.request, None)
-            self.changes.answered(answer)
+            self.members.answered(answer)
             self.counts[answer.fate.name.lower()] += 1
             if request is not None:
                 request.answered(server, answer)
         for tablet, why in out.failed:
-            waiting = [number for number, each in server.requests.items() if each.client.tablet == tablet]
+            waiting = [number for number, each in server.requests.items() if each.tablet == tablet]
             if waiting or server.turn_now().in_flight.bytes < 0:
                 raise Violation(f"{tablet} was parked on {server.name} ({why}), requests {waiting} wait for it")
 
@@ -358,20 +286,20 @@ class World(History):
             self._begin_sync(server)
         self.pump(server)
 
-    def _apply(self, server: SimServer, life: int, tablet: str, entries: list[Entry]) -> None:
+    def _apply(self, server: SimServer, life: int, group: Group, entries: list[Entry]) -> None:
         if server.life != life or server.turn is None:
             return
         if server.paused_until > self.now:
-            self.at(server.paused_until, self._apply, server, life, tablet, entries)
+            self.at(server.paused_until, self._apply, server, life, group, entries)
             return
-        holding = server.holdings[tablet]
-        rows = server.rows[tablet].now
-        if holding.trouble:
+        tablet = group.replica.tablet
+        if server.turn.groups.get(tablet) is not group or group.failure:
             return
+        rows = server.rows_of(tablet).now
         outcomes = rows.apply(entries)
-        self.checks[tablet].on_round(holding.number, entries, outcomes, rows)
+        self.checks[tablet].on_round(group.replica.number, entries, outcomes, rows)
         try:
-            self._step(server)
+            self.step(server)
         except Crashed:
             return
         server.turn.applied(tablet, entries[-1].index, outcomes)
@@ -379,53 +307,56 @@ class World(History):
 
     def _read_back(self, server: SimServer, life: int, tablet: str, number: int, first: int) -> None:
         """Read entries that a member needs from the log on the disk."""
-        if server.life != life or server.turn is None or server.holdings[tablet].trouble:
+        if server.life != life or server.turn is None or tablet not in server.turn.groups:
             return
         slot = server.log.slots[server.holdings[tablet].slot]
         before, entries = slot.entries_from(first, self.chance.pick([1, 3, 1000]))
         if before is None:
-            if self.places[tablet].get(number) in {each.name for each in self.sound_members(tablet)}:
-                raise Violation(f"member {number} of {tablet} needs entry {first}, {server.name} has {slot.floor}")
-            self.counts["needs_copy" if number in self.places[tablet] else "newcomer_waits"] += 1
+            self.counts["needs_copy"] += 1
+            server.turn.lacks_log(tablet, number, first)
+            self.soon(server)
             return
         server.turn.loaded(tablet, number, before, entries)
         self.soon(server)
 
-    def _next_steady(self, server: SimServer, life: int) -> None:
+    def next_steady(self, server: SimServer, life: int) -> None:
         """Make a steady point of some tablet, and move its floor."""
         if server.life != life or server.turn is None:
             return
-        self.at(self.now + int(self.chance.between(0.1, 1) * SECOND), self._next_steady, server, life)
-        able = [tablet for tablet, holding in server.holdings.items() if not holding.trouble]
+        self.at(self.now + int(self.chance.between(0.1, 1) * SECOND), self.next_steady, server, life)
+        able = [group for group in server.turn.groups.values() if not group.failure]
         if self.chance.happens(0.5):
             server.turn.bound_memory(0, self.chance.pick([0, 0, 3]))
         if able:
-            tablet = self.chance.pick(able)
-            rows = server.rows[tablet]
+            group = self.chance.pick(able)
+            rows = server.rows_of(group.replica.tablet)
             image = rows.now.copy()
             if self.bug.results_not_steady:
                 image.results = dict(rows.steady.results)
             if self.bug.floor_before_steady:
-                self._move_floor(server, tablet, image.index)
+                self._move_floor(server, group, image.index)
             delay = self.chance.pick([1000, 50_000, 400_000])
-            self.at(self.now + delay, self._steady, server, life, tablet, image)
+            self.at(self.now + delay, self._steady, server, group, image)
 
-    def _steady(self, server: SimServer, life: int, tablet: str, image: Any) -> None:
-        if server.life != life or server.turn is None or server.holdings[tablet].trouble:
+    def _steady(self, server: SimServer, group: Group, image: Any) -> None:
+        tablet = group.replica.tablet
+        if server.turn is None or server.turn.groups.get(tablet) is not group or group.failure:
             return
-        rows = server.rows[tablet]
+        rows = server.rows_of(tablet)
         if self.bug.steady_mixes_states and rows.now.index > image.index:
             image.index, image.term = rows.now.index, rows.now.term
         if image.index > rows.steady.index:
             rows.steady = image
             self.counts["steady"] += 1
-            self._move_floor(server, tablet, image.index)
+            self._move_floor(server, group, image.index)
 
-    def _move_floor(self, server: SimServer, tablet: str, index: int) -> None:
-        """Let the log drop the entries that the rows hold durably and every member has: there are no copies yet."""
-        group = server.turn_now().groups[tablet]
-        needed = 0 if group.failure else group.everywhere()
-        floor = server.turn_now().steady(tablet, min(index, needed))
+    def _move_floor(self, server: SimServer, group: Group, index: int) -> None:
+        """Let the log drop the entries that the rows hold durably, that every member has, and that no copy needs."""
+        tablet = group.replica.tablet
+        everywhere = 0 if group.failure else group.everywhere()
+        floor = server.turn_now().steady(
+            tablet, target(index, everywhere, 1, min(self.pins.get((server.name, tablet), ()), default=None))
+        )
         if isinstance(floor, Floor):
             self.counts["floor_moved"] += 1
             server.log.write(0, [floor])
@@ -439,7 +370,7 @@ class World(History):
                 self.checks[item.tablet].on_sent(item.message)
             else:
                 self.counts[f"refused_{item.word.name.lower()}"] += 1
-            if self.trace is not None:
+            if self.lines is not None:
                 self.note(f"{server.name} -> {to}: {describe(item)}")
         for data in encode_turn(server.turn_now().header(to), items):
             self._transmit(server.name, to, data)
@@ -483,18 +414,12 @@ class World(History):
             return
         frame = decode_frame(data)
         if self.bug.makes_voters_from_nothing and isinstance(frame, TurnFrame):
-            self._vivify(server, frame)
+            self.lives.vivify(server, frame)
         peer = server.turn.beats.peers.get(source)
         if peer is not None and frame.header.start_code != peer.start_code:
             self.counts["replaced_process" if frame.header.start_code > peer.start_code else "former_process"] += 1
         server.turn.frame(source, frame)
         self.soon(server)
-
-    def _vivify(self, server: SimServer, frame: TurnFrame) -> None:
-        for item in frame.items:
-            if isinstance(item, Envelope) and item.tablet not in server.holdings:
-                self.make_replica(server, item.tablet, item.message.dst)
-                self.open_replica(server, item.tablet)
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -507,9 +432,9 @@ class World(History):
         request = server.requests.pop(number, None)
         if request is None:
             return
-        rows = server.rows[tablet].now
+        rows = server.rows_of(tablet).now
         self.checks[tablet].on_read_served(server.holdings[tablet].number, rows.index, max(index, request.floor))
-        request.read(server, rows.rows.get(request.key.encode()), rows.index)
+        request.read(rows.rows.get(request.key.encode()))
 
     # --- views --------------------------------------------------------------------------------------------------------
 
@@ -542,8 +467,8 @@ class World(History):
         sound = []
         for name in self.places[tablet].values():
             server = self.servers[name]
-            holding = server.holdings.get(tablet)
-            if holding is None or holding.trouble or server.log.slots[holding.slot].damage:
+            found = server.running(tablet)
+            if found is None or self.checks[tablet].members[found.number].is_burned:
                 continue
             if server.turn is None or tablet not in server.broken:
                 sound.append(server)
@@ -560,3 +485,7 @@ def describe(item: Item) -> str:
             f" {m.commit} match {m.match_index} granted {m.granted} context {m.context}{entries}"
         )
     return f"{item.tablet} refused: {item.word.name} by {item.src} to {item.dst}"
+
+
+def _no_step() -> None:
+    """Let a disk work without a crash."""

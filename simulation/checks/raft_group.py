@@ -7,15 +7,33 @@ is one number forever.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 from zlib import crc32
 
+from coord.raft.core import RaftCore
 from coord.raft.membership import Configuration
 from coord.raft.messages import CANDIDATE, CONFIG, LEADER, Entry, Message, Ready
-from tests.sim.history import Violation
+from simulation.engine.history import Violation
 
-if TYPE_CHECKING:
-    from tests.sim.raft.group import SimNode
+
+class CheckedNode(Protocol):
+    """A node of a group, as the checks see it."""
+
+    id: int
+    commit: int
+    applied: int
+    #: Digest of its state.
+    state: int
+
+    def core_now(self) -> RaftCore:
+        """Return the core of a node that runs."""
+        ...
+
+    def holds(self, index: int, term: int, memory: int) -> bool:
+        """Return True if the entry is durable here, or was until it was lost."""
+        ...
+
 
 MASK = (1 << 61) - 1
 
@@ -25,7 +43,7 @@ def digest(state: int, entry: Entry) -> int:
     return (state * 1000003 + crc32(entry.data) * 31 + entry.term * 7 + entry.kind + 1) & MASK
 
 
-class Read:
+class OpenRead:
     """A read that is not answered yet."""
 
     def __init__(self, node: int, floor: int) -> None:
@@ -53,12 +71,12 @@ class Checker:
         #: Committed configurations: (index, encoded), ascending.
         self.configs: list[tuple[int, bytes]] = []
         self.acked: list[tuple[int, int]] = []
-        self.reads: dict[int, Read] = {}
+        self.reads: dict[int, OpenRead] = {}
         self.reads_answered = 0
 
     # --- per Ready
 
-    def on_ready(self, node: SimNode, r: Ready, nodes: dict[int, SimNode]) -> None:
+    def on_ready(self, node: CheckedNode, r: Ready, nodes: Mapping[int, CheckedNode]) -> None:
         """Check a node's next effects, before any of them leaves the node."""
         if r.changed:
             self._check_role(node, r)
@@ -71,7 +89,7 @@ class Checker:
         for state in r.read_states:
             self._check_read(node, state.context, state.index)
 
-    def _check_role(self, node: SimNode, r: Ready) -> None:
+    def _check_role(self, node: CheckedNode, r: Ready) -> None:
         if r.role == CANDIDATE:
             standing = self.candidates.setdefault(r.term, [])
             if node.id not in standing:
@@ -88,7 +106,7 @@ class Checker:
             held = f"{self.commit_term}/{self.commit}"
             raise Violation(f"leader completeness: {node.id} leads term {r.term} without the committed {held}")
 
-    def _check_config(self, node: SimNode) -> None:
+    def _check_config(self, node: CheckedNode) -> None:
         """Check that the configuration in force is the newest in the log, or else the last committed one up to the
         snapshot."""
         core = node.core_now()
@@ -107,7 +125,7 @@ class Checker:
         if before != m.dst:
             raise Violation(f"{m.src} votes for {before} and {m.dst} in term {m.term}")
 
-    def _check_entries(self, node: SimNode, entries: list[Entry]) -> None:
+    def _check_entries(self, node: CheckedNode, entries: list[Entry]) -> None:
         previous = node.core_now().log.term_at(entries[0].index - 1)
         contents = self.contents
         for entry in entries:
@@ -117,7 +135,7 @@ class Checker:
                 raise Violation(f"log matching: {node.id} holds another {entry.term}/{entry.index} than somebody did")
             previous = entry.term
 
-    def _check_commit(self, node: SimNode, r: Ready, nodes: dict[int, SimNode]) -> None:
+    def _check_commit(self, node: CheckedNode, r: Ready, nodes: Mapping[int, CheckedNode]) -> None:
         if r.commit < node.commit:
             raise Violation(f"commit of {node.id} falls from {node.commit} to {r.commit}")
         node.commit = r.commit
@@ -144,11 +162,13 @@ class Checker:
         self.commit = r.commit
         self.commit_term = self.committed[r.commit] = term
 
-    def _durable_on_majority(self, index: int, term: int, config: Configuration, nodes: dict[int, SimNode]) -> bool:
+    def _durable_on_majority(
+        self, index: int, term: int, config: Configuration, nodes: Mapping[int, CheckedNode]
+    ) -> bool:
         held = [voter for voter in config.voters if nodes[voter].holds(index, term, config.memory_of(voter))]
         return len(held) * 2 > len(config.voters)
 
-    def _check_read(self, node: SimNode, context: int, index: int) -> None:
+    def _check_read(self, node: CheckedNode, context: int, index: int) -> None:
         read = self.reads.pop(context, None)
         if read is None:
             return
@@ -158,7 +178,7 @@ class Checker:
 
     # --- applying
 
-    def on_apply(self, node: SimNode, entry: Entry) -> None:
+    def on_apply(self, node: CheckedNode, entry: Entry) -> None:
         """Check that `node` applies `entry` to its state."""
         index = entry.index
         if index != node.applied + 1:
@@ -173,7 +193,7 @@ class Checker:
         elif state != self.states[index]:
             raise Violation(f"state machine safety: {node.id} applies another {entry.term}/{index} than somebody did")
 
-    def on_install(self, node: SimNode, index: int, state: int) -> None:
+    def on_install(self, node: CheckedNode, index: int, state: int) -> None:
         """Check that `node` installs a snapshot as its state."""
         if index >= len(self.states) or self.states[index] != state:
             raise Violation(f"{node.id} installs a snapshot at {index} that is nobody's state")

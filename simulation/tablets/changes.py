@@ -1,41 +1,45 @@
-"""Changes of members in the simulation: an operator who adds, removes and transfers, a master who removes replicas.
+"""Changes of members in the simulation: an operator who adds, removes and transfers, and a small master.
 
-A copy is one step here: the rows of the leader at its applied entry, and a slot whose floor is there. The master's part
-is small: it sends CLOSE tombstone to the servers of numbers that no committed configuration has.
+The master sends CLOSE tombstone to the servers of numbers that no committed configuration has. Once the faults have
+ended, it also replaces members that cannot come back: their numbers are burned, or their copy never begins.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Final
+
+from msgspec.structs import replace
 
 from coord.raft.log import CommittedConfig
 from coord.raft.membership import Configuration, objection
 from coord.raft.messages import RaftEvent
 from coord.raft.quorum import majority
-from coord.storage.shared.items import Position
 from regions.messages.server import MemberEndpoint
 from regions.messages.tablets import ChangeConfig, ConfigChange
 from regions.records.members import ConfigId
-from regionserver.tablets.host.delivery import ReplicaStanding, State, TombstoneVote
+from regionserver.tablets.disk.consensus_meta import with_promise
+from regionserver.tablets.disk.life import RunState
+from regionserver.tablets.host.delivery import TombstoneVote
 from regionserver.tablets.host.group import ELECTION_TICKS
 from regionserver.tablets.host.members import first_configuration, servers_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.host.turn import TurnOutput
-from regionserver.tablets.host.wanted_copies import CopyWanted
-from regionserver.tablets.host.words import Word
+from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
-from tests.sim.history import Violation
-from tests.sim.tablets.checks import Member
-from tests.sim.tablets.rows import SimRows
-from tests.sim.tablets.server import Holding, SimServer, TombstoneMemory
-
-if TYPE_CHECKING:
-    from tests.sim.tablets.world import World
+from simulation.tablets.checks import SimMember, TabletChecker
+from simulation.tablets.clients import SimClient
+from simulation.tablets.copies import Copies
+from simulation.tablets.flaws import Flaws
+from simulation.tablets.lives import ReplicaLives
+from simulation.tablets.server import SimServer
+from simulation.tablets.world import Crashed, World
 
 #: Pause between two rounds of the master.
-MASTER_US = SECOND // 3
+MASTER_US: Final = SECOND // 3
 #: A tablet grows to at most so many members.
-MEMBERS_MAX = 5
+MEMBERS_MAX: Final = 5
+#: Time after which a newcomer that is no voter yet is removed, in peace.
+ADD_TIMEOUT_US: Final = 5 * SECOND
 
 
 def first_of(places: dict[int, str]) -> Configuration:
@@ -46,18 +50,35 @@ def first_of(places: dict[int, str]) -> Configuration:
 class Changes:
     """The changes of all tablets of one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, lives: ReplicaLives, copies: Copies) -> None:
         self.world = world
+        self.lives = lives
+        self.copies = copies
+        #: (tablet, number) of a newcomer -> time at which it was added.
+        self.added: dict[tuple[str, int], int] = {}
         #: Tablet -> ids of committed configurations, ascending; the newest one is that of `places`.
         self.ids: dict[str, list[ConfigId]] = {}
         self.next_number: dict[str, int] = {}
         #: Request -> tablet, and the id on which the change rests.
         self.asked: dict[int, tuple[str, ConfigId]] = {}
 
-    def created(self, tablet: str) -> None:
-        """Note a new tablet."""
+    def create(self, tablet: str, names: list[str]) -> None:
+        """Make the first replicas of a tablet, with numbers 1 .. N on some of the servers."""
+        world, chance = self.world, self.world.chance
+        count = chance.pick([3, len(names)])
+        first = chance.below(len(names))
+        places = dict(enumerate([names[(first + n) % len(names)] for n in range(count)], 1))
+        world.places[tablet], world.firsts[tablet] = places, dict(places)
+        world.configs[tablet] = first_of(places)
         self.ids[tablet] = [ConfigId(0, 0)]
-        self.next_number[tablet] = max(self.world.places[tablet]) + 1
+        self.next_number[tablet] = max(places) + 1
+        world.checks[tablet] = TabletChecker(
+            tablet,
+            {number: SimMember(tablet, number, world.servers[name]) for number, name in places.items()},
+            lambda: world.now,
+        )
+        for number, name in places.items():
+            self.lives.make_first(world.servers[name], tablet, number)
 
     # --- the operator -------------------------------------------------------------------------------------------------
 
@@ -85,8 +106,11 @@ class Changes:
         if chance.happens(0.3):
             expect = chance.pick(self.ids[tablet])
         change = self._some_change(server, tablet, committed, expect)
-        if change is None:
-            return
+        if change is not None:
+            self._send(server, tablet, change, expect)
+
+    def _send(self, server: SimServer, tablet: str, change: ChangeConfig, expect: ConfigId) -> None:
+        world = self.world
         request = world.next_request()
         self.asked[request] = (tablet, expect)
         world.note(f"{server.name} is asked to {change.change.value} {change.number} of {tablet} if {expect}")
@@ -97,22 +121,30 @@ class Changes:
     def _some_change(
         self, server: SimServer, tablet: str, committed: CommittedConfig, expect: ConfigId
     ) -> ChangeConfig | None:
-        world, chance = self.world, self.world.chance
-        spare = [
-            name
-            for name, one in world.servers.items()
-            if tablet not in one.holdings and tablet not in one.lost and name not in world.places[tablet].values()
-        ]
+        chance = self.world.chance
+        spare = self._spare(tablet)
         config = committed.config
         if spare and len(config.members()) < MEMBERS_MAX and chance.happens(0.6):
-            name, number = chance.pick(spare), self.next_number[tablet]
-            self.next_number[tablet] += 1
-            world.checks[tablet].members[number] = Member(tablet, number, world.servers[name])
-            return ChangeConfig(1, server.name, 1, tablet, expect, ConfigChange.ADD, number, name, name, 7000)
+            return self._add(server, tablet, expect, chance.pick(spare))
         able = [number for number in config.members() if self._may_go(tablet, config, number)]
         if not able:
             return None
-        number = chance.pick(able)
+        return self._remove(server, tablet, expect, chance.pick(able), config)
+
+    def _spare(self, tablet: str) -> list[str]:
+        """Return the servers without a member. Some have the tombstone of a former one."""
+        return [name for name in self.world.servers if name not in self.world.places[tablet].values()]
+
+    def _add(self, server: SimServer, tablet: str, expect: ConfigId, name: str) -> ChangeConfig:
+        number, self.next_number[tablet] = self.next_number[tablet], self.next_number[tablet] + 1
+        self.world.checks[tablet].members[number] = SimMember(tablet, number, self.world.servers[name])
+        self.copies.given[tablet, number] = name
+        self.added[tablet, number] = self.world.now
+        return ChangeConfig(1, server.name, 1, tablet, expect, ConfigChange.ADD, number, name, name, 7000)
+
+    def _remove(
+        self, server: SimServer, tablet: str, expect: ConfigId, number: int, config: Configuration
+    ) -> ChangeConfig:
         name = servers_of(config)[number]
         return ChangeConfig(1, server.name, 1, tablet, expect, ConfigChange.REMOVE, number, name)
 
@@ -145,7 +177,7 @@ class Changes:
             delay = chance.pick([500, 5_000, 300_000])
             world.at(world.now + delay, self._noted, server, server.life, tablet, found)
         for wanted in out.copies:
-            world.at(world.now + 1 + chance.below(200_000), self._copy, server, server.life, wanted)
+            self.copies.ask(server, wanted)
         for vote in out.votes:
             world.counts["tombstone_vote"] += 1
             world.at(world.now + 1 + chance.below(20_000), self._voted, server, server.life, vote)
@@ -197,40 +229,26 @@ class Changes:
         world.note(f"{tablet} is committed with {found.config} at {config_id}")
 
     def _noted(self, server: SimServer, life: int, tablet: str, found: CommittedConfig) -> None:
-        if server.life != life or server.turn is None or server.holdings[tablet].memory is not None:
+        """Make a committed configuration durable in the consensus metadata."""
+        replica = server.holdings.get(tablet)
+        if server.life != life or server.turn is None or tablet not in server.turn.groups or replica is None:
             return
-        holding = server.holdings[tablet]
-        if found.index > holding.config_id[1]:
-            holding.config, holding.config_id = found.config, (found.term, found.index)
+        if replica.run is not RunState.RUNNING or replica.meta is None:
+            return
+        if found.index > replica.meta.config_index:
+            meta = replace(
+                replica.meta,
+                config_term=found.term,
+                config_index=found.index,
+                configuration=found.config.encode(),
+            )
+            try:
+                with self.lives.crashing(server):
+                    server.work.write_meta(meta)
+            except Crashed:
+                return
+            replica.meta = meta
         server.turn.noted(tablet, found.index)
-
-    # --- copies -------------------------------------------------------------------------------------------------------
-
-    def _copy(self, leader: SimServer, life: int, wanted: CopyWanted) -> None:
-        """Copy the leader's replica to the member's server."""
-        world = self.world
-        if leader.life != life or leader.turn is None:
-            return
-        leader.turn.copy_answered(wanted.tablet, wanted.number)
-        target = world.servers[wanted.server]
-        group = leader.turn.groups.get(wanted.tablet)
-        is_sound = group is not None and not group.failure and not leader.holdings[wanted.tablet].trouble
-        if wanted.word is not Word.DOES_NOT_EXIST or wanted.tablet in target.lost or not world.is_awake(target):
-            return
-        if not is_sound or wanted.tablet in target.holdings or not world.is_awake(leader):
-            return
-        assert group is not None
-        image = leader.rows[wanted.tablet].now.copy()
-        config = group.core.configs.committed(image.index)
-        position = Position(image.index, image.term)
-        slot = target.log.open(wanted.tablet, wanted.number, position, max(image.term, group.core.term))
-        target.holdings[wanted.tablet] = Holding(slot, wanted.number, "", config.config, (config.term, config.index))
-        rows = target.rows[wanted.tablet] = SimRows()
-        rows.now, rows.steady = image, image.copy()
-        world.counts["copied"] += 1
-        world.note(f"{target.name} has copied {wanted.tablet} as {wanted.number} at {image.index}")
-        world.open_replica(target, wanted.tablet)
-        world.pump(target)
 
     # --- tombstones ---------------------------------------------------------------------------------------------------
 
@@ -239,10 +257,12 @@ class Changes:
         world = self.world
         world.at(world.now + MASTER_US, self.master)
         for tablet in world.places:
+            if not world.is_faulty:
+                self._heal(tablet)
             order = self.ids[tablet][-1]
             for server in world.servers.values():
                 holding = server.holdings.get(tablet)
-                if holding is None or holding.trouble or not world.is_awake(server):
+                if holding is None or not world.is_awake(server):
                     continue
                 group = server.turn_now().groups.get(tablet)
                 if group is None or group.failure or holding.number in world.configs[tablet].members():
@@ -252,35 +272,71 @@ class Changes:
                     world.counts["close_stale"] += 1
                     continue
                 world.counts["removed"] += 1
-                self.bury(server, tablet)
+                self.lives.bury(server, tablet, "no member any more")
 
-    def bury(self, server: SimServer, tablet: str) -> None:
-        """Delete a replica that runs; its tombstone stays."""
-        world, holding = self.world, server.holdings[tablet]
-        core = server.turn_now().groups[tablet].core
-        last = core.log.commit if world.bug.remembers_committed else core.log.last
-        holding.memory = TombstoneMemory(core.term, core.vote, last, max(0, core.log.term_at(last)))
-        holding.buried = holding.memory
-        holding.trouble = "TOMBSTONE"
-        server.turn_now().remove(tablet, standing_of(holding))
-        world.note(f"{server.name} removes {holding.number} of {tablet}: {holding.memory}")
-        world.pump(server)
+    def _heal(self, tablet: str) -> None:
+        """Replace members that cannot come back, one change at a time: the policy's part, made small."""
+        world = self.world
+        for server in world.leaders(tablet):
+            group = server.turn_now().groups[tablet]
+            committed = group.core.committed_config()
+            config, expect = committed.config, ConfigId(committed.term, committed.index)
+            if expect != self.ids[tablet][-1] or not group.core.leadership:
+                continue
+            gone = [number for number in config.members() if self._is_gone(tablet, number, config)]
+            able = [number for number in gone if number not in config.voters or self._may_go(tablet, config, number)]
+            spare = self._spare(tablet)
+            if able:
+                world.counts["healed"] += 1
+                self._send(server, tablet, self._remove(server, tablet, expect, able[0], config), expect)
+            elif len(config.members()) < len(world.firsts[tablet]) and spare:
+                self._send(server, tablet, self._add(server, tablet, expect, world.chance.pick(spare)), expect)
+
+    def _is_gone(self, tablet: str, number: int, config: Configuration) -> bool:
+        world = self.world
+        if world.checks[tablet].members[number].is_burned:
+            return True
+        return number not in config.voters and world.now > self.added.get((tablet, number), 0) + ADD_TIMEOUT_US
 
     def _voted(self, server: SimServer, life: int, vote: TombstoneVote) -> None:
         if server.life != life or server.turn is None:
             return
-        holding = server.holdings[vote.tablet]
-        assert holding.memory is not None
-        if vote.term >= holding.memory.term:
-            holding.memory = holding.memory._replace(term=vote.term, vote=vote.vote)
-            server.turn.voted(vote)
-            self.world.pump(server)
+        replica = server.holdings[vote.tablet]
+        if replica.meta is None or replica.run is not RunState.TOMBSTONE:
+            return
+        if vote.term < replica.meta.term:
+            return  # a later promise was written first: this one must not leave
+        meta = with_promise(replica.meta, vote.term, vote.vote)
+        world = self.world
+        world.checks[vote.tablet].cast.add((replica.number, vote.term, vote.vote))
+        if not world.bug.forgets_tombstones:
+            try:
+                with self.lives.crashing(server):
+                    server.work.write_meta(meta)
+            except Crashed:
+                return
+        replica.meta = meta
+        server.turn.voted(vote)
+        world.pump(server)
 
 
-def standing_of(holding: Holding) -> ReplicaStanding:
-    """Return what answers messages to a tombstone."""
-    memory = holding.memory
-    assert memory is not None
-    return ReplicaStanding(
-        State.DELETED, holding.number, memory.term, memory.last_index, memory.last_term, may_vote=True, vote=memory.vote
-    )
+def make_world(seed: int, size: int, flaws: Flaws, *, trace: bool = False) -> tuple[World, Changes, list[SimClient]]:
+    """Return the servers of one seed with their tablets and clients, and the changes of their members."""
+    world = World(seed, size, flaws, trace)
+    world.lives = lives = ReplicaLives(world)
+    copies = Copies(world, lives)
+    world.members = changes = Changes(world, lives, copies)
+    chance = world.chance
+    for number in range(chance.pick([2, 2, 3])):
+        changes.create(f"t{number}", list(world.servers))
+    clients = [
+        SimClient(world, f"{tablet}-c{number}", tablet)
+        for tablet in world.places
+        for number in range(1, 4 if len(world.places) < 3 else 3)
+    ]
+    for server in world.servers.values():
+        lives.start(server)
+    world.at(MASTER_US, changes.master)
+    if chance.happens(0.5) or "_change_members" in flaws.favours:
+        world.at(world.now + SECOND, changes.operate)
+    return world, changes, clients

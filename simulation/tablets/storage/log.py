@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
 
 from coord.raft.messages import Entry, HardState
 from coord.storage.records import HardStateItem, LogItem
-from coord.storage.shared.items import Change, Floor, OpenSlot, Position, RecoveredSlot, SlotItems
+from coord.storage.shared.items import Change, Drop, Floor, OpenSlot, Position, RecoveredSlot, SlotError, SlotItems
 from simulation.engine.chance import SeededRandom
-from tests.sim.history import Violation
-
-#: The position of a first replica's slot.
-BEGIN: Final = Position(0, 0)
+from simulation.engine.history import Violation
 
 
 class SimSlot:
@@ -97,19 +93,36 @@ class SimLog:
 
     def __init__(self) -> None:
         self.slots: dict[int, SimSlot] = {}
+        #: Slots that were dropped, or lost with their disk, by tablet and number: what a replica once held.
+        self.former: dict[tuple[str, int], SimSlot] = {}
         #: (number of the turn's write, changes), oldest first.
         self.queue: list[tuple[int, Sequence[Change]]] = []
+        #: Records that were passed to the operating system, and those of them that are durable, since the last start.
+        self.passed = 0
+        self.synced = 0
         self._next_slot = 1
 
-    def open(self, tablet: str, number: int, floor: Position = BEGIN, term: int = 0) -> int:
-        """Begin a slot durably, as the creation or the copy of a replica does, and return it."""
-        slot, self._next_slot = self._next_slot, self._next_slot + 1
-        self.slots[slot] = SimSlot(OpenSlot(slot, 1, tablet, number, term, 0, floor))
-        return slot
+    def next_slot(self) -> int:
+        """Return the first slot that was never used."""
+        return self._next_slot
+
+    def write_now(self, changes: Sequence[Change]) -> None:
+        """Make changes durable at once, as steps on files do (`files.SlotLog.write`)."""
+        self._perform(changes)
+
+    def contents(self, slot: int) -> RecoveredSlot | None:
+        """See `files.SlotLog.contents`."""
+        found = self.slots.get(slot)
+        return None if found is None else found.recovered()
+
+    def recovered(self) -> dict[int, RecoveredSlot]:
+        """Return the slots that a start finds."""
+        return {number: slot.recovered() for number, slot in self.slots.items()}
 
     def write(self, number: int, changes: Sequence[Change]) -> None:
         """Pass a record to the operating system."""
         self.queue.append((number, changes))
+        self.passed += 1
 
     def begin(self, span_us: int) -> int:
         """Begin to write and sync the queue. Return how long that takes."""
@@ -118,19 +131,33 @@ class SimLog:
     def sync(self, count: int) -> int:
         """Make the first `count` records durable. Return the number of the last write in them, 0 for floors alone."""
         done, self.queue = self.queue[:count], self.queue[count:]
+        self.synced += len(done)
         for _, changes in done:
             self._perform(changes)
         return max((number for number, _ in done), default=0)
 
     def lose(self) -> None:
         """Replace the disk by an empty one."""
+        for slot in self.slots.values():
+            self._keep(slot)
         self.slots = {}
+        self._forget_queue()
+
+    def _keep(self, slot: SimSlot) -> None:
+        """Keep what a member held. A copy that was cut short held less than the replica before it."""
+        before = self.former.get((slot.tablet, slot.number))
+        ends = slot.last()
+        if before is None or (ends.term, ends.index) >= (before.last().term, before.last().index):
+            self.former[slot.tablet, slot.number] = slot
+
+    def _forget_queue(self) -> None:
         self.queue = []
+        self.passed = self.synced = 0
 
     def kill(self, chance: SeededRandom) -> None:
         """Kill the process."""
         self.sync(chance.below(len(self.queue) + 1))
-        self.queue = []
+        self._forget_queue()
 
     def power_cut(self, chance: SeededRandom, counts: Counter[str]) -> None:
         """Cut the power of the machine."""
@@ -141,7 +168,7 @@ class SimLog:
         if whole < len(survived):
             counts["unsynced_lost"] += 1
         self.sync(whole)
-        self.queue = []
+        self._forget_queue()
 
     def damage(self, slot: int) -> None:
         """Damage the slot: everything durable from some entry on is unreadable."""
@@ -154,9 +181,18 @@ class SimLog:
 
     def _perform(self, changes: Sequence[Change]) -> None:
         for change in changes:
+            if isinstance(change, OpenSlot):
+                assert change.slot not in self.slots, f"slot {change.slot} is used twice"
+                self.slots[change.slot] = SimSlot(change)
+                self._next_slot = max(self._next_slot, change.slot + 1)
+                continue
             slot = self.slots.get(change.slot)
             assert slot is not None, f"slot {change.slot} was never opened"
-            if isinstance(change, SlotItems):
+            if slot.generation != change.generation:
+                raise SlotError(change.slot, f"generation {change.generation} does not live")
+            if isinstance(change, Drop):
+                self._keep(self.slots.pop(change.slot))
+            elif isinstance(change, SlotItems):
                 slot.perform(change)
             elif isinstance(change, Floor):
                 slot.move_floor(change)

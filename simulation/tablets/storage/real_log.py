@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from coord.storage.shared.batch import SlotBatch
-from coord.storage.shared.items import Change, OpenSlot, Position, RecoveredLog
+from coord.storage.shared.items import Change, RecoveredLog
 from coord.storage.shared.log import open_shared_log
 from simulation.engine.chance import SeededRandom
-from tests.sim.history import Violation
-from tests.sim.store.disk import SimDisk
-from tests.sim.tablets.disk import BEGIN, SimLog, SimSlot
+from simulation.engine.disk import SimDisk
+from simulation.engine.history import Violation
+from simulation.tablets.storage.log import SimLog
 
 #: Small, so that histories have several segments.
 SEGMENT_BYTES: Final = 16 << 10
@@ -43,12 +43,14 @@ class RealLog(SimLog):
         self._batches: list[SlotBatch] = []
         self._begun = 0
 
-    def open(self, tablet: str, number: int, floor: Position = BEGIN, term: int = 0) -> int:
-        """See `SimLog.open`."""
-        change = OpenSlot(self._log.next_slot(), 1, tablet, number, term, 0, floor)
-        self._log.write([self._log.batch([change])])
-        self.slots[change.slot] = SimSlot(change)
-        return change.slot
+    def next_slot(self) -> int:
+        """See `SimLog.next_slot`."""
+        return self._log.next_slot()
+
+    def write_now(self, changes: Sequence[Change]) -> None:
+        """See `SimLog.write_now`."""
+        self._log.write([self._log.batch(list(changes))])
+        super().write_now(changes)
 
     def write(self, number: int, changes: Sequence[Change]) -> None:
         """See `SimLog.write`."""
@@ -73,11 +75,13 @@ class RealLog(SimLog):
 
     def kill(self, chance: SeededRandom) -> None:
         """See `SimLog.kill`."""
+        del chance
         self._disk.killed()
         self._reopen()
 
     def power_cut(self, chance: SeededRandom, counts: Counter[str]) -> None:
         """See `SimLog.power_cut`."""
+        del chance
         if self._disk.power_cut():
             counts["torn_sectors"] += 1
         self._reopen()
@@ -94,7 +98,7 @@ class RealLog(SimLog):
             why = self._difference(found)
         if why:
             raise Violation(f"the log of {self._name} does not hold what it held: {why}")
-        self.queue = []
+        self._forget_queue()
         self._batches = []
 
     def _difference(self, found: RecoveredLog) -> str:

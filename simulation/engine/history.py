@@ -14,7 +14,7 @@ class Violation(AssertionError):  # noqa: N818 - it names what was violated
     """Raised when an invariant does not hold."""
 
 
-class History(Timeline):
+class SeededHistory(Timeline):
     """The timeline of one seed and size. Subclasses add the machines, and the command that replays a history."""
 
     #: Exceptions of an event that end a history as a failure.
@@ -25,7 +25,7 @@ class History(Timeline):
         super().__init__(SeededRandom(seed * 1000 + size))
         self.seed = seed
         self.size = size
-        self.trace: list[str] | None = [] if trace else None
+        self.lines: list[str] | None = [] if trace else None
         self.counts: Counter[str] = Counter()
 
     def replay(self) -> str:
@@ -34,8 +34,8 @@ class History(Timeline):
 
     def note(self, line: str) -> None:
         """Add a line to the trace."""
-        if self.trace is not None:
-            self.trace.append(f"{self.now / SECOND:.6f} {line}")
+        if self.lines is not None:
+            self.lines.append(f"{self.now / SECOND:.6f} {line}")
 
     def play_until(self, end: int, done: Callable[[], bool] | None = None) -> bool:
         """Let time pass as `run_until` does. Raise Violation with seed, time and the command that repeats the

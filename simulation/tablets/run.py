@@ -1,0 +1,49 @@
+"""Runs of the simulation of tablets, from seeds to verdicts, for `rk simulate --tablets` and for long runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from simulation.engine.history import Violation
+from simulation.engine.timeline import SECOND
+from simulation.tablets.faults import TROUBLE_S, new_story
+
+#: Numbers of servers, in turn, of seeds for which no number is given.
+SIZES: Final = (3, 5, 3, 4)
+
+
+class TabletsVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of one seed. `violation` is "" if every invariant held; it ends with the command that repeats it."""
+
+    seed: int
+    servers: int
+    violation: str
+    simulated_s: float
+    counts: dict[str, int]
+
+
+def size_of(seed: int) -> int:
+    """Return the number of servers of a seed."""
+    return SIZES[seed % len(SIZES)]
+
+
+def run_tablets(
+    seed: int, servers: int = 0, trouble_s: float = TROUBLE_S, trace: Callable[[str], None] | None = None
+) -> TabletsVerdict:
+    """Simulate one seed to its end. `servers` 0: as the seed says. `trace` gets every event as a line."""
+    story = new_story(seed, servers or size_of(seed), trouble_s, trace=trace is not None)
+    world = story.world
+    violation = ""
+    try:
+        story.run()
+    except Violation as found:
+        violation = str(found)
+    if trace is not None:
+        for line in world.lines or ():
+            trace(line)
+    counts: Counter[str] = world.counts
+    return TabletsVerdict(seed, world.size, violation, world.now / SECOND, dict(sorted(counts.items())))
