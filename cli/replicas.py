@@ -36,14 +36,17 @@ def alter_replicas(
             def look() -> Look:
                 left = cluster.ask_master(messages.ListIntents(table), messages.IntentList).counts.get(table, 0)
                 done = made.regions - left
-                return Look(f"{done} of {output.count(made.regions, 'tablet')} have {replicas} replicas", not left)
+                return Look(
+                    f"{done} of {output.count(made.regions, 'tablet')} have {output.count(replicas, 'replica')}",
+                    not left,
+                )
 
             last = follow(look, wait_s, is_quiet=given.json)
             if not last.is_over:
                 raise not_over(
                     f"the change of table {table}", last, wait_s, f"`rk tablet list --table {table}` says why."
                 )
-    change = f"{before} -> {replicas} replicas"
+    change = f"{before} -> {output.count(replicas, 'replica')}"
     if dry_run:
         text = f"would change table {table}: {change}, of {output.count(made.regions, 'tablet')}"
     elif wait_s:

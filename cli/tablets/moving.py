@@ -194,7 +194,7 @@ def _copying(cluster: Cluster, newcomer: TabletMember) -> str:
         return f"copies {output.size(job.received)}{whole}"
     if newcomer.behind is None:
         return "is being made"
-    return f"is {newcomer.behind} entries behind"
+    return f"is {newcomer.behind} entries behind" if newcomer.behind else "has caught up"
 
 
 def _job_of(cluster: Cluster, newcomer: TabletMember) -> CopyJob | None:

@@ -191,10 +191,10 @@ def test_a_retirement_says_what_prevents_it(cluster: MasterCluster, capsys: pyte
 
 def test_a_table_gets_another_number_of_replicas(cluster: MasterCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """TC-20. With its progress; a number that is impossible is refused before anything is written."""
-    assert "3 -> 1 replicas" in said(capsys, "table", "alter", "x", "--replicas", "1", "--dry-run")[0]
+    assert "3 -> 1 replica" in said(capsys, "table", "alter", "x", "--replicas", "1", "--dry-run")[0]
     out, err = said(capsys, "table", "alter", "x", "--replicas", "1")
-    assert out == "table x: 3 -> 1 replicas, all of 4 tablets\n"
-    assert "0 of 4 tablets have 1 replicas" in err
+    assert out == "table x: 3 -> 1 replica, all of 4 tablets\n"
+    assert "0 of 4 tablets have 1 replica" in err
     assert all(len(one) == 1 for one in cluster.world.members())
     assert "odd number" in said(capsys, "table", "alter", "x", "--replicas", "2", status=EXIT_REFUSED)[1]
     assert "can be used" in said(capsys, "table", "alter", "x", "--replicas", "7", status=EXIT_REFUSED)[1]
