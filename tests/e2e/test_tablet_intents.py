@@ -180,3 +180,18 @@ def test_a_table_grows_and_shrinks_under_writes(cluster: Cluster) -> None:
             assert {len(voters(one)) for one in cluster.regions()} == {count}
             writing.grows()
         eventually(lambda: cluster.transitions() == [], PATIENCE_S, "no transition")
+
+
+def test_a_plan_moves_members(cluster: Cluster, tmp_path: Path) -> None:
+    """A server that was emptied and is back gets its share of the voters by a plan."""
+    with written(cluster):
+        uuid = cluster.uuid_of(cluster.servers[0])
+        run(cluster, "server", "retire", uuid, "--wait", str(SLOW_S))
+        run(cluster, "server", "retire", uuid, "--cancel")
+        plan = str(tmp_path / "plan")
+        run(cluster, "plan", "create", "--engine", "greedy", "--output", plan)
+        applied = json.loads(run(cluster, "plan", "apply", plan, "--json").stdout)
+        assert applied["record"]["handed"] > 0
+        assert applied["elsewhere"] == 0
+        assert any(uuid in voters(one) for one in cluster.regions())
+        assert intents(cluster) == []
