@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean docs
+.PHONY: help up install installed ready lint tidy test test-compat test-spark test-drills test-upgrade soak soak-cluster soak-tablets kill-points power-cuts torture fuzz bench bench-plan bench-store bench-tablets clean docs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -112,6 +112,9 @@ power-cuts: $(VENV)/installed-dev  ## simulate CUTS (1000) power cuts on the fil
 
 soak-tablets: $(VENV)/installed-dev  ## simulate hosts of tablets from fresh seeds for SOAK_MINUTES (60)
 	$(BIN)/python -m tests.sim.tablets.soak --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
+
+kill-points: $(VENV)/installed-dev $(VENV)/compiled  ## kill -9 of servers and leaders between all steps of deletions and copies
+	RK_ALL_POINTS=1 $(BIN)/python -m pytest -q tests/e2e/test_tablet_kill_points.py
 
 TORTURE_MINUTES ?= 10
 torture: $(VENV)/installed-dev $(VENV)/compiled  ## real ensembles under real faults for TORTURE_MINUTES (10); TORTURE="--seed 17" for options

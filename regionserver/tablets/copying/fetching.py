@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from coord.errors import CoordError, RemoteProtocolError, StorageError
+from regionserver.storage import kill_points
 from regionserver.storage.directory import sync_folder
 from regionserver.tablets.copying import merge, wire
 from regionserver.tablets.copying.jobs import Job
@@ -141,14 +142,18 @@ class CopyThread:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             sent = self._receive_rows(channel, fd)
+            kill_points.reached("rows received")
             os.fsync(fd)
         finally:
             os.close(fd)
         sync_folder(os.path.dirname(path))
+        kill_points.reached("rows synced")
         self._check()
         self._host.enter(CopyState.CHECKING, "")
         identity = Identity(plan.block.tablet, plan.block.generation)
-        return adopt(path, identity, sent.generation, plan.boot, self._check)
+        state = adopt(path, identity, sent.generation, plan.boot, self._check)
+        kill_points.reached("rows checked")
+        return state
 
     def _receive_rows(self, channel: Channel, fd: int) -> wire.RowsSent:
         size = 0

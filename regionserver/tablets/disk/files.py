@@ -20,6 +20,7 @@ from coord.env import Disk, DiskFile
 from coord.errors import ConfigError, StorageError
 from coord.storage.shared.items import Change, Drop, OpenSlot, Position, RecoveredSlot, SlotItems
 from regionserver.session.instance import MOVED, Instance
+from regionserver.storage import kill_points
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta, decode_meta, encode_meta
 from regionserver.tablets.disk.exported_log import encode_log
 from regionserver.tablets.disk.instance import DirectorySeen, check_directory, check_tablets
@@ -260,6 +261,8 @@ class TabletFiles:
         """Carry effects out in order, each durable before the next. Raise StorageError, OSError."""
         for effect in effects:
             self._carry_out_together([effect])
+            if kill_points.is_wanted():
+                kill_points.reached(kill_points.point_of(effect))
 
     def carry_out_together(self, plans: Sequence[Sequence[Effect]]) -> None:
         """Carry out the plans of several tablets in step: the first effect of all plans, then the second.
