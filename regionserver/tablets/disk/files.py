@@ -175,6 +175,10 @@ class TabletFiles:
         found = self.survey(slots, judge)
         check_tablets(self._disk.where("").rstrip("/"), server, found.tablets)
         self._remove_temporaries()
+        # The process before may have died after a rename, before it synced the folder. Steps that follow from what was
+        # read must not outlive it.
+        for folder in FOLDERS:
+            self._disk.sync_folder(folder)
         decisions = [decide(one, server, at_ms) for one in found.tablets]
         for decision in decisions:
             if decision.story:

@@ -150,10 +150,14 @@ class Server:
         if isinstance(self.slots, SlotStore):
             self.slots.step = step
 
-    def power_is_back(self) -> None:
+    def process_is_gone(self) -> None:
+        """Continue after the death of the process alone: what it wrote is there, and may be lost by a power cut yet."""
         self.disk.step = lambda: None
         if isinstance(self.slots, SlotStore):
             self.slots.step = lambda: None
+
+    def power_is_back(self) -> None:
+        self.process_is_gone()
         self.disk.power_cut()
 
 
@@ -177,10 +181,17 @@ class LogServer(Server):
 
 
 def cut_everywhere(
-    prepare: Callable[[Server], None], work: Callable[[Server], None], *, seeds: int = 6, kind: type[Server] = Server
+    prepare: Callable[[Server], None],
+    work: Callable[[Server], None],
+    *,
+    seeds: int = 6,
+    kind: type[Server] = Server,
+    is_kill: bool = False,
 ) -> Iterator[tuple[Server, str, bool]]:
-    """Yield the server after a power cut at each step of `work`, the place of the cut, and whether the work had
-    ended."""
+    """Yield the server after a power cut at each step of `work`, the place of the cut, and whether the work had ended.
+
+    `is_kill`: the process is killed there, and the power stays on.
+    """
     for seed in range(seeds):
         steps = 0
         while True:
@@ -192,7 +203,10 @@ def cut_everywhere(
                 done = True
             except PowerCut:
                 done = False
-            server.power_is_back()
+            if is_kill:
+                server.process_is_gone()
+            else:
+                server.power_is_back()
             yield server, f"seed {seed}, cut after {steps} steps", done
             if done:
                 break

@@ -254,6 +254,20 @@ def test_a_start_that_is_cut_short_again_and_again_comes_to_an_end() -> None:
         all_bytes(server, where)
 
 
+def test_what_a_start_goes_on_from_outlives_a_power_cut() -> None:
+    """The process is killed behind the rename of the superblock, before its folder is synced. The next start goes on
+    with the deletion, and then the power fails: the superblock was READY again, and its rows were in the quarantine."""
+    for server, where, _ in cut_everywhere(lives, delete, is_kill=True):
+        server.start()
+        server.disk.power_cut()
+        run, block = at_rest(server, where)
+        assert block is not None
+        assert run in (RunState.ASLEEP, RunState.TOMBSTONE), where
+        if run is RunState.TOMBSTONE:
+            assert block.memory == PROMISED, where
+        all_bytes(server, where)
+
+
 def test_a_copy_that_was_cut_short_leaves_the_tombstone() -> None:
     for server, where, _ in cut_everywhere(deleted, begin_copy):
         run, block = at_rest(server, where)
