@@ -434,6 +434,8 @@ class Story:
             self._back(server)
             return
         self._burn(server, tablet)
+        if block.slot is not None:  # what it held until now was acknowledged correctly
+            server.log.former[tablet, block.number] = server.log.slots[block.slot]
         if world.chance.happens(0.5):
             server.disk.lose(what)
         else:

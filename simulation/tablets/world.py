@@ -458,8 +458,13 @@ class World(SeededHistory):
         found = [self.configs[tablet]]
         for server in self.servers.values():
             group = server.turn.groups.get(tablet) if server.turn is not None else None
-            if group is not None and not group.failure and group.core.configs.current not in found:
-                found.append(group.core.configs.current)
+            config: Configuration | None = None
+            if group is not None:
+                config = None if group.failure else group.core.configs.current
+            elif (replica := server.running(tablet)) is not None:
+                config = server.log.slots[replica.slot].newest_config()
+            if config is not None and config not in found:
+                found.append(config)
         return found
 
     def sound_members(self, tablet: str) -> list[SimServer]:

@@ -395,7 +395,13 @@ class Group:
 
     def has_output(self) -> bool:
         """Return True if `collect` would return anything."""
-        return bool(self.reads.fresh) or self.core.has_ready() or self._can_begin_round() or bool(self._out.answers)
+        return (
+            bool(self.reads.fresh)
+            or self.core.has_ready()
+            or self._can_begin_round()
+            or bool(self._out.answers)
+            or self._config_to_note() is not None
+        )
 
     def collect(self) -> GroupOutput:
         """Return the output that follows from this turn's inputs, each item once."""
@@ -405,6 +411,9 @@ class Group:
                 core.read_index(self.reads.begin_round())
             while core.has_ready():
                 self._take(core.ready())
+            if (config := self._config_to_note()) is not None:
+                self._config_index = config.index
+                self._out.committed = config
             if self._can_begin_round():
                 self._begin_round()
             for request in self.reads.take_ready(self.applied_index) if self.reads.waiting else ():
@@ -441,14 +450,19 @@ class Group:
             self._committed_bytes += len(entry.data)
         if r.config_changed:
             self._adopt_servers()
-        if self.core.configs.ids[-1][1] > self._config_index:
-            found = self.core.committed_config()
-            if found.index > self._config_index:
-                self._config_index = found.index
-                out.committed = found
         for state in r.read_states:
             self.reads.confirm(state.context, state.index)
         out.events += r.events
+
+    def _config_to_note(self) -> CommittedConfig | None:
+        """Return the newest committed configuration if it was not handed out yet and its entry is durable here.
+
+        Committed by the others, an entry may still be lost here with the power: the metadata never precede the log.
+        """
+        if self.failure or self.core.configs.ids[-1][1] <= self._config_index:
+            return None
+        found = self.core.committed_config()
+        return found if self._config_index < found.index <= self.core.log.stable else None
 
     def _adopt_servers(self) -> None:
         """Follow the configuration in force, which names the servers of its members."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from coord.raft.messages import Entry, HardState
+from coord.raft.membership import Configuration, decode_configuration
+from coord.raft.messages import CONFIG, Entry, HardState
 from coord.storage.records import HardStateItem, LogItem
 from coord.storage.shared.items import Change, Drop, Floor, OpenSlot, Position, RecoveredSlot, SlotError, SlotItems
 from simulation.engine.chance import SeededRandom
@@ -34,6 +35,11 @@ class SimSlot:
     def last(self) -> Position:
         """Return the position of the last entry, or the floor."""
         return Position(self.entries[-1].index, self.entries[-1].term) if self.entries else self.floor
+
+    def newest_config(self) -> Configuration | None:
+        """Return the newest configuration among the entries, None without one."""
+        found = next((one for one in reversed(self.entries) if one.kind == CONFIG), None)
+        return None if found is None else decode_configuration(found.data)
 
     def holds(self, index: int, term: int) -> bool:
         """Return True if the entry (index, term) is here, or below the floor, or was here until it was damaged."""

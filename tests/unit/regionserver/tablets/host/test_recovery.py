@@ -8,8 +8,8 @@ import pytest
 
 from coord.errors import StorageError
 from coord.raft.membership import Configuration
+from coord.raft.messages import APPEND, NORMAL, Entry, Message
 from coord.raft.messages import CONFIG as CONFIG_ENTRY
-from coord.raft.messages import NORMAL
 from coord.storage.records import HardStateItem, LogItem
 from coord.storage.shared.items import BEGINNING, Floor, Position, RecoveredSlot
 from regionserver.tablets.host.group import Group, ReplicaIdentity
@@ -77,6 +77,22 @@ def test_a_configuration_that_is_in_the_log_alone_is_written_before_the_log_drop
     group.noted(3)
     group.steady(5, floors)
     assert [one.index for one in floors] == [5]
+
+
+def test_the_metadata_never_precede_the_log() -> None:
+    """The others have committed a configuration that is not durable here. After a power cut the metadata named it, and
+    the log ended before it."""
+    change = Configuration([1, 2, 3], [4])
+    group = opened(slot(), Position(5, 2))
+    entry = Entry(8, 6, CONFIG_ENTRY, change.encode())
+    group.step(Message(APPEND, 2, 1, 8, prev_index=5, prev_term=2, commit=6, entries=[entry]))
+    got = group.collect()
+    assert group.core.log.commit == 6
+    assert got.committed is None
+    group.persisted(group.write_ready)
+    committed = group.collect().committed
+    assert committed is not None
+    assert (committed.index, committed.config) == (6, change)
 
 
 def test_a_new_replica_begins_at_nothing() -> None:
