@@ -277,7 +277,7 @@ class Story:
             return True
         replica = server.holdings.get(tablet)
         if replica is None or replica.number == 0 or world.checks[tablet].members[replica.number].is_burned:
-            return True  # number 0: nothing tells any more which number the damaged files belonged to
+            return True  # number 0: the number of the damaged files is not known any more
         sound = {one.name for one in world.sound_members(tablet) if one is not server}
         return all(
             sum(servers_of(config)[voter] in sound for voter in config.voters) > len(config.voters) // 2
