@@ -172,7 +172,8 @@ class RetryIsNew(DdlBug):
 class AssignsUnchecked(DdlBug):
     """A region is assigned without reading its table's record, which says REMOVED or DISABLED by then."""
 
-    lately = 6
+    lately = 41
+    seeds = 90
 
     def patches(self) -> list[Patch]:
         def offline(*arguments: Any, **more: Any) -> Any:

@@ -60,7 +60,7 @@ def test_a_member_that_lags_beyond_the_log_is_copied_under_its_number(tmp_path: 
         await cluster.same_rows()
         (first, *_) = asked
         assert (first.number, first.role, first.word) == (away.number(), MemberRole.VOTER, None)
-        assert first.lacks > 2
+        assert first.lacks >= 2  # the first row, or the next one if the member had that before it stopped
         assert away.running().turn.groups[TABLET].replica.number == away.number()
         await cluster.put(TABLET, "last", b"2")
         await cluster.same_rows()
