@@ -92,6 +92,15 @@ def planned_members(planned: Sequence[str], candidates: Sequence[Site], count: i
     return list(planned) if max(there.values()) <= most else []
 
 
+def objection_to_space(server: ServerRecord, size_bytes: int) -> str:
+    """Return why a server has no room for a copy of that size, "" if it has, or if its free bytes are unknown."""
+    if not 0 < server.disk_free < size_bytes:
+        return ""
+    return (
+        f"{server.uuid} has {server.disk_free} bytes free above its reserve, too few for a copy of {size_bytes} bytes"
+    )
+
+
 def objection_to_racks(candidates: Iterable[Site], racks_min: int, replicas: int) -> str:
     """Return why members cannot be spread over that many racks, "" if they can."""
     if racks_min > replicas:

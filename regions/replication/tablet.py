@@ -222,6 +222,12 @@ class Tablet:
         return self.record.region_id
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of its rows as its leader reports them, 0 if unknown."""
+        leader = self.view.leader_now()
+        return 0 if leader is None else self.view.replicas[leader.server.uuid].report.size_bytes
+
+    @property
     def wants_open(self) -> bool:
         """Whether its members are to take part: the persisted intents of its table and of itself."""
         return self.table.wants_open and not self.record.unassigned

@@ -185,8 +185,6 @@ class MemberPolicy:
         return self._cluster
 
     def _facts(self, tablet: Tablet) -> TabletFacts:
-        leader = tablet.view.leader_now()
-        view = None if leader is None else tablet.view.replicas.get(leader.server.uuid)
         ask = self._asks.get(tablet.region_id)
         is_asking = tablet.is_writing or (ask is not None and ask.is_in_flight)
         newcomers: list[Newcomer] = []
@@ -204,7 +202,7 @@ class MemberPolicy:
                 being_made.append(work.number)
         return TabletFacts(
             tablet.record, tablet.table.record, tablet.record.state is TabletState.RUNNING and tablet.wants_open,
-            leader, 0 if view is None else view.report.size_bytes, tuple(newcomers), frozenset(being_made),
+            tablet.view.leader_now(), tablet.size_bytes, tuple(newcomers), frozenset(being_made),
             frozenset(self._lost(tablet)), is_asking, self.intents.get(tablet.region_id),
         )  # fmt: skip
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from regions.records.members import Member
 from regions.records.model import ServerRecord
 from regions.replication.policy.situation import INCOMING_MAX, Situation
+from regions.replication.siting import objection_to_space
 
 
 class Choice(NamedTuple):
@@ -38,10 +39,7 @@ def objection(facts: Situation, uuid: str, *, ignoring: str = "") -> str:
         return f"{uuid} is about to stop"
     if uuid != ignoring and any(one.uuid == uuid for one in facts.members):
         return f"{uuid} has a member already"
-    if 0 < server.disk_free < facts.tablet.size_bytes:
-        size = facts.tablet.size_bytes
-        return f"{uuid} has {server.disk_free} bytes free above its reserve, too few for a copy of {size} bytes"
-    return ""
+    return objection_to_space(server, facts.tablet.size_bytes)
 
 
 def usable(facts: Situation) -> list[ServerRecord]:

@@ -18,7 +18,7 @@ from regions.records.members import Member, MemberRole
 from regions.records.model import ServerRecord, TableRecord, TabletState
 from regions.replication.config import voters
 from regions.replication.policy import intents
-from regions.replication.siting import tablet_sites
+from regions.replication.siting import objection_to_space, tablet_sites
 from regions.replication.tablet import Tablet
 
 
@@ -80,7 +80,9 @@ def _target_for(tablet: Tablet, places: Places, source: str) -> str:
     racks = _racks((one for one in voters(tablet.record.members) if one.uuid != source), places.servers)
     sites = tablet_sites(places.servers.values(), tablet.table.record, places.loads, places.closed)
     free = [
-        one for one in sites if one.uuid not in members and not _objection_to_space(tablet, places.servers[one.uuid])
+        one
+        for one in sites
+        if one.uuid not in members and not objection_to_space(places.servers[one.uuid], tablet.size_bytes)
     ]
     best = min(free, key=lambda one: (racks[one.rack], (one.load + 1) / one.weight, one.uuid), default=None)
     return "" if best is None else best.uuid
@@ -96,7 +98,7 @@ def objection_to_tablet_move(tablet: Tablet, places: Places, kept: TabletIntents
     return (
         objection_to_state(tablet)
         or intents.objection_to_move(region, table, places.servers, places.closed, kept, move)
-        or _objection_to_space(tablet, places.servers[move.target])
+        or objection_to_space(places.servers[move.target], tablet.size_bytes)
         or _objection_to_racks(region.members, table, places, move)
     )
 
@@ -107,22 +109,8 @@ def objection_to_learner(tablet: Tablet, places: Places, uuid: str) -> str:
     return (
         objection_to_state(tablet)
         or intents.objection_to_added(tablet.record, tablet.table.record, places.servers, places.closed, learner)
-        or _objection_to_space(tablet, places.servers[uuid])
+        or objection_to_space(places.servers[uuid], tablet.size_bytes)
     )
-
-
-def size_of(tablet: Tablet) -> int:
-    """Return the bytes of the tablet's rows as its leader reports them, 0 if unknown."""
-    leader = tablet.view.leader_now()
-    view = None if leader is None else tablet.view.replicas.get(leader.server.uuid)
-    return 0 if view is None else view.report.size_bytes
-
-
-def _objection_to_space(tablet: Tablet, server: ServerRecord) -> str:
-    size = size_of(tablet)
-    if 0 < server.disk_free < size:
-        return f"{server.uuid} has {server.disk_free} bytes free above its reserve, too few for a copy of {size} bytes"
-    return ""
 
 
 def _objection_to_racks(members: Collection[Member], table: TableRecord, places: Places, move: TabletMove) -> str:
