@@ -17,13 +17,14 @@ from coord.raft.quorum import majority
 from regions.messages.server import MemberEndpoint
 from regions.messages.tablets import ChangeConfig, ConfigChange
 from regions.records.members import ConfigId
-from regionserver.tablets.disk.consensus_meta import with_promise
+from regionserver.tablets.disk.consensus_meta import ConsensusMeta, with_promise
 from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.delivery import TombstoneVote
 from regionserver.tablets.host.group import ELECTION_TICKS
 from regionserver.tablets.host.members import first_configuration, servers_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.host.turn import TurnOutput
+from regionserver.tablets.process.replica import TabletReplica
 from simulation.engine.history import Violation
 from simulation.engine.timeline import SECOND
 from simulation.tablets.checks import SimMember, TabletChecker
@@ -242,13 +243,19 @@ class Changes:
                 config_index=found.index,
                 configuration=found.config.encode(),
             )
-            try:
-                with self.lives.crashing(server):
-                    server.work.write_meta(meta)
-            except Crashed:
+            if not self._write_meta(server, replica, meta):
                 return
-            replica.meta = meta
         server.turn.noted(tablet, found.index)
+
+    def _write_meta(self, server: SimServer, replica: TabletReplica, meta: ConsensusMeta) -> bool:
+        """Make consensus metadata durable. Return False if the process dies in the write."""
+        try:
+            with self.lives.crashing(server):
+                server.work.write_meta(meta)
+        except Crashed:
+            return False
+        replica.meta = meta
+        return True
 
     # --- tombstones ---------------------------------------------------------------------------------------------------
 
@@ -309,13 +316,10 @@ class Changes:
         meta = with_promise(replica.meta, vote.term, vote.vote)
         world = self.world
         world.checks[vote.tablet].cast.add((replica.number, vote.term, vote.vote))
-        if not world.bug.forgets_tombstones:
-            try:
-                with self.lives.crashing(server):
-                    server.work.write_meta(meta)
-            except Crashed:
-                return
-        replica.meta = meta
+        if world.bug.forgets_tombstones:
+            replica.meta = meta
+        elif not self._write_meta(server, replica, meta):
+            return
         server.turn.voted(vote)
         world.pump(server)
 
