@@ -15,6 +15,7 @@ from master.active import ActiveMaster
 from master.api.retirement import retirement
 from master.api.tablets import find_tablet
 from master.catalog import store
+from master.catalog.tablet_progress import Throttled
 from master.causes import acting
 from master.tablets.intents import INTENTS_MAX
 from regions import messages as ms
@@ -22,7 +23,6 @@ from regions.diagnose.tablets import diagnose, is_listed
 from regions.messages import TabletHealth
 from regions.records.intents import TabletIntents, TabletMove
 from regions.replication.config import voters
-from regions.replication.keeper import Keeper
 from regions.replication.policy.intents import (
     IntentProgress,
     standing_of,
@@ -31,7 +31,6 @@ from regions.replication.policy.intents import (
     without_moves,
 )
 from regions.replication.policy.requests import (
-    Places,
     complete,
     objection_to_learner,
     objection_to_tablet_move,
@@ -40,13 +39,6 @@ from regions.replication.tablet import Tablet
 
 #: Time for the active master to read a mark back that it has written.
 _READ_BACK_MS: Final = 5_000
-#: Pause between two counts of a server's members.
-_COUNT_MS: Final = 500
-
-
-def places_of(keeper: Keeper) -> Places:
-    """Return the servers as the keeper knows them."""
-    return Places(keeper.servers, keeper.policy.closed, keeper.loads)
 
 
 # --- one tablet -------------------------------------------------------------------------------------------------------
@@ -64,10 +56,10 @@ async def move(active_master: ActiveMaster, request: ms.MoveTablet, now_ms: int)
         return _answer(kept, f"the member on {known.source} is moving to {known.target} already: {standing}")
     _check_leader(active_master, tablet)
     wanted = TabletMove(request.source, request.target, now_ms, origin=acting())
-    wanted = complete(tablet, places_of(keeper), wanted)
+    wanted = complete(tablet, keeper.policy.places, wanted)
     if request.source and standing_of(wanted, tablet.record.members).progress is IntentProgress.DONE:
         return _answer(kept, f"{request.target} has a voter, and {request.source} has none: there is nothing to do")
-    _refuse(tablet, objection_to_tablet_move(tablet, places_of(keeper), kept, wanted))
+    _refuse(tablet, objection_to_tablet_move(tablet, keeper.policy.places, kept, wanted))
     detail = f"the member of {region_id} on {wanted.source} moves to {wanted.target}"
     if request.dry_run:
         return _answer(with_move(kept, wanted), f"{detail}: nothing was changed (dry run)")
@@ -113,7 +105,7 @@ async def learner(active_master: ActiveMaster, request: ms.WantLearner) -> ms.Me
         raise RpcError(ms.NOT_FOUND, f"no learner of {region_id} is wanted on {uuid}")
     if request.wanted:
         _check_leader(active_master, tablet)
-        _refuse(tablet, objection_to_learner(tablet, places_of(keeper), uuid))
+        _refuse(tablet, objection_to_learner(tablet, keeper.policy.places, uuid))
     detail = f"{uuid} {'gets' if request.wanted else 'loses'} a learner of {region_id}"
     change = partial(with_learner, uuid=uuid, wanted=request.wanted)
     if request.dry_run:
@@ -125,7 +117,7 @@ async def learner(active_master: ActiveMaster, request: ms.WantLearner) -> ms.Me
 
 def check_room(active_master: ActiveMaster, count: int) -> None:
     """Raise RpcError if so many more tablets cannot have intents now."""
-    if len(active_master.keeper.intents.kept) + count > INTENTS_MAX:
+    if not active_master.keeper.intents.has_room(count):
         raise RpcError(ms.BUSY, f"members of {INTENTS_MAX} tablets are moving: try again later")
 
 
@@ -205,12 +197,12 @@ async def emptied(active_master: ActiveMaster, request: ms.DrainServer, now_ms: 
     """
     uuid, world, keeper = request.uuid, active_master.assigner.world, active_master.keeper
     stays = keeper.obstacle_to_empty(uuid)
-    known = _MemberCount(active_master, uuid, now_ms)
+    known = Throttled(lambda: keeper.members_on(uuid), now_ms)
 
     def empty() -> bool:
         now = world.servers.get(uuid)
         has_shared = now is not None and not (now.marked and not now.open and not now.incoming)
-        return not has_shared and (bool(stays) or not known.count())
+        return not has_shared and (bool(stays) or not known.value())
 
     def so_far() -> str:
         now, left = world.servers.get(uuid), keeper.members_on(uuid)
@@ -229,22 +221,3 @@ async def emptied(active_master: ActiveMaster, request: ms.DrainServer, now_ms: 
 
 def _members_words(members: int) -> str:
     return f"{members} {'member' if members == 1 else 'members'} of tablets"
-
-
-class _MemberCount:
-    """The number of members on a server, counted anew twice a second at most: it takes a look at all tablets."""
-
-    def __init__(self, active_master: ActiveMaster, uuid: str, now_ms: Callable[[], int]) -> None:
-        self._active_master = active_master
-        self._now_ms = now_ms
-        self._uuid = uuid
-        self._count = 1
-        self._next_ms = 0
-
-    def count(self) -> int:
-        """Return the number as of the last look."""
-        now_ms = self._now_ms()
-        if now_ms >= self._next_ms:
-            self._next_ms = now_ms + _COUNT_MS
-            self._count = self._active_master.keeper.members_on(self._uuid)
-        return self._count

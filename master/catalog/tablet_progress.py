@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from regions.messages import ddl
 from regions.records.model import TableIntent, TableRecord, TableState
 from regions.replication.config import voters
 from regions.replication.tablet import Tablet, TabletTable
 
-#: Pause between two counts of a table's tablets.
-_COUNT_MS: Final = 500
+T = TypeVar("T")
+
+#: Pause between two looks.
+PAUSE_MS: Final = 500
+
+
+class Throttled(Generic[T]):
+    """A value that takes a look at many tablets: computed anew twice a second at most."""
+
+    def __init__(self, look: Callable[[], T], now_ms: Callable[[], int]) -> None:
+        self._look = look
+        self._now_ms = now_ms
+        self._next_ms = 0
+        self._found: list[T] = []
+
+    def value(self) -> T:
+        """Return the value as of the last look, which is at most PAUSE_MS ago."""
+        now_ms = self._now_ms()
+        if not self._found or now_ms >= self._next_ms:
+            self._next_ms = now_ms + PAUSE_MS
+            self._found = [self._look()]
+        return self._found[0]
 
 
 def is_wait_over(request: ddl.DdlRequest, table: TabletTable, *, is_closed: bool) -> bool:
@@ -44,38 +64,39 @@ def _wanted(table: TabletTable) -> int:
     return max(table.tablets, table.record.regions)
 
 
-class CountProgress:
-    """How many tablets of a table have the number of voters that its record wants, and no other members.
+class VoterCount(NamedTuple):
+    """How many tablets of a table there are, how many of them are as wanted, and whether another number is wanted."""
 
-    It takes a look at all of them, so it is counted twice a second at most.
-    """
+    total: int
+    done: int
+    is_outdated: bool
+
+
+class CountProgress:
+    """How many tablets of a table have the number of voters that its record wants, and no other members."""
 
     def __init__(self, table: TableRecord, tablets: Callable[[], Iterable[Tablet]], now_ms: Callable[[], int]) -> None:
         """`tablets` returns the tablets of the table; `table` is the record with the wanted number."""
         self._table = table
         self._tablets = tablets
-        self._now_ms = now_ms
-        self._next_ms = 0
-        self._total = self._done = 0
-        self._is_outdated = False
+        self._known = Throttled(self._count, now_ms)
 
-    def _count(self) -> None:
-        self._total = self._done = 0
+    def _count(self) -> VoterCount:
+        total = done = 0
+        is_outdated = False
         for tablet in self._tablets():
             members, record = tablet.record.members, tablet.table.record
-            self._is_outdated = record.replication != self._table.replication
-            self._total += 1
-            self._done += len(members) == len(voters(members)) == self._table.replication
+            is_outdated = record.replication != self._table.replication
+            total += 1
+            done += len(members) == len(voters(members)) == self._table.replication
+        return VoterCount(total, done, is_outdated)
 
     def is_reached(self) -> bool:
         """Return True if all have it, or another number is wanted by now."""
-        now_ms = self._now_ms()
-        if now_ms >= self._next_ms:
-            self._next_ms = now_ms + _COUNT_MS
-            self._count()
-        return self._is_outdated or self._done == self._total
+        found = self._known.value()
+        return found.is_outdated or found.done == found.total
 
     def words(self) -> str:
         """Return how far it is."""
-        self._count()
-        return f"{self._done} of {self._total} tablets have {self._table.replication} replicas"
+        found = self._count()
+        return f"{found.done} of {found.total} tablets have {self._table.replication} replicas"

@@ -56,6 +56,10 @@ class IntentBook:
         """Return the intents of a tablet; without any, empty ones."""
         return self.kept.get(region_id) or TabletIntents(table_id, region_id)
 
+    def has_room(self, tablets: int) -> bool:
+        """Return True if so many more tablets can have intents now."""
+        return len(self.kept) + tablets <= INTENTS_MAX
+
     def load(self, found: Iterable[TabletIntents]) -> None:
         """Take the intents over that former masters have accepted."""
         for one in found:

@@ -8,12 +8,12 @@ from functools import partial
 import msgspec
 
 from master.causes import acting
-from master.tablets.intents import INTENTS_MAX, Change, IntentBook
+from master.tablets.intents import Change, IntentBook
 from regions import messages as ms
 from regions.records.intents import TabletIntents, TabletMove
 from regions.replication.keeper import Keeper
 from regions.replication.policy.intents import with_move
-from regions.replication.policy.requests import Places, objection_to_tablet_move
+from regions.replication.policy.requests import objection_to_tablet_move
 
 #: A move, with the id of its tablet.
 MemberMove = tuple[str, TabletMove]
@@ -36,12 +36,11 @@ class PlanMoves:
             return "this master changes no members of tablets"
         if tablet.view.leader_now() is None:
             return "no leader of the tablet has reported"
-        if len(self._book.kept) >= INTENTS_MAX:
+        if not self._book.has_room(1):
             return "too many members are moving"
         wanted = TabletMove(planned.source, planned.destination, self._now_ms(), "plan", acting(), plan_id)
-        places = Places(self._keeper.servers, self._keeper.policy.closed, self._keeper.loads)
         kept = self._book.of(tablet.record.table_id, tablet.region_id)
-        return objection_to_tablet_move(tablet, places, kept, wanted) or (tablet.region_id, wanted)
+        return objection_to_tablet_move(tablet, self._keeper.policy.places, kept, wanted) or (tablet.region_id, wanted)
 
     async def accept(self, moves: Iterable[MemberMove]) -> None:
         """Persist moves. Raise what a fenced write raises."""

@@ -26,6 +26,7 @@ from regions.records.model import (
 )
 from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperCauses
 from regions.replication.policy.next_change import Decision, Do, MemberChange, Nothing, Wait, next_change
+from regions.replication.policy.requests import Places
 from regions.replication.policy.situation import ClusterFacts, Newcomer, TabletFacts, outage_of
 from regions.replication.recovery import ServerFate, work_fate
 from regions.replication.tablet import MemberWork, Tablet
@@ -94,6 +95,11 @@ class MemberPolicy:
     def is_on(self) -> bool:
         """Whether this master changes members."""
         return self._config.changes_members
+
+    @property
+    def places(self) -> Places:
+        """The servers, for the check of a request."""
+        return Places(self._servers, self.closed, self._loads)
 
     def new_round(self) -> None:
         """Look at the servers anew at the next decision."""
