@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
-
 from cli.common import output
-from cli.common.connect import open_cluster
+from cli.common.connect import new_request_id, open_cluster
 from cli.common.errors import UsageFaultError
 from cli.common.options import Globals
 from cli.tablets.waiting import Look, follow, not_over
@@ -26,7 +24,7 @@ def alter_replicas(
     """Have the table's record changed, and show how many tablets follow. Raise CliError."""
     with open_cluster(given) as cluster:
         request = messages.AlterTable(
-            name, replicas=replicas, request_id=request_id or str(uuid.uuid4()), dry_run=dry_run
+            name, replicas=replicas, request_id=request_id or new_request_id(), dry_run=dry_run
         )
         before = cluster.ask_master(messages.DescribeTable(name, limit=1), messages.Regions).table.replication
         made = cluster.ask_master(request, messages.Tables).tables[0]

@@ -211,7 +211,7 @@ def region_specs(
 def specs_of_csv(
     source: Path, regions: int, key_column: str | None = None, size_column: str | None = None
 ) -> list[RegionSpec]:
-    """Return `regions` regions of nearly equal size, split at keys of `source`. Raise as `region_specs`."""
+    """Return `regions` regions of nearly equal size, split at keys of `source`. Raise CliError."""
     try:
         cut = split_evenly(read_keys(source, key_column=key_column, size_column=size_column), regions)
     except ValueError as error:

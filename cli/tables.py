@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-import uuid
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +11,7 @@ import click
 from rich.console import Group
 
 from cli.common import output
-from cli.common.connect import Cluster, of_cluster, open_cluster
+from cli.common.connect import Cluster, new_request_id, of_cluster, open_cluster
 from cli.common.errors import UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
@@ -305,11 +304,6 @@ def rename(given: Globals, name: str, new_name: str, request_id: str | None) -> 
         check_table_name(new_name)
     request = messages.AlterTable(name, name=new_name, request_id=request_id or new_request_id())
     _change(given, request, 0, "table {0.table.table_id} is {0.table.name} now")
-
-
-def new_request_id() -> str:
-    """Return a new request ID. The master carries out requests with one ID only once."""
-    return str(uuid.uuid4())
 
 
 def ask(given: Globals, request: messages.MasterRequest, wait_ms: int) -> messages.TableSummary:

@@ -51,10 +51,10 @@ class VoterCounts(Protocol):
     """How many tablets of a table have the number of voters that is wanted (`master/catalog/tablet_progress.py`)."""
 
     def is_reached(self) -> bool:
-        """Return True if all have it, or another number is wanted by now."""
+        """Return True if all tablets have this number of voters, or the table wants another number by now."""
 
     def words(self) -> str:
-        """Return how far it is."""
+        """Return how many tablets have this number, as a sentence for the operator."""
 
 
 class PlannedMembers(Protocol):

@@ -1,4 +1,4 @@
-"""Connection settings for a store with TLS, digest credentials or SASL.
+"""How commands and daemons reach the store: settings for TLS, digest credentials and SASL, probes, kazoo's session.
 
 Every setting (`cli.common.options.SETTINGS`) is an option `--store-NAME` and a variable RK_STORE_NAME, with the same
 meaning for every command and daemon that connects to a store. A credential is `USER:PASSWORD`, or `@FILE` with the
@@ -7,23 +7,33 @@ credential in the file's first line, because `ps` shows command lines to every u
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import logging
 import os
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, KazooException
 from kazoo.security import ACL, Id
 
-from cli.common.errors import UsageFaultError
+from cli.common.errors import CliError, UnreachableError, UsageFaultError
 from cli.common.options import SETTINGS, Globals, variable_of
-from coord.client.access import StoreAccess
+from coord.client.access import OPEN_ACCESS, StoreAccess
 from coord.errors import ConfigError
+from master.client import split_address
 
 #: Time limit of a probe of one port.
 PROBE_S: Final = 1.0
+#: Time limit for a store that accepts connections to open a session.
+CONNECT_TIMEOUT_S: Final = 10.0
+SESSION_TIMEOUT_S: Final = 10.0
+#: Time without a session after which the command looks for the reason.
+_FIRST_LOOK_S: Final = 1.5
 #: kazoo's reconnection to a store that was down, in seconds; by default its pauses double up to a minute.
 RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5, "max_jitter": 0.1}
 _FILES: Final = frozenset({"store-tls-ca", "store-tls-cert", "store-tls-key"})
@@ -197,3 +207,93 @@ def _absolute(option: str, value: str) -> str:
     return (
         str(Path(value).expanduser().absolute()) if option.startswith("store-tls") and "check" not in option else value
     )
+
+
+def is_answering(address: str, timeout_s: float = PROBE_S) -> bool:
+    """Return True if the address accepts a TCP connection."""
+    with contextlib.suppress(OSError), socket.create_connection(split_address(address), timeout=timeout_s):
+        return True
+    return False
+
+
+def four_letter(address: str, word: str, timeout_s: float = PROBE_S, access: StoreAccess = OPEN_ACCESS) -> str:
+    """Return a store node's answer to a four-letter word; "" if it does not answer."""
+    chunks = []
+    with (
+        contextlib.suppress(OSError, ConfigError),
+        connect(split_address(address), access, timeout_s) as connection,
+    ):
+        connection.settimeout(timeout_s)
+        connection.sendall(word.encode())
+        while chunk := connection.recv(65536):
+            chunks.append(chunk)
+    return b"".join(chunks).decode(errors="replace")
+
+
+@contextlib.contextmanager
+def open_store(
+    hosts: str, timeout_s: float = CONNECT_TIMEOUT_S, access: StoreAccess = OPEN_ACCESS
+) -> Iterator[KazooClient]:
+    """Yield a kazoo session with the store, closed on exit.
+
+    Raise UnreachableError if no address accepts a connection or opens a session in time, CliError if `access` does not
+    match the store.
+    """
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this function raises what matters
+    addresses = [part for part in hosts.partition("/")[0].split(",") if part]
+    if not any(is_answering(address) for address in addresses):
+        raise UnreachableError(
+            f"no store answers at {hosts}",
+            "Is the cluster up? `rk up` starts one here; --store or RK_STORE names another.",
+        )
+    try:
+        client = KazooClient(hosts=hosts, timeout=SESSION_TIMEOUT_S, **kazoo_options(access))
+        access.tls_context()  # reports errors in the files, which kazoo would retry for ever
+    except ConfigError as error:
+        raise CliError(str(error), "Check the --store-tls options or their variables.") from error
+    try:
+        _begin_session(client, hosts, addresses, timeout_s, access)
+        yield client
+    finally:
+        with contextlib.suppress(KazooException):
+            client.stop()
+            client.close()
+
+
+def _begin_session(
+    client: KazooClient, hosts: str, addresses: list[str], timeout_s: float, access: StoreAccess
+) -> None:
+    """Start the client and look early for what prevents a session; kazoo itself only retries."""
+    refused: list[str] = []
+
+    def listen(_: object) -> None:
+        # kazoo shows AUTH_FAILED for a moment only, then the state is CLOSED as before the start.
+        if client.client_state == "AUTH_FAILED":
+            refused.append(client.client_state)
+
+    client.add_listener(listen)
+    try:
+        started = client.start_async()
+        started.wait(min(timeout_s, _FIRST_LOOK_S))
+        if not client.connected and not refused:
+            for address in addresses:
+                what, hint = misfit(split_address(address), access)
+                if what:
+                    raise CliError(what, hint)
+            started.wait(max(0.0, timeout_s - _FIRST_LOOK_S))
+        if access.sasl and client.connected:
+            # kazoo reports a connection before it has authenticated; the first reply shows the result.
+            with contextlib.suppress(KazooException):
+                client.sync_async("/").get(timeout=timeout_s)
+        if refused:
+            raise AuthFailedError
+        if not client.connected:
+            raise UnreachableError(
+                f"the store at {hosts} accepts connections but gave no session within {timeout_s:g} s",
+                "It probably has no leader: `rk status` shows its nodes, their logs contain the reason.",
+            )
+    except AuthFailedError as error:
+        raise CliError(
+            f"the store at {hosts} rejected the credential of --store-sasl or --store-auth",
+            "User or password is wrong, or the store has no such users (rk coord run --sasl-users).",
+        ) from error

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import shlex
-import socket
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 import click
 import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
-    AuthFailedError,
     ConnectionLoss,
-    KazooException,
     NoAuthError,
     NoNodeError,
     OperationTimeoutError,
@@ -28,12 +26,11 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from cli.common.access import connect, kazoo_options, misfit, store_access
+from cli.common.access import PROBE_S, open_store, store_access
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster, local_cluster_id, read_cluster, read_super, require_cluster
 from cli.common.options import DEFAULT_ROOT, Globals
 from coord.client.access import OPEN_ACCESS, StoreAccess
-from coord.errors import ConfigError
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import Code, RpcError
 from master.client import MasterClient, NoLeader
@@ -53,17 +50,14 @@ from regions.records.znodes import (
 )
 
 T = TypeVar("T", bound=msgspec.Struct)
+Answer = TypeVar("Answer")
 
-#: Time limit for a store that accepts connections to open a session.
-CONNECT_TIMEOUT_S: Final = 10.0
-SESSION_TIMEOUT_S: Final = 10.0
 #: Time limit for a master to become active and to answer.
 MASTER_TIMEOUT_S: Final = 15.0
 #: Age limit of a list of servers that is used for names only.
 _FOR_NAMES: Final = Bound(max_ms=60_000)
-_PROBE_TIMEOUT_S: Final = 1.0
-#: Time without a session after which the command looks for the reason.
-_FIRST_LOOK_S: Final = 1.5
+#: Servers that one command asks at the same time.
+_ASKED_AT_ONCE: Final = 16
 
 
 def store_hosts(given: Globals) -> str:
@@ -87,96 +81,6 @@ def root_of(given: Globals) -> str:
         if local is not None:
             return local.root
     return given.root_path
-
-
-def is_answering(address: str, timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
-    """Return True if the address accepts a TCP connection."""
-    with contextlib.suppress(OSError), socket.create_connection(split_address(address), timeout=timeout_s):
-        return True
-    return False
-
-
-def four_letter(address: str, word: str, timeout_s: float = _PROBE_TIMEOUT_S, access: StoreAccess = OPEN_ACCESS) -> str:
-    """Return a store node's answer to a four-letter word; "" if it does not answer."""
-    chunks = []
-    with (
-        contextlib.suppress(OSError, ConfigError),
-        connect(split_address(address), access, timeout_s) as connection,
-    ):
-        connection.settimeout(timeout_s)
-        connection.sendall(word.encode())
-        while chunk := connection.recv(65536):
-            chunks.append(chunk)
-    return b"".join(chunks).decode(errors="replace")
-
-
-@contextlib.contextmanager
-def open_store(
-    hosts: str, timeout_s: float = CONNECT_TIMEOUT_S, access: StoreAccess = OPEN_ACCESS
-) -> Iterator[KazooClient]:
-    """Yield a kazoo session with the store, closed on exit.
-
-    Raise UnreachableError if no address accepts a connection or opens a session in time, CliError if `access` does not
-    match the store.
-    """
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this function raises what matters
-    addresses = [part for part in hosts.partition("/")[0].split(",") if part]
-    if not any(is_answering(address) for address in addresses):
-        raise UnreachableError(
-            f"no store answers at {hosts}",
-            "Is the cluster up? `rk up` starts one here; --store or RK_STORE names another.",
-        )
-    try:
-        client = KazooClient(hosts=hosts, timeout=SESSION_TIMEOUT_S, **kazoo_options(access))
-        access.tls_context()  # reports errors in the files, which kazoo would retry for ever
-    except ConfigError as error:
-        raise CliError(str(error), "Check the --store-tls options or their variables.") from error
-    try:
-        _begin_session(client, hosts, addresses, timeout_s, access)
-        yield client
-    finally:
-        with contextlib.suppress(KazooException):
-            client.stop()
-            client.close()
-
-
-def _begin_session(
-    client: KazooClient, hosts: str, addresses: list[str], timeout_s: float, access: StoreAccess
-) -> None:
-    """Start the client and look early for what prevents a session; kazoo itself only retries."""
-    refused: list[str] = []
-
-    def listen(_: object) -> None:
-        # kazoo shows AUTH_FAILED for a moment only, then the state is CLOSED as before the start.
-        if client.client_state == "AUTH_FAILED":
-            refused.append(client.client_state)
-
-    client.add_listener(listen)
-    try:
-        started = client.start_async()
-        started.wait(min(timeout_s, _FIRST_LOOK_S))
-        if not client.connected and not refused:
-            for address in addresses:
-                what, hint = misfit(split_address(address), access)
-                if what:
-                    raise CliError(what, hint)
-            started.wait(max(0.0, timeout_s - _FIRST_LOOK_S))
-        if access.sasl and client.connected:
-            # kazoo reports a connection before it has authenticated; the first reply shows the result.
-            with contextlib.suppress(KazooException):
-                client.sync_async("/").get(timeout=timeout_s)
-        if refused:
-            raise AuthFailedError
-        if not client.connected:
-            raise UnreachableError(
-                f"the store at {hosts} accepts connections but gave no session within {timeout_s:g} s",
-                "It probably has no leader: `rk status` shows its nodes, their logs contain the reason.",
-            )
-    except AuthFailedError as error:
-        raise CliError(
-            f"the store at {hosts} rejected the credential of --store-sasl or --store-auth",
-            "User or password is wrong, or the store has no such users (rk coord run --sasl-users).",
-        ) from error
 
 
 @contextlib.contextmanager
@@ -411,7 +315,7 @@ class MastersAlone(Cluster):
         for address in self._addresses:
             with contextlib.suppress(RpcError):
                 wanted = messages.GetMasterStatus()
-                found = call_blocking(split_address(address), wanted, _PROBE_TIMEOUT_S, expect=messages.MasterStatus)
+                found = call_blocking(split_address(address), wanted, PROBE_S, expect=messages.MasterStatus)
                 if found.cluster:
                     return found.cluster
         return ""
@@ -442,7 +346,7 @@ def _if_active(master: MasterRecord) -> ActiveRecord | None:
     """Return the active master if this one is active; None if it is a standby or does not answer."""
     address = (master.host, master.port)
     try:
-        status = call_blocking(address, messages.GetMasterStatus(), _PROBE_TIMEOUT_S, expect=messages.MasterStatus)
+        status = call_blocking(address, messages.GetMasterStatus(), PROBE_S, expect=messages.MasterStatus)
     except RpcError:
         return None
     if status.role == "standby":
@@ -574,3 +478,21 @@ def is_alive(server: ServerRecord, timeout_s: float = 1.5) -> bool:
 def ask_server(server: ServerRecord, message: msgspec.Struct, expect: type[T], timeout_s: float = 5.0) -> T:
     """Send one request to one region server. Raise RpcError."""
     return call_blocking((server.host, server.port), message, timeout_s, expect=expect)
+
+
+def new_request_id() -> str:
+    """Return a new request ID. The master carries out requests with one ID only once."""
+    return str(uuid.uuid4())
+
+
+def ask_servers(servers: Iterable[ServerRecord], ask: Callable[[ServerRecord], Answer]) -> dict[str, Answer | None]:
+    """Return what `ask` returns for each server, by uuid; None where it raises RpcError. All are asked at once."""
+    asked = list(servers)
+
+    def answer(server: ServerRecord) -> Answer | None:
+        with contextlib.suppress(RpcError):
+            return ask(server)
+        return None
+
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        return dict(zip([one.uuid for one in asked], pool.map(answer, asked), strict=True))

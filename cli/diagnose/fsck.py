@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import click
@@ -24,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common import output
-from cli.common.connect import Cluster, ask_server, open_cluster
+from cli.common.connect import Cluster, ask_server, ask_servers, open_cluster
 from cli.common.errors import EXIT_OK, EXIT_REFUSED, CliError, UsageFaultError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
@@ -32,7 +31,6 @@ from cli.diagnose.fsck_deep import Deep, progress, read_rows, summary
 from cli.tablets.former import name_former
 from cli.tablets.matrix import show_tablets, tablets_found
 from cli.tablets.reading import read_replicas
-from coord.rpc.wire import RpcError
 from regions import messages
 from regions.cluster.history import CorruptSegment, unpack
 from regions.diagnose.fsck import ClusterView, Finding, Fix, FixKind, FoundTransition, confirmed
@@ -70,7 +68,6 @@ T = TypeVar("T")
 #: Pause between the two reads: longer than a step takes in a healthy cluster.
 _PAUSE_S: Final = 1.0
 _SERVER_TIMEOUT_S: Final = 5.0
-_ASKED_AT_ONCE: Final = 16
 #: Findings of one problem that are printed: a dead server alone leaves one for each of its tablets.
 FINDINGS_SHOWN: Final = 20
 
@@ -184,14 +181,12 @@ def read_view(cluster: Cluster) -> ClusterView:
             view.directories[kind] = directory
     for path, data, decode in _others(cluster):
         decoded(decode, data, path)
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        answers = pool.map(_list_of, view.servers)
-        listed = pool.map(_directories_of, view.servers)
-        view.on_disk = sorted({table_id for tables in listed for table_id in tables})
-        for server, found in zip(view.servers, answers, strict=True):
-            view.lists[server.uuid] = None if found is None else found.replicas
-            if found is not None and found.directory:
-                view.used_directories[server.uuid] = found.directory
+    for uuid, found in ask_servers(view.servers, _list_of).items():
+        view.lists[uuid] = None if found is None else found.replicas
+        if found is not None and found.directory:
+            view.used_directories[uuid] = found.directory
+    directories = ask_servers(view.servers, _directories_of)
+    view.on_disk = sorted({table_id for tables in directories.values() for table_id in tables or ()})
     view.replicas = read_replicas(view.servers)
     return view
 
@@ -246,20 +241,14 @@ def _read(cluster: Cluster, paths: list[str]) -> list[tuple[str, bytes, int]]:
 
 
 def _list_of(server: ServerRecord) -> messages.OpenList | None:
-    try:
-        found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList, _SERVER_TIMEOUT_S)
-    except RpcError:
-        return None
+    """Return the regions that the server has open, None if it is another start of it. Raise RpcError."""
+    found = ask_server(server, messages.ListOpen(server.uuid), messages.OpenList, _SERVER_TIMEOUT_S)
     return found if found.start_code == server.start_code else None
 
 
 def _directories_of(server: ServerRecord) -> list[str]:
-    """Return the tables with files in the server's shared directory; [] if the server does not answer."""
-    try:
-        found = ask_server(server, messages.ListDirectories(server.uuid), messages.Directories, _SERVER_TIMEOUT_S)
-    except RpcError:
-        return []
-    return found.tables
+    """Return the tables with files in the server's shared directory. Raise RpcError."""
+    return ask_server(server, messages.ListDirectories(server.uuid), messages.Directories, _SERVER_TIMEOUT_S).tables
 
 
 def show_findings(findings: list[Finding], names: Names, console: Console) -> None:

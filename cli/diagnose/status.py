@@ -11,12 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.common import output
-from cli.common.access import store_access
+from cli.common.access import four_letter, is_answering, store_access
 from cli.common.connect import (
     Cluster,
     MastersAlone,
-    four_letter,
-    is_answering,
     knows_masters_alone,
     open_cluster,
     split_address,

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cli.common.connect import open_store
+from cli.common.access import open_store
 from cli.common.errors import CliError
 from cli.drill.load import Load, LoadOperation, Outage
 from cli.drill.report import InvariantCheck, RegionOutage, Traffic, Unavailability, check, percentile

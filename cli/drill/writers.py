@@ -13,7 +13,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import deferLater
 
-from cli.common.connect import open_store
+from cli.common.access import open_store
 from cli.diagnose.follow import Stopwatch
 from cli.drill.report import Figure, InvariantCheck, check
 from cli.drill.run import Drill

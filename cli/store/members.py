@@ -18,7 +18,8 @@ import click
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, UnimplementedError
 
-from cli.common.connect import open_store, rights_of, store_errors, store_hosts
+from cli.common.access import open_store
+from cli.common.connect import rights_of, store_errors, store_hosts
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
 from cli.common.options import Globals, global_options
 from cli.common.output import console, print_json, print_json_line, seconds, table

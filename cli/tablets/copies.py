@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 import click
@@ -16,7 +15,7 @@ import msgspec
 from rich.table import Table
 
 from cli.common import output
-from cli.common.connect import ask_server, open_cluster
+from cli.common.connect import ask_server, ask_servers, open_cluster
 from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from cli.common.lookup import region_in_store
 from cli.common.names import Names
@@ -43,7 +42,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 #: Pause before a job is looked at again.
 _LOOK_S: Final = 0.5
-_ASKED_AT_ONCE: Final = 16
 _STYLES: Final = {CopyState.DONE: "green", CopyState.FAILED: "red", CopyState.CANCELED: "yellow"}
 
 
@@ -179,16 +177,11 @@ def jobs(given: Globals, server_name: str) -> None:
 def _jobs_of(servers: Sequence[ServerRecord]) -> tuple[list[CopyJobList], list[str]]:
     """Return the jobs of each server, and the uuids of those that do not answer."""
 
-    def ask(server: ServerRecord) -> CopyJobList | None:
-        try:
-            return ask_server(server, ListCopyJobs(server.uuid), CopyJobList, SERVER_TIMEOUT_S)
-        except RpcError:
-            return None
+    def ask(server: ServerRecord) -> CopyJobList:
+        return ask_server(server, ListCopyJobs(server.uuid), CopyJobList, SERVER_TIMEOUT_S)
 
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        answers = list(pool.map(ask, servers))
-    found = [one for one in answers if one is not None]
-    return found, [server.uuid for server, one in zip(servers, answers, strict=True) if one is None]
+    answers = ask_servers(servers, ask)
+    return [one for one in answers.values() if one is not None], [uuid for uuid, one in answers.items() if one is None]
 
 
 def _jobs_table(found: Sequence[CopyJobList], names: Names) -> Table:

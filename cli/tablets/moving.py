@@ -213,9 +213,10 @@ def _job_of(cluster: Cluster, newcomer: TabletMember) -> CopyJob | None:
 @global_options
 @click.pass_obj
 def intents(given: Globals, table_name: str) -> None:
-    """Show what is wanted of tablets' members and has not come true: moves, learners, servers to be emptied, numbers.
+    """Show the changes of members that are wanted and not done yet.
 
-    Each with what the masters do next, or wait for.
+    These are moves, learners, servers to be emptied, and tablets with too few or too many voters. Each line says what
+    the masters do next, or what they wait for.
     """
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
@@ -240,7 +241,7 @@ def _intents_table(found: messages.IntentList, names: Names) -> Table:
         (
             one.region_id,
             one.table,
-            "learner" if one.reason == "learner" else one.reason,
+            one.reason,
             names.of_uuid(one.source) if one.source else "-",
             names.of_uuid(one.target),
             output.clock(one.at_ms) if one.at_ms else "-",

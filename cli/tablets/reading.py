@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final
 
 import msgspec
 
-from cli.common.connect import Cluster, ask_server
+from cli.common.connect import Cluster, ask_server, ask_servers
 from cli.common.errors import NotFoundError
 from cli.common.lookup import FoundRegion
 from cli.common.names import Names
 from cli.tablets.former import name_former
-from coord.rpc.wire import RpcError
 from regions.diagnose.fsck import ClusterView, FoundTransition
 from regions.messages import (
     ListTablets,
@@ -33,7 +30,6 @@ from regions.records.znodes import decode_region, decode_transition
 
 #: Deadline of one server's whole answer, in all its pages.
 SERVER_TIMEOUT_S: Final = 5.0
-_ASKED_AT_ONCE: Final = 16
 #: Characters of a whole uuid: a server that is not running can only be named by it.
 _UUID_LENGTH: Final = 32
 
@@ -46,9 +42,7 @@ def read_replicas(
     Servers that take no tablets are not asked.
     """
     asked = [one for one in servers if one.tablets]
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        answers = pool.map(partial(_replicas_of, tablets=list(tablets), timeout_s=timeout_s), asked)
-        return {server.uuid: found for server, found in zip(asked, answers, strict=True)}
+    return ask_servers(asked, lambda server: _replicas_of(server, list(tablets), timeout_s))
 
 
 def views_of(servers: Sequence[ServerRecord], region_id: str) -> dict[str, OwnReplica]:
@@ -68,6 +62,7 @@ def leader_in(views: Mapping[str, OwnReplica]) -> str:
 
 
 def _replicas_of(server: ServerRecord, tablets: list[str], timeout_s: float) -> list[OwnReplica] | None:
+    """Return the replicas of one server, None if it does not answer in time. Raise RpcError."""
     deadline_s = time.monotonic() + timeout_s
     found: list[OwnReplica] = []
     after = ""
@@ -75,10 +70,7 @@ def _replicas_of(server: ServerRecord, tablets: list[str], timeout_s: float) -> 
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             return None
-        try:
-            page = ask_server(server, ShowReplicas(server.uuid, tablets, after), ReplicaList, left_s)
-        except RpcError:
-            return None
+        page = ask_server(server, ShowReplicas(server.uuid, tablets, after), ReplicaList, left_s)
         if page.start_code != server.start_code:
             return None  # another start of the server than the one in the store
         found += page.replicas

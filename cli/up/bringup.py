@@ -22,12 +22,19 @@ from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpir
 from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.common import output
-from cli.common.connect import Cluster, ask_server, four_letter, is_answering, open_store, refusal, split_address
+from cli.common.access import four_letter, is_answering, open_store
+from cli.common.connect import (
+    Cluster,
+    ask_server,
+    new_request_id,
+    refusal,
+    split_address,
+)
 from cli.common.display import Display
 from cli.common.errors import CliError, UnreachableError
 from cli.common.local import MASTER, SERVER, STORE, LocalCluster, local_cluster_id
 from cli.common.progress import cluster_status
-from cli.tables import new_request_id, storage_words
+from cli.tables import storage_words
 from cli.up.supervisor import Ended, News, NotStarted, Restarted, Supervisor, last_lines
 from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking

@@ -92,7 +92,7 @@ class CountProgress:
         return VoterCount(total, done, is_outdated)
 
     def is_reached(self) -> bool:
-        """Return True if all have it, or another number is wanted by now."""
+        """Return True if all tablets have this number of voters, or the table wants another number by now."""
         found = self._known.value()
         return found.is_outdated or found.done == found.total
 

@@ -16,7 +16,8 @@ from typing import Final
 from kazoo.exceptions import NoNodeError
 
 from cli.common import output
-from cli.common.connect import ask_server, is_answering
+from cli.common.access import is_answering
+from cli.common.connect import ask_server
 from cli.common.errors import CliError
 from cli.common.progress import open_words
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, percentile, spread

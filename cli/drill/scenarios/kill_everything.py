@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from cli.common.connect import is_answering
+from cli.common.access import is_answering
 from cli.common.progress import open_words
 from cli.drill.report import DrillReport
 from cli.drill.run import Drill

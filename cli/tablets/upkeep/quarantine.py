@@ -6,25 +6,22 @@ The command asks the servers themselves: it works while all masters are away.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import click
 from rich.table import Table
 
 from cli.common import output
-from cli.common.connect import ask_server, open_cluster
+from cli.common.connect import ask_server, ask_servers, open_cluster
 from cli.common.errors import CliError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import duration_ms
-from coord.rpc.wire import RpcError
 from regions.records.model import ServerRecord
 from regionserver.tablets.upkeep.messages import PurgeQuarantine, QuarantinedReplica, QuarantineList
 
 #: Deadline of a server's answer: it removes the files first.
 _TIMEOUT_S: Final = 60.0
-_ASKED_AT_ONCE: Final = 16
 
 
 @click.command()
@@ -69,17 +66,12 @@ def _ask(
 ) -> tuple[list[QuarantineList], list[str]]:
     """Return the answers of the servers, and the uuids of those that do not answer."""
 
-    def ask(server: ServerRecord) -> QuarantineList | None:
+    def ask(server: ServerRecord) -> QuarantineList:
         request = PurgeQuarantine(server.uuid, tablet, age_ms, force, dry_run)
-        try:
-            return ask_server(server, request, QuarantineList, _TIMEOUT_S)
-        except RpcError:
-            return None
+        return ask_server(server, request, QuarantineList, _TIMEOUT_S)
 
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        answers = list(pool.map(ask, servers))
-    found = [one for one in answers if one is not None]
-    return found, [server.uuid for server, one in zip(servers, answers, strict=True) if one is None]
+    answers = ask_servers(servers, ask)
+    return [one for one in answers.values() if one is not None], [uuid for uuid, one in answers.items() if one is None]
 
 
 def _show(found: Sequence[QuarantineList], names: Names, *, dry_run: bool) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 import click
 
 from cli.common import output
-from cli.common.connect import ask_server, open_cluster
+from cli.common.connect import ask_server, ask_servers, open_cluster
 from cli.common.errors import CliError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
@@ -88,15 +87,10 @@ def _compare(tablet: FoundTablet) -> Compared:
 
 def _ask_all(tablet: FoundTablet, index: int) -> dict[int, ReplicaDigest]:
     """Return what the members that answer know, by number."""
-    servers = {one.uuid: one for one in tablet.servers}
-    asked = [(one, servers[one.uuid]) for one in tablet.members() if one.uuid in servers]
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        answers = pool.map(lambda one: _ask(one[1], tablet.region_id, index), asked)
-        return {
-            member.number: shown
-            for (member, _), shown in zip(asked, answers, strict=True)
-            if shown is not None and shown.number == member.number
-        }
+    homes = {one.uuid: one.number for one in tablet.members()}
+    asked = [one for one in tablet.servers if one.uuid in homes]
+    answers = ask_servers(asked, lambda server: _ask(server, tablet.region_id, index))
+    return {one.number: one for uuid, one in answers.items() if one is not None and one.number == homes[uuid]}
 
 
 def _ask(server: ServerRecord, region_id: str, index: int) -> ReplicaDigest | None:
