@@ -72,7 +72,7 @@ COMPILED_TESTS := tests/sim/store tests/sim/raft tests/sim/tablets tests/datadri
 	$(addprefix tests/sim/cluster/,test_planted_bugs.py test_ddl_stress.py test_hazards.py) \
 	$(addprefix tests/unit/regions/,assign cluster transitions) \
 	$(addprefix tests/unit/coord/,raft server tree wire) tests/unit/regionserver/tablets/host \
-	tests/unit/coord/storage/shared/test_codec.py \
+	tests/unit/coord/storage \
 	$(addprefix tests/unit/regionserver/tablets/,test_commands.py test_writers.py rows/test_tablet_rows.py)
 PYTEST = checked() { echo "== pytest $$*"; $(BIN)/python -m pytest -p tests.repeated "$$@" && return; test $$? -eq 1 || return 1; \
 	test -s $(REPEATED).failed || return 1; echo "== once more, by itself: what failed above"; \

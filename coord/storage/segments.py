@@ -34,7 +34,7 @@ from coord.storage.extent import NAME as EXTENT_NAME
 from coord.storage.extent import ExtentFile
 from coord.storage.records import encode_record, encode_seal
 
-log = Logger()
+log = Logger(__name__)
 
 #: A new segment begins once the current one has reached this size.
 SEGMENT_BYTES: Final = 64 << 20

@@ -1,9 +1,11 @@
-"""For simulations that patch the product: compiled modules take no patches and no subclasses."""
+"""For tests and simulations that patch the product: compiled modules take no patches and no subclasses."""
 
 from __future__ import annotations
 
 import os
 import sys
+
+import pytest
 
 from coord.compiled import PURE_VARIABLE
 from coord.raft import core
@@ -12,6 +14,12 @@ from coord.raft import core
 def is_interpreted() -> bool:
     """Return True if bugs can be planted in the hot modules."""
     return str(core.__file__).endswith(".py")
+
+
+#: Mark of a test that patches or subclasses compiled modules. The interpreted round has it (Makefile, COMPILED_TESTS).
+needs_interpreted = pytest.mark.skipif(
+    not is_interpreted(), reason="a compiled module takes no patches; RK_PURE=1 runs it"
+)
 
 
 def run_interpreted(module: str) -> None:

@@ -65,7 +65,7 @@ from coord.server.peers import codec
 from coord.tree.datatree import CONFIG
 from coord.wire import opcodes as op
 
-log = Logger()
+log = Logger(__name__)
 
 #: Ticks for which a step is retried that was rejected for a temporary reason (no entry of this term yet).
 STEP_TICKS_MAX: Final = 200

@@ -26,7 +26,7 @@ from coord.raft.messages import LEVEL, Entry
 from coord.server.context import NodeContext
 from coord.tree.levels import LEVELS, decode_level, encode_level
 
-log = Logger()
+log = Logger(__name__)
 
 #: Limit of nodes outside of the configuration whose levels are kept for `Levels.newcomer`: more than an operator adds
 #: at a time, and a bound for the memory that such nodes can use.

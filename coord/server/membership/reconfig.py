@@ -44,7 +44,7 @@ from coord.tree.datatree import CONFIG
 from coord.wire import opcodes as op
 from coord.wire.jute import buffer
 
-log = Logger()
+log = Logger(__name__)
 
 #: Ticks that a former leader has to answer the requests that it received.
 FORMER_LEADER_TICKS: Final = 20

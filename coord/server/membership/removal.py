@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from coord.server.context import NodeContext
 from coord.server.membership.reconfig import Reconfiguration
 
-log = Logger()
+log = Logger(__name__)
 
 #: How long a removed node waits to be added again before its process ends.
 LEAVE_S: Final = 10.0

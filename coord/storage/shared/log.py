@@ -32,7 +32,7 @@ from coord.storage.shared.loading import load_entries, load_range
 from coord.storage.shared.recovery import FOLDER, LogReading, read_log, recovered, recovered_slot
 from coord.storage.shared.trails import WINDOW_BYTES, Trails
 
-log = Logger()
+log = Logger(__name__)
 
 #: A new segment begins once the current one has reached this size. Larger ones make a start slower, which reads whole
 #: segments into memory; smaller ones state all slots more often: with 10,000 slots a header takes 2 MB.

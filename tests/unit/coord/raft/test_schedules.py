@@ -9,12 +9,12 @@ from __future__ import annotations
 import pytest
 
 from coord.errors import ProposalDropped
-from coord.raft import core as core_module
 from coord.raft.core import RaftConfig, RaftCore
 from coord.raft.membership import Configuration
 from coord.raft.messages import LEADER, TIMEOUT_NOW, VOTE, VOTE_RESP, Message, bootstrap
 from simulation.engine.chance import SeededRandom
 from tests.sim.raft.planted import EarlyConfigChange
+from tests.support.interpreted import needs_interpreted
 
 FIRST = Configuration([1, 2, 3, 4])
 #: What the first leader changes, what the second changes, the peers that the first reaches in the end, and those of the
@@ -101,7 +101,7 @@ def test_a_new_leader_waits_until_an_entry_of_its_term_is_committed(name: str) -
     assert all(len(terms) == 1 for terms in group.committed.values())
 
 
-@pytest.mark.skipif(not core_module.__file__.endswith(".py"), reason="a compiled core takes no subclasses")
+@needs_interpreted
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_without_that_rule_two_histories_are_committed(name: str) -> None:
     """Without the rule the schedule ends with two entries committed at one index."""

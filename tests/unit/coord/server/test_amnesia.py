@@ -8,7 +8,6 @@ import pytest
 
 from coord.env import read_file
 from coord.errors import OK, CorruptRecord, InvalidMessage
-from coord.raft import core as core_module
 from coord.raft.leadership import Leadership
 from coord.raft.membership import FIRST_MEMORY, MEMORY_MAX, Configuration, decode_configuration, objection
 from coord.raft.messages import (
@@ -34,6 +33,7 @@ from coord.wire import opcodes as op
 from coord.wire import records
 from coord.wire.values import OPEN_ACL, CreateRequest
 from tests.support.disks import MemoryDisk
+from tests.support.interpreted import needs_interpreted
 from tests.support.store_nodes import TICK_MS, Client, SeededRng, StoreNodes
 
 
@@ -104,7 +104,7 @@ def test_deposed_leader_does_not_commit_with_a_wiped_voter(seed: int) -> None:
     assert len({node.machine.digest() for node in nodes.nodes.values()}) == 1
 
 
-@pytest.mark.skipif(not core_module.__file__.endswith(".py"), reason="a compiled core takes no patches")
+@needs_interpreted
 def test_the_schedule_loses_the_write_where_such_acknowledgements_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The schedule proves something: under the older rule the deposed leader commits."""
 

@@ -17,6 +17,7 @@ from coord.storage.records import SEAL_MAGIC, BaseItem, Item, LogItem, WriteBatc
 from coord.storage.segments import SyncFailed
 from coord.storage.wal import Wal, open_wal
 from tests.support.disks import MemoryDisk
+from tests.support.interpreted import needs_interpreted
 
 FOLDER = "wal"
 
@@ -235,7 +236,7 @@ def some_history(random: Random, length: int) -> tuple[list[Item], list[tuple[in
     return history, committed
 
 
-@pytest.mark.parametrize("reserved", [True, False])
+@pytest.mark.parametrize("reserved", [True, pytest.param(False, marks=needs_interpreted)])
 def test_truncation_at_every_byte_of_the_last_record_is_repaired(
     reserved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,6 +517,7 @@ def test_a_truncated_log_is_detected_wherever_its_opening_was_interrupted() -> N
     raise AssertionError("the log was never opened")
 
 
+@needs_interpreted
 def test_newer_format_is_refused() -> None:
     """A log of a later version is rejected."""
     disk = MemoryDisk()

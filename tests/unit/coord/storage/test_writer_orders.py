@@ -21,6 +21,10 @@ from coord.storage.wal import open_wal
 from coord.storage.writer import ThreadWriter
 from tests.support.disks import MemoryDisk
 from tests.support.interleave import Interleaving, plans
+from tests.support.interpreted import needs_interpreted
+
+#: The orders are switched at lines and opcodes of the log, which a compiled module does not have.
+pytestmark = needs_interpreted
 
 
 class Bench:

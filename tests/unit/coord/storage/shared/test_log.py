@@ -33,6 +33,7 @@ from coord.storage.wal import open_wal
 from coord.storage.writer import InlineWriter, ThreadWriter
 from tests.support.disks import MemoryDisk, WriterReports
 from tests.support.helpers import eventually
+from tests.support.interpreted import needs_interpreted
 from tests.unit.coord.storage.shared.model import Model, apply, found, items, shapes, some_changes
 
 
@@ -164,6 +165,7 @@ def test_replaced_entries_pin_nothing() -> None:
     assert [(e.term, e.index) for e in recovered.slots[0].entries] == [(2, 3), (1, 4), (1, 5)]
 
 
+@needs_interpreted
 def test_segments_stay_within_their_most_if_floors_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner raises the floors that pin the oldest segment; at the limit there is no warning, above it there is."""
     monkeypatch.setattr(log_module, "SEGMENTS_MAX", 4)
@@ -306,13 +308,16 @@ def later_header(segment: int, copy: int, next_slot: int, rows: int) -> bytes:
 
 
 def test_the_log_of_a_store_node_is_refused_and_left_alone() -> None:
-    """Also a later format of this log."""
     disk = MemoryDisk()
     open_wal(disk, FOLDER)[0].close()
     before = {name: bytes(file.content) for name, file in disk.files.items()}
     with pytest.raises(CorruptRecord, match="it is the log of a store node"):
         open_shared_log(disk)
     assert {name: bytes(file.content) for name, file in disk.files.items()} == before
+
+
+@needs_interpreted
+def test_a_later_format_is_refused() -> None:
     later = MemoryDisk()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_module, "encode_header", later_header)

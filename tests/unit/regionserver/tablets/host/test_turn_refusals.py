@@ -10,12 +10,12 @@ from coord.raft.messages import (
     VOTE,
     Message,
 )
-from regionserver.tablets.host import group as group_module
 from regionserver.tablets.host.envelope import Envelope, Header, Refusal, TurnFrame
 from regionserver.tablets.host.group import ReplicaIdentity
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.host.turn import REFUSAL_TICKS
 from regionserver.tablets.host.words import Word
+from tests.support.interpreted import needs_interpreted
 from tests.support.tablet_hosts import CLUSTER, Hosts, fates, kinds
 
 # --- what a server answers
@@ -81,12 +81,8 @@ def test_messages_in_another_name_change_nothing(hosts: Hosts) -> None:
 
 # --- one bad tablet
 
-takes_patches = pytest.mark.skipif(
-    not group_module.__file__.endswith(".py"), reason="a compiled group takes no patches; RK_PURE=1 runs it"
-)
 
-
-@takes_patches
+@needs_interpreted
 def test_a_bad_tablet_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = Hosts(tablets=["bad", "good"])
     hosts.elect("bad")
@@ -114,7 +110,7 @@ def test_a_bad_tablet_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.turn.in_flight.bytes == 0
 
 
-@takes_patches
+@needs_interpreted
 @pytest.mark.parametrize("method", ["step", "_take", "propose", "persisted", "tick", "peer_gone"])
 def test_an_exception_anywhere_in_a_group_parks_that_group(hosts: Hosts, method: str) -> None:
     leader = hosts.elect()
