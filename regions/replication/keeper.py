@@ -410,11 +410,11 @@ class Keeper:
         transition = work.transition
         if transition is None or work.is_writing or work.is_unread:
             return
-        if transition.parked and tablet.wants_open:
-            return
         is_joining = self.policy.is_joining(tablet, work)
         is_new = self.policy.is_new(tablet, work)
         goal = goal_of(tablet.record, tablet.table.record, work.number, is_joining=is_joining, is_new=is_new)
+        if transition.parked and tablet.wants_open and goal is not Goal.LEFT:
+            return
         fate = work_fate(tablet, work, self.servers)
         step = next_step(transition.state, fate, goal, has_begun=transition.begun)
         if step.action is Action.ORDER_OPEN:

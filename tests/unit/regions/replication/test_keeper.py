@@ -268,3 +268,16 @@ def test_no_plan_is_asked_for_without_servers_enough() -> None:
     assert taken(keeper) == []
     keeper.server_up(server("c"))
     assert isinstance(taken(keeper)[0], RequestPlan)
+
+
+def test_a_parked_number_that_left_the_configuration_is_abandoned(keeper: Keeper) -> None:
+    """A first replica whose server lost its disk is parked. Its transition ends when the policy has replaced it."""
+    effect = begun(keeper)
+    taken(keeper)
+    one = msgspec.structs.replace(effect.transitions[0], parked=True, destination=None, begun=True)
+    keeper.transition_seen("r", one.replica, one, 9, NOW)
+    assert not [each for each in taken(keeper) if isinstance(each, DeleteTransition)]
+    left = msgspec.structs.replace(effect.record, members=effect.record.members[1:], state=TabletState.RUNNING)
+    keeper.region_seen(left, 5)
+    ended = [each for each in taken(keeper) if isinstance(each, DeleteTransition)]
+    assert [(each.key, each.cause) for each in ended] == [("r-1", Cause.ABANDONED)]
