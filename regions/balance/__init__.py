@@ -1,5 +1,7 @@
 """Balance of load over the servers.
 
 balancer.py          chooses the replicas to move, each with its reason
+tablets.py           the same for members of tablets, on a model of them
+leader_rounds.py     rounds that spread the leaders of tablets
 cluster_snapshot.py  builds a planner's input from the running cluster
 """

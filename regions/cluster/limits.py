@@ -60,6 +60,10 @@ class AssignerConfig(msgspec.Struct, frozen=True):
     changes_members: bool = True
     #: A new member of a tablet that makes no progress for this long is given up.
     add_timeout_ms: int = 600_000
+    #: Leaders of tablets that are handed over at the same time so that servers lead equally many.
+    leader_transfers_max: int = 20
+    #: A server that has started gets no leaders for this long, so that it has caught up and stays.
+    leader_rest_ms: int = 30_000
     #: Latest steps that the active master keeps in memory.
     history_max: int = 50_000
 
@@ -86,10 +90,15 @@ class BalancerConfig(msgspec.Struct, frozen=True):
     load_tolerance: float = 0.2
     #: Smallest improvement by a swap, as a fraction of a share.
     gain_min: float = 0.02
+    #: Members of tablets that move at the same time for the balance, in total and from or to one server.
+    tablet_moves_max: int = 40
+    tablets_per_server_max: int = 5
     #: A transition older than this does not block the balancer (X9).
     stuck_ms: int = 60_000
 
     def __post_init__(self) -> None:
         assert self.moves_max > 0, self.moves_max
         assert self.per_server_max > 0, self.per_server_max
+        assert self.tablet_moves_max > 0, self.tablet_moves_max
+        assert self.tablets_per_server_max > 0, self.tablets_per_server_max
         assert self.gain_min > 0, self.gain_min

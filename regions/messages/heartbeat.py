@@ -83,6 +83,8 @@ class MemberReport(msgspec.Struct, frozen=True, array_like=True):
     #: Entries of the leader's log that the member is not known to have.
     behind: int = 0
     reason: str = ""
+    #: False while the disk of its server is full: another member is to lead.
+    may_lead: bool = True
 
 
 class LeaderReport(msgspec.Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@ import msgspec
 from regions.cluster.limits import AssignerConfig
 from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART
 from regions.records.intents import TabletIntents
-from regions.records.members import MemberRole
+from regions.records.members import Member, MemberRole
 from regions.records.model import (
     Incarnation,
     RegionState,
@@ -138,10 +138,37 @@ class MemberPolicy:
         is_there = view is not None and view.report.number == member.number and view.report.state in TAKES_PART
         return member.role is MemberRole.LEARNER and not is_there
 
+    @property
+    def outage(self) -> str:
+        """Why members on dead servers are not replaced now, "" if they are."""
+        return outage_of(self._loads, self._servers, self.retiring)
+
+    def is_at_rest(self, tablet: Tablet) -> bool:
+        """Return True if the tablet is as wanted, all its voters are healthy, and nothing is under way."""
+        region_id = tablet.region_id
+        kept, ask = self.intents.get(region_id), self._asks.get(region_id)
+        is_busy = tablet.is_writing or bool(tablet.work) or (ask is not None and ask.is_in_flight)
+        is_wanted = tablet.record.state is TabletState.RUNNING and tablet.wants_open
+        has_moves = kept is not None and bool(kept.moves)
+        return is_wanted and not is_busy and not has_moves and region_id not in self.decisions
+
+    def transfers_under_way(self, now_ms: int) -> int:
+        """Return how many leaders have been asked to hand over of late."""
+        return sum(
+            one.do.change is MemberChange.TRANSFER and (one.is_in_flight or now_ms < one.next_ms)
+            for one in self._asks.values()
+        )
+
+    def hand_over(self, tablet: Tablet, heir: Member, why: str, now_ms: int) -> None:
+        """Ask the leader of a tablet that is at rest to hand over to another voter."""
+        leader = tablet.view.leader_now()
+        if leader is not None:
+            self._carry_out(tablet, Do(MemberChange.TRANSFER, heir, leader.config_id, why), now_ms)
+
     def held_up(self) -> str:
         """Return why dead members are not replaced until an operator decides, with the number of tablets; "" if they
         are, or if there are none."""
-        why = self._facts_of_cluster().outage
+        why = self.outage
         count = sum(isinstance(one, Wait) and one.why == why for one in self.decisions.values()) if why else 0
         return f"{count} tablet{'s' if count > 1 else ''} with dead members: {why}" if count else ""
 
@@ -183,7 +210,7 @@ class MemberPolicy:
 
     def _facts_of_cluster(self) -> ClusterFacts:
         if self._cluster is None:
-            outage = outage_of(self._loads, self._servers, self.retiring)
+            outage = self.outage
             self._cluster = ClusterFacts(
                 self._servers, self.retiring, self.closed, self._loads, self._incoming, outage,
                 self._config.add_timeout_ms,
