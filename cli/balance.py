@@ -1,4 +1,7 @@
-"""`rk balance`: switch the balancer on or off, show its plan and reasons, run one round."""
+"""`rk balance`: switch the balancer on or off, show its plan and reasons, run one round.
+
+A round moves shared regions and members of tablets, and hands leaderships of tablets over.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from regions import messages
 from regions.records.kinds import pool_words
-from regions.records.model import BalanceMove, GroupBalance
 
 #: Moves in the table for people; `--json` contains all.
 _SHOWN: Final = 30
@@ -21,7 +23,10 @@ _SHOWN: Final = 30
 @click.group()
 @global_options
 def balance() -> None:
-    """Even out regions, bytes and load over the servers: automatically, in single rounds, or as a dry run."""
+    """Even out regions, bytes and load over the servers: automatically, in single rounds, or as a dry run.
+
+    Of tablets, members and bytes are evened out over the servers' disks, and leaders over the servers.
+    """
 
 
 @balance.command()
@@ -31,6 +36,7 @@ def status(given: Globals) -> None:
     """Show whether the balancer is on, what blocks it, and what its last round did."""
     with open_cluster(given) as cluster:
         report = _ask(cluster, messages.Balance())
+        names = Names(cluster.servers(), cluster.local)
     if given.json:
         output.print_json(report)
         return
@@ -40,6 +46,8 @@ def status(given: Globals) -> None:
         last = report.last
         click.echo(f"last round {output.clock(last.at_ms)}: {output.count(last.moves, 'move')}{_more(last.more)}")
         _show_groups(last.before, last.after)
+    for line in _tablet_lines(report, names):
+        click.echo(line)
 
 
 @balance.command()
@@ -71,12 +79,18 @@ def run(given: Globals, dry_run: bool) -> None:
         output.print_json(report)
         return
     _show_obstacles(report)
+    for line in _tablet_lines(report, names):
+        click.echo(line)
     if not report.moves:
         click.echo("nothing to move: no move improves the balance")
     else:
         verb = "would make" if dry_run else "ordered"
         click.echo(f"{verb} {output.count(len(report.moves), 'move')}{_more(report.more)}")
         _show_moves(report.moves, names)
+    if report.handovers:
+        verb = "would hand over" if dry_run else "asked for"
+        click.echo(f"{verb} {output.count(len(report.handovers), 'leadership')} of tablets")
+        _show_handovers(report.handovers, names)
     _show_groups(report.before, report.after)
 
 
@@ -114,11 +128,29 @@ def _show_obstacles(report: messages.BalanceReport) -> None:
         click.echo(f"ignoring stuck regions: {', '.join(report.stuck)}; their {servers} take no part (rk why REGION)")
 
 
+def _tablet_lines(report: messages.BalanceReport, names: Names) -> list[str]:
+    """Return what holds tablets up, what is under way, and how even their leaders are."""
+    lines = [f"leaders of tablets: {report.spread}"] if report.spread else []
+    if report.tablets_blocking:
+        lines.append(f"members of tablets stay: {names.in_sentence(report.tablets_blocking)}")
+    if report.tablets_moving:
+        lines.append(f"{output.count(report.tablets_moving, 'member')} of tablets on the way (rk tablet intents)")
+    return lines
+
+
+def _show_handovers(handovers: list[messages.LeaderHandover], names: Names) -> None:
+    rows = [
+        (one.region_id, names.of_uuid(one.source), names.of_uuid(one.target), names.in_sentence(one.reason))
+        for one in handovers[:_SHOWN]
+    ]
+    output.console().print(output.table("", ["tablet", "from", "to", "because"], rows))
+
+
 def _more(more: bool) -> str:
     return ", more in the next rounds" if more else ""
 
 
-def _show_moves(moves: list[BalanceMove], names: Names) -> None:
+def _show_moves(moves: list[messages.BalanceMove], names: Names) -> None:
     rows = [
         (move.key, move.table, names.of_uuid(move.source), names.of_uuid(move.destination), move.reason)
         for move in moves[:_SHOWN]
@@ -128,14 +160,14 @@ def _show_moves(moves: list[BalanceMove], names: Names) -> None:
         click.echo(f"and {len(moves) - _SHOWN} more (--json shows all)")
 
 
-def _show_groups(before: list[GroupBalance], after: list[GroupBalance]) -> None:
+def _show_groups(before: list[messages.GroupBalance], after: list[messages.GroupBalance]) -> None:
     """Print how even each group is, before and after the moves."""
     columns = ["group", "#servers", "#replicas", "count skew", "worst table", "fullest by bytes", "by load"]
     rows = []
     for old, new in zip(before, after, strict=True):
         rows.append(
             (
-                pool_words(old.group),
+                f"{pool_words(old.group)}{', tablets' if old.is_tablets else ''}",
                 old.servers,
                 old.replicas,
                 _change(old.skew, new.skew),

@@ -30,11 +30,13 @@ import numpy.typing as npt
 from regions.cluster.entities import Replica, Server, Table
 from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
+from regions.messages import BalanceMove, GroupBalance
 from regions.plan.problem.quota import group_shares
 from regions.records.kinds import KV, can_open, pool, pool_words
-from regions.records.model import BalanceMove, GroupBalance
 
 Floats = npt.NDArray[np.float64]
+#: Returns whether a replica may move to a server.
+Fits = Callable[[Replica, Server], bool]
 
 #: Differences of shares below this are rounding errors.
 _NEAR: Final = 1e-6
@@ -91,15 +93,26 @@ def propose(
     *,
     exclude: Collection[str] = (),
     loads: Mapping[str, float] | None = None,
+    used: Mapping[str, int] | None = None,
+    fits: Fits | None = None,
 ) -> Proposal:
-    """Return the moves of one round. `exclude` are servers that take no part, `loads` the replicas' loads by key."""
+    """Return the moves of one round.
+
+    Args:
+        world: The cluster.
+        config: Limits and tolerances.
+        exclude: Servers that take no part.
+        loads: The replicas' loads by key.
+        used: Moves under way by server, which count for the limit per server.
+        fits: Returns whether a replica may move to a server, besides the rules of the balancer.
+    """
     config = config or BalancerConfig()
-    budget = _Budget(config)
+    budget = _Budget(config, used or {})
     moves: list[BalanceMove] = []
     before: list[GroupBalance] = []
     after: list[GroupBalance] = []
     for name in sorted({pool(server.group, server.kind) for server in world.servers.values()}):
-        sheet = _Sheet(world, name, frozenset(exclude), loads or {}, budget)
+        sheet = _Sheet(world, name, frozenset(exclude), loads or {}, budget, fits)
         if not sheet.servers:
             continue
         before.append(sheet.balance())
@@ -115,10 +128,10 @@ def propose(
 class _Budget:
     """Remaining moves of a round, in total and per server."""
 
-    def __init__(self, config: BalancerConfig) -> None:
+    def __init__(self, config: BalancerConfig, used: Mapping[str, int]) -> None:
         self.config = config
         self.left = config.moves_max
-        self.used: dict[str, int] = {}
+        self.used: dict[str, int] = dict(used)
         #: True if a move that would have paid was not made because of a limit.
         self.short = False
 
@@ -159,9 +172,16 @@ class _Sheet:
     """
 
     def __init__(
-        self, world: ClusterState, name: str, exclude: frozenset[str], loads: Mapping[str, float], budget: _Budget
+        self,
+        world: ClusterState,
+        name: str,
+        exclude: frozenset[str],
+        loads: Mapping[str, float],
+        budget: _Budget,
+        fits: Fits | None,
     ) -> None:
         self.world = world
+        self.fits = fits
         self.pool = name
         self.budget = budget
         self.config = budget.config
@@ -253,6 +273,8 @@ class _Sheet:
         if replica.region.record.region_id in self.touched:
             return False
         if not can_open(target.kind, replica.region.table.record.kind):
+            return False
+        if self.fits is not None and not self.fits(replica, target):
             return False
         if len(replica.region.replicas) == 1:
             return True

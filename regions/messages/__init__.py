@@ -81,9 +81,12 @@ from regions.messages.master import MasterRequest as MasterRequest
 from regions.messages.plans import AbortPlan as AbortPlan
 from regions.messages.plans import AddPlanMoves as AddPlanMoves
 from regions.messages.plans import Balance as Balance
+from regions.messages.plans import BalanceMove as BalanceMove
 from regions.messages.plans import BalanceReport as BalanceReport
 from regions.messages.plans import BalanceRound as BalanceRound
 from regions.messages.plans import BeginPlan as BeginPlan
+from regions.messages.plans import GroupBalance as GroupBalance
+from regions.messages.plans import LeaderHandover as LeaderHandover
 from regions.messages.plans import PlannedMove as PlannedMove
 from regions.messages.plans import PlanProgress as PlanProgress
 from regions.messages.plans import PlanReport as PlanReport

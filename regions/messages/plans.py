@@ -9,11 +9,7 @@ from regions.messages.ddl import CreateTable as CreateTable
 from regions.messages.ddl import DeleteTable as DeleteTable
 from regions.messages.ddl import SetTableIntent as SetTableIntent
 from regions.messages.ddl import UndeleteTable as UndeleteTable
-from regions.records.model import (
-    BalanceMove,
-    GroupBalance,
-    PlanRecord,
-)
+from regions.records.model import PlanRecord
 
 
 class Balance(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -78,6 +74,32 @@ class PlanProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
+class BalanceMove(msgspec.Struct, frozen=True):
+    """A move that the balancer proposes, with its reason."""
+
+    key: str
+    table: str
+    source: str
+    destination: str
+    reason: str
+
+
+class GroupBalance(msgspec.Struct, frozen=True):
+    """How even a group is. A skew is the difference in excess replicas between the fullest and the emptiest server."""
+
+    group: str
+    servers: int
+    replicas: int
+    #: Maximum over all tables, and over the sum of all tables.
+    table_skew: float
+    skew: float
+    #: Bytes or load of the fullest server, divided by its share; 1 is even, 0 if there are no bytes or no load.
+    size_ratio: float
+    load_ratio: float
+    #: True for the members of tablets, which are balanced by themselves.
+    is_tablets: bool = False
+
+
 class BalanceRound(msgspec.Struct, frozen=True):
     """One round of the balancer."""
 
@@ -86,6 +108,16 @@ class BalanceRound(msgspec.Struct, frozen=True):
     more: bool
     before: list[GroupBalance]
     after: list[GroupBalance]
+
+
+class LeaderHandover(msgspec.Struct, frozen=True):
+    """A tablet's leadership that goes to another server, so that servers lead equally many. Both are uuids."""
+
+    region_id: str
+    table_id: str
+    source: str
+    target: str
+    reason: str
 
 
 class BalanceReport(msgspec.Struct, frozen=True, tag=True):
@@ -111,6 +143,12 @@ class BalanceReport(msgspec.Struct, frozen=True, tag=True):
     after: list[GroupBalance]
     #: Plan of an operator that is being applied. The balancer waits until it is done.
     plan: str = ""
+    #: Leaders of tablets that are handed over, and how many tablets each server leads before.
+    handovers: list[LeaderHandover] = []
+    spread: str = ""
+    #: Why no members of tablets are moved, "" if they may be; and the moves under way for the balance.
+    tablets_blocking: str = ""
+    tablets_moving: int = 0
 
 
 class PlanReport(msgspec.Struct, frozen=True, tag=True):

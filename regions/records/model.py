@@ -525,30 +525,6 @@ class BalancerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
 
 
-class BalanceMove(msgspec.Struct, frozen=True):
-    """A move that the balancer proposes, with its reason."""
-
-    key: str
-    table: str
-    source: str
-    destination: str
-    reason: str
-
-
-class GroupBalance(msgspec.Struct, frozen=True):
-    """How even a group is. A skew is the difference in excess replicas between the fullest and the emptiest server."""
-
-    group: str
-    servers: int
-    replicas: int
-    #: Maximum over all tables, and over the sum of all tables.
-    table_skew: float
-    skew: float
-    #: Bytes or load of the fullest server, divided by its share; 1 is even, 0 if there are no bytes or no load.
-    size_ratio: float
-    load_ratio: float
-
-
 class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of `/runs/<epoch>`: how long a master took to become active, and its bulk assignment (N10)."""
 
@@ -570,13 +546,11 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 __all__ = [
     "ActiveRecord",
-    "BalanceMove",
     "BalancerRecord",
     "ClusterRecord",
     "DirectoryRecord",
     "EpochRecord",
     "FenceRecord",
-    "GroupBalance",
     "Incarnation",
     "Intent",
     "MasterRecord",

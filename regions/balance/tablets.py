@@ -1,0 +1,165 @@
+"""The balancer's moves of tablets' members: the rounds of `balancer.py`, on a model of the tablets. Pure.
+
+In the model each member of a tablet is a replica of a region on the member's server. A member that is on its way counts
+at its target, and members of tablets that are not as wanted stay where they are. So rounds may follow each other while
+moves are under way, and each of them sees the cluster as it will be.
+
+Bytes count in steps of GRAIN_BYTES: to copy a small tablet costs more than it evens out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from regions.balance.balancer import Proposal, propose
+from regions.cluster.entities import Region, Replica, Server
+from regions.cluster.limits import BalancerConfig
+from regions.cluster.state import ClusterState
+from regions.messages import BalanceMove
+from regions.records.intents import TabletIntents, TabletMove
+from regions.records.kinds import kind_in_tablets
+from regions.records.model import TabletState
+from regions.records.replica_key import parse_replica_key
+from regions.replication.keeper import Keeper
+from regions.replication.policy.requests import objection_to_tablet_move
+from regions.replication.tablet import Tablet
+
+#: The reason of the balancer's moves in the intents of a tablet.
+REASON: Final = "balance"
+#: Sizes of tablets are compared in steps of this size.
+GRAIN_BYTES: Final = 16 << 20
+
+
+class TabletRound(NamedTuple):
+    """A round about tablets: why none may begin, "" if one may; and its moves by tablet."""
+
+    blocking: str
+    proposal: Proposal
+    moves: list[tuple[str, TabletMove]]
+
+
+NO_MOVES: Final = Proposal([], [], [])
+
+
+def objection_to_round(keeper: Keeper) -> str:
+    """Return why no members are moved for the balance now, "" if they may be.
+
+    While a server is away its members may have to be copied elsewhere, and the counts do not show where they will be.
+    """
+    policy = keeper.policy
+    if not policy.is_on:
+        return "this master changes no members of tablets"
+    if policy.outage:
+        return policy.outage
+    away = sorted(uuid for uuid, count in keeper.loads.items() if count > 0 and uuid not in keeper.servers)
+    away = [uuid for uuid in away if uuid not in policy.retiring]
+    if away:
+        named = ", ".join(away[:3]) + (", ..." if len(away) > 3 else "")
+        return f"{len(away)} {'servers' if len(away) > 1 else 'server'} with members of tablets are away: {named}"
+    return ""
+
+
+def under_way(keeper: Keeper) -> Counter[str]:
+    """Return the number of the balancer's moves that have not ended, by server: each counts for source and target."""
+    found: Counter[str] = Counter()
+    for kept in keeper.policy.intents.values():
+        for move in kept.moves:
+            if move.reason == REASON:
+                found.update((move.source, move.target))
+    return found
+
+
+def moves_under_way(keeper: Keeper) -> int:
+    """Return the number of the balancer's moves of members that have not ended."""
+    return under_way(keeper).total() // 2
+
+
+def hopeless(keeper: Keeper) -> list[tuple[str, TabletMove]]:
+    """Return the balancer's moves whose target cannot take the member any more: they are withdrawn."""
+    policy = keeper.policy
+
+    def is_lost(uuid: str) -> bool:
+        server = keeper.servers.get(uuid)
+        return server is None or uuid in policy.closed or server.leaving or not server.tablets
+
+    return [
+        (region_id, move)
+        for region_id, kept in policy.intents.items()
+        for move in kept.moves
+        if move.reason == REASON and is_lost(move.target)
+    ]
+
+
+def tablet_round(keeper: Keeper, config: BalancerConfig, now_ms: int) -> TabletRound:
+    """Return the moves of members that a round would begin now."""
+    why = objection_to_round(keeper)
+    moving = under_way(keeper)
+    room = config.tablet_moves_max - moves_under_way(keeper)
+    if why or room <= 0:
+        return TabletRound(why, msgspec.structs.replace(NO_MOVES, more=room <= 0), [])
+    world = model_of(keeper)
+    limits = msgspec.structs.replace(config, moves_max=room, per_server_max=config.tablets_per_server_max)
+    found = propose(world, limits, used=moving, fits=_fits)
+    moves: list[tuple[str, TabletMove]] = []
+    accepted: list[BalanceMove] = []
+    for one in found.moves:
+        region_id, _ = parse_replica_key(one.key)
+        tablet = keeper.tablets[region_id]
+        kept = keeper.policy.intents.get(region_id) or TabletIntents(tablet.record.table_id, region_id)
+        move = TabletMove(one.source, one.destination, now_ms, REASON)
+        if not objection_to_tablet_move(tablet, keeper.policy.places, kept, move):
+            moves.append((region_id, move))
+            accepted.append(one)
+    before, after = (
+        [msgspec.structs.replace(one, is_tablets=True) for one in groups if one.replicas]
+        for groups in (found.before, found.after)
+    )
+    return TabletRound("", Proposal(accepted, before, after, found.more), moves)
+
+
+def model_of(keeper: Keeper) -> ClusterState:
+    """Return the tablets as regions whose replicas are open on the servers of their voters."""
+    world = ClusterState()
+    policy = keeper.policy
+    servers = {
+        uuid: msgspec.structs.replace(one, kind=kind_in_tablets(one.kind))
+        for uuid, one in keeper.servers.items()
+        if one.tablets and not one.leaving and uuid not in policy.closed
+    }
+    world.set_servers(servers, ())
+    for tablet in keeper.tablets.values():
+        if tablet.record.state is TabletState.RUNNING:
+            _add(world, keeper, tablet, policy.intents.get(tablet.region_id))
+    return world
+
+
+def _add(world: ClusterState, keeper: Keeper, tablet: Tablet, kept: TabletIntents | None) -> None:
+    record = tablet.table.record
+    table = world.tables.get(record.table_id) or world.put_table(record, tablet.table.version)
+    grains = tablet.size_bytes // GRAIN_BYTES
+    region = Region(table, msgspec.structs.replace(tablet.record, size_bytes=grains * GRAIN_BYTES), tablet.version)
+    table.regions[tablet.region_id] = region
+    may_move = keeper.policy.is_at_rest(tablet)
+    targets = _targets(kept)
+    there = {targets.get(one.uuid, one.uuid): one.number for one in tablet.record.members}
+    for uuid, number in there.items():
+        replica = Replica(region, number)
+        server = world.servers.get(uuid)
+        if may_move:
+            replica.open_on = server
+        else:
+            replica.coming_to = server
+        region.replicas.append(replica)
+
+
+def _targets(kept: TabletIntents | None) -> Mapping[str, str]:
+    return {} if kept is None else {one.source: one.target for one in kept.moves}
+
+
+def _fits(replica: Replica, server: Server) -> bool:
+    """Return True if a server has room for a copy of the replica, or nobody knows how much it has."""
+    return not 0 < server.record.disk_free < replica.region.record.size_bytes
