@@ -18,6 +18,7 @@ from master.runs import Runs
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.limits import BalancerConfig
 from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports
 from regions.messages import PlannedMove, Purged
@@ -173,10 +174,30 @@ class PlanWork(Protocol):
         """Compute a plan and hand the placements to the assigner."""
 
 
+class BalancerSwitch(Protocol):
+    """The balancer's switch and limits (`master/assignment/balancer.py`)."""
+
+    @property
+    def is_automatic(self) -> bool:
+        """Return True if rounds begin by themselves now."""
+
+    @property
+    def period_ms(self) -> int:
+        """Time between two rounds."""
+
+    @property
+    def config(self) -> BalancerConfig:
+        """Limits of a round."""
+
+
 class EffectContext(ActiveContext, Protocol):
     """The active master as those use it who carry out effects of the assigner and of the keeper of tablets."""
 
     reports: Reports
+
+    @property
+    def balancing(self) -> BalancerSwitch:
+        """The balancer's switch and limits."""
 
     @property
     def janitor(self) -> CatalogWork:

@@ -305,7 +305,7 @@ def show(found: Status, names: Names, console: Console) -> None:
     elif found.tables:
         console.print("[green]no region in transition[/green]")
     if found.tablets:
-        console.print(_tablets_line(found.tablets))
+        console.print(_tablets_line(found.tablets).append(_leaders(found.servers), style=""))
     reach.show(found.heartbeats, console)
     for problem in found.problems:
         console.print(f"[red]{names.in_sentence(problem)}[/red]")
@@ -323,6 +323,15 @@ def _servers_table(servers: Sequence[ServerLine]) -> Table:
     ]
     columns = ["server", "address", "state", "kind", "rack", "#open", "#data", "#coming", "#going"]
     return output.table("", columns + (["#tablets", "#leads"] if with_tablets else []), rows)
+
+
+def _leaders(servers: Sequence[ServerLine]) -> str:
+    """Return how evenly the leaders of tablets are spread, "" if nothing is known of them."""
+    counts = [one.leaders for one in servers if one.leaders is not None and one.tablets]
+    if not counts:
+        return ""
+    low, high = min(counts), max(counts)
+    return f"; each server leads {low}" + (f" to {high}" if high > low else "")
 
 
 def _open(one: ServerLine) -> str:

@@ -16,7 +16,7 @@ from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.tablets.copies import cancel, copy, jobs
-from cli.tablets.display import orphan_lines, show_tablet, tablets_table
+from cli.tablets.display import leaders_line, orphan_lines, show_tablet, tablets_table
 from cli.tablets.former import name_former
 from cli.tablets.members import change_config, leader_step_down
 from cli.tablets.moving import intents, move
@@ -86,6 +86,8 @@ def list_(given: Globals, table_name: str, server_name: str, health: tuple[str, 
         console.print("no tablet fits")
     else:
         console.print("no tablets: rk table create NAME --replicas 3 makes a table of tablets")
+    if found.tablets and not limit:
+        console.print(leaders_line(found.tablets, names), soft_wrap=True, markup=False)
     if found.next:
         console.print(f"only the first {len(found.tablets)} are shown: --limit", style="yellow")
     for line in orphan_lines(found.orphans, names):

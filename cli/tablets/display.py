@@ -62,6 +62,16 @@ def _leader(one: TabletStatus, names: Names) -> str:
     return next((names.of_uuid(member.server) for member in one.members if member.number == one.leader), UNKNOWN)
 
 
+def leaders_line(found: Sequence[TabletStatus], names: Names) -> str:
+    """Return how many of the tablets each server leads, also the members' servers that lead none."""
+    counts = {member.server: 0 for one in found for member in one.members if member.role is MemberRole.VOTER}
+    for one in found:
+        for member in one.members:
+            if one.leader is not None and member.number == one.leader:
+                counts[member.server] = counts.get(member.server, 0) + 1
+    return "leaders: " + ", ".join(sorted(f"{names.of_uuid(uuid)} {count}" for uuid, count in counts.items()))
+
+
 def orphan_lines(orphans: Sequence[messages.OrphanReplica], names: Names) -> list[str]:
     """Return a line for each replica that the store does not know."""
     return [

@@ -14,7 +14,7 @@ import msgspec
 from coord.errors import CoordError, MultiFailed, RetryableError
 from coord.rpc.server import RpcError
 from master.active import ActiveMaster
-from master.api import members
+from master.api import balancing, members
 from master.api.reads import NO_REPLICAS, READS, count_replicas
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
 from master.assignment import fencing
@@ -93,7 +93,7 @@ class MasterApi:
             case ms.RetryRegion():
                 return self._retry(active_master, request)
             case ms.Balance():
-                return await self._balance(active_master, request)
+                return await balancing.balance(active_master, request)
             case ms.BeginPlan():
                 return await active_master.applying.begin(request)
             case ms.AddPlanMoves():
@@ -305,21 +305,6 @@ class MasterApi:
                 f"{whom} of tablet {request.region_id} {state}, or its server is away: there is nothing to retry",
             )
         return ms.Accepted(f"retrying member {', '.join(map(str, retried))} of tablet {request.region_id}")
-
-    @staticmethod
-    async def _balance(active_master: ActiveMaster, request: ms.Balance) -> ms.BalanceReport:
-        """Set the balancer's switch, run a round now, or report what a round would do."""
-        balancing = active_master.balancing
-        if request.switch is not None:
-            await balancing.switch(enabled=request.switch)
-        if not request.run:
-            return balancing.report()
-        if balancing.applied_plan() and not request.dry_run:
-            raise RpcError(ms.BAD_REQUEST, f"the balancer waits until plan {balancing.applied_plan()} has been applied")
-        proposal, moves = balancing.round(dry_run=request.dry_run)
-        for move in moves:
-            active_master.observe(move)
-        return balancing.report(proposal, dry_run=request.dry_run)
 
     async def _shutdown(self, active_master: ActiveMaster) -> ms.Accepted:
         """Set the clean-shutdown flag (X7): from now on the regions of dead servers are not assigned elsewhere."""

@@ -1,6 +1,7 @@
 """When to balance, the operator's switch, and the report of the last round (RT-14, RT-15).
 
-`regions.balance.balancer` decides what to move. The moves of a round go to the assigner like an operator's moves, but
+`regions.balance.balancer` decides what to move; tablets have rounds of their own (`master/tablets/balancing.py`), which
+obey the same switch. The moves of a round go to the assigner like an operator's moves, but
 they are not persisted: after a failover, moves that have begun continue as transitions, and the new active master
 decides again about the others. The switch is a znode, so it survives a failover.
 """
@@ -40,8 +41,8 @@ class Balancing:
         """`period_ms` 0: balance only on request. `applied_plan` returns the plan being applied, "" for none."""
         self._fence = fence
         self._assigner = assigner
-        self._config = config
-        self._period_ms = period_ms
+        self.config = config
+        self.period_ms = period_ms
         self._now_ms = now_ms
         #: Returns the load of replicas by key, as far as servers have reported it.
         self.loads: Callable[[], Mapping[str, float]] = dict
@@ -54,6 +55,11 @@ class Balancing:
         self.last: ms.BalanceRound | None = None
         #: Regions or transitions that block a due round.
         self._blocking: list[str] = []
+
+    @property
+    def is_automatic(self) -> bool:
+        """Return True if rounds begin by themselves now."""
+        return self.period_ms > 0 and self.record.enabled and not self.applied_plan()
 
     async def load(self) -> None:
         """Read the switch. A damaged switch counts as off, because an operator may have turned balancing off."""
@@ -86,9 +92,9 @@ class Balancing:
     def tick(self) -> list[ev.MoveRequested]:
         """Return the moves of a round that is due and not blocked; usually none."""
         now = self._now_ms()
-        if not self._period_ms or not self.record.enabled or now < self._next_ms or self.applied_plan():
+        if now < self._next_ms or not self.is_automatic:
             return []
-        found = gate(self._assigner.world, now, self._config)
+        found = gate(self._assigner.world, now, self.config)
         self._blocking = found.blocking
         if found.blocking:
             return []
@@ -99,11 +105,11 @@ class Balancing:
         """Decide a round now. Servers with stuck transitions are excluded (X9)."""
         now = self._now_ms()
         world = self._assigner.world
-        found = gate(world, now, self._config)
-        proposal = propose(world, self._config, exclude=found.excluded, loads=self.loads())
+        found = gate(world, now, self.config)
+        proposal = propose(world, self.config, exclude=found.excluded, loads=self.loads())
         if dry_run:
             return proposal, []
-        self._next_ms = now if proposal.more else now + self._period_ms
+        self._next_ms = now if proposal.more else now + self.period_ms
         if proposal.moves or self.last is None:
             self.last = ms.BalanceRound(now, len(proposal.moves), proposal.more, proposal.before, proposal.after)
         if proposal.moves:
@@ -112,11 +118,11 @@ class Balancing:
 
     def report(self, proposal: Proposal | None = None, *, dry_run: bool = False) -> ms.BalanceReport:
         """Return the report for an operator: switch, blockers, last round, and `proposal`, the round just decided."""
-        found = gate(self._assigner.world, self._now_ms(), self._config)
+        found = gate(self._assigner.world, self._now_ms(), self.config)
         return ms.BalanceReport(
             enabled=self.record.enabled,
-            period_ms=self._period_ms,
-            next_in_ms=max(0, self._next_ms - self._now_ms()) if self._period_ms and self.record.enabled else -1,
+            period_ms=self.period_ms,
+            next_in_ms=max(0, self._next_ms - self._now_ms()) if self.period_ms and self.record.enabled else -1,
             blocking=found.blocking,
             stuck=found.stuck,
             excluded=sorted(found.excluded),
@@ -134,7 +140,7 @@ class Balancing:
         if self._unreadable:
             return [f"the balancer is off because its switch is damaged: {self._unreadable} (rk balance on|off)"]
         late_ms = self._now_ms() - self._next_ms
-        if not self._blocking or not self.record.enabled or late_ms < self._config.stuck_ms:
+        if not self._blocking or not self.record.enabled or late_ms < self.config.stuck_ms:
             return []
         return [f"the balancer has been blocked for {late_ms / 1000:.0f} s by {', '.join(self._blocking[:3])}"]
 

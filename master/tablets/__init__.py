@@ -1,6 +1,8 @@
 """Tablets in the active master: the pure keeper (`regions/replication/keeper.py`) joined to store and servers.
 
 keeping    feeds the keeper, and carries its effects out
+intents    moves and learners that are wanted: read, written, ended
+plan_moves moves of members that plans and the balancer want
+balancing  leaders spread over servers, and members over their disks
 reports    heartbeats' reports of tablets, a few per reactor turn
-progress   when a request about a table of tablets has been carried out, and how far it is
 """

@@ -28,6 +28,7 @@ from master.catalog.tablet_progress import CountProgress
 from master.causes import acting
 from master.context import EffectContext
 from master.plans.tablets import is_of_tablets
+from master.tablets.balancing import TabletBalancing
 from master.tablets.intents import IntentBook
 from master.tablets.plan_moves import PlanMoves
 from master.tablets.reports import ReportQueue
@@ -105,6 +106,8 @@ class TabletKeeping:
         self.intents = IntentBook(active_master, self.keeper)
         #: Moves of members that plans want.
         self.plan_moves = PlanMoves(self.keeper, self.intents, now_ms)
+        #: Leaders spread over servers, and members over disks.
+        self.balancing = TabletBalancing(active_master, self.keeper, self.plan_moves, config, now_ms)
         #: Health of the tablets, for operators; `tick` keeps it up to date.
         self.watch = TabletWatch(self.keeper, self._has_reported, now_ms())
         #: Regions of new tables that have not been passed to the keeper yet.
@@ -261,6 +264,7 @@ class TabletKeeping:
         self._reader.due(now)
         self._look_up(now)
         self.intents.tick()
+        self.balancing.tick()
         self.watch.look_on(now)
 
     def pump(self) -> None:

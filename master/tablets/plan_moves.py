@@ -12,7 +12,7 @@ from master.tablets.intents import Change, IntentBook
 from regions import messages as ms
 from regions.records.intents import TabletIntents, TabletMove
 from regions.replication.keeper import Keeper
-from regions.replication.policy.intents import with_move
+from regions.replication.policy.intents import with_move, without_moves
 from regions.replication.policy.requests import objection_to_tablet_move
 
 #: A move, with the id of its tablet.
@@ -68,6 +68,14 @@ class PlanMoves:
             if any(one.plan_id == plan_id and not self._has_begun(region_id, one) for one in kept.moves)
         ]
         changes = dict.fromkeys(concerned, partial(self._without, plan_id))
+        if changes:
+            await self._book.change(changes, self._tables(changes))
+
+    async def withdraw_moves(self, moves: Iterable[MemberMove]) -> None:
+        """Withdraw moves. May be repeated."""
+        changes: dict[str, Change] = {
+            region_id: partial(without_moves, source=move.source) for region_id, move in moves
+        }
         if changes:
             await self._book.change(changes, self._tables(changes))
 

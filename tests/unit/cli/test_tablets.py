@@ -99,7 +99,7 @@ def test_list_says_what_stands_against_each(cluster: FakeCluster) -> None:
     assert found.exception is None
     lines = found.output.splitlines()
     assert lines[0].split() == ["tablet", "table", "keys", "health", "leader", "members", "why"]
-    assert len(lines) == 3
+    assert lines[3] == "leaders: s0 0, s1:1 1, s2:1 1"
     assert "UNDER_REPLICATED" in lines[1]
     assert "2 of 3 voters are healthy" in lines[1]
     assert "its server is not registered" in lines[1]

@@ -1,0 +1,123 @@
+"""The balance of tablets: leaders are spread over the servers, and members over the servers' disks.
+
+Both happen by themselves while the balancer is on and has a period (`rk balance on`, `--balance-period-s`), and at an
+operator's request. The decisions are pure: `regions/balance/leader_rounds.py`, `regions/balance/tablets.py`. A handover
+is sent to the leader by the keeper. A move of a member becomes an intent, so it survives a failover like an operator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+from twisted.logger import Logger
+
+from master.causes import acting
+from master.context import EffectContext
+from master.tablets.plan_moves import PlanMoves
+from regions.balance.leader_rounds import LeaderSpreading
+from regions.balance.tablets import TabletRound, hopeless, tablet_round
+from regions.cluster.limits import AssignerConfig
+from regions.records.model import WorkOrigin
+from regions.replication.keeper import Keeper
+from regions.replication.policy.leaders import LeaderTransfer, spread_words
+
+log = Logger()
+
+
+#: Pause between two rounds about members while a limit has ended the last one.
+SOON_MS: Final = 5_000
+
+
+class TabletBalancing:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        active_master: EffectContext,
+        keeper: Keeper,
+        plan_moves: PlanMoves,
+        limits: AssignerConfig,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._active_master = active_master
+        self._keeper = keeper
+        self._plan_moves = plan_moves
+        self._now_ms = now_ms
+        self._spreading = LeaderSpreading(keeper, limits)
+        #: When the next round about members begins; 0: a period after the first tick.
+        self._next_ms = 0
+        self._is_writing = False
+
+    def tick(self) -> None:
+        """Begin the rounds that are due, if the balancer works by itself. Called twice a second."""
+        switch, now_ms = self._active_master.balancing, self._now_ms()
+        if not switch.is_automatic:
+            return
+        self._note(self._spreading.tick(now_ms))
+        self._next_ms = self._next_ms or now_ms + switch.period_ms
+        if now_ms < self._next_ms or self._is_writing:
+            return
+        found = self.proposed()
+        self._next_ms = now_ms + (min(SOON_MS, switch.period_ms) if found.proposal.more else switch.period_ms)
+        if found.moves or hopeless(self._keeper):
+            self._is_writing = True
+            origin = self._active_master.assigner.causes.begin("timer: a round of the balancer about tablets")
+            self._active_master.persist(partial(self._begin_by_itself, found, origin))
+
+    async def run(self) -> tuple[TabletRound, list[LeaderTransfer]]:
+        """Begin a round of moves and one of handovers for an operator. Return them; the moves are durable then.
+
+        Raise what a fenced write raises.
+        """
+        found = self.proposed()
+        await self.begin(found, acting())
+        transfers = self._spreading.round(self._now_ms())
+        self._note(transfers)
+        self._active_master.schedule()
+        return found, transfers
+
+    # --- leaders ------------------------------------------------------------------------------------------------------
+
+    def transfers(self) -> list[LeaderTransfer]:
+        """Return the handovers of a round that would begin now."""
+        return self._spreading.proposed(self._now_ms())
+
+    def spread(self) -> str:
+        """Return how many tablets servers lead, for operators."""
+        servers = [uuid for uuid, one in self._keeper.servers.items() if one.tablets]
+        return spread_words(self._spreading.leaders(), servers)
+
+    def _note(self, found: list[LeaderTransfer]) -> None:
+        if found:
+            log.info(
+                "spreading the leaders of tablets: {count} handovers; now {spread}",
+                count=len(found),
+                spread=self.spread(),
+            )
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    def proposed(self) -> TabletRound:
+        """Return the moves of a round that would begin now."""
+        return tablet_round(self._keeper, self._active_master.balancing.config, self._now_ms())
+
+    async def begin(self, found: TabletRound, origin: WorkOrigin | None) -> None:
+        """Make the moves of a round intents, and withdraw those that cannot come true. Raise what a write raises."""
+        lost = hopeless(self._keeper)
+        await self._plan_moves.withdraw_moves(lost)
+        await self._plan_moves.accept((one, replace(move, origin=origin)) for one, move in found.moves)
+        if found.moves or lost:
+            log.info(
+                "balancing tablets: {count} members move, {lost} moves are withdrawn because their targets are gone",
+                count=len(found.moves),
+                lost=len(lost),
+            )
+
+    async def _begin_by_itself(self, found: TabletRound, origin: WorkOrigin) -> None:
+        try:
+            await self.begin(found, origin)
+        finally:
+            self._is_writing = False
