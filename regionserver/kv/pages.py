@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from regionserver.opener import RegionError
 
-_PAGE_HEADER: Final = 16
+PAGE_HEADER: Final = 16
 _MAGIC_AND_VERSION: Final = (0xBEEFC0DE, 1)
 #: magic, version, address, map size, then two MDB_db (free pages and rows), last page, transaction id.
 _META: Final = struct.Struct("=IIQQ48s48sQQ")
+META_BYTES: Final = _META.size
 #: Of an MDB_db: page size (in the first one), flags, depth, branch, leaf and overflow pages, entries, root page.
 _DB: Final = struct.Struct("=IHHQQQQQ")
 _NO_PAGE: Final = 0xFFFFFFFFFFFFFFFF
@@ -34,12 +35,13 @@ _PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 #: Of an MDB_page: number, pad, flags, then lower and upper bound (or the count of overflow pages, in one field).
 _PAGE: Final = struct.Struct("=QHHHH")
 _NODE: Final = struct.Struct("=HHHH")
+NODE_BYTES: Final = _NODE.size
 _BRANCH: Final = 0x01
-_LEAF: Final = 0x02
+LEAF: Final = 0x02
 _OVERFLOW: Final = 0x04
 #: Flags of a transaction in progress, which may remain in a page.
-_DIRTY: Final = 0x10 | 0x4000 | 0x8000
-_KEY_BYTES_MAX: Final = 511
+DIRTY: Final = 0x10 | 0x4000 | 0x8000
+KEY_BYTES_MAX: Final = 511
 #: Pages between two progress reports of a walk.
 PROGRESS_PAGES: Final = 1000
 #: A node whose data are in overflow pages.
@@ -84,12 +86,7 @@ def check_tree(path: str, progress: Callable[[], None] = lambda: None) -> None:
         OSError: the file cannot be read.
     """
     with open(path, "rb", buffering=0) as file:
-        length = os.fstat(file.fileno()).st_size
-        meta = latest_meta(file.fileno(), path, length)
-        tree = _Tree(file.fileno(), path, length, meta.page_bytes)
-        for root in meta.roots:
-            if root != _NO_PAGE:
-                tree.walk(root, progress)
+        Tree(file.fileno(), path).check(progress)
 
 
 def latest_meta(fd: int, path: str, length: int) -> Meta:
@@ -102,7 +99,7 @@ def latest_meta(fd: int, path: str, length: int) -> Meta:
 
 
 def _meta(fd: int, path: str, length: int, at: int) -> Meta:
-    data = os.pread(fd, _META.size, at + _PAGE_HEADER)
+    data = os.pread(fd, _META.size, at + PAGE_HEADER)
     if len(data) < _META.size:
         raise _cut(path, length)
     return parse_meta(data, path)
@@ -117,85 +114,145 @@ def parse_meta(data: bytes, path: str) -> Meta:
     return Meta(page_bytes, (_DB.unpack(free)[-1], _DB.unpack(rows)[-1]), last_page, transaction)
 
 
-class _Tree:
+class Tree:
     """The pages of one file, read one at a time."""
 
-    def __init__(self, fd: int, path: str, length: int, page_bytes: int) -> None:
+    def __init__(self, fd: int, path: str, leaves_apart: bytes = b"") -> None:
+        """`leaves_apart`: the named database whose leaf pages are not read, only found; b"" for none.
+
+        Raise Damaged, OSError.
+        """
         self._fd = fd
         self._path = path
-        self._length = length
-        self._page_bytes = page_bytes
+        self._length = os.fstat(fd).st_size
+        self._meta = latest_meta(fd, path, self._length)
+        self._page_bytes = self._meta.page_bytes
         self._seen: set[int] = set()
+        self._leaves_apart = leaves_apart
+        #: Pages at which leaves of the database `leaves_apart` are to be, each once.
+        self.leaves: list[int] = []
 
-    def walk(self, root: int, progress: Callable[[], None]) -> None:
-        """Check a tree from its root. Raise Damaged."""
+    def check(self, progress: Callable[[], None]) -> None:
+        """Check the trees of the file's latest commit. Raise Damaged, OSError."""
+        for root in self._meta.roots:
+            if root != _NO_PAGE:
+                self._walk(root, progress)
+
+    def _walk(self, root: int, progress: Callable[[], None]) -> None:
         waiting = [root]
         while waiting:
             number = waiting.pop()
-            if number in self._seen:
-                raise self._damaged(number, "occurs twice in the tree")
-            self._seen.add(number)
+            self._see(number, progress)
             waiting += self._children(number)
-            if len(self._seen) % PROGRESS_PAGES == 0:
-                progress()
 
-    def _children(self, number: int) -> list[int]:
-        """Return the children of a branch page, and the roots of named databases; check the rows of a leaf page."""
+    def _see(self, number: int, progress: Callable[[], None]) -> None:
+        if number in self._seen:
+            raise self.damaged(number, "occurs twice in the tree")
+        self._seen.add(number)
+        if len(self._seen) % PROGRESS_PAGES == 0:
+            progress()
+
+    def _find_leaves(self, root: int, depth: int) -> None:
+        """Check the branch pages of a tree, and keep the numbers of its leaf pages: all of them are at one depth."""
+        level = [root]
+        for _ in range(depth - 1):
+            below: list[int] = []
+            for number in level:
+                self._see(number, _nothing)
+                below += self._children(number, _BRANCH)
+            level = below
+        for number in level:
+            self._see(number, _nothing)
+        self.leaves = level
+
+    def page(self, number: int) -> bytes:
+        """Return a page as it is in the file. Raise Damaged, OSError."""
         size = self._page_bytes
         page = os.pread(self._fd, size, number * size) if number * size < self._length else b""
         if len(page) < size:
             raise _cut(self._path, self._length)
+        return page
+
+    def _children(self, number: int, kinds: int = _BRANCH | LEAF) -> list[int]:
+        """Return the children of a branch page, and the roots of named databases; check the rows of a leaf page."""
+        size = self._page_bytes
+        page = self.page(number)
         found, leaf2_key_bytes, flags, lower, upper = _PAGE.unpack_from(page)
-        if found != number or flags & ~_DIRTY not in (_BRANCH, _LEAF) or leaf2_key_bytes:
-            raise self._damaged(number, "is not a page of the tree")
-        count = (lower - _PAGE_HEADER) // 2
-        if not _PAGE_HEADER <= lower <= upper <= size or lower % 2 or (flags & _BRANCH and count < 2):
-            raise self._damaged(number, "has impossible bounds")
+        kind = flags & ~DIRTY
+        if found != number or kind not in (_BRANCH, LEAF) or not kind & kinds or leaf2_key_bytes:
+            raise self.damaged(number, "is not a page of the tree")
+        count = (lower - PAGE_HEADER) // 2
+        if not PAGE_HEADER <= lower <= upper <= size or lower % 2 or (flags & _BRANCH and count < 2):
+            raise self.damaged(number, "has impossible bounds")
         children = []
-        for at in struct.unpack_from(f"={count}H", page, _PAGE_HEADER):
+        for at in struct.unpack_from(f"={count}H", page, PAGE_HEADER):
             if not upper <= at <= size - _NODE.size:
-                raise self._damaged(number, "has a row outside of it")
+                raise self.damaged(number, "has a row outside of it")
             low, high, node_flags, key_bytes = _NODE.unpack_from(page, at)
             end = at + _NODE.size + key_bytes
             if flags & _BRANCH:
                 children.append(low | high << 16 | node_flags << 32)
             elif node_flags == _SUB_DATA:
-                children += self._named_root(number, page, end)
+                children += self._named_root(number, page, end, page[end - key_bytes : end])
                 end += _DB.size
             else:
                 end += self._value_bytes(number, page, end, low | high << 16, node_flags)
-            if key_bytes > _KEY_BYTES_MAX or end > size:
-                raise self._damaged(number, "has a row outside of it")
+            if key_bytes > KEY_BYTES_MAX or end > size:
+                raise self.damaged(number, "has a row outside of it")
         return children
 
-    def _named_root(self, number: int, page: bytes, at: int) -> list[int]:
-        """Return the root of the named database whose MDB_db lies at `at`; nothing for an empty database."""
+    def _named_root(self, number: int, page: bytes, at: int, name: bytes) -> list[int]:
+        """Return the root of the named database whose MDB_db lies at `at`; nothing for an empty database, and for the
+        one whose leaves are set apart."""
         if at + _DB.size > len(page):
-            raise self._damaged(number, "has a row outside of it")
-        root = _DB.unpack_from(page, at)[-1]
-        return [] if root == _NO_PAGE else [root]
+            raise self.damaged(number, "has a row outside of it")
+        _, _, depth, _, _, _, _, root = _DB.unpack_from(page, at)
+        if root == _NO_PAGE:
+            return []
+        if name == self._leaves_apart:
+            self._find_leaves(root, depth)
+            return []
+        return [root]
 
     def _value_bytes(self, number: int, page: bytes, at: int, value_bytes: int, flags: int) -> int:
         """Return the bytes of the page that a value occupies; check its overflow pages, if any."""
         if flags == 0:
             return value_bytes
         if flags != _BIG_DATA or at + _PAGE_NUMBER.size > len(page):
-            raise self._damaged(number, "has a row of another kind")
+            raise self.damaged(number, "has a row of another kind")
         (first,) = _PAGE_NUMBER.unpack_from(page, at)
         at = first * self._page_bytes
-        if at + _PAGE_HEADER > self._length:
+        if at + PAGE_HEADER > self._length:
             raise _cut(self._path, self._length)
         found, _, overflow_flags, count_low, count_high = _PAGE.unpack(os.pread(self._fd, _PAGE.size, at))
-        if found != first or overflow_flags & ~_DIRTY != _OVERFLOW:
-            raise self._damaged(first, "is not an overflow page")
-        if (count_low | count_high << 16) * self._page_bytes < _PAGE_HEADER + value_bytes:
-            raise self._damaged(first, "is shorter than its value")
-        if at + _PAGE_HEADER + value_bytes > self._length:
+        if found != first or overflow_flags & ~DIRTY != _OVERFLOW:
+            raise self.damaged(first, "is not an overflow page")
+        if (count_low | count_high << 16) * self._page_bytes < PAGE_HEADER + value_bytes:
+            raise self.damaged(first, "is shorter than its value")
+        if at + PAGE_HEADER + value_bytes > self._length:
             raise _cut(self._path, self._length)
         return _PAGE_NUMBER.size
 
-    def _damaged(self, number: int, what: str) -> Damaged:
+    def long_rows(self, number: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield key and stored value of each row of a leaf page whose value has pages of its own. Raise Damaged."""
+        page = self.page(number)
+        count = (_PAGE.unpack_from(page)[3] - PAGE_HEADER) // 2
+        for at in struct.unpack_from(f"={count}H", page, PAGE_HEADER):
+            low, high, flags, key_bytes = _NODE.unpack_from(page, at)
+            if flags == _BIG_DATA:
+                begin, size = at + _NODE.size, low | high << 16
+                end = begin + key_bytes
+                self._value_bytes(number, page, end, size, flags)
+                first = _PAGE_NUMBER.unpack_from(page, end)[0] * self._page_bytes
+                yield page[begin:end], os.pread(self._fd, size, first + PAGE_HEADER)
+
+    def damaged(self, number: int, what: str) -> Damaged:
+        """Return the error for a page."""
         return Damaged(f"{self._path} is damaged: page {number} {what}; restore the file from a backup")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _cut(path: str, length: int) -> Damaged:

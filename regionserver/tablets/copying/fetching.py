@@ -1,7 +1,7 @@
 """The destination of a copy: one thread fetches rows and log, and carries out steps 2 to 5 (`disk/steps.py`).
 
     source's term and members   ->  consensus metadata merged                                 step 2
-    chunks of rows              ->  data/<tablet>.<generation>.mdb, synced, checked, steady   step 3
+    chunks of rows              ->  data/<tablet>.<generation>.mdb, checked, synced, steady   step 3
     members at the rows' entry  ->  consensus metadata, slot begun there
     chunks of entries           ->  the slot, durable                                         step 4
                                     superblock READY                                          step 5
@@ -30,6 +30,7 @@ from regionserver.tablets.disk.layout import rows_path
 from regionserver.tablets.disk.superblock import Memory, Superblock
 from regionserver.tablets.links.channel import Channel, ChannelLost
 from regionserver.tablets.rows.hot_copy import adopt
+from regionserver.tablets.rows.received import ReceivedRows
 from regionserver.tablets.rows.state import Identity, RowsState
 from regionserver.tablets.upkeep.space import DiskSpace
 
@@ -139,32 +140,31 @@ class CopyThread:
         self._host.enter(CopyState.ROWS, "")
         path = os.fspath(plan.space.directory / rows_path(plan.block.tablet, plan.block.generation))
         channel.send(wire.ASK, wire.encode(wire.FetchRows()))
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        rows = ReceivedRows(path)
         try:
-            sent = self._receive_rows(channel, fd)
+            sent = self._receive_rows(channel, rows)
             kill_points.reached("rows received")
-            os.fsync(fd)
+            rows.sync()
+            sync_folder(os.path.dirname(path))
+            kill_points.reached("rows synced")
+            self._check()
+            self._host.enter(CopyState.CHECKING, "")
+            counted = rows.check(self._check)
         finally:
-            os.close(fd)
-        sync_folder(os.path.dirname(path))
-        kill_points.reached("rows synced")
-        self._check()
-        self._host.enter(CopyState.CHECKING, "")
+            rows.close()
         identity = Identity(plan.block.tablet, plan.block.generation)
-        state = adopt(path, identity, sent.generation, plan.boot, self._check)
+        state = adopt(path, identity, sent.generation, plan.boot, counted, self._check)
         kill_points.reached("rows checked")
         return state
 
-    def _receive_rows(self, channel: Channel, fd: int) -> wire.RowsSent:
-        size = 0
+    def _receive_rows(self, channel: Channel, rows: ReceivedRows) -> wire.RowsSent:
         while True:
             chunk = self._next(channel, wire.RowsSent)
             if isinstance(chunk, wire.RowsSent):
-                if chunk.size != size:
-                    raise CopyFailed(f"{size} bytes of rows were received, {chunk.size} were sent")
+                if chunk.size != rows.size:
+                    raise CopyFailed(f"{rows.size} bytes of rows were received, {chunk.size} were sent")
                 return chunk
-            os.pwrite(fd, chunk, size)
-            size += len(chunk)
+            rows.write(chunk)
 
     def _fetch_log(self, channel: Channel, state: RowsState) -> CopiedReplica:
         """Receive the entries behind the rows, and finish. Steps 4 and 5."""

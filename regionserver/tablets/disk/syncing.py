@@ -1,13 +1,17 @@
-"""Syncs of many small files at once.
+"""Syncs of many small files at once, and of a long file while it is written.
 
 A sync of one file waits for the disk and for the file system's journal. Syncs that are under way together share both:
 with eight threads a thousand files take about a thirtieth of the time that they take one after the other.
+
+A long file that is synced at its end waits for the disk after everything else. So a thread syncs it every 32 MiB, while
+the file is written on.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from coord.env import DiskFile
@@ -16,6 +20,9 @@ from coord.env import DiskFile
 SYNC_THREADS: Final = 8
 #: Limit of files that are written, open and not synced yet: each needs a descriptor.
 UNSYNCED_MAX: Final = 128
+
+#: Bytes of a long file between two syncs.
+SYNC_EVERY_BYTES: Final = 32 << 20
 
 #: Makes all files durable before it returns. Raises OSError if one of them could not be synced.
 SyncFiles = Callable[[Sequence[DiskFile]], None]
@@ -49,3 +56,36 @@ def _sync_all(files: Sequence[DiskFile]) -> list[OSError]:
         except OSError as error:
             errors.append(error)
     return errors
+
+
+class SyncBehind:
+    """Syncs a file while it is written. One thread calls all methods; an error of a sync is raised by the next one."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._pool = ThreadPoolExecutor(1, "sync")
+        self._running: Future[None] | None = None
+        self._unsynced = 0
+
+    def wrote(self, size: int) -> None:
+        """Note that `size` bytes were written, and begin a sync if it is time. Raise OSError."""
+        self._unsynced += size
+        if self._unsynced < SYNC_EVERY_BYTES:
+            return
+        if self._running is not None:
+            if not self._running.done():
+                return
+            self._running.result()
+        self._unsynced = 0
+        self._running = self._pool.submit(os.fdatasync, self._fd)
+
+    def finish(self) -> None:
+        """Make everything durable. Raise OSError."""
+        if self._running is not None:
+            self._running.result()
+            self._running = None
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Wait for a sync that runs; the file may be closed then."""
+        self._pool.shutdown()

@@ -5,7 +5,9 @@ steady.py        steady points: format, and when the next one is due (pure)
 state.py         applied index, digest, clock and counts, stored in each commit (pure)
 environment.py   the file: making, opening, restoring after a reboot, checks; the interface to the disk
 tablet_rows.py   TabletRows: commands applied, rows read, steady points made
-hot_copy.py      a state of the file sent to another server, and a received file checked and adopted
+hot_copy.py      a state of the file sent to another server, and a received file adopted
+received.py      a file that arrives from another server: written, synced, read back, checked
+leaf_sums.py     the rows of a file that arrives in chunks, page by page: checksums and digests (pure)
 round.py         the entries of one commit: changed rows and outcomes (pure)
 self_test.py     checks at start that this LMDB keeps the pages of a pinned state
 """

@@ -41,7 +41,8 @@ from regionserver.tablets.rows.steady import SteadyPoint
 
 #: Address space of each open file; 47 bits of it are enough for 2,000 files.
 MAP_BYTES: Final = 64 * 1024 * 1024 * 1024
-DATABASES: Final = (b"rows", b"writers", b"meta")
+ROWS: Final = b"rows"
+DATABASES: Final = (ROWS, b"writers", b"meta")
 IDENTITY_KEY: Final = b"identity"
 STATE_KEY: Final = b"state"
 #: A longer `.used` file is invalid.

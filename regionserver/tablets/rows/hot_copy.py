@@ -1,11 +1,10 @@
-"""Rows copied while they are written: the source reads one state of the file, the destination checks every row.
+"""Rows copied while they are written: the source reads one state of the file, the destination makes it its own.
 
 LMDB writes the state at one moment into a pipe, on a thread of its own. Commits go on meanwhile. The file grows,
 because no page of that state is used again before the copy ends.
 
-The destination receives the file under its own name. The file's identity is the source's, so it is replaced before the
-rows are used. Then every page and every row is read back: a copy that differs from what the source's checksums and
-digest say is never used (S2 has no such check; TiKV #11746 applied damaged copies).
+The destination receives and checks the file under its own name (`received.py`). The file's identity is the source's, so
+it is replaced before the rows are used.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from typing import Any, Final
 import lmdb
 
 from regionserver.kv.files import reserve_lock
-from regionserver.kv.pages import Damaged, check_tree
+from regionserver.kv.pages import Damaged
 from regionserver.tablets.rows import environment
 from regionserver.tablets.rows.environment import IDENTITY_KEY, MAP_BYTES, RowsDisk, translated
 from regionserver.tablets.rows.errors import RowsClosed, RowsError, RowsFailed
-from regionserver.tablets.rows.state import Identity, RowsState
+from regionserver.tablets.rows.state import Identity, RowsCount, RowsState
 from regionserver.tablets.rows.tablet_rows import TabletRows
 
 #: Size of the pipe between LMDB's thread and the one that sends; the kernel's limit for users.
@@ -88,27 +87,31 @@ def _chunks(reading: int, chunk_bytes: int, rows: TabletRows) -> Iterator[memory
 
 
 def adopt(
-    path: str, identity: Identity, source_generation: int, boot: str, progress: Callable[[], None] = lambda: None
+    path: str,
+    identity: Identity,
+    source_generation: int,
+    boot: str,
+    counted: RowsCount,
+    progress: Callable[[], None] = lambda: None,
 ) -> RowsState:
-    """Make a received file that of `identity`, check all of it, and make its steady point. Return its state.
+    """Make a received and checked file that of `identity`, and make its steady point. Return its state.
+
+    `counted`: the rows that the check has found in the file.
 
     Raises:
-        RowsFailed: the file is damaged, or is not what the source's checksums and digest say.
+        RowsFailed: the rows are not those that the source's digest says.
         RowsFull: there is no room.
         RowsTooNew: a later build wrote it.
     """
     with translated(path):
-        # Damaged pages can lead LMDB outside its map, which kills the process. So pages are read without a map first.
-        check_tree(path, progress)
         _rename(path, identity, Identity(identity.tablet, source_generation))
     file, state = environment.open_existing(path, identity, progress)
     rows = TabletRows(path, identity, boot, RowsDisk(), file, state, None)
     try:
-        stored, counted = rows.recount()
-        if stored != counted:
+        if counted != (state.rows, state.size, state.digest):
             raise RowsFailed(
                 f"{path} has {counted.rows} rows with digest {counted.digest.hex()}; its source has stored"
-                f" {stored.rows} rows with digest {stored.digest.hex()}"
+                f" {state.rows} rows with digest {state.digest.hex()}"
             )
         rows.steady()
     finally:

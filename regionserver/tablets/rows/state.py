@@ -8,7 +8,7 @@ Replicas with equal digests (`rows.digest`) at one index have equal rows.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -47,6 +47,14 @@ class RowsState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     def applied(self) -> tuple[int, int]:
         """Index and term of the last applied entry."""
         return self.applied_index, self.applied_term
+
+
+class RowsCount(NamedTuple):
+    """Rows, the bytes of their keys and values, and their digest, as a `RowsState` has them."""
+
+    rows: int
+    size: int
+    digest: bytes
 
 
 _IDENTITIES: Final = msgspec.msgpack.Decoder(Identity)

@@ -1,0 +1,187 @@
+"""The rows of a file that arrives in chunks: checksums, count, bytes and digest of each leaf page. Pure.
+
+A MiB holds up to 10,000 small rows. So numpy finds and bounds the rows of a chunk. What remains for each row is one
+call of the library that computes its checksum, and one that computes its hash.
+
+Which pages belong to the rows is known when the whole file is there, because branch pages lie anywhere. So every page
+that looks like a leaf page is summed as it arrives, and `total` adds the pages that the tree has. Damage in a page
+counts only if the tree has the page: free pages and parts of long values may look like anything.
+
+A leaf page holds the length of a key, the key and the value one after the other, just as `digest.row_hash` hashes them.
+
+Source: the layout of MDB_page and MDB_node in LMDB 0.9 (mdb.c), as in `regionserver/kv/pages.py`.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from regionserver.kv.pages import DIRTY, KEY_BYTES_MAX, LEAF, NODE_BYTES, PAGE_HEADER, Damaged, Tree
+from regionserver.kv.rows import CRC_BYTES, seal, shown, unseal
+from regionserver.tablets.rows.digest import DIGEST_BYTES, add_to_digest, row_hash
+from regionserver.tablets.rows.state import RowsCount
+
+#: CRC-32C of any row that is whole.
+_WHOLE: Final = crc32c(seal(b"", b""))
+#: The digest of a page as 4 numbers of 32 bits.
+_LIMBS: Final = DIGEST_BYTES // 4
+_LIMB_BITS: Final = 32
+#: Bytes of a node before its key; the last two are the length of the key.
+_LENGTH_BYTES: Final = 2
+_PAGE_NUMBER_BYTES: Final = 8
+
+#: Findings in a page. Only SOUND pages have sums.
+_NO_LEAF, _SOUND, _BOUNDS, _OUTSIDE, _KIND, _CHECKSUM = range(6)
+_TEXTS: Final = {
+    _NO_LEAF: "is not a page of the tree",
+    _BOUNDS: "has impossible bounds",
+    _OUTSIDE: "has a row outside of it",
+    _KIND: "has a row of another kind",
+    _CHECKSUM: "has a row whose checksum does not match",
+}
+
+
+class _Nodes(NamedTuple):
+    """Nodes of leaf pages of a chunk, in the order of the pages: arrays of the same length."""
+
+    #: Place of the page in the chunk, offset of the node in the chunk, bytes of key and stored value.
+    page: Any
+    at: Any
+    key: Any
+    value: Any
+    is_long: Any
+
+
+class _Sums(NamedTuple):
+    """Sums of the pages of a chunk: arrays with an item for each page."""
+
+    finding: Any
+    has_long: Any
+    rows: Any
+    size: Any
+    digest: Any
+
+
+class LeafSums:
+    """Sums of the leaf pages of one file."""
+
+    def __init__(self, page_bytes: int) -> None:
+        self._page_bytes = page_bytes
+        self._pages = 0
+        self._rest = b""
+        self._chunks: list[_Sums] = []
+        #: The first damaged row that was found in a page.
+        self._damaged: dict[int, bytes] = {}
+
+    def add(self, chunk: bytes) -> None:
+        """Sum the pages of the next bytes of the file."""
+        if self._rest:
+            chunk = self._rest + chunk
+        whole = len(chunk) // self._page_bytes * self._page_bytes
+        self._rest = chunk[whole:]
+        if whole:
+            sums = self._sums(chunk if not self._rest else chunk[:whole])
+            self._chunks.append(sums)
+            self._pages += len(sums.finding)
+
+    def total(self, tree: Tree) -> RowsCount:
+        """Return the sums of the leaves that a checked tree has set apart. Raise Damaged, OSError, and RpcError for a
+        long row whose checksum does not match."""
+        if not self._chunks:
+            raise Damaged("no page was received")
+        sums = _Sums(*(np.concatenate(parts) for parts in zip(*self._chunks, strict=True)))
+        leaves = np.array(sorted(tree.leaves), dtype=np.int64)
+        if len(leaves) and leaves[-1] >= self._pages:
+            raise tree.damaged(int(leaves[-1]), "is missing")
+        bad = leaves[sums.finding[leaves] != _SOUND]
+        if len(bad):
+            raise self._error(tree, int(bad[0]), int(sums.finding[bad[0]]))
+        rows, size = int(sums.rows[leaves].sum()), int(sums.size[leaves].sum())
+        limbs = sums.digest[leaves].sum(axis=0, dtype=np.uint64).tolist()
+        total = sum(limb << (_LIMB_BITS * place) for place, limb in enumerate(limbs))
+        for number in leaves[sums.has_long[leaves]].tolist():
+            for key, stored in tree.long_rows(number):
+                value = unseal(key, stored)
+                rows += 1
+                size += len(key) + len(value)
+                total += row_hash(key, value)
+        return RowsCount(rows, size, add_to_digest(bytes(DIGEST_BYTES), total))
+
+    def _error(self, tree: Tree, number: int, finding: int) -> Damaged:
+        key = self._damaged.get(number)
+        return tree.damaged(number, _TEXTS[finding] + (f": {shown(key)}" if key is not None else ""))
+
+    def _sums(self, data: bytes) -> _Sums:
+        """Return the sums of whole pages."""
+        finding, nodes = self._nodes(data)
+        count = len(finding)
+        has_long = np.zeros(count, dtype=bool)
+        has_long[nodes.page[nodes.is_long]] = True
+        rows = _Nodes(*(part[~nodes.is_long] for part in nodes))
+        digests = self._hashed(data, rows, finding)
+        is_first = np.diff(rows.page, prepend=-1) != 0
+        firsts, pages = np.flatnonzero(is_first), rows.page[is_first]
+        sums = _Sums(finding, has_long, *(np.zeros(shape, np.uint32) for shape in (count, count, (count, _LIMBS))))
+        if len(firsts):
+            sums.rows[pages] = np.diff(firsts, append=len(rows.page))
+            sums.size[pages] = np.add.reduceat(rows.key + rows.value - CRC_BYTES, firsts)
+            sums.digest[pages] = _carried(np.add.reduceat(digests, firsts, axis=0, dtype=np.uint64))
+        return sums
+
+    def _nodes(self, data: bytes) -> tuple[Any, _Nodes]:
+        """Return the finding of each page, and the nodes of the sound leaf pages."""
+        size = self._page_bytes
+        words = np.frombuffer(data, "<u2").reshape(-1, size // 2)
+        numbers = np.frombuffer(data, "<u8").reshape(-1, size // 8)[:, 0]
+        own = np.arange(self._pages, self._pages + len(words), dtype=np.uint64)
+        is_leaf = (numbers == own) & (words[:, 4] == 0) & ((words[:, 5] & ~np.uint16(DIRTY)) == LEAF)
+        lower, upper = words[:, 6].astype(np.int64), words[:, 7].astype(np.int64)
+        is_bounded = (lower >= PAGE_HEADER) & (lower <= upper) & (upper <= size) & (lower % 2 == 0)
+        finding = np.where(is_leaf, np.where(is_bounded, _SOUND, _BOUNDS), _NO_LEAF).astype(np.uint8)
+        pages = np.flatnonzero(finding == _SOUND)
+        counts = (lower[pages] - PAGE_HEADER) // 2
+        page = np.repeat(pages, counts)
+        place = np.arange(len(page)) - np.repeat(np.cumsum(counts) - counts, counts)
+        at = words[page, PAGE_HEADER // 2 + place].astype(np.int64)
+        is_inside = (at >= upper[page]) & (at <= size - NODE_BYTES) & (at % 2 == 0)
+        at[~is_inside] = 0
+        flat, first = words.reshape(-1), page * (size // 2) + at // 2
+        value = flat[first].astype(np.int64) | flat[first + 1].astype(np.int64) << 16
+        flags, key = flat[first + 2], flat[first + 3].astype(np.int64)
+        is_long = flags == 1
+        end = at + NODE_BYTES + key + np.where(is_long, _PAGE_NUMBER_BYTES, value)
+        is_inside &= (end <= size) & (key <= KEY_BYTES_MAX)
+        finding[page[value < CRC_BYTES]] = _CHECKSUM
+        finding[page[flags > 1]] = _KIND
+        finding[page[~is_inside]] = _OUTSIDE
+        nodes = _Nodes(page, page * size + at, key, value, is_long)
+        is_sound = finding[page] == _SOUND
+        return finding, _Nodes(*(part[is_sound] for part in nodes))
+
+    def _hashed(self, data: bytes, rows: _Nodes, finding: Any) -> Any:
+        """Return the hashes of rows, and note pages with a row whose checksum does not match."""
+        begin = rows.at + NODE_BYTES
+        end = begin + rows.key + rows.value
+        begins = begin.tolist()
+        crcs = [crc32c(data[one:until]) for one, until in zip(begins, end.tolist(), strict=True)]
+        for row in np.flatnonzero(np.array(crcs, dtype=np.uint32) != _WHOLE).tolist():
+            page = int(rows.page[row])
+            finding[page] = _CHECKSUM
+            self._damaged.setdefault(self._pages + page, data[begins[row] : begins[row] + int(rows.key[row])])
+        lengths, values = (begin - _LENGTH_BYTES).tolist(), (end - CRC_BYTES).tolist()
+        hashes = [
+            blake2b(data[one:until], digest_size=DIGEST_BYTES).digest()
+            for one, until in zip(lengths, values, strict=True)
+        ]
+        return np.frombuffer(b"".join(hashes), "<u4").reshape(-1, _LIMBS)
+
+
+def _carried(limbs: Any) -> Any:
+    """Return sums of limbs as limbs, modulo the digest's."""
+    for place in range(_LIMBS - 1):
+        limbs[:, place + 1] += limbs[:, place] >> np.uint64(_LIMB_BITS)
+    return (limbs & np.uint64((1 << _LIMB_BITS) - 1)).astype(np.uint32)
