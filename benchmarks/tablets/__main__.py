@@ -13,6 +13,7 @@ stderr. A long measurement can be taken in pieces: --only chooses, --raw collect
     restart    kill -9 of a server with N tablets and its start, until its replicas have caught up
     killed     kill -9 of a server under 8 writers: the longest gap of each of 200 regions
     frozen     SIGSTOP of a server, likewise
+    copy       a copy of one tablet to another server, rows of 100 and of 1,000 bytes, beside a plain file
 
 `python -m benchmarks.tablets.path` measures the path of a write inside the servers, layer by layer.
 """
@@ -33,14 +34,14 @@ import msgspec
 
 from benchmarks.arguments import parts_of, positive
 from benchmarks.assign.lab import say
-from benchmarks.tablets import scenes
+from benchmarks.tablets import copying, scenes
 from benchmarks.tablets.cluster import TABLET
-from benchmarks.tablets.report import Report, costs_table, goals_table
+from benchmarks.tablets.report import Report, copies_table, costs_table, goals_table
 from coord.compiled import form
 
 SPEEDS: Final = ("load", "put", "get")
 OUTAGES: Final = ("killed", "frozen")
-PARTS: Final = (*SPEEDS, "create", "restart", *OUTAGES)
+PARTS: Final = (*SPEEDS, "create", "restart", *OUTAGES, "copy")
 REGIONS: Final = 100
 REGIONS_FULL: Final = 1_000
 EXIT_TERMINATED: Final = 143
@@ -71,6 +72,8 @@ def _measure_part(report: Report, part: str, folder: Path, options: argparse.Nam
         report.create = scenes.create(folder, options.regions)
     elif part == "restart":
         report.restart = [scenes.restart(folder, options.regions)]
+    elif part == "copy":
+        report.copy = [copying.copies(folder / str(size), size) for size in copying.SIZES]
     elif part in OUTAGES:
         for storage in scenes.BOTH if options.both else (TABLET,):
             report.outages.append(scenes.outage(folder / storage, storage, part, scenes.OUTAGE_TABLETS))
@@ -127,7 +130,7 @@ def main() -> int:
 def shown(report: Report) -> str:
     """Return the tables for people."""
     head = f"3 store nodes with fsync ({report.store}), 2 masters, 3 servers, {report.cores} cores"
-    tables = [[head], goals_table(report), costs_table(report)]
+    tables = [[head], goals_table(report), copies_table(report), costs_table(report)]
     return "".join("\n".join(one) + "\n\n" for one in tables if one)
 
 

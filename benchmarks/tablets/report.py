@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from benchmarks.tablets.cluster import SHARED, TABLET
+from benchmarks.tablets.copying import Copied
 from benchmarks.tablets.scenes import Made, Outage, Restarted, Speed
 
 #: Goals. For a rate the ratio of tablets to shared regions is a minimum, for a time a maximum.
@@ -20,6 +21,7 @@ GOAL_CREATE_S: Final = 6.0
 GOAL_RESTART_S: Final = 3.0
 #: The number of regions for which the two goals above hold.
 GOAL_REGIONS: Final = 1_000
+GOAL_COPY_MB_PER_S: Final = 200.0
 GOAL_OUTAGE_S: Final = {"killed": 0.4, "frozen": 1.5}
 
 T = TypeVar("T")
@@ -36,10 +38,11 @@ class Report(msgspec.Struct):
     create: list[Made] = []
     restart: list[Restarted] = []
     outages: list[Outage] = []
+    copy: list[Copied] = []
 
     def add(self, other: Report) -> None:
         """Add the rounds of another report."""
-        for name in ("load", "put", "get", "create", "restart", "outages"):
+        for name in ("load", "put", "get", "create", "restart", "outages", "copy"):
             getattr(self, name).extend(getattr(other, name))
 
 
@@ -111,6 +114,9 @@ def rows(report: Report) -> list[Row]:
         found.append(Row(f"{what}: all run", "s", statistics.median(one.running_s for one in again)))
         caught_up = statistics.median(one.caught_up_s for one in again)
         found.append(Row(f"{what}: all caught up", "s", caught_up, most=most))
+    for size in sorted({one.row_bytes for one in report.copy}):
+        speed = statistics.median(one.mb_per_s for one in report.copy if one.row_bytes == size)
+        found.append(Row(f"copy, rows of {size:,} B", "MB/s", speed, least=GOAL_COPY_MB_PER_S))
     return found + _outages(report.outages)
 
 
@@ -166,6 +172,22 @@ def costs_table(report: Report) -> list[str]:
                 shown = [_figure(one) for one in cells] + [f"{size:,.0f}"]
                 lines.append(f"| {what}, {storage} | {' | '.join(shown)} |")
     return lines if len(lines) > 2 else []
+
+
+def copies_table(report: Report) -> list[str]:
+    """Return the costs of copies beside a plain file that is sent over a socket and synced."""
+    lines = [
+        "| copy of a tablet | MB | MB/s | source, CPU ms per MB | target, CPU ms per MB | plain file | ratio |",
+        "| --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for size in sorted({one.row_bytes for one in report.copy}):
+        same = [one for one in report.copy if one.row_bytes == size]
+        names = ("mb_per_s", "source_ms", "target_ms", "plain_mb_per_s")
+        speed, source, target, plain = (statistics.median(getattr(one, name) for one in same) for name in names)
+        cells = (same[0].bytes / 1e6, speed, source, target)
+        shown = " | ".join(_figure(one) for one in cells)
+        lines.append(f"| rows of {size:,} B | {shown} | {_figure(plain)} MB/s | {speed / plain:.2f} |")
+    return lines if report.copy else []
 
 
 def _figure(value: float | None) -> str:
