@@ -52,6 +52,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(
         _LOOK, "status", "cli.diagnose.status:status", "Store nodes, masters, servers, tables, regions in transition."
     ),
+    CommandEntry(_LOOK, "health", "cli.diagnose.health:health", "One verdict with reasons; exit status 0, 1 or 2."),
     CommandEntry(_LOOK, "watch", "cli.diagnose.watch:watch", "One line for each step of a transition as it happens."),
     CommandEntry(
         _LOOK, "why", "cli.diagnose.why:why", "Why a region is where it is, who must act next, what would help."
@@ -144,8 +145,9 @@ First steps:
   rk drill master-failover           … while the active master is killed
 
 \b
-Exit status: 0 success, 1 rejected or a check failed, 2 wrong command line,
-3 nothing answers, 4 not found, 70 internal error (RK_DEBUG=1 shows it), 130 interrupted.
+Exit status: 0 success, 1 rejected or a check failed, 2 wrong command line
+(rk health: 1 degraded, 2 unavailable), 3 nothing answers, 4 not found,
+70 internal error (RK_DEBUG=1 shows it), 130 interrupted.
 """
 
 

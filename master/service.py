@@ -50,6 +50,7 @@ from master.settings import MasterSettings
 from master.standby.auditor import Auditor
 from master.standby.watcher import StoreWatcher
 from regions.cluster.limits import AssignerConfig
+from regions.diagnose.health import judge_figures
 from regions.liveness.reports import Suspect
 from regions.messages import ListContacts, MasterRequest
 from regions.messages.cluster_check import check_cluster
@@ -250,7 +251,13 @@ class MasterService:
         is_activating = self.active_master is not None and self.role == "activating"
         began_ms = self._active_since_ms if is_activating else None
         reasons = self.health.reasons(self.client.trouble, began_ms, self.phases.current)
-        return not reasons, {"uuid": self.uuid, "reasons": reasons}
+        found: dict[str, object] = {"uuid": self.uuid, "reasons": reasons}
+        if self.role == "active":
+            # As `rk health`, by this master's figures alone. It does not count for `healthy`: a restart of this master
+            # would not repair the cluster.
+            verdict = judge_figures(self.api.status())
+            found |= {"cluster": verdict.verdict, "cluster_reasons": [one.text for one in verdict.reasons]}
+        return not reasons, found
 
     def _is_ready(self) -> tuple[bool, dict[str, object]]:
         ready = self.client.state is SessionState.CONNECTED and self.role != "activating"

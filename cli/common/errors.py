@@ -4,7 +4,7 @@ Exit statuses (also in `rk --help`):
 
     0    success; a check or drill passed
     1    a check or drill failed, or the cluster rejected the request
-    2    the command line is wrong
+    2    the command line is wrong; `rk health` and `rk status --check`: something is unavailable (1: degraded)
     3    nothing answers at the given address
     4    the named object does not exist
     70   internal error of rk (RK_DEBUG=1 shows the traceback)

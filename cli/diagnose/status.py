@@ -20,13 +20,14 @@ from cli.common.connect import (
     split_address,
     store_hosts,
 )
-from cli.common.errors import CliError, UnreachableError
+from cli.common.errors import EXIT_OK, CliError, UnreachableError
 from cli.common.local import LocalCluster, read_cluster
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, stale_options
 from cli.diagnose import reach
 from cli.diagnose.audit import read_alarms
+from cli.diagnose.health import TIMEOUT_S, find, show_verdict
 from cli.diagnose.reach import Reach
 from cli.tables import summary
 from cli.tablets.display import UNKNOWN, health_word
@@ -35,6 +36,7 @@ from coord.client.access import StoreAccess
 from coord.rpc.blocking import call_blocking
 from coord.rpc.wire import RpcError
 from regions import messages
+from regions.diagnose.health import EXIT_STATUS, Health, judge
 from regions.messages import TabletHealth
 from regions.messages.staleness import AsOf, Bound
 from regions.records.kinds import KV
@@ -109,15 +111,18 @@ class Status(msgspec.Struct):
     #: Which server reaches which master.
     heartbeats: list[Reach] = []
     note: str = ""
+    #: Verdict of `rk health`, with --check.
+    health: Health | None = None
     #: Maximum age of the masters' answers, if a staleness was allowed.
     as_of: AsOf | None = None
 
 
 @click.command()
+@click.option("--check", is_flag=True, help="Add the verdict of `rk health`, and end with its exit status: 0, 1 or 2.")
 @stale_options
 @global_options
 @click.pass_obj
-def status(given: Globals, bound: Bound) -> None:
+def status(given: Globals, bound: Bound, check: bool) -> int:
     """Show store nodes, masters, servers, tables and regions in transition. Exit status 3: the store does not
     answer."""
     local = read_cluster(given.data_path)
@@ -135,13 +140,20 @@ def status(given: Globals, bound: Bound) -> None:
             found.as_of = None if bound.is_none else cluster.as_of
     except UnreachableError as error:
         unreachable, names = error, Names([], local)
+    if check:
+        found.health = judge(find(given, TIMEOUT_S)[0])
     if given.json:
         output.print_json(found)
     else:
         show(found, names, output.console())
         print_age(found.as_of, bound)
+        if found.health is not None:
+            show_verdict(found.health, names, output.console())
+    if found.health is not None:
+        return EXIT_STATUS[found.health.verdict]
     if unreachable is not None:
         raise unreachable
+    return EXIT_OK
 
 
 def store_nodes(hosts: str, local: LocalCluster | None, access: StoreAccess) -> list[StoreNodeStatus]:

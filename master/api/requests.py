@@ -28,6 +28,7 @@ from regions import messages as ms
 from regions.assign.placement import objection_to
 from regions.cluster import events as ev
 from regions.cluster.entities import Replica
+from regions.diagnose.health import unserved
 from regions.diagnose.tablets import by_health
 from regions.records.model import Move, RegionRecord
 from regions.records.replica_key import replica_key
@@ -180,6 +181,9 @@ class MasterApi:
             tablets=by_health(active_master.keeper.watch.counts) if active_master is not None and is_open else None,
             unusable=counts.unusable,
             resting=counts.resting,
+            unserved=unserved(active_master.assigner.world, master.now_ms())
+            if active_master is not None and is_open
+            else None,
         )
 
     # --- changes ------------------------------------------------------------------------------------------------------

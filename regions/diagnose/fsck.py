@@ -74,13 +74,9 @@ class Problem(enum.StrEnum):
     NO_MASTER = "no active master"
 
 
-#: Findings that are not damage: the cluster works on them, or reports them itself.
+#: Findings that refuse no client, or that the cluster works on. What makes something unavailable is an error.
 WARNINGS: Final = frozenset(
     {
-        Problem.PARKED,
-        Problem.LATE,
-        Problem.UNATTENDED,
-        Problem.NO_MASTER,
         Problem.HALF_TABLE,
         Problem.ONE_COPY,
         Problem.NO_SHARED_DIRECTORY,

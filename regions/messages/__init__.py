@@ -42,6 +42,7 @@ from regions.messages.cluster import StartupPhase as StartupPhase
 from regions.messages.cluster import Transitions as Transitions
 from regions.messages.cluster import TransitionStep as TransitionStep
 from regions.messages.cluster import UnfenceServer as UnfenceServer
+from regions.messages.cluster import Unserved as Unserved
 from regions.messages.codes import ALREADY_EXISTS as ALREADY_EXISTS
 from regions.messages.codes import BAD_REQUEST as BAD_REQUEST
 from regions.messages.codes import BUSY as BUSY

@@ -181,6 +181,21 @@ class MirrorStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     zxid: int = 0
 
 
+class Unserved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Replicas of shared regions that should be open and are not, and the one that has waited longest.
+
+    `key` and `state` are "" if there is none, `age_ms` is the age of that replica's transition in its present state.
+    """
+
+    count: int = 0
+    #: Those that are parked: no master tries again by itself.
+    parked: int = 0
+    key: str = ""
+    state: str = ""
+    age_ms: int = 0
+    error: str = ""
+
+
 class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Reply to GetMasterStatus. `role` is standby, activating or active. Counts are zero on a standby.
 
@@ -218,6 +233,8 @@ class MasterStatus(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     unusable: int = 0
     #: Replicas in `replicas` that are closed because their table is disabled.
     resting: int = 0
+    #: Regions that clients cannot use now, on the active master; None on a standby.
+    unserved: Unserved | None = None
 
 
 class TransitionStep(msgspec.Struct, frozen=True, omit_defaults=True):

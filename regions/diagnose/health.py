@@ -1,0 +1,228 @@
+"""The verdict about a whole cluster: healthy, degraded or unavailable, with the reasons, the gravest first. Pure.
+
+    HEALTHY       everything answers, everything is open, nothing is amiss
+    DEGRADED      clients are served; something is missing that protects them, or that they will need
+    UNAVAILABLE   some request of a client is refused, or waits for an operator
+
+`judge` decides from what the processes themselves answered (`Findings`). What nobody could say is None or absent, and
+never counts as healthy: without the figures of an active master the verdict is DEGRADED at best.
+
+`rk health` asks all processes and prints the verdict; a master's `/health` has the verdict of what that master knows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from regions.cluster.state import ClusterState
+from regions.messages.cluster import MasterStatus, Unserved
+from regions.messages.tablets import TabletHealth
+from regions.records.model import RegionState
+
+#: Time for which a region may be in transition before its clients are refused: they retry for about this long.
+TRANSITION_MS: Final = 5_000
+#: Roles in which a store node takes writes.
+_LEADERS: Final = ("leader", "standalone")
+#: Roles in which a store node serves its clients.
+_SERVING: Final = (*_LEADERS, "follower", "observer")
+#: Names in one reason.
+_NAMED_MAX: Final = 5
+
+
+class HealthVerdict(enum.StrEnum):
+    """The state of a cluster. `EXIT_STATUS` has the exit status of each."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNAVAILABLE = "unavailable"
+
+
+#: Exit statuses of `rk health` and `rk status --check`.
+EXIT_STATUS: Final = {HealthVerdict.HEALTHY: 0, HealthVerdict.DEGRADED: 1, HealthVerdict.UNAVAILABLE: 2}
+
+
+class StoreFinding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a store node answered to `srvr`. `role` is "" if the node did not answer or does not serve."""
+
+    name: str
+    address: str
+    answers: bool
+    role: str = ""
+    #: What was wrong: "refuses connections", "accepts connections and does not answer", …
+    trouble: str = ""
+
+
+class MasterFinding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a master answered. `role`: active, activating or standby."""
+
+    name: str
+    address: str
+    answers: bool
+    role: str = ""
+    trouble: str = ""
+
+
+class ServerFinding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a region server answered, and what the active master says of it; None: nobody said."""
+
+    name: str
+    address: str
+    answers: bool
+    trouble: str = ""
+    #: Regions with a single owner that are open on the server.
+    regions: int | None = None
+    #: Tablets with a member on the server.
+    tablets: int | None = None
+    #: Draining, fenced, or "" for a server that takes regions.
+    state: str = ""
+
+
+class Findings(msgspec.Struct, omit_defaults=True):
+    """Everything that was found. `figures` is the active master's answer, None if no active master answered."""
+
+    #: None: the store's nodes were not asked.
+    store: list[StoreFinding] | None = None
+    masters: list[MasterFinding] = []
+    servers: list[ServerFinding] = []
+    figures: MasterStatus | None = None
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """One reason for a verdict that is not HEALTHY."""
+
+    verdict: HealthVerdict
+    text: str
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The verdict, with its reasons: those of UNAVAILABLE first, each group from the store upwards."""
+
+    verdict: HealthVerdict
+    reasons: list[Reason]
+
+
+def judge(found: Findings) -> Health:
+    """Return the verdict about a cluster."""
+    reasons = [*_of_store(found.store), *_of_masters(found.masters), *_of_servers(found.servers)]
+    reasons += _of_figures(found.figures)
+    return _verdict(reasons)
+
+
+def judge_figures(figures: MasterStatus) -> Health:
+    """Return the verdict by an active master's figures alone."""
+    return _verdict(list(_of_figures(figures)))
+
+
+def _verdict(reasons: list[Reason]) -> Health:
+    reasons.sort(key=lambda one: -EXIT_STATUS[one.verdict])
+    return Health(reasons[0].verdict if reasons else HealthVerdict.HEALTHY, reasons)
+
+
+def unserved(world: ClusterState, now_ms: int) -> Unserved:
+    """Return the replicas of shared regions that should be open and are not. Only those with work are looked at."""
+    waiting = [one for one in world.active.values() if one.wants_open and one.open_on is None]
+    parked = sum(1 for one in waiting if one.transition is not None and one.transition.parked)
+    trying = [one for one in waiting if one.transition is None or not one.transition.parked]
+    if not trying:
+        return Unserved(len(waiting), parked)
+    oldest = min(trying, key=lambda one: one.seen_ms)
+    state = RegionState.OFFLINE if oldest.transition is None else oldest.transition.state
+    age_ms = max(0, now_ms - oldest.seen_ms) if oldest.transition is not None else 0
+    return Unserved(len(waiting), parked, oldest.key, state.value, age_ms, oldest.last_error)
+
+
+def _of_store(nodes: list[StoreFinding] | None) -> Iterator[Reason]:
+    if nodes is None:
+        return
+    serving = [one for one in nodes if one.role in _SERVING]
+    if not any(one.answers for one in nodes):
+        yield Reason(HealthVerdict.UNAVAILABLE, "no node of the store answers")
+    elif not any(one.role in _LEADERS for one in serving):
+        yield Reason(HealthVerdict.UNAVAILABLE, f"the store has no leader: {len(serving)} of {len(nodes)} nodes serve")
+    for one in nodes:
+        if one.role not in _SERVING:
+            yield Reason(HealthVerdict.DEGRADED, f"store node {one.name} {one.trouble or 'does not serve'}")
+
+
+def _of_masters(masters: list[MasterFinding]) -> Iterator[Reason]:
+    if not any(one.role == "active" for one in masters):
+        answering = sum(one.answers for one in masters)
+        text = "no master is active: nothing is assigned, tables cannot be changed"
+        yield Reason(HealthVerdict.DEGRADED, f"{text} ({answering} of {len(masters)} masters answer)")
+    for one in masters:
+        if not one.answers:
+            yield Reason(HealthVerdict.DEGRADED, f"master {one.name} {one.trouble or 'does not answer'}")
+
+
+def _of_servers(servers: list[ServerFinding]) -> Iterator[Reason]:
+    if servers and not any(one.answers for one in servers):
+        yield Reason(HealthVerdict.UNAVAILABLE, "no region server answers")
+    for one in servers:
+        if not one.answers:
+            has = f": {one.regions} regions are served by nobody" if one.regions else ""
+            verdict = HealthVerdict.UNAVAILABLE if one.regions else HealthVerdict.DEGRADED
+            yield Reason(verdict, f"region server {one.name} {one.trouble or 'does not answer'}{has}")
+    for state in ("draining", "fenced"):
+        named = [one.name for one in servers if one.state == state]
+        if named:
+            yield Reason(HealthVerdict.DEGRADED, f"{_some(named)} {'is' if len(named) == 1 else 'are'} {state}")
+
+
+def _of_figures(figures: MasterStatus | None) -> Iterator[Reason]:
+    if figures is None:
+        yield Reason(HealthVerdict.DEGRADED, "no active master says which regions and tablets are open")
+        return
+    tablets = figures.tablets or {}
+    lost = tablets.get(TabletHealth.UNAVAILABLE, 0)
+    if lost:
+        yield Reason(
+            HealthVerdict.UNAVAILABLE, f"{_count(lost, 'tablet has', 'tablets have')} no leader or no majority"
+        )
+    if figures.unserved is not None:
+        yield from _of_unserved(figures.unserved)
+    if figures.unusable > lost:
+        yield Reason(
+            HealthVerdict.DEGRADED, f"{_count(figures.unusable - lost, 'tablet is', 'tablets are')} being created"
+        )
+    for health, text in _OF_TABLETS:
+        number = tablets.get(health, 0)
+        if number and not any(health in one for one in figures.problems):
+            yield Reason(HealthVerdict.DEGRADED, f"{_count(number, 'tablet', 'tablets')} {text}")
+    for problem in figures.problems:
+        yield Reason(HealthVerdict.DEGRADED, problem)
+
+
+def _of_unserved(found: Unserved) -> Iterator[Reason]:
+    if found.parked:
+        yield Reason(HealthVerdict.UNAVAILABLE, f"{_count(found.parked, 'region is', 'regions are')} parked")
+    waiting = found.count - found.parked
+    if waiting > 0:
+        error = f", last error: {found.error}" if found.error else ""
+        oldest = f": {found.key} {found.state} for {found.age_ms / 1000:.1f} s{error}" if found.key else ""
+        yield Reason(
+            HealthVerdict.UNAVAILABLE if found.age_ms > TRANSITION_MS else HealthVerdict.DEGRADED,
+            f"{_count(waiting, 'region is', 'regions are')} not open yet{oldest}",
+        )
+
+
+#: Healths of tablets that serve their clients and are not HEALTHY.
+_OF_TABLETS: Final = (
+    (TabletHealth.CONSENSUS_MISMATCH, "with replicas that contradict each other"),
+    (TabletHealth.UNDER_REPLICATED, "with fewer healthy voters than wanted"),
+    (TabletHealth.RECOVERING, "with a member being added"),
+    (TabletHealth.UNKNOWN, "not reported to the active master yet"),
+)
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = len(listed) - _NAMED_MAX
+    return ", ".join(listed[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

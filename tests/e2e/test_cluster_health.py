@@ -1,0 +1,128 @@
+"""`rk health` while parts of a real cluster are frozen or gone: each state has its verdict, reason and exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.support.helpers import eventually
+
+pytestmark = pytest.mark.e2e
+
+SHAPE = ("--store-nodes", "3", "--masters", "2", "--servers", "3", "--no-table")
+HEALTHY, DEGRADED, UNAVAILABLE = 0, 1, 2
+#: The command ends within 2 s on a quiet machine. Far below the 10 s and more of a session with a store that is away.
+LONGEST_S = 8.0
+
+
+class Answer(NamedTuple):
+    """Exit status and content of one `rk health --json`."""
+
+    status: int
+    report: dict[str, Any]
+
+    @property
+    def reasons(self) -> str:
+        return "\n".join(self.report["reasons"])
+
+
+def health(up: LocalUp) -> Answer:
+    """Ask once. The command must end soon, whatever is down."""
+    began_s = time.monotonic()
+    done = run_rk("health", "--json", "--data-dir", str(up.data_dir))
+    assert time.monotonic() - began_s < LONGEST_S
+    assert done.returncode in (HEALTHY, DEGRADED, UNAVAILABLE), done.stderr
+    return Answer(done.returncode, json.loads(done.stdout))
+
+
+def becomes(up: LocalUp, status: int, reason: str = "") -> Answer:
+    """Wait for a verdict with a reason, and return the answer."""
+
+    def found() -> Answer:
+        answer = health(up)
+        assert answer.status == status, answer
+        assert reason in answer.reasons, answer
+        return answer
+
+    return eventually(found, 60.0, f"verdict {status} because of {reason!r}")
+
+
+def pids(up: LocalUp, *names: str) -> list[int]:
+    cluster = json.loads((up.data_dir / "cluster.json").read_text())
+    return [one["pid"] for kind in ("coord", "masters", "servers") for one in cluster[kind] if one["name"] in names]
+
+
+@contextlib.contextmanager
+def frozen(up: LocalUp, *names: str) -> Iterator[None]:
+    """Stop these daemons; they go on at the end."""
+    stopped = pids(up, *names)
+    assert len(stopped) == len(names)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+def server_with_regions(up: LocalUp) -> dict[str, Any]:
+    return next(one for one in health(up).report["servers"] if one["regions"])
+
+
+def test_each_ruin_has_its_verdict(tmp_path: Path) -> None:
+    """B2, B3, B7, B8: the command works without an active master, without a majority of the store, and with nothing."""
+    data_dir = tmp_path / "rk-data"
+    at = ("--data-dir", str(data_dir))
+    with local_up(data_dir, "--base-port", str(free_base_port()), *SHAPE) as up:
+        up.event("up")
+        made = run_rk("table", "create", "orders", "--replicas", "1", *(f"--split={key}" for key in "bcdef"), *at)
+        assert made.returncode == 0, made.stderr
+        well = becomes(up, HEALTHY)
+        assert well.report["reasons"] == []
+        assert [one["role"] for one in well.report["masters"]].count("active") == 1
+        assert all(one["answers"] for kind in ("store", "masters", "servers") for one in well.report[kind])
+        checked = run_rk("status", "--check", *at)
+        assert (checked.returncode, "HEALTHY" in checked.stdout) == (HEALTHY, True)
+
+        with frozen(up, "master-1", "master-2"):
+            found = health(up)
+            assert found.status == DEGRADED
+            assert "no master is active" in found.reasons
+            assert "master-2 accepts connections and does not answer" in found.reasons
+            assert found.report["figures"] is None
+        becomes(up, HEALTHY)
+
+        with frozen(up, "store-1", "store-2"):
+            found = health(up)
+            assert found.status == UNAVAILABLE
+            assert "the store has no leader" in found.reasons
+            assert "store-2 accepts connections and does not answer" in found.reasons
+        becomes(up, HEALTHY)
+
+        # Its session and so its place in the store outlive the silence by seconds: nobody else serves its regions.
+        server = server_with_regions(up)
+        with frozen(up, server["name"]):
+            found = health(up)
+            assert found.status == UNAVAILABLE
+            assert f"region server {server['name']} accepts connections and does not answer" in found.reasons
+            assert "regions are served by nobody" in found.reasons
+            # Its regions open elsewhere; the server itself is still missing.
+            moved = becomes(up, DEGRADED, server["name"])
+            assert moved.report["figures"]["open"] == 6
+        becomes(up, HEALTHY)
+        up.kill_everything()
+        found = health(up)
+        assert found.status == UNAVAILABLE
+        assert "no node of the store answers" in found.reasons
+        assert "no region server answers" in found.reasons
+        assert "rk up --data-dir" in run_rk("health", *at).stdout
