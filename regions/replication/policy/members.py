@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from regions.cluster.limits import AssignerConfig
-from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART
+from regions.messages.heartbeat import HAS_NO_FILES, TAKES_PART, ReplicaState
 from regions.records.intents import TabletIntents
 from regions.records.members import Member, MemberRole
 from regions.records.model import (
@@ -236,7 +236,7 @@ class MemberPolicy:
         return TabletFacts(
             tablet.record, tablet.table.record, tablet.record.state is TabletState.RUNNING and tablet.wants_open,
             tablet.view.leader_now(), tablet.size_bytes, tuple(newcomers), frozenset(being_made),
-            frozenset(self._lost(tablet)), is_asking, self.intents.get(tablet.region_id),
+            frozenset(self._lost(tablet)), is_asking, self.intents.get(tablet.region_id), self._absent(tablet),
         )  # fmt: skip
 
     def _lost(self, tablet: Tablet) -> list[int]:
@@ -254,6 +254,25 @@ class MemberPolicy:
             if is_lost:
                 found.append(member.number)
         return found
+
+    def _absent(self, tablet: Tablet) -> frozenset[int]:
+        """Return the numbers of newcomers that their live servers do not have, or have lost: not even a copy of them.
+
+        A copy that was cut short is a tombstone with its number, and begins again.
+        """
+        found = []
+        for member in tablet.record.members:
+            server = self._servers.get(member.uuid)
+            if member.role is not MemberRole.PRE_VOTER or server is None:
+                continue
+            view = tablet.view.replicas.get(member.uuid)
+            if view is None:
+                is_absent = self.has_reported(server.incarnation)
+            else:
+                is_absent = view.report.number != member.number or view.report.state is ReplicaState.LOST
+            if is_absent:
+                found.append(member.number)
+        return frozenset(found)
 
     # --- carrying out -----------------------------------------------------------------------------------------------
 

@@ -139,7 +139,11 @@ def _fault_of_newcomer(facts: Situation, one: Member) -> str:
     if transition is None:
         # Its server begins the copy by the transition, so without one it never will.
         return f"newcomer {name} has lost its transition"
-    if facts.now_ms - transition.since_ms >= facts.cluster.add_timeout_ms:
+    silent_ms = facts.now_ms - transition.since_ms
+    if one.number in facts.tablet.absent and not transition.is_fresh and silent_ms >= REPORT_LATE_MS:
+        # Its server began the copy and does not begin it again under a number that it has lost.
+        return f"newcomer {name} is lost: its server began to copy it, and does not have it"
+    if silent_ms >= facts.cluster.add_timeout_ms:
         return f"newcomer {name} has made no progress for {facts.cluster.add_timeout_ms // 1000} s"
     return ""
 
@@ -301,7 +305,8 @@ def _voter_unknown(facts: Situation) -> Decision | None:
 # fmt: off
 CHECKS: Final[tuple[PolicyCheck, ...]] = (
     PolicyCheck("a change was sent, or store and leader's report do not show the same", "wait", "", _under_way),
-    PolicyCheck("a newcomer failed, is late, or nobody wants it", "REMOVE the newcomer", "", _unwanted_newcomer),
+    PolicyCheck("a newcomer failed, is late or lost, or nobody wants it", "REMOVE the newcomer", "",
+                _unwanted_newcomer),
     PolicyCheck("a voter FAILED, and more than a third of all servers is gone", "wait for the operator", "", _outage),
     PolicyCheck("a voter FAILED, and a newcomer has caught up",
                 "REMOVE the voter, if the newcomer cannot be promoted beside it, and the healthy ones are a majority of"

@@ -57,6 +57,8 @@ class TabletFacts(NamedTuple):
     #: A change was sent, and its outcome is not known.
     is_asking: bool = False
     intents: TabletIntents | None = None
+    #: Numbers of which their live servers report nothing, or that they report as LOST: no copy of them can go on.
+    absent: frozenset[int] = frozenset()
 
 
 class ClusterFacts(NamedTuple):
