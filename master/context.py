@@ -93,6 +93,9 @@ class Tablets(Protocol):
     def with_count(self, table: TableRecord) -> VoterCounts:
         """Return a view of the tablets of a table that have another number of voters than the record says."""
 
+    def has_room(self, uuid: str) -> bool:
+        """Return False for a server whose disk has less free space than its reserve."""
+
     async def purge(self, table_id: str) -> int:
         """Have the replicas of a table deleted. Return how many servers still report."""
 

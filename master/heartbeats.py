@@ -67,6 +67,7 @@ class HeartbeatReceiver:
             if beat.epoch > leads.fence.epoch:
                 leads.check_epoch(f"server {beat.server} knows epoch {beat.epoch}")
             if member is not None:
+                leads.keeper.disk_seen(beat.server, beat.figures.disk_free)
                 if beat.report is not None:
                     leads.reported(beat.server, beat.report)
                 wants_full = leads.reports.wants_full(beat.server)

@@ -27,6 +27,7 @@ def figures(
         sum(phases[phase] for phase in _CLOSING) + _in(tablets, ReplicaState.STOPPING),
         round(sum(rates.values()), 2),
         [] if tablets is None else tablets.alarms,
+        0 if tablets is None else tablets.disk_free,
     )
 
 

@@ -201,7 +201,8 @@ class TableOperations:
         missing = missing_group(request.group, self._active_master.world)
         if missing:
             raise RpcError(ms.BAD_REQUEST, missing)
-        registered, sites = tablet_hosts(request.group, kind, self._active_master.world)
+        registered, hosts = tablet_hosts(request.group, kind, self._active_master.world)
+        sites = [one for one in hosts if self._active_master.keeper.has_room(one.uuid)]
         if sites and await store.format_in_force(self._active_master.fence) < TABLETS:
             await self._active_master.formats.look()  # all may have upgraded since it was checked last
         objection = objection_to_tablets(
@@ -213,7 +214,9 @@ class TableOperations:
             registered=registered,
         )
         if objection:
-            raise RpcError(ms.BAD_REQUEST, objection)
+            full = ", ".join(one.uuid for one in hosts if one not in sites)
+            note = f"; the disk of {full} has less free space than its reserve" if full else ""
+            raise RpcError(ms.BAD_REQUEST, objection + note)
         return sites
 
     async def _write_new(self, table: TableRecord, regions: list[RegionRecord], entry: tables.Ops) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
@@ -56,6 +57,7 @@ from regions.records.znodes import decode_region, decode_table
 from regions.replication.effects import BeginTablet, ChangeMembers, HandOver, KeeperEffect, WriteRegion
 from regions.replication.keeper import Keeper
 from regions.replication.policy.intents import objection_to_new_count
+from regions.replication.siting import has_room
 from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.states import Cause
 
@@ -118,6 +120,8 @@ class TabletKeeping:
         self._is_reading = False
         #: When an unknown region that a server reports was looked up last.
         self._looked_up_ms: dict[str, int] = {}
+        #: Free bytes of the servers' disks, by their heartbeats.
+        self._disk_free: dict[str, int] = {}
         #: Deleted tables whose end is to be written once their replicas have closed.
         self._finishing: dict[str, fx.FinishTable] = {}
 
@@ -232,8 +236,9 @@ class TabletKeeping:
         alive = {one.uuid: one for one in servers}
         for uuid in [uuid for uuid in self.keeper.servers if uuid not in alive]:
             self.keeper.server_down(uuid)
+            self._disk_free.pop(uuid, None)
         for record in alive.values():
-            self.keeper.server_up(record)
+            self.keeper.server_up(self._with_disk(record))
 
     # --- what servers say -------------------------------------------------------------------------------------------
 
@@ -241,6 +246,22 @@ class TabletKeeping:
         """Queue a heartbeat's reports of tablets."""
         if self._reports.put(server, report):
             self._active_master.schedule()
+
+    def disk_seen(self, server: Incarnation, free: int) -> None:
+        """Take the free bytes of a server's disk from its heartbeat: the registration has those of its start."""
+        known = self.keeper.servers.get(server.uuid)
+        if free and known is not None and known.incarnation == server and known.disk_free != free:
+            self._disk_free[server.uuid] = free
+            self.keeper.server_up(self._with_disk(known))
+
+    def _with_disk(self, record: ServerRecord) -> ServerRecord:
+        free = self._disk_free.get(record.uuid, record.disk_free)
+        return msgspec.structs.replace(record, disk_free=free)
+
+    def has_room(self, uuid: str) -> bool:
+        """Return False for a server whose disk has less free space than its reserve."""
+        server = self.keeper.servers.get(uuid)
+        return server is None or has_room(server)
 
     def _orders_event(self, event: ev.Event) -> None:
         match event:

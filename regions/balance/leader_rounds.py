@@ -26,6 +26,7 @@ from regions.records.model import ServerRecord
 from regions.replication.keeper import Keeper
 from regions.replication.policy.leaders import LeaderTransfer, LedTablet, transfers
 from regions.replication.policy.situation import CAUGHT_UP_ENTRIES
+from regions.replication.siting import has_room
 from regions.replication.tablet import Tablet
 
 #: Time between two rounds.
@@ -86,7 +87,7 @@ class LeaderSpreading:
 
     def _may_lead(self, server: ServerRecord, now_ms: int) -> bool:
         """Return True for a server that is to lead more tablets. A restarted server first takes part for a while."""
-        if not server.tablets or server.leaving or server.uuid in self._keeper.policy.closed:
+        if not server.tablets or server.leaving or server.uuid in self._keeper.policy.closed or not has_room(server):
             return False
         return not 0 <= now_ms - server.start_code < self._config.leader_rest_ms
 

@@ -26,6 +26,7 @@ from regions.records.model import TabletState
 from regions.records.replica_key import parse_replica_key
 from regions.replication.keeper import Keeper
 from regions.replication.policy.requests import objection_to_tablet_move
+from regions.replication.siting import objection_to_space
 from regions.replication.tablet import Tablet
 
 #: The reason of the balancer's moves in the intents of a tablet.
@@ -162,4 +163,4 @@ def _targets(kept: TabletIntents | None) -> Mapping[str, str]:
 
 def _fits(replica: Replica, server: Server) -> bool:
     """Return True if a server has room for a copy of the replica, or nobody knows how much it has."""
-    return not 0 < server.record.disk_free < replica.region.record.size_bytes
+    return not objection_to_space(server.record, replica.region.record.size_bytes)

@@ -167,6 +167,8 @@ class ServerFigures(msgspec.Struct, frozen=True, array_like=True):
     load: float = 0.0
     #: What an operator should know at once, in sentences.
     alarms: list[str] = []
+    #: Free bytes of its disk above its reserve, as in its registration; 0: unknown.
+    disk_free: int = 0
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

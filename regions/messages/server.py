@@ -324,6 +324,8 @@ class TabletFigures(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Comparisons in which replicas differed; what an operator should know.
     digests_differ: int = 0
     alarms: list[str] = []
+    #: Free bytes of the disk above its reserve, as in the server's registration.
+    disk_free: int = 0
 
 
 class ServerStatus(msgspec.Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ Times are milliseconds of the writer's wall clock, for operators; no decision co
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -105,6 +106,10 @@ class WorkOrigin(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     text: str = ""
 
 
+#: `ServerRecord.disk_free` of a server whose disk has less free space than its reserve.
+NO_ROOM: Final = 1
+
+
 class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of the ephemeral `/servers/<uuid>`: a live region server."""
 
@@ -125,7 +130,7 @@ class ServerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The highest format that its build knows (`regions/records/formats.py`); 0: a build that announced none.
     format: int = 0
     #: True if the server takes replicas of tablets; the port on which it accepts links of other members; free bytes of
-    #: its disk above its reserve when it registered, 0: unknown.
+    #: its disk above its reserve when it registered, 0: unknown, NO_ROOM: none.
     tablets: bool = False
     peer_port: int = 0
     disk_free: int = 0

@@ -53,7 +53,7 @@ from regions.replication.member_orders import MemberOrders, MemberWrites
 from regions.replication.policy.members import MemberPolicy
 from regions.replication.recovery import Goal, ServerFate, goal_of, next_step, work_fate
 from regions.replication.reports import ReplicaView, taken
-from regions.replication.siting import TabletSite, tablet_sites
+from regions.replication.siting import TabletSite, has_room, tablet_sites
 from regions.replication.tablet import MemberWork, Tablet, TabletTable
 from regions.transitions.next_action import Action, NextStep
 from regions.transitions.states import Cause
@@ -574,7 +574,8 @@ class Keeper:
                 self._touch(tablet)
 
     def _sites(self, table: TableRecord) -> list[TabletSite]:
-        return tablet_sites(self.servers.values(), table, self._loads, self.draining)
+        """Return the servers for first members: none of them below its reserve."""
+        return tablet_sites(filter(has_room, self.servers.values()), table, self._loads, self.draining)
 
     def _find(self, key: str) -> tuple[Tablet | None, MemberWork | None]:
         """Return the tablet and the work that a replica's key names; a server's report may hold any text."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from regions.records.kinds import kind_in_tablets, may_host
-from regions.records.model import ServerRecord, TableRecord
+from regions.records.model import NO_ROOM, ServerRecord, TableRecord
 
 
 class Site(Protocol):
@@ -92,8 +92,15 @@ def planned_members(planned: Sequence[str], candidates: Sequence[Site], count: i
     return list(planned) if max(there.values()) <= most else []
 
 
+def has_room(server: ServerRecord) -> bool:
+    """Return False for a server whose disk has less free space than its reserve."""
+    return server.disk_free != NO_ROOM
+
+
 def objection_to_space(server: ServerRecord, size_bytes: int) -> str:
     """Return why a server has no room for a copy of that size, "" if it has, or if its free bytes are unknown."""
+    if not has_room(server):
+        return f"the disk of {server.uuid} has less free space than its reserve"
     if not 0 < server.disk_free < size_bytes:
         return ""
     return (

@@ -192,7 +192,7 @@ class CopyWork:
             is_copied=job is not None,
             is_busy=is_busy,
             has_slot=self.jobs.has_slot(),
-            has_space=not self._space.missing(),
+            has_space=not self._space.look().missing,
         )
 
     def local(self, tablet: str) -> ReplicaHere | None:

@@ -8,6 +8,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
+
+from regions.records.model import NO_ROOM
+
+
+class FreeSpace(NamedTuple):
+    """The free bytes of a disk beside its reserve."""
+
+    #: Bytes that are missing below the reserve; 0 if the disk has room.
+    missing: int
+    #: Bytes that replicas may take; NO_ROOM below the reserve.
+    for_replicas: int
 
 
 class DiskSpace:
@@ -22,13 +34,14 @@ class DiskSpace:
         found = os.statvfs(self.directory)
         return found.f_bavail * found.f_frsize
 
-    def missing(self) -> int:
-        """Return how many bytes are missing below the reserve; 0 if the disk has room."""
-        return max(0, self.reserve_bytes - self.free())
+    def look(self) -> FreeSpace:
+        """Return the free bytes beside the reserve."""
+        free = self.free()
+        return FreeSpace(max(0, self.reserve_bytes - free), max(NO_ROOM, free - self.reserve_bytes))
 
     def for_replicas(self) -> int:
         """Return the bytes that replicas may take; at least 1, because 0 means unknown in a registration."""
-        return max(1, self.free() - self.reserve_bytes)
+        return self.look().for_replicas
 
     def objection(self, size: int) -> str:
         """Return why the disk has no room for `size` bytes more, "" if it has."""

@@ -26,7 +26,7 @@ from regionserver.tablets.upkeep.messages import (
     UpkeepRequest,
 )
 from regionserver.tablets.upkeep.quarantine import FolderRemoval, QuarantineFolder
-from regionserver.tablets.upkeep.space import DiskSpace
+from regionserver.tablets.upkeep.space import DiskSpace, FreeSpace
 from regionserver.workers import WorkerPool
 
 log = Logger()
@@ -84,6 +84,8 @@ class Upkeep:
         #: Folders and bytes in the quarantine at the last look.
         self._count = 0
         self._bytes = 0
+        #: Bytes that replicas may take, as of the last look; 0: not known yet.
+        self._free = 0
 
     def start(self) -> None:
         """Begin to look at the disk."""
@@ -96,7 +98,9 @@ class Upkeep:
     def figures(self, found: TabletFigures) -> TabletFigures:
         """Return the figures of the host with those of its quarantine, and an alarm while the disk has no room."""
         alarms = [*found.alarms, *([self._short_text()] if self._handed_ms is not None else [])]
-        return msgspec.structs.replace(found, quarantined=self._count, quarantine_bytes=self._bytes, alarms=alarms)
+        return msgspec.structs.replace(
+            found, quarantined=self._count, quarantine_bytes=self._bytes, alarms=alarms, disk_free=self._free
+        )
 
     def _short_text(self) -> str:
         reserve = self._space.reserve_bytes >> 20
@@ -106,15 +110,16 @@ class Upkeep:
 
     def _look(self) -> None:
         if not self._is_stopping:
-            self._slow_pool.submit(self._space.missing, self._looked)
+            self._slow_pool.submit(self._space.look, self._looked)
 
-    def _looked(self, missing: int | Exception) -> None:
+    def _looked(self, found: FreeSpace | Exception) -> None:
         if self._is_stopping:
             return
         self._reactor.callLater(LOOK_S, self._look)
-        if isinstance(missing, Exception):
-            log.warn("free space of {path} cannot be read: {why}", path=str(self._space.directory), why=str(missing))
+        if isinstance(found, Exception):
+            log.warn("free space of {path} cannot be read: {why}", path=str(self._space.directory), why=str(found))
             return
+        missing, self._free = found
         now_ms = self._clock.monotonic_ms()
         self._host.disk_is_short(is_short=missing > 0)
         if not missing:

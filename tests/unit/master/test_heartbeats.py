@@ -316,3 +316,14 @@ def test_loads_follow_their_replica(master: Master) -> None:
     assert reports.loads == {"t.0-0": 10.0}
     reports.forget("s2")
     assert reports.loads == {}
+
+
+def test_the_free_bytes_of_a_servers_disk_reach_the_keeper(master: Master) -> None:
+    """The registration has those of the server's start."""
+    assert master.active_master is not None
+    keeper = master.active_master.keeper.keeper
+    master.beat(figures=ServerFigures(disk_free=5))
+    assert keeper.servers["s1"].disk_free == 5
+    master.go_on(1.0)
+    master.beat(figures=ServerFigures())
+    assert keeper.servers["s1"].disk_free == 5

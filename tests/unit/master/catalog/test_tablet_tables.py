@@ -16,6 +16,7 @@ from regions.records.formats import TABLETS
 from regions.records.kinds import KV, TABLETS_ALONE
 from regions.records.members import Member, Storage
 from regions.records.model import (
+    NO_ROOM,
     ClusterRecord,
     Incarnation,
     RegionRecord,
@@ -175,6 +176,25 @@ def test_a_majority_of_servers_suffices_if_the_operator_allows_it(tmp_path: Path
     assert ([one.number for one in region.members], region.next_number) == ([1, 2], 3)
     table_id = bench.store.nodes[LAYOUT.name("x")][0].decode()
     assert decode_table(bench.store.nodes[LAYOUT.table(table_id)][0]).replication == 3
+
+
+def test_servers_below_their_reserve_get_no_first_replicas(tmp_path: Path) -> None:
+    """Heartbeats have the free bytes of now; the registration has those of the start."""
+    bench = bench_of(tmp_path, tablets=4)
+    keeper = bench.active_master.keeper  # type: ignore[union-attr]
+    keeper.disk_seen(Incarnation("s2", 7), NO_ROOM)
+    keeper.disk_seen(Incarnation("s3", 6), NO_ROOM)
+    bench.ask(CreateTable("x", replication=3))
+    (region,) = regions_of(bench, "x")
+    assert sorted(one.uuid for one in region.members) == ["s1", "s3", "s4"]
+    keeper.disk_seen(Incarnation("s3", 7), NO_ROOM)
+    results: list[str] = []
+    refused = ensureDeferred(bench.api.dispatch(CreateTable("y", replication=3)))
+    refused.addErrback(lambda failure: results.append(str(failure.value)))
+    bench.go_on()
+    assert "the disk of s2, s3 has less free space than its reserve" in results[0]
+    keeper.disk_seen(Incarnation("s3", 7), 1 << 30)
+    bench.ask(CreateTable("y", replication=3))
 
 
 def test_a_startup_does_not_wipe_transitions_of_tablets(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from regions.balance.leader_rounds import AGAIN_MS, ROUND_MS, LeaderSpreading, leaders_of
 from regions.messages.heartbeat import MemberHealth, MemberReport
 from regions.records.intents import TabletMove
+from regions.records.model import NO_ROOM
 from regions.replication.effects import HandOver
 from regions.replication.policy.situation import CAUGHT_UP_ENTRIES
 from tests.unit.regions.balance.tablets import LIMITS, Tablets
@@ -93,6 +94,7 @@ CASES: Final[dict[str, tuple[Callable[[Tablets], None], set[str]]]] = {
     "the disk of b is full": (judge(may_lead=False), {"c"}),
     "b is silent: a repair may follow": (judge(MemberHealth.UNKNOWN), set()),
     "b has failed": (judge(MemberHealth.FAILED), set()),
+    "the disk of b is below its reserve": (lambda one: one.server("b", disk_free=NO_ROOM), {"c"}),
     "b gets nothing new": (lambda one: one.keeper.servers_closed(frozenset(), frozenset("b")), {"c"}),
     "b is about to stop": (lambda one: one.server("b", leaving=True), {"c"}),
     "b has just started": (lambda one: one.server("b", start_code=one.now - 1_000), {"c"}),

@@ -12,6 +12,7 @@ from regions.cluster.limits import AssignerConfig
 from regions.messages.heartbeat import LeaderReport, ReplicaState, TabletReport, TabletRole
 from regions.records.members import NO_CONFIG, Storage
 from regions.records.model import (
+    NO_ROOM,
     Incarnation,
     RegionRecord,
     RegionState,
@@ -281,3 +282,14 @@ def test_a_parked_number_that_left_the_configuration_is_abandoned(keeper: Keeper
     keeper.region_seen(left, 5)
     ended = [each for each in taken(keeper) if isinstance(each, DeleteTransition)]
     assert [(each.key, each.cause) for each in ended] == [("r-1", Cause.ABANDONED)]
+
+
+def test_first_members_are_not_made_on_disks_below_their_reserve(keeper: Keeper) -> None:
+    """A region waits for servers with room, as it waits for servers."""
+    keeper.server_up(msgspec.structs.replace(server("b"), disk_free=NO_ROOM))
+    assert taken(keeper) == []
+    keeper.server_up(msgspec.structs.replace(server("d"), disk_free=1 << 30))
+    keeper.tick(NOW + LOOK_EVERY_MS)
+    (effect,) = taken(keeper, NOW + LOOK_EVERY_MS)
+    assert isinstance(effect, BeginTablet)
+    assert [one.uuid for one in effect.record.members] == ["a", "c", "d"]

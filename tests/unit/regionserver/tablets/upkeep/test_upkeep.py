@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from coord.env_os import os_system
 from regions.messages import ClosePurpose
+from regions.records.model import NO_ROOM
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.upkeep.folders import REMOVED
 from regionserver.tablets.upkeep.joined import upkeep_of
@@ -177,6 +178,7 @@ def test_a_single_replica_below_its_reserve_answers_disk_full_and_reads(tmp_path
         await until(reactor, only.running().is_full, "a disk below its reserve")
         [alarm] = only.upkeep.figures(only.running().status()).alarms
         assert "less than 1024 MB are free" in alarm
+        assert only.upkeep.figures(only.running().status()).disk_free == NO_ROOM
         refused = await only.running().propose("t", cluster.command_for("b", b"2"))
         assert refused.fate is Fate.DISK_FULL
         assert await cluster.get("t", "a") == b"1"
