@@ -25,6 +25,7 @@ from cli.common.output import count
 from cli.diagnose.follow import describe
 from regions.cluster.history import (
     EPOCH_BEGINS,
+    FORCED,
     GAP,
     SERVER_DOWN,
     SERVER_UP,
@@ -107,7 +108,7 @@ class HistoryView:
             entry.attempt,
             entry.plan_id,
             entry.reason,
-            entry.detail if entry.key else "",
+            entry.detail if entry.region_id else "",
             entry.missed,
             entry.cause_id,
             entry.origin,
@@ -241,6 +242,8 @@ def _line(one: HistoryLine) -> Text:
     text.append(f"{one.table} {one.region}")
     if one.replica:
         text.append(f" #{one.replica}")
+    if one.cause == FORCED:
+        return text.append(f"  {FORCED} by an operator, carried out by {one.server}: {one.error}", style="bold red")
     if one.cause == GAP:
         between = f"{one.before or 'no transition'} and {one.after or 'its end'}"
         return text.append(f"  the steps between {between} were not recorded", style="dim")

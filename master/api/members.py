@@ -19,6 +19,7 @@ from master.catalog.tablet_progress import Throttled
 from master.causes import acting
 from master.tablets.intents import INTENTS_MAX
 from regions import messages as ms
+from regions.cluster.history import FORCED, HistoryEntry
 from regions.diagnose.tablets import diagnose, is_listed
 from regions.messages import TabletHealth
 from regions.records.intents import TabletIntents, TabletMove
@@ -36,6 +37,7 @@ from regions.replication.policy.requests import (
     objection_to_tablet_move,
 )
 from regions.replication.tablet import Tablet
+from regions.transitions.states import Actor
 
 #: Time for the active master to read a mark back that it has written.
 _READ_BACK_MS: Final = 5_000
@@ -140,6 +142,23 @@ async def move_region(active_master: ActiveMaster, request: ms.MoveRegion, now_m
 
     await active_master.wait(is_over, request.wait_ms, lambda: f"{found.detail}: not yet")
     return ms.Accepted(found.detail)
+
+
+def note_forced(active_master: ActiveMaster, request: ms.NoteForcedConfig, now_ms: int) -> ms.Accepted:
+    """Record in the history that an operator has forced a configuration. Raise RpcError for an unknown tablet."""
+    tablet = find_tablet(active_master.keeper.watch, active_master.assigner.world, request.region_id)
+    keep, lost = (", ".join(map(str, numbers)) for numbers in (request.keep, request.lost))
+    last = f"{request.last_term}.{request.last_index}"
+    detail = f"members {keep} stay, {lost} are given up; writes after entry {last} are lost"
+    origin = acting()
+    active_master.history_writer.note(
+        HistoryEntry(
+            now_ms, "", Actor.MASTER.value, "", "", FORCED, request.server, active_master.fence.epoch,
+            reason=tablet.region_id, detail=detail,
+            cause_id="" if origin is None else origin.cause_id, origin="" if origin is None else origin.text,
+        )
+    )  # fmt: skip
+    return ms.Accepted(f"the history has the forced configuration of {tablet.region_id}")
 
 
 def _answer(kept: TabletIntents, detail: str) -> ms.MemberIntent:

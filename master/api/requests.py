@@ -109,6 +109,8 @@ class MasterApi:
                 return await members.cancel(active_master, request)
             case ms.WantLearner():
                 return await members.learner(active_master, request)
+            case ms.NoteForcedConfig():
+                return members.note_forced(active_master, request, self._master.now_ms())
             case ms.RetireServer():
                 return await members.retire(active_master, request)
             case ms.DrainServer():

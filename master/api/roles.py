@@ -62,6 +62,7 @@ WHO: Final[Mapping[type, Who]] = {
     ms.MoveTablet: Who.ACTIVE,
     ms.CancelTabletMove: Who.ACTIVE,
     ms.WantLearner: Who.ACTIVE,
+    ms.NoteForcedConfig: Who.ACTIVE,
     ms.RetireServer: Who.ACTIVE,
     ms.SetRegionIntent: Who.ACTIVE,
     ms.DrainServer: Who.ACTIVE,

@@ -63,6 +63,8 @@ GAP: Final = "gap"
 SERVER_UP: Final = "server registered"
 SERVER_DOWN: Final = "server gone"
 OPERATOR: Final = "operator"
+#: An operator has forced a configuration of a tablet whose majority was lost. `reason` is the tablet's id.
+FORCED: Final = "forced configuration"
 
 
 class SeenStep(msgspec.Struct, gc=False):
@@ -114,7 +116,9 @@ class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_
 
     @property
     def region_id(self) -> str:
-        """The region's id, "" for an entry that is not a step."""
+        """The region's id, "" for an entry that is about no region."""
+        if self.cause == FORCED:
+            return self.reason
         return parse_replica_key(self.key)[0] if self.key else ""
 
 

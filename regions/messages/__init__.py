@@ -143,6 +143,7 @@ from regions.messages.tablets import ListIntents as ListIntents
 from regions.messages.tablets import ListTablets as ListTablets
 from regions.messages.tablets import MemberIntent as MemberIntent
 from regions.messages.tablets import MoveTablet as MoveTablet
+from regions.messages.tablets import NoteForcedConfig as NoteForcedConfig
 from regions.messages.tablets import OrphanReplica as OrphanReplica
 from regions.messages.tablets import OwnReplica as OwnReplica
 from regions.messages.tablets import ReplicaList as ReplicaList

@@ -46,6 +46,7 @@ from regions.messages.tablets import (
     ListTablets,
     MemberIntent,
     MoveTablet,
+    NoteForcedConfig,
     Retirement,
     RetireServer,
     ShowRetirement,
@@ -72,6 +73,7 @@ MasterRequest = (
     | MoveTablet
     | CancelTabletMove
     | WantLearner
+    | NoteForcedConfig
     | RetireServer
     | MoveRegion
     | RetryRegion

@@ -189,6 +189,23 @@ class WantLearner(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     dry_run: bool = False
 
 
+class NoteForcedConfig(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Record in the history that an operator has forced a configuration of a tablet. Reply: Accepted.
+
+    `server` carried it out: the uuid of the member with the longest log. The record is the only purpose: the
+    configuration is in the members' logs already.
+    """
+
+    region_id: str
+    server: str
+    #: Numbers of the voters that stay, and of those that are given up.
+    keep: tuple[int, ...]
+    lost: tuple[int, ...]
+    #: The last entry of the longest log: acknowledged writes after it are lost.
+    last_term: int
+    last_index: int
+
+
 class RetireServer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Empty a server for good (TC-21): its shared regions and its members of tablets go elsewhere. Reply: Retirement.
 

@@ -19,7 +19,7 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.tablets.reading import leader_in, views_of
 from coord.rpc.wire import RpcError
-from regions.messages import OwnReplica, ReplicaState
+from regions.messages import Accepted, NoteForcedConfig, OwnReplica, ReplicaState
 from regions.records.members import Member, MemberRole
 from regions.records.model import ServerRecord
 from regions.replication.config import majority
@@ -28,6 +28,8 @@ from regionserver.tablets.rescue.messages import ConfigurationForced, ForceConfi
 #: Deadline of the server's answer: it closes and opens the replica.
 _TIMEOUT_S: Final = 60.0
 _LOOK_S: Final = 0.2
+#: Deadline of the active master's answer: it may be away, and the tablet must not wait for it.
+_NOTE_S: Final = 3.0
 
 
 class Rescue(NamedTuple):
@@ -82,6 +84,7 @@ def unsafe_change_config(
             question = f"give up {len(rescue.lost)} of {len(rescue.voters)} members of {rescue.region_id}?"
             output.confirm(question, "nothing was changed", as_json=given.json)
         _force(rescue, names)
+        _note(given, rescue)
         _wait(servers, rescue, wait_s)
     if given.json:
         output.print_json({"dry_run": dry_run, **_report(rescue)})
@@ -156,6 +159,20 @@ def _force(rescue: Rescue, names: Names) -> None:
         raise CliError(f"{names.of_uuid(rescue.server.uuid)}: {error.message}") from error
     if answer.why:
         raise CliError(f"{names.of_uuid(rescue.server.uuid)} refuses: {answer.why}")
+
+
+def _note(given: Globals, rescue: Rescue) -> None:
+    """Have the active master record the change in the history. Without a master the tablet goes on all the same."""
+    own = rescue.own
+    keep, lost = (tuple(one.number for one in members) for members in (rescue.keep, rescue.lost))
+    note = NoteForcedConfig(rescue.region_id, rescue.server.uuid, keep, lost, own.last_term, own.last_index)
+    try:
+        with open_cluster(given) as cluster:
+            cluster.ask_master(note, Accepted, _NOTE_S)
+    except CliError as error:
+        output.console(stderr=True).print(
+            f"the history has no record of this: {error.message}", style="yellow", soft_wrap=True
+        )
 
 
 def _wait(servers: Sequence[ServerRecord], rescue: Rescue, wait_s: float) -> None:

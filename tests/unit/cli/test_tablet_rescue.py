@@ -13,7 +13,7 @@ from cli.common.errors import CliError
 from cli.common.lookup import FoundRegion
 from cli.main import rk
 from cli.tablets.upkeep import rescue
-from regions.messages import OwnReplica, ReplicaState, TabletReport, TabletRole
+from regions.messages import NoteForcedConfig, OwnReplica, ReplicaState, TabletReport, TabletRole
 from regions.messages.heartbeat import LeaderReport
 from regions.records.members import ConfigId, Member
 from regions.records.model import RegionRecord, ServerRecord
@@ -37,6 +37,8 @@ class FakeServers:
     def __init__(self) -> None:
         self.asked: list[tuple[str, ForceConfiguration]] = []
         self.why = ""
+        self.notes: list[NoteForcedConfig] = []
+        self.is_without_master = False
         self.views = {UUIDS[0]: view(1, (6, 90)), UUIDS[1]: view(2, (7, 40), term=9)}
 
     def servers(self) -> list[ServerRecord]:
@@ -44,6 +46,11 @@ class FakeServers:
             ServerRecord(uuid, "127.0.0.1", 7000 + at, 1, peer_port=8000 + at, tablets=True)
             for at, uuid in enumerate(UUIDS)
         ]
+
+    def ask_master(self, message: Any, _expect: type, _timeout_s: float) -> None:
+        if self.is_without_master:
+            raise CliError("no master is active")
+        self.notes.append(message)
 
     def ask(self, server: ServerRecord, message: ForceConfiguration, _expect: type, _timeout_s: float = 0.0) -> Any:
         self.asked.append((server.uuid, message))
@@ -120,3 +127,16 @@ def test_a_member_that_does_not_run_cannot_stay_and_the_longest_log_must(servers
 def test_a_refusal_of_the_server_is_an_error(servers: FakeServers) -> None:
     servers.why = "its log ends at entry 41 of term 7 now: look again"
     assert "its log ends at entry 41" in run(*BOTH, "--yes", code=1)
+
+
+def test_the_history_gets_a_record(servers: FakeServers) -> None:
+    """Without a master the tablet goes on, and the command says that the record is missing."""
+    run("--keep", UUIDS[1], "--dry-run")
+    assert servers.notes == []
+    assert "no record" not in run("--keep", UUIDS[1], "--yes")
+    assert servers.notes == [NoteForcedConfig(TABLET, UUIDS[1], (2,), (1, 3, 4, 5), 7, 40)]
+
+
+def test_without_a_master_the_history_has_no_record(servers: FakeServers) -> None:
+    servers.is_without_master = True
+    assert "the history has no record of this: no master is active" in run("--keep", UUIDS[1], "--yes")

@@ -6,7 +6,7 @@ from typing import Any
 
 from cli.common.names import Names
 from cli.diagnose.history import HistoryView, lines, read_past
-from regions.cluster.history import HistoryEntry, Segment, complete_history, pack
+from regions.cluster.history import FORCED, HistoryEntry, Segment, complete_history, pack
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.records.znodes import Layout, encode
 
@@ -77,3 +77,12 @@ def test_a_gap_and_steps_without_a_time_are_said_in_words() -> None:
     said = [line.plain for line in lines(past.step(one, {"t1": "orders"}) for one in past.entries)]
     assert "the steps between OFFLINE and OPENING were not recorded" in said[-2]
     assert "OPENING -> OPENING (and 2 steps before, of unknown time)" in said[-1]
+
+
+def test_a_forced_configuration_is_a_line_of_its_tablet() -> None:
+    detail = "members 2 stay, 1, 3 are given up"
+    entry = HistoryEntry(5, "", "master", "", "", FORCED, "s2", 3, reason="t1.0001", detail=detail)
+    data = pack([entry])
+    past = past_of(Cluster({Segment(3, 0, 1, len(data)).name: data}, {}))
+    [*_, text] = lines([past.step(one, {"t1": "orders"}) for one in past.entries])
+    assert "orders t1.0001  forced configuration by an operator, carried out by s2: members 2 stay" in text.plain

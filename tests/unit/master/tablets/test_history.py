@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regions import messages as ms
-from regions.cluster.history import HistoryEntry, unpack
+from regions.cluster.history import FORCED, HistoryEntry, unpack
 from regions.messages.ddl import CreateTable, SetTableIntent
 from regions.records.model import TableIntent
 from tests.unit.master.active_fixture import LAYOUT
@@ -26,7 +26,7 @@ def steps(world: TabletBench) -> list[HistoryEntry]:
     """Return the steps in the store's history, as `rk history` reads them."""
     below = f"{LAYOUT.history}/"
     names = sorted(path for path in world.store.nodes if path.startswith(below))
-    return [entry for name in names for entry in unpack(world.store.nodes[name][0]) if entry.key]
+    return [entry for name in names for entry in unpack(world.store.nodes[name][0]) if entry.region_id]
 
 
 def done_by(world: TabletBench, request: ms.MasterRequest) -> tuple[str, list[HistoryEntry]]:
@@ -87,3 +87,12 @@ def test_a_replacement_says_that_no_leader_has_reported(world: TabletBench) -> N
     assert [text for text in fresh.values() if text] == list(fresh.values())
     assert len(fresh) == 1
     assert next(iter(fresh.values())).startswith(f"timer: no leader of tablet {former} has reported for ")
+
+
+def test_a_forced_configuration_is_recorded(world: TabletBench) -> None:
+    """An operator forced it with the servers alone; `rk history` of the tablet shows it, with what was given up."""
+    done_by(world, CreateTable("x", ["m"], replication=3))
+    first = world.regions()[0].region_id
+    cause, (found,) = done_by(world, ms.NoteForcedConfig(first, "s2", (2,), (1, 3), 7, 40))
+    assert (found.region_id, found.cause, found.server, found.cause_id) == (first, FORCED, "s2", cause)
+    assert found.detail == "members 2 stay, 1, 3 are given up; writes after entry 7.40 are lost"
