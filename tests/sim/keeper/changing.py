@@ -38,6 +38,8 @@ class ChangingWorld(World):
         #: When a member was heard last, which copies are under way, and how often each number was given.
         self.heard_ms: dict[tuple[str, int], int] = {}
         self.copying: set[tuple[str, int]] = set()
+        #: Numbers whose copies have begun, by region and server: the superblock has the number from then on.
+        self.claimed: dict[tuple[str, str], int] = {}
         self.given: Counter[str] = Counter()
         self.newcomers: set[tuple[str, int]] = set()
         self.keeper_type = self._make_keeper  # type: ignore[assignment, method-assign]
@@ -188,6 +190,7 @@ class ChangingWorld(World):
             if self._server_step(opening, RegionState.OFFLINE, version, Cause.OPEN_ORDER):
                 self.begun.add(key)
                 self.copying.add(key)
+                self.claimed[region_id, one.uuid] = one.number
                 self._copied_later(machine, region_id, one.number)
 
     def _copied_later(self, machine: Machine, region_id: str, number: int) -> None:
@@ -213,6 +216,12 @@ class ChangingWorld(World):
     def report_of(self, machine: Machine, region_id: str) -> TabletReport:
         report = super().report_of(machine, region_id)
         group = self.groups[region_id]
+        claimed = self.claimed.get((region_id, machine.uuid), 0)
+        if claimed > report.number and any(one.number == claimed for one in group.members):
+            is_copied = (region_id, claimed) in self.copying
+            return TabletReport(
+                region_id, report.table_id, claimed, ReplicaState.COPYING if is_copied else ReplicaState.TOMBSTONE
+            )
         if report.leader is None or (group.cut_off is not None and group.cut_off[0] == report.number):
             return report
         judged = tuple(self._judge(region_id, one) for one in group.members)
