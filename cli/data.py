@@ -10,6 +10,7 @@ import contextlib
 import csv
 import gzip
 import io
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from regionserver.client import (
     Refused,
     RegionClient,
     RegionLocator,
+    TableDisabled,
     Unavailable,
 )
 from regionserver.kv.messages import KEYS_MAX, WRITE_BYTES_MAX
@@ -63,6 +65,9 @@ def open_regions(given: Globals, timeout_s: float) -> Iterator[RegionClient]:
             yield client
         except NoSuchTable as error:
             raise NotFoundError(str(error), "`rk table list` shows the tables.") from error
+        except TableDisabled as error:
+            maybe = " The change may have been made." if error.may_have_been_done else ""
+            raise CliError(str(error), f"`rk table enable {shlex.quote(error.table)}` opens it.{maybe}") from error
         except Unavailable as error:
             maybe = " The change may have been made." if error.may_have_been_done else ""
             raise UnreachableError(str(error), f"`rk why TABLE:KEY` shows the reason.{maybe}") from error

@@ -26,6 +26,7 @@ from regionserver.client.errors import (
     OutcomeUnknown,
     RecordDamaged,
     Refused,
+    TableDisabled,
     Unavailable,
 )
 from regionserver.client.locator import RegionLocator
@@ -40,6 +41,7 @@ __all__ = [
     "Refused",
     "RegionClient",
     "RegionLocator",
+    "TableDisabled",
     "Unavailable",
     "connect",
 ]

@@ -42,6 +42,14 @@ class NoSuchTable(DataError):  # noqa: N818 - named after what it reports
     """Raised if no table has this name."""
 
 
+class TableDisabled(DataError):  # noqa: N818
+    """Raised if the table is disabled: none of its regions opens until an operator enables the table."""
+
+    def __init__(self, table: str, *, may_have_been_done: bool = False) -> None:
+        super().__init__(f"table {table!r} is disabled", may_have_been_done=may_have_been_done)
+        self.table = table
+
+
 class Unavailable(DataError):  # noqa: N818
     """Raised if no server answered for the region in time."""
 

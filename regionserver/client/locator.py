@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from regions.records.model import RegionRecord, ServerRecord, TableRecord
+from regions.records.model import RegionRecord, ServerRecord, TableIntent, TableRecord
 from regions.records.partitioning import place
 from regions.records.znodes import (
     CorruptZnode,
@@ -123,6 +123,19 @@ class RegionLocator:
         if record is None:
             self.forget(table)
         return record
+
+    def is_disabled(self, table: str, *, until_s: float | None = None) -> bool:
+        """Read a table's record again, and return True if the table exists and is disabled."""
+        end_s = _end(until_s)
+        found = self._table(table, end_s)
+        if found is None:
+            return False
+        path = self._layout.table(found.record.table_id)
+        try:
+            found.record = decode_table(self._store.get(path, end_s), path)
+        except NoNodeError:
+            return False
+        return found.record.intent is TableIntent.DISABLED
 
     def region_count(self, table: str) -> int:
         """Return the number of regions of a table that was read before; 0 for another table."""

@@ -9,6 +9,8 @@ Retries depend on the error code:
                        prevents a late first copy from undoing later writes)
     permanent          every other code (a key that is too long, a full region): raise Refused at once
 
+A region that is open nowhere because its table is disabled raises TableDisabled at once.
+
 Every call ends within its `timeout_s`, by default `TIMEOUT_S`. The first attempt gets `ATTEMPT_TIMEOUT_S` of it: a
 frozen server accepts connections but never replies, and its regions will soon move. Each timeout doubles the limit of
 the next attempt, because the server may also be slow.
@@ -34,6 +36,7 @@ from regionserver.client.errors import (
     Attempt,
     OutcomeUnknown,
     Refused,
+    TableDisabled,
     Unavailable,
     record_damaged,
     require,
@@ -114,7 +117,11 @@ class SharedCalls:
                     attempt_s *= 2
                 if not is_repeatable:
                     raise OutcomeUnknown(problem.message, may_have_been_done=True)
-            has_moved = self._refresh(table, region, tried, problem, deadline_s)
+            try:
+                has_moved = self._refresh(table, region, tried, problem, deadline_s)
+            except TableDisabled as error:
+                error.may_have_been_done = is_outcome_unknown
+                raise
             remaining_s = deadline_s - time.monotonic()
             if remaining_s > 0 and not has_moved:
                 time.sleep(min(pause_s, remaining_s))
@@ -155,7 +162,10 @@ class SharedCalls:
     def _refresh(
         self, table: str, region: RegionRecord | None, tried: Place | None, problem: RpcError, deadline_s: float
     ) -> bool:
-        """Refresh what the error makes doubtful; return True if the region has moved."""
+        """Refresh what the error makes doubtful; return True if the region has moved.
+
+        Raise TableDisabled if the region is closed because its table is disabled.
+        """
         if region is None or problem.code == Code.BUSY:
             return False
         try:
@@ -167,6 +177,9 @@ class SharedCalls:
             if tried is not None and problem.code != NOT_SERVING:
                 self.locator.refresh_server(tried.server, until_s=until_s)
             now = self.locator.refresh(table, region.region_id, until_s=until_s)
+            is_closed = now is not None and Place.of(now) is None
+            if is_closed and self.locator.is_disabled(table, until_s=until_s):
+                raise TableDisabled(table)
         except (KazooException, StoreSilentError, CorruptZnode):
             return False
         return now is not None and Place.of(now) not in (None, tried)

@@ -44,6 +44,8 @@ class RecordReading:
         self.has_failed = False
         #: The record; None if the region is gone. Valid after the reading has succeeded.
         self.record: RegionRecord | None = None
+        #: True if the region's table is disabled.
+        self.is_disabled = False
 
 
 class TabletContext:
@@ -114,6 +116,7 @@ class TabletContext:
             record = self.locator.refresh(table, region_id, until_s=until_s)
             if record is not None:
                 self.read_addresses([one.uuid for one in record.members], until_s)
+                reading.is_disabled = self.locator.is_disabled(table, until_s=until_s)
             reading.record = record
         except (StoreSilentError, KazooException, CorruptZnode):
             reading.has_failed = True

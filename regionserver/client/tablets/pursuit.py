@@ -199,6 +199,9 @@ class Pursuit:
             self._is_ready = True
             member.question_s = None
             member.problem = "" if view.term or view.leader else "has no replica that runs"
+            if member.problem and not self.doubt:
+                # The record may name former members, or the table may be disabled.
+                self.doubt = f"{sent.server}: {NO_REPLICA}"
         self._learn(sent.server, view, now_s)
 
     def failed(self, sent: Dispatch, code: str, message: str, now_s: float) -> CallStep:

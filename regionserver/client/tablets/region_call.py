@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from coord.rpc.wire import Code, RpcError
 from regions.records.model import RegionRecord
-from regionserver.client.errors import Attempt, OutcomeUnknown, Refused, Unavailable
+from regionserver.client.errors import Attempt, OutcomeUnknown, Refused, TableDisabled, Unavailable
 from regionserver.client.tablets.answers import BROKEN, NO_ADDRESS, NOT_LEADER, CallStep
 from regionserver.client.tablets.context import RecordReading, TabletContext
 from regionserver.client.tablets.exchange import Received
@@ -175,7 +175,7 @@ class RegionCall(Generic[R]):
 
     def _check_known(self, problem: str) -> None:
         """Raise OutcomeUnknown if a copy of the write may have been carried out."""
-        if self._is_write and (self._pursuit.is_unknown or self._pursuit.is_out):
+        if self._may_have_been_done():
             raise OutcomeUnknown(f"{self._purpose.table}: {self._purpose.key!r} {problem}", may_have_been_done=True)
 
     def _failed(self, sent: Dispatch, error: RpcError) -> None:
@@ -198,7 +198,10 @@ class RegionCall(Generic[R]):
     # --- the record ---
 
     def _look_at_record(self, now_s: float) -> None:
-        """Read a doubtful record again and adopt it. Raise RelocateError if the region is gone."""
+        """Read a doubtful record again and adopt it.
+
+        Raise RelocateError if the region is gone, TableDisabled if the table is disabled.
+        """
         reading = self._reading
         if reading is None:
             if self._pursuit.doubt and now_s >= self._read_again_s:
@@ -211,9 +214,11 @@ class RegionCall(Generic[R]):
         if reading.has_failed:
             return
         if reading.record is None or reading.record.is_replaced:
-            if not self._is_write or not (self._pursuit.is_unknown or self._pursuit.is_out):
+            if not self._may_have_been_done():
                 raise RelocateError
             return
+        if reading.is_disabled:
+            raise TableDisabled(self._purpose.table, may_have_been_done=self._may_have_been_done())
         self._region = reading.record
         self._pursuit.reconsider([one.uuid for one in reading.record.members], now_s)
 
@@ -224,8 +229,11 @@ class RegionCall(Generic[R]):
         return Unavailable(
             f"{what.table}: {what.key!r}: no answer within {what.wait_s:g} s from tablet {self._tablet}; "
             + "; ".join(problems),
-            may_have_been_done=self._is_write and (self._pursuit.is_unknown or self._pursuit.is_out),
+            may_have_been_done=self._may_have_been_done(),
         )
+
+    def _may_have_been_done(self) -> bool:
+        return self._is_write and (self._pursuit.is_unknown or self._pursuit.is_out)
 
     def _named(self, server: str) -> str:
         """Return the server's id and address."""

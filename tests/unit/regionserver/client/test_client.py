@@ -13,7 +13,7 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError
 from coord.rpc.wire import Code, RpcError
 from regions.records import partitioning
 from regions.records import znodes as layout
-from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableRecord, TabletState
+from regions.records.model import RegionRecord, ReplicaLocation, ServerRecord, TableIntent, TableRecord, TabletState
 from regions.records.znodes import CorruptZnode, Layout
 from regionserver.client import (
     Attempt,
@@ -24,6 +24,7 @@ from regionserver.client import (
     Refused,
     RegionClient,
     RegionLocator,
+    TableDisabled,
     Unavailable,
     shared,
 )
@@ -366,3 +367,34 @@ def test_another_kind_of_service_is_named_and_nothing_was_done(cluster: Cluster)
     with pytest.raises(Refused, match="server s1 of kind counters/1 does not answer KvWrite") as caught:
         cluster.client.put("rows", "n", b"1")
     assert not caught.value.may_have_been_done
+
+
+def disable(store: Store) -> None:
+    """Disable the table: its record says so, and no region is open."""
+    store.znodes[PATHS.table("t1")] = layout.encode(TableRecord("t1", "rows", intent=TableIntent.DISABLED))
+    for number in range(4):
+        record = RegionRecord("t1", f"t1.{number}", SPLITS[number], SPLITS[number + 1])
+        store.znodes[PATHS.region("t1", record.region_id)] = layout.encode(record)
+
+
+def test_a_disabled_table_is_refused_at_once(cluster: Cluster) -> None:
+    """B10: it is not an outage, and nobody waits for it. Regions that are still open serve."""
+    cluster.answers = [KvValues([b"1"])]
+    assert cluster.client.get("rows", "a") == b"1"
+    disable(cluster.store)
+    cluster.answers = [RpcError("not_serving", "closed")]
+    with pytest.raises(TableDisabled, match="table 'rows' is disabled") as raised:
+        cluster.client.put("rows", "a", b"2")
+    assert not raised.value.may_have_been_done
+    assert cluster.now_s == 0.0
+
+
+def test_a_write_without_an_answer_before_the_table_was_disabled_may_have_been_done(cluster: Cluster) -> None:
+    def silence() -> RpcError:
+        disable(cluster.store)
+        return RpcError(Code.CONNECTION_LOST, "by the test")
+
+    cluster.answers = [silence]
+    with pytest.raises(TableDisabled) as raised:
+        cluster.client.put("rows", "a", b"2")
+    assert raised.value.may_have_been_done

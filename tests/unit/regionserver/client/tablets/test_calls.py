@@ -17,7 +17,7 @@ from coord.rpc.wire import Code, RpcError
 from regions.records import partitioning
 from regions.records import znodes as layout
 from regions.records.members import Member, Storage
-from regions.records.model import ClusterRecord, RegionRecord, ServerRecord, TableRecord, TabletState
+from regions.records.model import ClusterRecord, RegionRecord, ServerRecord, TableIntent, TableRecord, TabletState
 from regionserver.client import (
     Attempt,
     Change,
@@ -27,6 +27,7 @@ from regionserver.client import (
     Refused,
     RegionClient,
     RegionLocator,
+    TableDisabled,
     Unavailable,
 )
 from regionserver.client.tablets import context
@@ -535,3 +536,22 @@ def test_connections_are_used_again_and_closed_at_the_end(bench: Bench) -> None:
 def test_requests_of_other_services_are_refused(bench: Bench) -> None:
     with pytest.raises(Refused, match="tablets"):
         bench.client.call("rows", "a", lambda *_: WhoLeads([]), Leaders)
+
+
+def test_a_disabled_table_is_refused_at_once(bench: Bench) -> None:
+    """B10: members without a running replica make the client read the table's record; it does not wait for a leader."""
+    bench.client.put("rows", "a", b"1")
+    table = TableRecord("id-rows", "rows", storage=Storage.TABLET, intent=TableIntent.DISABLED)
+    bench.store.znodes[PATHS.table(table.table_id)] = layout.encode(table)
+
+    def closed(request: object) -> object:
+        if isinstance(request, WhoLeads):
+            return Leaders([KnownLeader(tablet) for tablet in request.tablets])
+        raise RpcError(NO_REPLICA, "by the test")
+
+    for server in bench.servers.servers.values():
+        server.answer = closed
+    for client in (bench.client, bench.new_client()):
+        with pytest.raises(TableDisabled, match="table 'rows' is disabled") as raised:
+            client.put("rows", "a", b"2")
+        assert not raised.value.may_have_been_done

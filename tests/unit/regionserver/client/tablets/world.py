@@ -291,6 +291,10 @@ class Records:
         del table, region_id, until_s
         return REGION
 
+    def is_disabled(self, table: str, *, until_s: float) -> bool:
+        del table, until_s
+        return False
+
     def servers(self, uuids: Any, *, until_s: float) -> list[Any]:
         del uuids, until_s
         return []
