@@ -87,6 +87,10 @@ def _pem_option(option: str, text: str) -> Callable[[_Command], _Command]:
 
 #: Commands with modules of their own, imported when they run, so that a daemon does not load them.
 _ELSEWHERE: Final = {
+    "status": ("cli.store.status:status", "Ask each node for its role, term, progress, disk and errors."),
+    "ls": ("cli.store.znodes:ls", "List the children of a znode."),
+    "get": ("cli.store.znodes:get", "Print the data of a znode."),
+    "stat": ("cli.store.znodes:stat", "Print the stat of a znode."),
     "list": ("cli.store.members:list_members", "Show the members of a running store and their state."),
     "add": ("cli.store.members:add", "Add a node to a running store."),
     "remove": ("cli.store.members:remove", "Remove a node from a running store."),

@@ -180,7 +180,8 @@ class Service:
         self._job.written = backups.snapshot_written
         self._job.damaged = self.node.on_failed
         self._readiness = Readiness(self.node, found.wal, self.clock)
-        words = FourLetterWords(settings, self.node)
+        times_s = self._writer.times_s if isinstance(self._writer, ThreadWriter) else ()
+        words = FourLetterWords(settings, self.node, times_s)
         self.clients = ClientListener(
             self.reactor,
             self.node.pipeline,

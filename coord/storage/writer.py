@@ -29,6 +29,8 @@ FULL_RETRY_S: Final = 0.5
 #: n more fast ones, so a disk that stalls now and then is left to the thread.
 FAST_S: Final = 0.001
 FAST_IN_A_ROW: Final = 16
+#: Writes whose times are kept for operators.
+TIMES_KEPT: Final = 1024
 
 #: The unit that becomes durable: `WriteBatch` in a store's log, `SlotBatch` in the shared log of a region server.
 B = TypeVar("B")
@@ -163,6 +165,8 @@ class ThreadWriter(Generic[B]):
         self._may_wait = may_wait
         self._turn = threading.Lock()
         self._fast = FAST_IN_A_ROW
+        #: Seconds that each of the last writes took, sync included.
+        self.times_s: deque[float] = deque(maxlen=TIMES_KEPT)
         self._done = 0
         self._has_failed = False
         self._queue: deque[B] = deque()
@@ -293,6 +297,7 @@ class ThreadWriter(Generic[B]):
         began = time.monotonic()
         self._log.write(batches)
         took = time.monotonic() - began
+        self.times_s.append(took)
         # A slightly slow write must not shorten the penalty of a much slower one before it.
         self._fast = self._fast + 1 if took <= FAST_S else min(self._fast, -int(took / FAST_S))
         self._done += len(batches)

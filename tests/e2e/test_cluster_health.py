@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from cli.common.access import open_store
 from tests.e2e.clusters import LocalUp, free_base_port, local_up, run_rk
+from tests.e2e.nodes import store
 from tests.support.helpers import eventually
 
 pytestmark = pytest.mark.e2e
@@ -75,6 +77,39 @@ def frozen(up: LocalUp, *names: str) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+def store_nodes(up: LocalUp, status: int) -> list[dict[str, Any]]:
+    """Return what `rk coord status` says of each node; it must end with `status`."""
+    done = run_rk("coord", "status", "--json", "--data-dir", str(up.data_dir))
+    assert done.returncode == status, (done.stdout, done.stderr)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["nodes"]
+    return found
+
+
+def test_znodes_can_be_looked_at(tmp_path: Path) -> None:
+    """A store without region servers: lists, data, stats, and the mistakes of a newcomer."""
+    with store(tmp_path / "store", 1) as running:
+        at = ("--store", running.hosts)
+        eventually(lambda: run_rk("coord", "stat", "/", *at).returncode == 0, what="the store serves")
+        with open_store(running.hosts) as client:
+            client.create("/a/b", b"text", makepath=True)
+            client.create("/a/c", b"\xff\x00")
+        assert run_rk("coord", "ls", "/a", *at).stdout.splitlines() == ["b", "c"]
+        listed = json.loads(run_rk("coord", "ls", "/a", "--json", *at).stdout)["children"]
+        assert [(one["name"], one["stat"]["dataLength"]) for one in listed] == [("b", 4), ("c", 2)]
+        assert run_rk("coord", "get", "/a/b", *at).stdout == "text"
+        assert json.loads(run_rk("coord", "get", "/a/c", "--json", *at).stdout)["base64"] == "/wA="
+        assert "numChildren     2" in run_rk("coord", "stat", "/a", *at).stdout
+        for words, exit_status, text in [
+            (("get", "/a/d"), 4, "there is no znode /a/d"),
+            (("stat", "/a/d"), 4, "there is no znode /a/d"),
+            (("ls", "a"), 2, "'a' is no path of a znode"),
+        ]:
+            done = run_rk("coord", *words, *at)
+            assert (done.returncode, text in done.stderr) == (exit_status, True), done
+        [node] = json.loads(run_rk("coord", "status", "--json", *at).stdout)["nodes"]
+        assert (node["role"], node["error"], node["behind"]) == ("standalone", "", 0)
+
+
 def server_with_regions(up: LocalUp) -> dict[str, Any]:
     return next(one for one in health(up).report["servers"] if one["regions"])
 
@@ -102,7 +137,15 @@ def test_each_ruin_has_its_verdict(tmp_path: Path) -> None:
             assert found.report["figures"] is None
         becomes(up, HEALTHY)
 
+        nodes = store_nodes(up, 0)
+        assert sorted(one["role"] for one in nodes) == ["follower", "follower", "leader"]
+        assert len({one["term"] for one in nodes}) == 1
+        assert all(one["log_write_p99_ms"] > 0 and one["data_bytes"] > 0 for one in nodes)
         with frozen(up, "store-1", "store-2"):
+            nodes = store_nodes(up, 1)
+            assert [one["error"] for one in nodes[:2]] == ["accepts connections and does not answer"] * 2
+            assert [one["term"] for one in nodes[:2]] == [None, None]
+            assert nodes[2]["commit"] is not None
             found = health(up)
             assert found.status == UNAVAILABLE
             assert "the store has no leader" in found.reasons

@@ -11,7 +11,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -60,8 +60,10 @@ _ALWAYS: Final = frozenset({"ruok", "conf", "envi", "isro", "crst", "srst"})
 class FourLetterWords:
     """The four-letter words of one node."""
 
-    def __init__(self, settings: StoreSettings, node: Node) -> None:
+    def __init__(self, settings: StoreSettings, node: Node, log_times_s: Sequence[float] = ()) -> None:
+        """`log_times_s` has the seconds that the last writes of the log took."""
         self._settings = settings
+        self._log_times_s = log_times_s
         self._node = node
         self._answers: dict[str, Callable[[], str]] = {
             "ruok": lambda: "imok",
@@ -108,6 +110,11 @@ class FourLetterWords:
     def connections(self) -> list[Connection]:
         """Return the clients' connections, at most LINES_MAX."""
         return list(islice(self._node.clients.connections.values(), LINES_MAX))
+
+    def log_time_ms(self, share: float) -> float | None:
+        """Return the time within which this share of the last writes of the log were durable; None before the first."""
+        times = sorted(self._log_times_s)
+        return round(1000 * times[int(share * (len(times) - 1))], 3) if times else None
 
     def _srvr(self) -> str:
         return self._version() + self._figures()
@@ -161,7 +168,12 @@ class FourLetterWords:
             ("uptime", node.uptime_ms()),
             ("disk_full", int(node.is_full)),
             ("snapshot_failed", int(node.snapshot_policy.error != "")),
+            ("raft_term", node.core.term),
+            ("raft_commit_index", node.core.log.commit),
+            ("raft_applied_index", node.applied_index),
         ]
+        if (slow_ms := self.log_time_ms(0.99)) is not None:
+            figures.append(("p99_fsynctime", slow_ms))
         config = node.core.configs.current
         if len(config.members()) > 1:
             figures.append(("quorum_size", len(config.voters)))

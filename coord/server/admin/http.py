@@ -13,7 +13,7 @@ from coord.http import AdminHttp
 from coord.server.admin.backup import PATH as BACKUP_PATH
 from coord.server.admin.backup import Backups
 from coord.server.admin.commands import command_pages
-from coord.server.admin.four_letter import FourLetterWords
+from coord.server.admin.four_letter import VERSION, FourLetterWords
 from coord.server.admin.readiness import Readiness
 from coord.server.config.settings import StoreSettings
 from coord.server.node import Node
@@ -30,7 +30,7 @@ def admin_site(
 ) -> AdminHttp:
     """Return the admin pages of one node."""
     registry = CollectorRegistry()
-    registry.register(_Figures(node))
+    registry.register(_Figures(node, words))
 
     def health() -> tuple[bool, Mapping[str, object]]:
         why = str(node.failure) if node.failure is not None else node.trouble()
@@ -65,6 +65,11 @@ def admin_site(
             "watches": node.clients.watches.watch_count(),
             "outstanding": node.proposals.outstanding(),
             "resent": node.proposals.resent,
+            "data_bytes": machine.tree.data_bytes,
+            "log_write_p50_ms": words.log_time_ms(0.5),
+            "log_write_p99_ms": words.log_time_ms(0.99),
+            "version": VERSION.partition(",")[0],
+            "problem": str(node.failure) if node.failure is not None else node.trouble(),
             "disk_full": node.is_full,
             "joining": node.joining.is_joining,
             "voters": node.core.configs.current.voters,
@@ -88,8 +93,9 @@ def admin_site(
 class _Figures(Collector):
     """Collector that reads the node's counters for each scrape."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, words: FourLetterWords) -> None:
         self._node = node
+        self._words = words
 
     def collect(self) -> Iterator[Metric]:
         """Yield the node's figures as they are now."""
@@ -125,6 +131,12 @@ class _Figures(Collector):
                 clients.latency.mean_ms() / 1e3,
             ),
         ]
+        for name, share in (("log_write_p50_seconds", 0.5), ("log_write_p99_seconds", 0.99)):
+            took_ms = self._words.log_time_ms(share)
+            if took_ms is not None:
+                gauges.append(
+                    (name, f"Time of a write of the log with its sync: {share:.0%} of the last ones", took_ms / 1e3)
+                )
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"rk_coord_{name}", text, value=value)
         counters: list[tuple[str, str, float]] = [

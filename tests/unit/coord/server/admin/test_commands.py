@@ -94,3 +94,11 @@ def test_voting_view(nodes: StoreNodes) -> None:
             "learner_type": "participant",
         }
     }
+
+
+def test_log_times_are_the_share_of_the_last_writes(nodes: StoreNodes) -> None:
+    """Before the first write the time is unknown, not 0."""
+    node = nodes.leader()
+    assert FourLetterWords(SETTINGS, node).log_time_ms(0.99) is None
+    words = FourLetterWords(SETTINGS, node, [0.001] * 98 + [0.02, 0.5])
+    assert (words.log_time_ms(0.5), words.log_time_ms(0.99)) == (1.0, 20.0)
