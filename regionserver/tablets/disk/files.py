@@ -34,6 +34,7 @@ from regionserver.tablets.disk.layout import (
     ROWS,
     STEADY,
     block_path,
+    free_name,
     is_tablet,
     meta_path,
     parse_quarantine_name,
@@ -371,10 +372,7 @@ class TabletFiles:
     def _move(self, source: str, target: str) -> None:
         if not self._exists(source):
             return
-        free, number = target, 0
-        while self._exists(free):
-            number += 1
-            free = f"{target}.{number}"
+        free = free_name(target, self._exists)
         self._disk.rename(source, free)
         for path in (free, source):
             self._disk.sync_folder(path.rpartition("/")[0])

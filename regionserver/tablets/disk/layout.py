@@ -14,6 +14,7 @@ temporary files begin with a dot. All paths are relative to the data directory, 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 BLOCKS: Final = "tablet-meta"
@@ -98,3 +99,12 @@ def parse_quarantine_name(name: str) -> tuple[str, int] | None:
     if found is None or int(found[2]) > GENERATION_MAX:
         return None
     return found[1], int(found[2])
+
+
+def free_name(name: str, is_taken: Callable[[str], bool]) -> str:
+    """Return `name`, or the first of `name.1`, `name.2`, … that is not taken."""
+    free, number = name, 0
+    while is_taken(free):
+        number += 1
+        free = f"{name}.{number}"
+    return free

@@ -20,7 +20,7 @@ from coord.offline.directory import LockedDirectory
 from coord.storage.extent import NAME as EXTENT
 from regionserver.session.instance import MOVED, read_record
 from regionserver.storage.directory import sync_folder
-from regionserver.tablets.disk.layout import BLOCKS, LOG, METAS, QUARANTINE, ROWS, is_tablet
+from regionserver.tablets.disk.layout import BLOCKS, LOG, METAS, QUARANTINE, ROWS, free_name, is_tablet
 
 _RECORD: Final = "instance.json"
 #: What belongs to an identity, in the order in which it is moved.
@@ -69,10 +69,7 @@ class IdentityDirectory(LockedDirectory):
         """Move the parts of the identity to its folder, durably, one after the other. Raise OSError."""
         former.folder.mkdir(mode=0o700, exist_ok=True)
         for name in former.parts:
-            free, number = former.folder / name, 0
-            while free.exists():
-                number += 1
-                free = former.folder / f"{name}.{number}"
-            os.rename(self.path / name, free)
+            free = free_name(name, lambda one: (former.folder / one).exists())
+            os.rename(self.path / name, former.folder / free)
             for folder in (former.folder, self.path):
                 sync_folder(os.fspath(folder))

@@ -16,7 +16,7 @@ from typing import Final
 
 from regionserver.storage.directory import sync_folder
 from regionserver.tablets.disk.files import TEMPORARY
-from regionserver.tablets.disk.layout import QUARANTINE, parse_quarantine_name
+from regionserver.tablets.disk.layout import QUARANTINE, free_name, parse_quarantine_name
 from regionserver.tablets.upkeep.quarantine import QuarantineFolder
 
 #: Prefix of the names of folders whose files are being removed; no tablet's folder begins with it.
@@ -46,10 +46,7 @@ class QuarantineFolders:
         """Take folders out of the quarantine, durably. Their files are still there. Only the thread of the files may
         call this, because that thread moves files into the quarantine."""
         for name in names:
-            free, number = f"{REMOVED}{name}", 0
-            while (self._path / free).exists():
-                number += 1
-                free = f"{REMOVED}{name}.{number}"
+            free = free_name(f"{REMOVED}{name}", lambda one: (self._path / one).exists())
             with contextlib.suppress(FileNotFoundError):  # another purge was faster
                 os.rename(self._path / name, self._path / free)
         sync_folder(os.fspath(self._path))

@@ -36,3 +36,8 @@ def test_names_of_others_are_left_alone(name: str) -> None:
 def test_a_folder_for_slots_is_no_tablets() -> None:
     _, _, name = layout.slot_quarantine_path(7).partition("/")
     assert layout.parse_quarantine_name(name) is None
+
+
+@pytest.mark.parametrize(("taken", "free"), [([], "a"), (["a"], "a.1"), (["a", "a.1", "a.3"], "a.2"), (["b"], "a")])
+def test_a_name_that_is_taken_gets_a_number(taken: list[str], free: str) -> None:
+    assert layout.free_name("a", taken.__contains__) == free
