@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from coord.env import Clock
-from coord.errors import CoordError
+from coord.errors import CoordError, StorageError
 from coord.storage.shared.items import Change, RecoveredSlot
 from coord.storage.shared.log import SharedLog
 from regions.messages.server import ClosePurpose, MemberEndpoint
@@ -344,7 +344,8 @@ class ReplicaLife:
     def rewrite(self, tablet: str, changes: Callable[[RecoveredSlot], Sequence[Change]]) -> Deferred[str]:
         """Stop a running replica, make changes to its slot durable, and host its group again.
 
-        `changes` gets the whole content of the slot. Return "" or the reason of a failure; then the replica is FAILED.
+        `changes` gets the whole content of the slot, and may raise CoordError. Return "" or the reason of a failure;
+        then the replica is FAILED.
         """
         replica = self._replicas.get(tablet)
         if replica is None or replica.run is not RunState.RUNNING or self.is_stopping:
@@ -364,9 +365,10 @@ class ReplicaLife:
             # Everything that the group has written is in the log now.
             slot = self._log.shared.contents(replica.slot)
             try:
-                assert slot is not None, f"{tablet} runs and has no slot"
+                if slot is None:
+                    raise StorageError(f"{tablet} runs and has no slot")
                 self._log.submit(changes(slot), written)
-            except (CoordError, AssertionError) as error:
+            except CoordError as error:
                 self._set_run(replica, RunEvent.FAULT, why_of(error))
                 self._stand(replica)
                 answer.callback(why_of(error))

@@ -11,6 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from coord.errors import StorageError
 from coord.raft.messages import CONFIG
 from coord.storage.records import HardStateItem, LogItem
 from coord.storage.shared.items import Change, RecoveredSlot, SlotItems
@@ -47,7 +48,8 @@ class RescueWork:
         )  # fmt: skip
 
         def changes(slot: RecoveredSlot) -> list[Change]:
-            assert slot.last.index == order.last_index, f"the log of {order.tablet} has grown to {slot.last.index}"
+            if slot.last.index != order.last_index:
+                raise StorageError(f"the log of {order.tablet} has grown to entry {slot.last.index}")
             entry = LogItem(order.term, index, CONFIG, configuration.encode())
             promise = HardStateItem(order.term, order.number)
             return [SlotItems(replica.slot, replica.block.generation, promise, [entry])]
