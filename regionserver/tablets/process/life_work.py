@@ -287,20 +287,24 @@ class ReplicaLife:
         if is_removed:
             self._close_files(replica, purpose, reason, answer)
             return answer
+        self._stop(replica, lambda: self._close_files(replica, purpose, reason, answer))
+        return answer
+
+    def _stop(self, replica: TabletReplica, then: Callable[[], None]) -> None:
+        """End the group of a replica and close its rows, then go on with `then`."""
         self._set_run(replica, RunEvent.STOP)
         self._stop_group(replica)
         rows, replica.rows = replica.rows, None
 
         def closed(result: str | Exception) -> None:
             if isinstance(result, Exception) or result:
-                log.warn("rows of {tablet} were closed with an error: {why}", tablet=tablet, why=why_of(result))
-            self._close_files(replica, purpose, reason, answer)
+                log.warn("rows of {tablet} were closed with an error: {why}", tablet=replica.tablet, why=why_of(result))
+            then()
 
         if rows is None:
             closed("")
         else:
             self._slow_pool.submit(lambda: close_rows(rows), closed)
-        return answer
 
     def _stop_group(self, replica: TabletReplica) -> None:
         """End the group. Its requests are answered; from now on its state answers messages."""
@@ -351,13 +355,8 @@ class ReplicaLife:
         if replica is None or replica.run is not RunState.RUNNING or self.is_stopping:
             return succeed(f"tablet {tablet} does not run on this server")
         answer: Deferred[str] = Deferred()
-        self._set_run(replica, RunEvent.STOP)
-        self._stop_group(replica)
-        rows, replica.rows = replica.rows, None
 
-        def closed(result: str | Exception) -> None:
-            if isinstance(result, Exception) or result:
-                log.warn("rows of {tablet} were closed with an error: {why}", tablet=tablet, why=why_of(result))
+        def stopped() -> None:
             self._log.submit([], durable)
             self._log.flush()
 
@@ -381,8 +380,7 @@ class ReplicaLife:
             self._set_run(replica, RunEvent.ENABLE)
             self.open(replica, answer.callback)
 
-        assert rows is not None, f"{tablet} runs and has no rows"
-        self._slow_pool.submit(lambda: close_rows(rows), closed)
+        self._stop(replica, stopped)
         return answer
 
     def parked(self, tablet: str, why: str) -> None:
