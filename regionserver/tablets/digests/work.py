@@ -90,8 +90,6 @@ class DigestWork:
         self._host = host
         self._replicas = replicas
         self._ask = ask
-        #: Index of the entry at which each tablet was last compared here.
-        self._compared: dict[str, int] = {}
         #: What an operator should know, by tablet, and until when (wall clock); 0: until a comparison finds it equal.
         self._alarms: dict[str, tuple[str, int]] = {}
         self._differing = 0
@@ -150,12 +148,12 @@ class DigestWork:
         found = []
         for tablet, group in self._host.turn.groups.items():
             rows = self._rows(tablet)
-            if rows is None or rows.marks.latest <= self._compared.get(tablet, 0):
+            is_led = group.core.leadership is not None and not group.failure
+            if not is_led or rows is None or rows.marks.latest <= rows.marks.compared:
                 continue
-            index = rows.marks.latest
-            self._compared[tablet] = index
+            index = rows.marks.compared = rows.marks.latest
             digest = rows.marks.at(index)
-            if digest is not None and group.core.leadership is not None and not group.failure:
+            if digest is not None:
                 found.append(_Compared(group, index, digest))
                 if len(found) == ASKED_MAX:
                     break

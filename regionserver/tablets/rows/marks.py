@@ -28,6 +28,8 @@ class DigestMarks:
         self._next = 0
         #: Index of the newest digest that leaders compare; 0: none yet.
         self.latest = 0
+        #: Index of the digest that this server, as the leader, has compared last; 0: none yet.
+        self.compared = 0
 
     def want(self, index: int) -> None:
         """Ask for the digest at an entry that is not applied yet. Without effect for an entry that is."""

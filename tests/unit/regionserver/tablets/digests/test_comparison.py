@@ -115,7 +115,7 @@ def test_equal_replicas_are_compared_and_left_alone(tmp_path: Path, monkeypatch:
         await cluster.write(2 * EVERY)
         leading = await cluster.leading()
         assert isinstance(leading, ComparingMachine)
-        await until(cluster.reactor, lambda: leading.digests._compared.get(TABLET, 0) > 0, "a comparison")
+        await until(cluster.reactor, lambda: leading.running().rows_of(TABLET).marks.compared > 0, "a comparison")
         await leading.digests.compare()
         assert cluster.alarms() == []
         assert [one.state() for one in cluster.all()] == ["RUNNING"] * 3
