@@ -45,13 +45,18 @@ def servers_of(configuration: Configuration) -> dict[int, str]:
     return {one.number: one.uuid for one in endpoints_of(configuration)}
 
 
-def members_of(configuration: Configuration) -> tuple[Member, ...]:
-    """Return the members of a configuration with their servers. Raise ValueError as `endpoints_of` does."""
-    roles = {
+def roles_of(configuration: Configuration) -> dict[int, MemberRole]:
+    """Return the role of each member number."""
+    return {
         **dict.fromkeys(configuration.voters, MemberRole.VOTER),
         **dict.fromkeys(configuration.pre_voters, MemberRole.PRE_VOTER),
         **dict.fromkeys(configuration.learners, MemberRole.LEARNER),
     }
+
+
+def members_of(configuration: Configuration) -> tuple[Member, ...]:
+    """Return the members of a configuration with their servers. Raise ValueError as `endpoints_of` does."""
+    roles = roles_of(configuration)
     servers = servers_of(configuration)
     return tuple(Member(number, servers.get(number, ""), roles[number]) for number in sorted(roles))
 

@@ -45,8 +45,9 @@ from regionserver.tablets.host.delivery import (
 )
 from regionserver.tablets.host.envelope import BeatFrame, Envelope, Header, Item, Refusal, TurnFrame
 from regionserver.tablets.host.group import ELECTION_TICKS, KEEP_ENTRIES, Group
+from regionserver.tablets.host.members import roles_of
 from regionserver.tablets.host.requests import Fate, InFlight, ReadyRead, TabletAnswer
-from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies, role_of
+from regionserver.tablets.host.wanted_copies import CopyWanted, WantedCopies
 from regionserver.tablets.host.words import Word
 
 #: The same rejection is sent to the same replica at most once per this many ticks: 1 s. A leader sends ten heartbeats a
@@ -341,7 +342,7 @@ class Turn:
         lacks: int = 0,
     ) -> None:
         """Ask for a copy to a member, as `CopyWanted` says, if it may be copied and no question is open."""
-        tablet, role = group.replica.tablet, role_of(group.core.configs.current, number)
+        tablet, role = group.replica.tablet, roles_of(group.core.configs.current).get(number)
         if role is not None and self._copies.is_due(tablet, number, word, role, self.beats.now):
             server, term, seen = group.servers[number], group.core.term, (seen_number, seen_term, seen_index)
             self._out.copies.append(CopyWanted(tablet, number, server, role, term, word, *seen, lacks))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from coord.raft.membership import Configuration
 from regions.records.members import MemberRole
 from regionserver.tablets.host.words import Word
 
@@ -53,15 +52,6 @@ class CopyWanted(NamedTuple):
     seen_term: int = 0
     seen_index: int = 0
     lacks: int = 0
-
-
-def role_of(config: Configuration, number: int) -> MemberRole | None:
-    """Return the role of a number in a configuration, None if it is no member."""
-    if config.is_voter(number):
-        return MemberRole.VOTER
-    if not config.is_member(number):
-        return None
-    return MemberRole.PRE_VOTER if number in config.pre_voters else MemberRole.LEARNER
 
 
 class _Asked:
