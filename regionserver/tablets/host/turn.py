@@ -331,28 +331,19 @@ class Turn:
                         seen = (refusal.src, refusal.last_term, refusal.last_index)
                         self._want_copy(group, number, refusal.word, *seen)
 
-    def _want_copy(
-        self,
-        group: Group,
-        number: int,
-        word: Word | None,
-        seen_number: int = 0,
-        seen_term: int = 0,
-        seen_index: int = 0,
-        lacks: int = 0,
-    ) -> None:
-        """Ask for a copy to a member, as `CopyWanted` says, if it may be copied and no question is open."""
+    def _want_copy(self, group: Group, number: int, word: Word | None, *seen: int) -> None:
+        """Ask for a copy to a member if it may be copied and no question is open; `seen` as in `CopyWanted`."""
         tablet, role = group.replica.tablet, roles_of(group.core.configs.current).get(number)
         if role is not None and self._copies.is_due(tablet, number, word, role, self.beats.now):
-            server, term, seen = group.servers[number], group.core.term, (seen_number, seen_term, seen_index)
-            self._out.copies.append(CopyWanted(tablet, number, server, role, term, word, *seen, lacks))
+            server, term = group.servers[number], group.core.term
+            self._out.copies.append(CopyWanted(tablet, number, server, role, term, word, *seen))
 
     def lacks_log(self, tablet: str, number: int, first: int) -> None:
         """A member needs the entry `first`, which this leader's log has dropped: ask its server for a copy."""
         group = self.groups.get(tablet)
         if group is not None and not group.failure and group.core.leadership is not None and number in group.servers:
             group.core.leadership.probe_end(number)
-            self._want_copy(group, number, None, lacks=first)
+            self._want_copy(group, number, None, 0, 0, 0, first)
 
     def copy_answered(self, tablet: str, number: int) -> None:
         """A member's server has answered a question for a copy, or will not."""
