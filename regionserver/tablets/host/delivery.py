@@ -205,6 +205,10 @@ class LeadersHeard:
         """Forget the leaders on a server that is gone."""
         self._heard = {tablet: heard for tablet, heard in self._heard.items() if heard[0] != server}
 
+    def forget(self, tablet: str) -> None:
+        """Forget the leader of a tablet that has no tombstone here any more."""
+        self._heard.pop(tablet, None)
+
     def answer(self, tablet: str, m: Message, standing: ReplicaStanding, now: int) -> tuple[Ballot, Message | None]:
         """Return how the tombstone answers a message, and the answer to a vote request; None for other messages."""
         heard = self._heard.get(tablet)

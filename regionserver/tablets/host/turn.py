@@ -143,10 +143,15 @@ class Turn:
         tablet = group.replica.tablet
         assert tablet not in self.groups, f"tablet {tablet} is hosted already"
         self.groups[tablet] = group
-        self.resting.pop(tablet, None)
+        self.forget(tablet)
         self.opening.discard(tablet)
         self._share(group)
         self._touch(group)
+
+    def forget(self, tablet: str) -> None:
+        """Forget a tombstone: the tablet is hosted again, or nothing of it is left here."""
+        self.resting.pop(tablet, None)
+        self._leaders.forget(tablet)
 
     def _share(self, group: Group) -> None:
         """Follow the servers of a group's members."""

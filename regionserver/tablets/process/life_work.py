@@ -332,7 +332,7 @@ class ReplicaLife:
             replica.recovered = None
             if result is None:
                 del self._replicas[tablet]
-                self._turn.resting.pop(tablet, None)
+                self._turn.forget(tablet)
                 self._changed(tablet)
             else:
                 replica.block = result

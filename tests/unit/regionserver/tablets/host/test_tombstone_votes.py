@@ -201,3 +201,14 @@ def test_a_group_finds_a_leader_by_the_vote_of_a_tombstone() -> None:
         if hosts.core(alive).leadership is not None:
             return
     raise AssertionError("no leader")
+
+
+def test_the_leader_of_a_tablet_that_is_gone_is_forgotten() -> None:
+    """Else a server would keep one for each tablet that it ever had."""
+    server = _Tombstone()
+    server.asks(heartbeat())
+    assert set(server.turn._leaders._heard) == {"t"}
+    server.turn.forget("t")
+    assert server.turn._leaders._heard == {}
+    assert server.asks(heartbeat()) == [Word.DOES_NOT_EXIST]
+    assert server.turn._leaders._heard == {}
