@@ -45,8 +45,8 @@ from regions.records.znodes import Layout
 from regionserver.config import ServerSettings
 from regionserver.metrics import Metrics
 from regionserver.replica.effects import Key
-from regionserver.tablets.copying.messages import CancelCopy, CopyRequest, ListCopyJobs, StartTabletCopy
-from regionserver.tablets.digests.messages import DigestRequest, QuarantineReplica, ShowDigests
+from regionserver.tablets.copying.messages import CancelCopy, ListCopyJobs, StartTabletCopy
+from regionserver.tablets.digests.messages import QuarantineReplica, ShowDigests
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.links.cuts import LinkCuts
 from regionserver.tablets.members.claiming import Claims, StoreClaims
@@ -55,9 +55,9 @@ from regionserver.tablets.metrics import TabletMetrics
 from regionserver.tablets.neighbors import Address, Neighbors
 from regionserver.tablets.orders import ReplicaFiles, TabletOrders
 from regionserver.tablets.peer_port import bind_peer_port
-from regionserver.tablets.rescue.messages import ForceConfiguration, RescueRequest
+from regionserver.tablets.rescue.messages import ForceConfiguration
 from regionserver.tablets.service import TabletGroups, TabletService, answer_change, refusal
-from regionserver.tablets.upkeep.messages import PurgeQuarantine, UpkeepRequest
+from regionserver.tablets.upkeep.messages import PurgeQuarantine
 from regionserver.tablets.upkeep.space import DiskSpace
 
 log = Logger()
@@ -66,35 +66,11 @@ log = Logger()
 _FAILED: Final = (ReplicaState.FAILED, ReplicaState.LOST)
 
 
-class CopyAnswers(Protocol):
-    """Copies of replicas, as the server uses them."""
+class Answers(Protocol):
+    """A part of the host that answers requests: copies, comparisons, rescue, upkeep."""
 
-    def answer(self, request: CopyRequest) -> Any:
-        """Answer a request about copies. Raise RpcError."""
-        ...
-
-
-class DigestAnswers(Protocol):
-    """Comparisons of replicas, as the server uses them."""
-
-    def answer(self, request: DigestRequest) -> Any:
+    def answer(self, request: Any) -> Any:
         """Answer a request of a leader or an operator. Raise RpcError."""
-        ...
-
-
-class RescueAnswers(Protocol):
-    """Rescue of tablets without a majority, as the server uses it."""
-
-    def answer(self, order: ForceConfiguration) -> Any:
-        """Carry out an order of an operator, or refuse it."""
-        ...
-
-
-class UpkeepAnswers(Protocol):
-    """Upkeep of the disk, as the server uses it."""
-
-    def answer(self, request: UpkeepRequest) -> Any:
-        """Answer a request of an operator. Raise RpcError."""
         ...
 
 
@@ -154,22 +130,22 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
     @property
-    def copies(self) -> CopyAnswers:
+    def copies(self) -> Answers:
         """Return what answers requests about copies."""
         ...
 
     @property
-    def digests(self) -> DigestAnswers:
+    def digests(self) -> Answers:
         """Return what answers requests about digests."""
         ...
 
     @property
-    def rescue(self) -> RescueAnswers:
+    def rescue(self) -> Answers:
         """Return what answers orders to force a configuration."""
         ...
 
     @property
-    def upkeep(self) -> UpkeepAnswers:
+    def upkeep(self) -> Answers:
         """Return what answers requests about upkeep."""
         ...
 
@@ -183,6 +159,17 @@ class Hosting(ReplicaFiles, TabletGroups, Protocol):
         ...
 
 
+#: Which part of the host answers a request; the service answers those of clients.
+_PARTS: Final[Mapping[type, Callable[[Hosting], Answers]]] = {
+    StartTabletCopy: lambda host: host.copies,
+    ListCopyJobs: lambda host: host.copies,
+    CancelCopy: lambda host: host.copies,
+    PurgeQuarantine: lambda host: host.upkeep,
+    ShowDigests: lambda host: host.digests,
+    QuarantineReplica: lambda host: host.digests,
+    ForceConfiguration: lambda host: host.rescue,
+}
+
 #: Interval at which replicas are counted for heartbeats; many are sent while replicas are made or elect their leaders.
 FIGURES_S: Final = 0.5
 
@@ -193,16 +180,7 @@ OpenHost = Callable[[str, socket.socket, Callable[[str], None]], Hosting]
 class ServerTablets:
     """See the module docstring. All calls are on the reactor's thread."""
 
-    requests = (
-        *TabletService.requests,
-        StartTabletCopy,
-        ListCopyJobs,
-        CancelCopy,
-        PurgeQuarantine,
-        ShowDigests,
-        QuarantineReplica,
-        ForceConfiguration,
-    )
+    requests = (*TabletService.requests, *_PARTS)
 
     def __init__(
         self,
@@ -329,14 +307,9 @@ class ServerTablets:
 
     def answer(self, request: Any) -> Any:
         """Answer a request of a client, or one about copies or upkeep. Raise RpcError."""
-        if isinstance(request, CopyRequest):
-            return self._opened().copies.answer(request)
-        if isinstance(request, DigestRequest):
-            return self._opened().digests.answer(request)
-        if isinstance(request, RescueRequest):
-            return self._opened().rescue.answer(request)
-        if isinstance(request, UpkeepRequest):
-            return self._opened().upkeep.answer(request)
+        part = _PARTS.get(type(request))
+        if part is not None:
+            return part(self._opened()).answer(request)
         return self._service.answer(request)
 
     def own_replicas(self, request: ShowReplicas) -> tuple[list[OwnReplica], str]:

@@ -29,6 +29,3 @@ class ConfigurationForced(msgspec.Struct, frozen=True, tag=True, omit_defaults=T
     why: str = ""
     term: int = 0
     index: int = 0
-
-
-RescueRequest = ForceConfiguration

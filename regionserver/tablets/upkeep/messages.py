@@ -41,6 +41,3 @@ class QuarantineList(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     #: Time for which the server keeps a folder.
     keep_ms: int
     folders: list[QuarantinedReplica]
-
-
-UpkeepRequest = PurgeQuarantine

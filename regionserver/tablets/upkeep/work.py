@@ -23,7 +23,6 @@ from regionserver.tablets.upkeep.messages import (
     PurgeQuarantine,
     QuarantinedReplica,
     QuarantineList,
-    UpkeepRequest,
 )
 from regionserver.tablets.upkeep.quarantine import FolderRemoval, QuarantineFolder
 from regionserver.tablets.upkeep.space import DiskSpace, FreeSpace
@@ -143,7 +142,7 @@ class Upkeep:
         finally:
             self._is_purging = False
 
-    def answer(self, request: UpkeepRequest) -> Deferred[QuarantineList]:
+    def answer(self, request: PurgeQuarantine) -> Deferred[QuarantineList]:
         """Answer a request of an operator. Raise RpcError."""
         if request.recipient not in ("", self._server):
             raise RpcError(Code.BAD_REQUEST, f"this server is {self._server}")
