@@ -37,7 +37,6 @@ from regionserver.tablets.process.host import TabletHost
 from regionserver.tablets.process.interfaces import HostSettings, ReplicaOpening
 from regionserver.tablets.rescue.work import RescueWork
 from regionserver.tablets.server_tablets import MakeTablets, ServerTablets
-from regionserver.tablets.upkeep.joined import upkeep_of
 from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.tablets.upkeep.work import Upkeep
 
@@ -262,18 +261,21 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         )  # fmt: skip
         host.start()
         instance.keep_incarnation()
+        parts = host.life.parts()
         space = DiskSpace(instance.directory, settings.reserve_bytes)
         copies = copies_of(reactor, system.clock, instance.uuid, space, host, links, settings.copy_rate_bytes)
-        questions = CopyQuestions(reactor, instance.uuid, links.address, host.life.parts().replicas)
+        questions = CopyQuestions(reactor, instance.uuid, links.address, parts.replicas)
         host.members.ask_for_copy = questions.ask
         links.start(host, listening)
         keep_ms = int(settings.quarantine_keep_s * 1000)
-        upkeep = upkeep_of(reactor, system.clock, instance.uuid, host, space, keep_ms)
+        upkeep = Upkeep(
+            reactor, system.clock, instance.uuid, host, space, keep_ms, parts.files_pool, parts.slow_pool
+        )  # fmt: skip
+        upkeep.start()
         servers = ServerQuestions(reactor)
-        replicas = host.life.parts().replicas
-        digests = DigestWork(reactor, system.clock, instance.uuid, host, replicas, servers.ask)
+        digests = DigestWork(reactor, system.clock, instance.uuid, host, parts.replicas, servers.ask)
         digests.start()
-        rescue = RescueWork(instance.uuid, host.turn, replicas, host.life)
+        rescue = RescueWork(instance.uuid, host.turn, parts.replicas, host.life)
         care = TabletCare(upkeep, digests, servers, rescue)
         return HostedTablets(reactor, host, links, copies, questions, care)
 

@@ -5,5 +5,4 @@ quarantine.py     which folders of the quarantine are removed, and when (pure)
 folders.py        the folders of the quarantine on the disk
 messages.py       requests of operators, and replies
 work.py           the work that is due once a second, and the answers to operators
-joined.py         makes all of them for a host that has started
 """

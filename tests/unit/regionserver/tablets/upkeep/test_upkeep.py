@@ -13,7 +13,6 @@ from regions.messages import ClosePurpose
 from regions.records.model import NO_ROOM
 from regionserver.tablets.host.requests import Fate
 from regionserver.tablets.upkeep.folders import REMOVED
-from regionserver.tablets.upkeep.joined import upkeep_of
 from regionserver.tablets.upkeep.messages import PurgeQuarantine, QuarantineList
 from regionserver.tablets.upkeep.space import DiskSpace
 from regionserver.tablets.upkeep.work import Upkeep
@@ -44,7 +43,12 @@ class KeptMachine(Machine):
     def started(self) -> None:
         self.space = SetSpace(self.directory)
         clock = os_system().clock
-        self.upkeep = upkeep_of(self.wires.reactor, clock, self.uuid, self.running(), self.space, self.keep_ms)
+        parts = self.running().life.parts()
+        self.upkeep = Upkeep(
+            self.wires.reactor, clock, self.uuid, self.running(), self.space, self.keep_ms,
+            parts.files_pool, parts.slow_pool,
+        )  # fmt: skip
+        self.upkeep.start()
 
     async def stop(self) -> None:
         self.upkeep.stop()
