@@ -24,11 +24,11 @@ from regionserver.tablets.commands import KvCommand
 from regionserver.tablets.copying.asking import CopyQuestions
 from regionserver.tablets.copying.joined import copies_of
 from regionserver.tablets.copying.work import CopyWork
-from regionserver.tablets.digests.asking import ServerQuestions
 from regionserver.tablets.digests.work import DigestWork
 from regionserver.tablets.host.members import members_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.links.links import TabletLinks
+from regionserver.tablets.links.questions import ServerQuestions
 from regionserver.tablets.members.claiming import Claims
 from regionserver.tablets.messages import KeyRange
 from regionserver.tablets.neighbors import Address
@@ -57,7 +57,7 @@ class TabletCare(NamedTuple):
 
     upkeep: Upkeep
     digests: DigestWork
-    #: Asks other servers about digests.
+    #: Asks other servers.
     servers: ServerQuestions
     rescue: RescueWork
 
@@ -71,14 +71,12 @@ class HostedTablets:
         host: TabletHost,
         links: TabletLinks,
         copies: CopyWork,
-        questions: CopyQuestions,
         care: TabletCare,
     ) -> None:
         self._reactor = reactor
         self._host = host
         self.links = links
         self.copies = copies
-        self.questions = questions
         self._care = care
 
     # --- orders (ReplicaFiles) ---
@@ -216,7 +214,7 @@ class HostedTablets:
 
     def find_servers(self, address_of: Callable[[str], Address | None]) -> None:
         """Set what returns where a server takes requests, by its uuid."""
-        self.questions.address_of = self._care.servers.address_of = address_of
+        self._care.servers.address_of = address_of
 
     def learn(self, server: str, address: Address) -> None:
         """Take in where another server listens for members."""
@@ -264,7 +262,8 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
         parts = host.life.parts()
         space = DiskSpace(instance.directory, settings.reserve_bytes)
         copies = copies_of(reactor, system.clock, instance.uuid, space, host, links, settings.copy_rate_bytes)
-        questions = CopyQuestions(reactor, instance.uuid, links.address, parts.replicas)
+        servers = ServerQuestions(reactor)
+        questions = CopyQuestions(servers.ask, instance.uuid, links.address, parts.replicas)
         host.members.ask_for_copy = questions.ask
         links.start(host, listening)
         keep_ms = int(settings.quarantine_keep_s * 1000)
@@ -272,12 +271,11 @@ def tablets_of(reactor: Any, settings: ServerSettings, instance: Instance, died:
             reactor, system.clock, instance.uuid, host, space, keep_ms, parts.files_pool, parts.slow_pool
         )  # fmt: skip
         upkeep.start()
-        servers = ServerQuestions(reactor)
         digests = DigestWork(reactor, system.clock, instance.uuid, host, parts.replicas, servers.ask)
         digests.start()
         rescue = RescueWork(instance.uuid, host.turn, parts.replicas, host.life)
         care = TabletCare(upkeep, digests, servers, rescue)
-        return HostedTablets(reactor, host, links, copies, questions, care)
+        return HostedTablets(reactor, host, links, copies, care)
 
     return lambda metrics, fatal, soon: ServerTablets(reactor, settings, system.clock, metrics, open_host, fatal, soon)
 

@@ -6,7 +6,6 @@ server still refuses its messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
@@ -14,7 +13,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from coord.peers.stream import Address
-from coord.rpc.server import RpcClient
 from coord.rpc.wire import RpcError
 from regions.messages import OwnReplica, ReplicaList, ShowReplicas
 from regions.messages.heartbeat import ReplicaState
@@ -27,12 +25,11 @@ from regionserver.tablets.copying.messages import (
 )
 from regionserver.tablets.host.wanted_copies import CopyWanted
 from regionserver.tablets.host.words import Word
+from regionserver.tablets.links.questions import Ask
 from regionserver.tablets.process.replica import TabletReplica
 
 log = Logger()
 
-#: Time limit of a question. The server answers before it begins the copy.
-ANSWER_S: Final = 5.0
 #: State of the replica behind each refusal; None: the refusal does not say.
 _STATES: Final = {Word.DELETED: ReplicaState.TOMBSTONE, Word.FAILED: ReplicaState.FAILED, Word.OLDER: None}
 #: Answers that need no line in the log: the copy runs.
@@ -42,46 +39,36 @@ _EXPECTED: Final = (CopyOutcome.STARTED, CopyOutcome.ALREADY_INPROGRESS)
 class CopyQuestions:
     """Asks the servers of members. Every method is called on the reactor's thread."""
 
-    def __init__(self, reactor: Any, server: str, address: Address, replicas: dict[str, TabletReplica]) -> None:
+    def __init__(self, ask: Ask, server: str, address: Address, replicas: dict[str, TabletReplica]) -> None:
         """`server` and `address`: this server's uuid, and where it listens for other members."""
-        self._reactor = reactor
+        self._ask_server = ask
         self._server = server
         self._address = address
         self._replicas = replicas
-        #: Returns where a server takes requests, by its uuid; None if that is not known.
-        self.address_of: Callable[[str], Address | None] = lambda _server: None
 
     def ask(self, wanted: CopyWanted) -> Deferred[Any]:
         """Ask for a copy. Fires when the server has answered, or does not answer in time."""
-        replica, address = self._replicas.get(wanted.tablet), self.address_of(wanted.server)
-        if replica is None or address is None:
+        replica = self._replicas.get(wanted.tablet)
+        if replica is None:
             return succeed(None)
-        client = RpcClient(self._reactor, *address)
         asked: Deferred[Any]
         if wanted.word is None:
-            asked = client.call(ShowReplicas(tablets=[wanted.tablet]), ANSWER_S, expect=ReplicaList)
-            asked.addCallback(lambda found: self._ask_running(client, wanted, replica, found))
+            asked = self._ask_server(wanted.server, ShowReplicas(tablets=[wanted.tablet]), ReplicaList)
+            asked.addCallback(lambda found: self._ask_running(wanted, replica, found))
         else:
-            asked = self._ask(client, self._order(wanted, replica, seen_in(wanted)))
+            asked = self._ask(self._order(wanted, replica, seen_in(wanted)))
+        return asked.addErrback(_failed, wanted)
 
-        def close(result: object) -> object:
-            client.close()
-            return result
-
-        return asked.addErrback(_failed, wanted).addBoth(close)
-
-    def _ask_running(
-        self, client: RpcClient, wanted: CopyWanted, replica: TabletReplica, found: ReplicaList
-    ) -> Deferred[Any] | None:
+    def _ask_running(self, wanted: CopyWanted, replica: TabletReplica, found: ReplicaList) -> Deferred[Any] | None:
         """Ask for a copy of a replica that runs, unless it has no need of one by now."""
         own = next(iter(found.replicas), None)
         if own is None or not needs_copy(own, wanted, replica.number):
             return None
         seen = SeenReplica(own.report.number, own.report.state, own.last_term, own.last_index)
-        return self._ask(client, self._order(wanted, replica, seen))
+        return self._ask(self._order(wanted, replica, seen))
 
-    def _ask(self, client: RpcClient, order: StartTabletCopy) -> Deferred[Any]:
-        asked: Deferred[Any] = client.call(order, ANSWER_S, expect=TabletCopyAnswer)
+    def _ask(self, order: StartTabletCopy) -> Deferred[Any]:
+        asked = self._ask_server(order.recipient, order, TabletCopyAnswer)
 
         def answered(answer: TabletCopyAnswer) -> None:
             if answer.outcome not in _EXPECTED:

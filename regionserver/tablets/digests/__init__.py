@@ -3,5 +3,4 @@
 judge.py          what follows from the digests of a tablet's members (pure)
 messages.py       requests between servers and of operators, and replies
 work.py           a leader compares its tablets; every server answers
-asking.py         questions to other servers
 """

@@ -7,7 +7,7 @@ a member differs from a majority  ->  its server quarantines it  ->  messages to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -30,6 +30,7 @@ from regionserver.tablets.digests.messages import (
 )
 from regionserver.tablets.host.group import Group
 from regionserver.tablets.host.turn import Turn
+from regionserver.tablets.links.questions import Ask
 from regionserver.tablets.process.interfaces import RowsReader
 from regionserver.tablets.process.replica import TabletReplica
 from regionserver.tablets.rows.tablet_rows import TabletRows
@@ -43,9 +44,6 @@ ASKED_MAX: Final = 1_000
 #: How long an alarm about a replica that was quarantined is shown, and how many alarms are.
 SHOWN_MS: Final = 24 * 3_600_000
 ALARMS_MAX: Final = 5
-
-#: Asks a server: (uuid, message, type of the reply).
-Ask = Callable[[str, msgspec.Struct, type[Any]], Deferred[Any]]
 
 
 class DigestHost(Protocol):

@@ -7,6 +7,7 @@ dialing.py      the outgoing side: addresses of a server, back-off
 accepting.py    the incoming side: which hellos are accepted
 channel.py      a connection for a copy, used by a thread
 own_server.py   the identity of this server, shared by both sides
+questions.py    questions to other servers, on the port where they take requests
 cuts.py         drills cut the links through the admin port
 complaints.py   what is logged about peers, each once
 

@@ -59,7 +59,6 @@ class HostedTabletsTest(SynchronousTestCase):
             None,
             SimpleNamespace(local=lambda _tablet: None, cancel=lambda _tablet: False),  # type: ignore[arg-type]
             None,
-            None,
         )
 
     def test_a_replica_that_is_being_opened_is_waited_for(self) -> None:

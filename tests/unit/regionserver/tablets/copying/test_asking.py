@@ -9,7 +9,6 @@ from twisted.internet.defer import Deferred, succeed
 from regions.messages import OwnReplica, ReplicaList, ShowReplicas, TabletReport
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
-from regionserver.tablets.copying import asking
 from regionserver.tablets.copying.asking import CopyQuestions, needs_copy, seen_in
 from regionserver.tablets.copying.messages import (
     CopyOutcome,
@@ -21,6 +20,8 @@ from regionserver.tablets.copying.messages import (
 from regionserver.tablets.disk.life import RunState
 from regionserver.tablets.host.wanted_copies import COPIED, CopyWanted
 from regionserver.tablets.host.words import Word
+from regionserver.tablets.links import questions as questions_module
+from regionserver.tablets.links.questions import ServerQuestions
 from regionserver.tablets.process.replica import TabletReplica
 from tests.unit.regionserver.tablets.disk.examples import TABLET, ready
 
@@ -38,7 +39,7 @@ def test_every_refusal_that_asks_for_a_copy_shows_a_replica(word: Word) -> None:
 
 def test_the_leader_names_itself_as_the_source() -> None:
     replica = TabletReplica(ready(), None, RunState.RUNNING)
-    questions = CopyQuestions(None, "me", ("h", 7001), {TABLET: replica})
+    questions = CopyQuestions(ServerQuestions(None).ask, "me", ("h", 7001), {TABLET: replica})
     order = questions._order(wanted(Word.FAILED), replica, None)
     assert order.source == CopySource(2, "me", "h", 7001)
     assert (order.recipient, order.number, order.role, order.term) == ("s3", 3, MemberRole.VOTER, 7)
@@ -46,7 +47,8 @@ def test_the_leader_names_itself_as_the_source() -> None:
 
 
 def test_nobody_is_asked_whose_address_is_unknown() -> None:
-    questions = CopyQuestions(None, "me", ("h", 7001), {TABLET: TabletReplica(ready(), None, RunState.RUNNING)})
+    servers = ServerQuestions(None)
+    questions = CopyQuestions(servers.ask, "me", ("h", 7001), {TABLET: TabletReplica(ready(), None, RunState.RUNNING)})
     answers: list[object] = []
     questions.ask(wanted(Word.FAILED)).addCallback(answers.append)
     assert answers == [None]
@@ -99,10 +101,11 @@ def test_the_end_of_a_running_replicas_log_is_asked_for_first(
     own: list[OwnReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leader has seen no refusal, and the server copies only a replica that is as the sender has seen it."""
-    monkeypatch.setattr(asking, "RpcClient", Server)
+    monkeypatch.setattr(questions_module, "RpcClient", Server)
     Server.own, Server.orders = own, []
-    questions = CopyQuestions(None, "me", ("h", 7001), {TABLET: TabletReplica(ready(), None, RunState.RUNNING)})
-    questions.address_of = lambda _: ("h3", 7003)
+    servers = ServerQuestions(None)
+    servers.address_of = lambda _: ("h3", 7003)
+    questions = CopyQuestions(servers.ask, "me", ("h", 7001), {TABLET: TabletReplica(ready(), None, RunState.RUNNING)})
     answers: list[object] = []
     questions.ask(LACKING).addCallback(answers.append)
     assert answers == [None]

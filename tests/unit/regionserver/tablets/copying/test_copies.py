@@ -14,7 +14,6 @@ from coord.rpc.wire import RpcError
 from regions.messages.heartbeat import ReplicaState
 from regions.records.members import MemberRole
 from regionserver.tablets.copying import source, work
-from regionserver.tablets.copying.asking import CopyQuestions
 from regionserver.tablets.copying.messages import CancelCopy, CopyOutcome, CopySource, CopyState, SeenReplica
 from regionserver.tablets.hosting import HostedTablets
 from regionserver.tablets.members.claiming import NewMember
@@ -444,10 +443,7 @@ def test_an_order_to_close_ends_the_copy(tmp_path: Path) -> None:
         victim.copies.claims = ScriptedClaims("")
         await cluster.copy(victim, number=9, role=MemberRole.PRE_VOTER)
         await cluster.receiving(victim)
-        hosted = HostedTablets(
-            cluster.reactor, victim.running(), victim.links, victim.copies,
-            CopyQuestions(cluster.reactor, victim.uuid, ("127.0.0.1", victim.port), {}), None,
-        )  # fmt: skip
+        hosted = HostedTablets(cluster.reactor, victim.running(), victim.links, victim.copies, None)
         assert await hosted.close(TABLET, Stage.REMOVE) == "its copy is being canceled"
         await cluster.ended(victim)
         assert await hosted.close(TABLET, Stage.REMOVE) == ""

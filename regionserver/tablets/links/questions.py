@@ -1,4 +1,4 @@
-"""Questions to other servers about digests."""
+"""Questions to other servers, on the port where they take requests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from coord.peers.stream import Address
 from coord.rpc.server import RpcClient
 from coord.rpc.wire import RpcError
 
-#: Time limit of a question: the server waits for its rows for 2 s.
+#: Time limit of a question.
 ANSWER_S: Final = 10.0
+
+#: Asks a server: (uuid, message, type of the reply).
+Ask = Callable[[str, msgspec.Struct, type[Any]], Deferred[Any]]
 
 
 class ServerQuestions:
