@@ -147,6 +147,7 @@ def _plain(folder: Path, size: int) -> float:
         file.truncate(size)
         os.fsync(file.fileno())
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(CALL_S)
         sender = multiprocessing.get_context("spawn").Process(target=_send, args=(source, listening.getsockname()))
         sender.start()
         connection, _ = listening.accept()
