@@ -10,10 +10,11 @@ from coord.raft.membership import Configuration
 from coord.raft.messages import LEADER, Entry, RaftConfig
 from coord.storage.shared.items import Floor
 from regionserver.tablets.disk.life import RunState
+from regionserver.tablets.host.beats import BeatOutput
 from regionserver.tablets.host.envelope import Envelope, Item, TurnFrame, decode_frame, encode_beat, encode_turn
 from regionserver.tablets.host.group import ELECTION_TICKS, Group
 from regionserver.tablets.host.requests import TabletAnswer
-from regionserver.tablets.host.turn import BeatOutput, TurnOutput
+from regionserver.tablets.host.turn import TurnOutput
 from regionserver.tablets.process.floors import target
 from simulation.engine.chance import SeededRandom
 from simulation.engine.history import SeededHistory, Violation
@@ -379,7 +380,9 @@ class World(SeededHistory):
         self.counts["beats"] += 1
         self.counts["heartbeats_in_beats"] += len(beat.heartbeats)
         header = server.turn_now().header(to)
-        frames = encode_beat(header, beat.number, disk_answers=beat.disk_answers, heartbeats=beat.heartbeats)
+        frames = encode_beat(
+            header, beat.number, disk_answers=beat.disk_answers, heartbeats=beat.heartbeats, is_full=beat.is_full
+        )
         for data in frames:
             self._transmit(server.name, to, data)
 

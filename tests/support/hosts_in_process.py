@@ -114,6 +114,10 @@ class WireLinks:
         self._wires.carry(self._server, server, frame)
         return True
 
+    def knows_full(self, server: str) -> bool:
+        """See `HostLinks.knows_full`."""
+        return True
+
     def flush(self) -> None:
         """See `HostLinks.flush`."""
 

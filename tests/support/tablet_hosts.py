@@ -105,7 +105,11 @@ class Hosts:
             server.beaten += [(to, row) for row in beat.heartbeats]
             if name not in self.mute and to not in self.mute:
                 frames = encode_beat(
-                    server.turn.header(to), beat.number, disk_answers=beat.disk_answers, heartbeats=beat.heartbeats
+                    server.turn.header(to),
+                    beat.number,
+                    disk_answers=beat.disk_answers,
+                    heartbeats=beat.heartbeats,
+                    is_full=beat.is_full,
                 )
                 for data in frames:
                     self.servers[to].turn.frame(name, decode_frame(data))

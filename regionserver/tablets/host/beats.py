@@ -9,6 +9,9 @@ start code and states whether the sender's disk answers. A peer server counts as
   leads no tablet,
 - when its disk does not answer: it cannot make any vote or acknowledgment durable.
 
+A BEAT also states whether the sender's disk is full. Such a server still votes and follows, but is to lead nothing: it
+hands its leaderships over, and gets none.
+
 Time is counted in this process's own ticks, not by a clock. A process that was stopped has not ticked, so it does not
 mistake its own absence for that of its peers.
 """
@@ -16,6 +19,8 @@ mistake its own absence for that of its peers.
 from __future__ import annotations
 
 from typing import Final
+
+from regionserver.tablets.host.envelope import Envelope
 
 #: Duration of a tick. Timers of groups and of BEATs count ticks.
 TICK_MS: Final = 50
@@ -36,6 +41,17 @@ class PeerServer:
         self.heard = now
         self.is_there = True
         self.disk_answers = True
+        self.is_full = False
+
+
+class BeatOutput:
+    """A BEAT for one peer server."""
+
+    def __init__(self, number: int, disk_answers: bool, is_full: bool, heartbeats: list[Envelope]) -> None:
+        self.number: int = number
+        self.disk_answers: bool = disk_answers
+        self.is_full: bool = is_full
+        self.heartbeats: list[Envelope] = heartbeats
 
 
 class Beats:
@@ -51,6 +67,8 @@ class Beats:
         self.sent = 0
         #: False while this server's own log write takes too long.
         self.disk_answers = True
+        #: True while this server's disk has no room for writes.
+        self.is_full = False
         self.peers: dict[str, PeerServer] = {}
 
     def introduced(self, server: str, start_code: int) -> bool | None:
@@ -69,7 +87,7 @@ class Beats:
         self.peers[server] = PeerServer(start_code, self.now)
         return True
 
-    def beat(self, server: str, number: int, *, disk_answers: bool) -> bool:
+    def beat(self, server: str, number: int, *, disk_answers: bool, is_full: bool = False) -> bool:
         """Record a BEAT of the known process on `server`. Return True if the server is gone because its disk failed."""
         peer = self.peers[server]
         if number <= peer.beat:
@@ -79,6 +97,7 @@ class Beats:
         was_there = peer.is_there
         had_disk = peer.disk_answers
         peer.disk_answers = peer.is_there = disk_answers
+        peer.is_full = is_full
         return was_there and had_disk and not disk_answers
 
     def lost(self, server: str, start_code: int) -> bool:
@@ -107,3 +126,8 @@ class Beats:
         """Return True if the process on `server` is alive, as far as known."""
         peer = self.peers.get(server)
         return peer is not None and peer.is_there
+
+    def may_lead(self, server: str) -> bool:
+        """Return True if the process on `server` is alive and its disk has room, as far as known."""
+        peer = self.peers.get(server)
+        return peer is not None and peer.is_there and not peer.is_full

@@ -3,7 +3,7 @@
     frame      := version:u8 kind:u8 cluster:text sender:text start_code:u64 recipient:text body
     TURN body  := count:u32 item*                       what one turn of the sender has for the recipient
     item       := ENVELOPE tablet:text message  |  REFUSAL tablet:text refusal
-    BEAT body  := number:u64 disk_answers:u8 count:u32 row*
+    BEAT body  := number:u64 disk:u8 count:u32 row*     disk: 1 it answers, 2 it is full (FULL_BEATS)
     row        := tablet:text kind:u8 7 x u64           a heartbeat, or the answer to one
     message    := kind:u8 flags:u8 8 x u64 count:u32 entry*
     entry      := term:u64 kind:u8 length:u32 data      indexes follow from prev_index
@@ -55,6 +55,10 @@ BEAT: Final = 2
 #: Kinds of items in a TURN frame.
 ENVELOPE: Final = 1
 REFUSAL: Final = 2
+
+#: Bits of the disk in a BEAT. Builds without FULL_BEATS (`links/hello.py`) close a link that brings the second one.
+_DISK_ANSWERS: Final = 1
+_DISK_IS_FULL: Final = 2
 
 #: A frame is closed at this size. An append carries up to 1 MiB of entries, or one entry of PAYLOAD_BYTES_MAX.
 FRAME_BYTES: Final = 4 << 20
@@ -148,12 +152,16 @@ class TurnFrame:
 class BeatFrame:
     """Proof that the sender's process lives, with the heartbeats of its awake tablets."""
 
-    def __init__(self, header: Header, number: int, disk_answers: bool, heartbeats: list[Envelope]) -> None:
+    def __init__(
+        self, header: Header, number: int, disk_answers: bool, heartbeats: list[Envelope], is_full: bool = False
+    ) -> None:
         self.header: Header = header
         #: Rises with each BEAT of a start, so that a repeated BEAT proves nothing.
         self.number: int = number
         #: False while a write to the sender's log takes too long.
         self.disk_answers: bool = disk_answers
+        #: True while the sender's disk has no room for writes.
+        self.is_full: bool = is_full
         #: Of kind HEARTBEAT or HEARTBEAT_RESP.
         self.heartbeats: list[Envelope] = heartbeats
 
@@ -177,13 +185,16 @@ def encode_turn(header: Header, items: list[Item]) -> list[bytes]:
     return frames
 
 
-def encode_beat(header: Header, number: int, *, disk_answers: bool, heartbeats: list[Envelope]) -> list[bytes]:
+def encode_beat(
+    header: Header, number: int, *, disk_answers: bool, heartbeats: list[Envelope], is_full: bool = False
+) -> list[bytes]:
     """Return the frames of one BEAT: one, or several with the same number for more than ROWS_MAX heartbeats."""
     head = _head(header, BEAT)
+    disk = (_DISK_ANSWERS if disk_answers else 0) | (_DISK_IS_FULL if is_full else 0)
     frames: list[bytes] = []
     for first in range(0, max(1, len(heartbeats)), ROWS_MAX):
         rows = heartbeats[first : first + ROWS_MAX]
-        parts = [head, _BEAT.pack(number, disk_answers, len(rows))]
+        parts = [head, _BEAT.pack(number, disk, len(rows))]
         for row in rows:
             parts.append(_text(row.tablet))
             parts.append(_encode_row(row.message))
@@ -215,11 +226,11 @@ def _decode_frame(data: bytes) -> TurnFrame | BeatFrame:
         items, at = _decode_items(data, at)
         frame = TurnFrame(header, items)
     else:
-        number, answers, count = _BEAT.unpack_from(data, at)
-        if answers > 1 or count > ROWS_MAX:
-            raise RemoteProtocolError(f"a BEAT with {count} heartbeats, and {answers} for whether the disk answers")
+        number, disk, count = _BEAT.unpack_from(data, at)
+        if disk > _DISK_ANSWERS | _DISK_IS_FULL or count > ROWS_MAX:
+            raise RemoteProtocolError(f"a BEAT with {count} heartbeats, and {disk} for the disk")
         rows, at = _decode_rows(data, at + _BEAT.size, count)
-        frame = BeatFrame(header, _number(number), bool(answers), rows)
+        frame = BeatFrame(header, _number(number), disk & _DISK_ANSWERS != 0, rows, disk & _DISK_IS_FULL != 0)
     if at != len(data):
         raise RemoteProtocolError(f"{len(data) - at} bytes follow the last item of a frame")
     return frame

@@ -240,9 +240,9 @@ class Group:
         else:
             self._answer(request, Fate.REFUSED, begun)
 
-    def transfer(self, to: int, is_there: Mapping[int, bool], answers: list[ConfigChanged]) -> None:
+    def transfer(self, to: int, is_able: Mapping[int, bool], answers: list[ConfigChanged]) -> None:
         """Hand leadership over to member `to`, 0: to the best one; add the answer to `answers`."""
-        answers.append(begin_transfer(self.core, to, self.servers, is_there))
+        answers.append(begin_transfer(self.core, to, self.servers, is_able))
 
     def noted(self, index: int) -> None:
         """The consensus metadata hold the committed configuration at `index`, or a later one, durably."""
@@ -364,12 +364,12 @@ class Group:
                 self._everywhere = max(self._everywhere, held)
         return self._everywhere
 
-    def hand_over(self, is_there: Mapping[int, bool], handed: list[tuple[str, int]]) -> None:
-        """As the leader, transfer leadership to the live member with the longest log, and add it to `handed`."""
+    def hand_over(self, is_able: Mapping[int, bool], handed: list[tuple[str, int]]) -> None:
+        """As the leader, transfer leadership to the able member with the longest log, and add it to `handed`."""
         lead = self.core.leadership
         if lead is None:
             return
-        best = best_successor(self.core, is_there)
+        best = best_successor(self.core, is_able)
         if best:
             try:
                 self.core.transfer_leadership(best)

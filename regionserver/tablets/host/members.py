@@ -21,6 +21,7 @@ from regions.messages.server import MemberEndpoint
 from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChanged
 from regions.records.members import ConfigId, Member, MemberRole
 from regions.replication.guards import ChangeFacts, check_of_change, wanted_members
+from regions.replication.policy.situation import CAUGHT_UP_ENTRIES
 
 _ENDPOINTS: Final = msgspec.json.Decoder(tuple[MemberEndpoint, ...])
 
@@ -120,21 +121,29 @@ def begin_change(core: RaftCore, change: ChangeConfig, servers: Mapping[int, str
         return answer_of(core, servers, _REFUSALS[error.refusal], str(error))
 
 
-def begin_transfer(core: RaftCore, to: int, servers: Mapping[int, str], is_there: Mapping[int, bool]) -> ConfigChanged:
-    """Begin to hand leadership over to member `to`, 0: to the live voter with the longest log. Return the answer."""
+def begin_transfer(core: RaftCore, to: int, servers: Mapping[int, str], is_able: Mapping[int, bool]) -> ConfigChanged:
+    """Begin to hand leadership over to member `to`, 0: to the able voter with the longest log. Return the answer.
+
+    `is_able`: whether a member's server answers, and its disk has room. Writes wait until `to` has all entries, so a
+    member that lags does not get the leadership.
+    """
     lead = core.leadership
     if lead is None:
         return answer_of(core, servers, ChangeAnswer.NOT_LEADER, "another member leads")
-    to = to or best_successor(core, is_there)
+    to = to or best_successor(core, is_able)
     if not to:
-        return answer_of(core, servers, ChangeAnswer.UNSAFE, "no other voter answers")
+        return answer_of(core, servers, ChangeAnswer.UNSAFE, "no other voter answers and has room on its disk")
     if to == core.id:
         return answer_of(core, servers, ChangeAnswer.DONE, "the member leads already")
     if lead.transferee and lead.transferee != to:
         why = f"leadership is being transferred to {lead.transferee}"
         return answer_of(core, servers, ChangeAnswer.PENDING, why)
-    if core.configs.current.is_voter(to) and not is_there.get(to):
-        return answer_of(core, servers, ChangeAnswer.UNSAFE, f"the server of member {to} does not answer")
+    if core.configs.current.is_voter(to) and not is_able.get(to):
+        why = f"the server of member {to} does not answer, or its disk is full"
+        return answer_of(core, servers, ChangeAnswer.UNSAFE, why)
+    behind = core.log.last - lead.by_id[to].match if to in lead.by_id else 0
+    if behind > CAUGHT_UP_ENTRIES:
+        return answer_of(core, servers, ChangeAnswer.UNSAFE, f"member {to} is {behind} entries behind")
     try:
         core.transfer_leadership(to)
     except (NotLeader, ProposalDropped) as error:
@@ -142,12 +151,12 @@ def begin_transfer(core: RaftCore, to: int, servers: Mapping[int, str], is_there
     return answer_of(core, servers, ChangeAnswer.STARTED, f"to member {to}")
 
 
-def best_successor(core: RaftCore, is_there: Mapping[int, bool]) -> int:
-    """Return the live voter with the longest log, the lowest number of several, 0 without another one."""
+def best_successor(core: RaftCore, is_able: Mapping[int, bool]) -> int:
+    """Return the able voter with the longest log, the lowest number of several, 0 without another one."""
     lead = core.leadership
     voters = core.configs.current.voters
     peers = [] if lead is None else lead.peers
-    able = [peer for peer in peers if peer.peer in voters and peer.counts and is_there.get(peer.peer)]
+    able = [peer for peer in peers if peer.peer in voters and peer.counts and is_able.get(peer.peer)]
     return max(able, key=lambda peer: (peer.match, -peer.peer)).peer if able else 0
 
 

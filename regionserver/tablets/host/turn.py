@@ -33,7 +33,7 @@ from coord.raft.log import CommittedConfig
 from coord.raft.messages import COMMIT, Entry, Message, RaftEvent
 from coord.storage.shared.items import Floor, Position, SlotItems
 from regions.messages.tablets import ChangeConfig, ConfigChanged
-from regionserver.tablets.host.beats import Beats
+from regionserver.tablets.host.beats import BeatOutput, Beats
 from regionserver.tablets.host.delivery import (
     ABSENT,
     Ballot,
@@ -57,15 +57,6 @@ REFUSAL_TICKS: Final = 20
 REFUSALS_MAX: Final = 10_000
 #: Members that a group may know: those of its configuration, and senders that its configuration does not have yet.
 MEMBERS_KNOWN_MAX: Final = 64
-
-
-class BeatOutput:
-    """A BEAT for one peer server."""
-
-    def __init__(self, number: int, disk_answers: bool, heartbeats: list[Envelope]) -> None:
-        self.number: int = number
-        self.disk_answers: bool = disk_answers
-        self.heartbeats: list[Envelope] = heartbeats
 
 
 class TurnOutput:
@@ -212,7 +203,9 @@ class Turn:
             return
         is_named_right = header.cluster == self.cluster and header.recipient == self.server
         if isinstance(frame, BeatFrame):
-            if is_named_right and self.beats.beat(server, frame.number, disk_answers=frame.disk_answers):
+            if is_named_right and self.beats.beat(
+                server, frame.number, disk_answers=frame.disk_answers, is_full=frame.is_full
+            ):
                 self._peer_is_gone(server)
             for envelope in frame.heartbeats:
                 self._deliver(server, envelope, is_named_right)
@@ -373,7 +366,7 @@ class Turn:
         group = self.groups.get(tablet)
         answers: list[ConfigChanged] = []
         if group is not None:
-            self._run(group, group.transfer, to, self._there(group), answers)
+            self._run(group, group.transfer, to, self._able(group), answers)
         return answers[0] if answers else None
 
     def noted(self, tablet: str, index: int) -> None:
@@ -488,16 +481,24 @@ class Turn:
         if was_answering and not answers:
             self.hand_over()
 
+    def full(self, *, is_full: bool) -> None:
+        """Note whether this server's disk has room for writes. While it has none, BEATs say so, and leaderships go."""
+        self.beats.is_full = is_full
+        for group in self.groups.values() if is_full else ():
+            lead = group.core.leadership
+            if lead is not None and not lead.transferee:
+                self._run(group, group.hand_over, self._able(group), [])
+
     def hand_over(self) -> list[tuple[str, int]]:
-        """Transfer all leaderships to reachable members. Return (tablet, member) for each."""
+        """Transfer all leaderships to members that can lead. Return (tablet, member) for each."""
         handed: list[tuple[str, int]] = []
         for group in self.groups.values():
             if group.core.leadership is not None:
-                self._run(group, group.hand_over, self._there(group), handed)
+                self._run(group, group.hand_over, self._able(group), handed)
         return handed
 
-    def _there(self, group: Group) -> dict[int, bool]:
-        return {number: self.beats.is_there(server) for number, server in group.servers.items()}
+    def _able(self, group: Group) -> dict[int, bool]:
+        return {number: self.beats.may_lead(server) for number, server in group.servers.items()}
 
     def _peer_is_gone(self, server: str) -> None:
         """Groups led from there forget their leader and stand for election within 4 ticks."""
@@ -590,7 +591,7 @@ class Turn:
                         self._send(server, Envelope(group.replica.tablet, m))
                     else:
                         rows.append(Envelope(group.replica.tablet, m))
-            self._out.beats[server] = BeatOutput(self.beats.now, self.beats.disk_answers, rows)
+            self._out.beats[server] = BeatOutput(self.beats.now, self.beats.disk_answers, self.beats.is_full, rows)
 
     def header(self, recipient: str) -> Header:
         """Return the header of frames for a server."""

@@ -80,6 +80,8 @@ class ServerLink(PeerDialer):
         self.start_code = 0
         #: True while the host counts this process as connected.
         self.is_introduced = False
+        #: Features of the build at the other end, by its latest hello.
+        self.features = 0
         #: False while the store, as last read, does not list the server.
         self._is_registered = True
         #: The address to dial next is the first.
@@ -145,6 +147,7 @@ class ServerLink(PeerDialer):
             raise RemoteProtocolError(
                 f"replies with start code {hello.start_code}; a later start of that server, {self.start_code}, is known"
             )
+        self.features = hello.features
 
     def up(self, stream: OutgoingLink) -> None:
         """Record that frames can be sent from now on."""

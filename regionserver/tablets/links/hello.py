@@ -3,7 +3,7 @@
     hello    := frame kind 1: magic "RKRS" version:u16 start_code:u64 cluster:text src:text dst:text address:text field*
     payload  := frame kind 3: a TURN or BEAT frame of `host.envelope`
     text     := length:u8 UTF-8           printable characters
-    field    := tag:u16 length:u16 value  unknown tags are ignored; this build knows none
+    field    := tag:u16 length:u16 value  unknown tags are ignored; 1: features:u32
 
 `src` and `dst` are uuids of servers, `address` is `host:port` of the sender's own peer port. The listener answers with
 a hello of its own. All numbers are big-endian. The dialer of a connection for a copy (`copying/wire.py`) sends the
@@ -29,8 +29,14 @@ PAYLOAD: Final = 3
 #: Kind of a hello that begins a connection for a copy. Earlier builds close such a connection.
 COPY: Final = 4
 
+#: Features of a build, as bits. A build without any announces none.
+FULL_BEATS: Final = 1  #: it reads BEATs of servers whose disks are full
+KNOWN: Final = FULL_BEATS
+
+_FEATURES: Final = 1
 _FIXED: Final = struct.Struct(">4sHQ")
 _FIELD: Final = struct.Struct(">HH")
+_FEATURES_FIELD: Final = struct.Struct(">HHI")
 _TEXT_BYTES_MAX: Final = 255
 
 
@@ -44,6 +50,7 @@ class ServerHello:
     start_code: int
     address: Address
     version: int = VERSION
+    features: int = 0
 
 
 def encode_hello(hello: ServerHello) -> bytes:
@@ -52,6 +59,8 @@ def encode_hello(hello: ServerHello) -> bytes:
     parts = [_FIXED.pack(MAGIC, hello.version, hello.start_code)]
     for text in texts:
         parts += (len(text).to_bytes(1, "big"), text) if len(text) <= _TEXT_BYTES_MAX else (bytes(HELLO_BYTES_MAX),)
+    if hello.features:
+        parts.append(_FEATURES_FIELD.pack(_FEATURES, 4, hello.features))
     encoded = frame(HELLO, b"".join(parts))
     if len(encoded) - HEAD.size >= HELLO_BYTES_MAX:
         raise ValueError(f"cluster, servers and peer address are too long for a hello of {HELLO_BYTES_MAX} bytes")
@@ -74,19 +83,29 @@ def decode_hello(body: bytes) -> ServerHello:
         text, at = _read_text(body, at)
         texts.append(text)
     cluster, src, dst, where = texts
-    while at < len(body):
-        if at + _FIELD.size > len(body):
-            raise RemoteProtocolError("a hello ends within a field")
-        at += _FIELD.size + _FIELD.unpack_from(body, at)[1]
-    if at != len(body):
-        raise RemoteProtocolError("a field is longer than its hello")
+    features = _read_features(body, at)
     try:
         address = parse_host_port(where)
     except ValueError as error:
         raise RemoteProtocolError(f"a hello with the peer address {error}") from error
     if not 0 < address[1] < 1 << 16 or start_code >= NUMBER_MAX or not cluster or not src:
         raise RemoteProtocolError(f"a hello of server {src!r}, start code {start_code}, at {where}")
-    return ServerHello(cluster, src, dst, start_code, address)
+    return ServerHello(cluster, src, dst, start_code, address, features=features)
+
+
+def _read_features(body: bytes, at: int) -> int:
+    """Return the features of a build from the fields of its hello, which begin at `at`."""
+    features = 0
+    while at < len(body):
+        if at + _FIELD.size > len(body):
+            raise RemoteProtocolError("a hello ends within a field")
+        tag, length = _FIELD.unpack_from(body, at)
+        at += _FIELD.size + length
+        if at > len(body):
+            raise RemoteProtocolError("a field is longer than its hello")
+        if tag == _FEATURES and length == 4:
+            features = int.from_bytes(body[at - length : at], "big")
+    return features
 
 
 def objection_to_answer(hello: ServerHello, cluster: str, src: str, dst: str) -> str:

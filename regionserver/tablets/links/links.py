@@ -167,6 +167,11 @@ class TabletLinks:
             return True
         return self._queue.put(link, frame, hellos.payload_head(len(frame)))
 
+    def knows_full(self, server: str) -> bool:
+        """Return True if the build of a server reads BEATs that say that a disk is full."""
+        link = self._links.get(server)
+        return link is not None and link.features & hellos.FULL_BEATS != 0
+
     def flush(self) -> None:
         """Send the queued frames, one system call per server."""
         self._queue.flush()
@@ -225,6 +230,7 @@ class TabletLinks:
         link = self._links.get(stream.server)
         if link is None:
             link = self._links[stream.server] = ServerLink(self._own, self, stream.server)
+        link.features = hello.features
         self._process_seen(link, hello.start_code)
         if self._links.get(link.server) is link:
             link.heard(hello.address, hello.start_code)

@@ -14,7 +14,7 @@ from coord.peers.reactor import TurnReactor
 from coord.peers.stream import Address
 from coord.tls.context import Engine
 from regionserver.tablets.links.complaints import Complaints
-from regionserver.tablets.links.hello import ServerHello, encode_hello
+from regionserver.tablets.links.hello import KNOWN, ServerHello, encode_hello
 from regionserver.tablets.links.interfaces import LinkEvents
 
 log = Logger()
@@ -68,7 +68,9 @@ class OwnServer:
 
     def hello(self, server: str) -> bytes:
         """Return this server's hello to `server` as a frame. Raise ValueError if the names are too long."""
-        return encode_hello(ServerHello(self.cluster, self.server, server, self.start_code, self.address))
+        return encode_hello(
+            ServerHello(self.cluster, self.server, server, self.start_code, self.address, features=KNOWN)
+        )
 
     def complain(self, text: str) -> None:
         """Log a warning about a peer; log each text once."""

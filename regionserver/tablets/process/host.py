@@ -56,6 +56,7 @@ from regionserver.tablets.process.life_work import ReplicaLife, why_of
 from regionserver.tablets.process.log_thread import CurrentSlots, LogThread, RunningSlots
 from regionserver.tablets.process.opening import ReplicaOpener, close_rows
 from regionserver.tablets.process.replica import TabletReplica
+from regionserver.tablets.process.reports import ServersSeen
 from regionserver.tablets.process.rows_work import RowsWork, WaitingRequest
 from regionserver.tablets.rows.self_test import self_test
 from regionserver.tablets.rows.tablet_rows import TabletRows
@@ -69,8 +70,6 @@ SWEEP_TICKS: Final = 1000 // TICK_MS
 SLOW_THREADS: Final = 2
 #: Time limit for the threads of a stopping host.
 STOP_S: Final = 5.0
-#: Events of Raft after which a replica's report differs.
-_REPORTED_EVENTS: Final = frozenset(("role", "leader", "config", "config_reverted", "promote", "demote"))
 
 
 class TabletHost:
@@ -121,9 +120,7 @@ class TabletHost:
         self._is_log_full = False
         self._is_disk_short = False
         self._entries = 0
-        #: Leaders that have not committed an entry of their term yet. Each is reported after its first commit.
-        self._young: set[str] = set()
-        self._healths: dict[str, object] = {}
+        self._changes = reports.ReportChanges()
         self._has_turns = hasattr(reactor, "at_turn_end")
         self._slots = CurrentSlots()
         self._files = TabletFiles(self._disk, self._slots, sync_together)
@@ -321,7 +318,7 @@ class TabletHost:
         replica = self._replicas.get(tablet)
         if replica is None:
             return None
-        return reports.report_of(replica, self.turn.groups.get(tablet), self._there(), self.settings.dead_s)
+        return reports.report_of(replica, self.turn.groups.get(tablet), self._servers_seen(), self.settings.dead_s)
 
     def keys(self) -> list[tuple[str, int]]:
         """Return tablet and member number of every replica, without reading the groups."""
@@ -329,14 +326,16 @@ class TabletHost:
 
     def reports(self) -> list[TabletReport]:
         """Return what to report of all tablets."""
-        there = self._there()
+        seen = self._servers_seen()
         return [
-            reports.report_of(replica, self.turn.groups.get(tablet), there, self.settings.dead_s)
+            reports.report_of(replica, self.turn.groups.get(tablet), seen, self.settings.dead_s)
             for tablet, replica in self._replicas.items()
         ]
 
-    def _there(self) -> frozenset[str]:
-        return frozenset(server for server, peer in self.turn.beats.peers.items() if peer.is_there)
+    def _servers_seen(self) -> ServersSeen:
+        peers = self.turn.beats.peers.items()
+        full = {server for server, peer in peers if peer.is_full} | ({self._instance.uuid} if self.is_full() else set())
+        return ServersSeen(frozenset(server for server, peer in peers if peer.is_there), frozenset(full))
 
     def status(self) -> TabletFigures:
         """Return the figures of this host."""
@@ -398,7 +397,11 @@ class TabletHost:
                 links.send(server, frame)
         for server, beat in out.beats.items():
             header = turn.header(server)
-            for frame in encode_beat(header, beat.number, disk_answers=beat.disk_answers, heartbeats=beat.heartbeats):
+            is_full = beat.is_full and links.knows_full(server)
+            frames = encode_beat(
+                header, beat.number, disk_answers=beat.disk_answers, heartbeats=beat.heartbeats, is_full=is_full
+            )
+            for frame in frames:
                 links.send(server, frame)
         if out.frames or out.beats:
             links.flush()
@@ -431,14 +434,11 @@ class TabletHost:
 
     def _note(self, out: TurnOutput) -> None:
         """Record what happened inside the groups, and report what has changed."""
-        changed: dict[str, None] = {}
-        for tablet, event in out.events:
-            if event.name in _REPORTED_EVENTS:
-                changed[tablet] = None
-                self._young.add(tablet)
         if out.events:
             for line in reports.role_lines(out.events):
                 log.info("{line}", line=line)
+            if self.turn.beats.is_full:
+                self._note_full()
         if out.configs or out.copies or out.votes:
             self.members.note(out)
         for tablet, why in out.failed:
@@ -447,21 +447,8 @@ class TabletHost:
             log.error(
                 "tablet {tablet}: dropped a message of server {server}: {why}", tablet=tablet, server=server, why=why
             )
-        if self._young:
-            self._note_young(changed)
-        for tablet in changed:
+        for tablet in self._changes.after_turn(out.events, self.turn.groups):
             self._report_changed(tablet)
-
-    def _note_young(self, changed: dict[str, None]) -> None:
-        """Report leaders again that have made their first commit: only from then on do their reports count."""
-        for tablet in list(self._young):
-            group = self.turn.groups.get(tablet)
-            lead = group.core.leadership if group is not None and not group.failure else None
-            if lead is None:
-                self._young.discard(tablet)
-            elif lead.has_committed_in_term():
-                self._young.discard(tablet)
-                changed[tablet] = None
 
     # --- trouble ------------------------------------------------------------------------------------------------------
 
@@ -480,10 +467,9 @@ class TabletHost:
         self._is_log_full = is_full
         if is_full:
             log.error("{path}: disk full; writes are rejected until there is room", path=self._disk.where(LOG))
-            self.turn.hand_over()
         else:
             log.info("{path}: the disk has room again", path=self._disk.where(LOG))
-        self._soon()
+        self._note_full()
 
     def disk_is_short(self, *, is_short: bool) -> None:
         """Note whether the disk has less free space than its reserve: then no writes are led here."""
@@ -491,10 +477,11 @@ class TabletHost:
             self._is_disk_short = is_short
             words = "is below its reserve; writes are rejected until there is room" if is_short else "has room again"
             log.warn("the disk of {path} {words}", path=self._disk.where(ROWS), words=words)
+            self._note_full()
 
-    def hand_over(self) -> None:
-        """Hand all leaderships over to members that are there."""
-        self.turn.hand_over()
+    def _note_full(self) -> None:
+        """Have BEATs say whether the disk has room. While it has none, leaderships go, also those that came back."""
+        self.turn.full(is_full=self.is_full())
         self._soon()
 
     def log_answers(self, *, answers: bool) -> None:
@@ -539,20 +526,8 @@ class TabletHost:
         if self.turn.beats.now % SWEEP_TICKS == 0:
             self._rows.sweep(self._system.clock.monotonic_ms() / 1000, self._log.shared)
             self.turn.bound_memory(self.settings.memory_bytes)
-            self._note_health()
-
-    def _note_health(self) -> None:
-        """Report the tablets led here whose members' health has changed within the last second."""
-        there = self._there()
-        healths: dict[str, object] = {}
-        for tablet, group in self.turn.groups.items():
-            lead = group.core.leadership
-            if lead is not None and not group.failure:
-                judged = reports.judge_members(group, lead, there, self.settings.dead_s)
-                healths[tablet] = [(one.number, one.health, one.reason) for one in judged]
-        former, self._healths = self._healths, healths
-        for tablet, health in healths.items():
-            if former.get(tablet) != health:
+            self.turn.full(is_full=self.is_full())
+            for tablet in self._changes.of_health(self.turn.groups, self._servers_seen(), self.settings.dead_s):
                 self._report_changed(tablet)
 
     # --- stop ---------------------------------------------------------------------------------------------------------

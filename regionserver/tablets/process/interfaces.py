@@ -31,6 +31,10 @@ class HostLinks(Protocol):
         """Queue a frame. Return False if there is no link; the frame is lost then."""
         ...
 
+    def knows_full(self, server: str) -> bool:
+        """Return True if the build of a server reads BEATs that say that a disk is full."""
+        ...
+
     def flush(self) -> None:
         """Send what was queued: one write per peer."""
         ...

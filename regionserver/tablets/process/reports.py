@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from coord.raft.leadership import Leadership
 from coord.raft.messages import FOLLOWER, LEADER, RaftEvent
@@ -19,6 +19,7 @@ from regions.messages.heartbeat import (
 )
 from regions.messages.server import TabletFigures
 from regions.records.members import ConfigId
+from regions.replication.policy.situation import CAUGHT_UP_ENTRIES
 from regionserver.tablets.host.beats import TICK_MS
 from regionserver.tablets.host.envelope import Refusal
 from regionserver.tablets.host.group import Group
@@ -46,6 +47,8 @@ _WAITING: Final = {
 #: Rejections of a newcomer whose leader has it copied again. The master gives it up if that takes too long.
 _COPIED_AGAIN: Final = frozenset((Word.DELETED, Word.FAILED))
 
+#: Events of Raft after which a replica's report differs.
+_REPORTED_EVENTS: Final = frozenset(("role", "leader", "config", "config_reverted", "promote", "demote"))
 #: Changes of role that the log of the server lists one by one per turn. A table of 1,000 tablets has several thousand.
 ROLES_NAMED_MAX: Final = 5
 
@@ -60,13 +63,64 @@ def role_lines(events: Sequence[tuple[str, RaftEvent]]) -> list[str]:
     return [f"{len({tablet for tablet, _ in roles})} tablets, {roles[0][0]} the first: {counts}"]
 
 
-def report_of(replica: TabletReplica, group: Group | None, there: frozenset[str], dead_s: float) -> TabletReport:
+class ServersSeen(NamedTuple):
+    """The servers as this server knows them."""
+
+    #: Those whose processes live.
+    there: frozenset[str]
+    #: Those whose disks have no room for writes, this server among them.
+    full: frozenset[str]
+
+
+class ReportChanges:
+    """The tablets whose reports differ from the last ones."""
+
+    def __init__(self) -> None:
+        #: Leaders that have not committed an entry of their term yet. Each is reported after its first commit.
+        self._young: set[str] = set()
+        self._healths: dict[str, object] = {}
+
+    def after_turn(self, events: Sequence[tuple[str, RaftEvent]], groups: Mapping[str, Group]) -> list[str]:
+        """Return the tablets whose roles or members have changed in a turn, and leaders after their first commit.
+
+        Only from that commit on do the reports of a leader count.
+        """
+        changed: dict[str, None] = {}
+        for tablet, event in events:
+            if event.name in _REPORTED_EVENTS:
+                changed[tablet] = None
+                self._young.add(tablet)
+        for tablet in list(self._young):
+            group = groups.get(tablet)
+            lead = group.core.leadership if group is not None and not group.failure else None
+            if lead is None:
+                self._young.discard(tablet)
+            elif lead.has_committed_in_term():
+                self._young.discard(tablet)
+                changed[tablet] = None
+        return list(changed)
+
+    def of_health(self, groups: Mapping[str, Group], seen: ServersSeen, dead_s: float) -> list[str]:
+        """Return the tablets led here whose members' health has changed since the last call, or who may lead."""
+        healths: dict[str, object] = {}
+        for tablet, group in groups.items():
+            lead = group.core.leadership
+            if lead is not None and not group.failure:
+                judged = judge_members(group, lead, seen, dead_s)
+                healths[tablet] = [
+                    (one.number, one.health, one.reason, one.may_lead, one.behind > CAUGHT_UP_ENTRIES) for one in judged
+                ]
+        former, self._healths = self._healths, healths
+        return [tablet for tablet, health in healths.items() if former.get(tablet) != health]
+
+
+def report_of(replica: TabletReplica, group: Group | None, seen: ServersSeen, dead_s: float) -> TabletReport:
     """Return the report of a replica.
 
     Args:
         replica: The replica.
         group: Its group while it is hosted.
-        there: Servers whose processes live, as far as this server knows.
+        seen: The other servers, as far as this server knows.
         dead_s: A member that is silent for this time is FAILED.
     """
     block = replica.block
@@ -86,7 +140,7 @@ def report_of(replica: TabletReplica, group: Group | None, there: frozenset[str]
     leader = None
     if lead is not None and lead.has_committed_in_term():
         committed = core.committed_config().config
-        health = judge_members(group, lead, there, dead_s)
+        health = judge_members(group, lead, seen, dead_s)
         leader = LeaderReport(members_of(committed), health)
     return TabletReport(
         block.tablet, block.table, block.number, state, core.term, role_of(group), config_of(group),
@@ -130,17 +184,20 @@ def _noted_config(replica: TabletReplica) -> ConfigId:
     return ConfigId(meta.config_term, meta.config_index) if meta is not None else ConfigId(0, 0)
 
 
-def judge_members(group: Group, lead: Leadership, there: frozenset[str], dead_s: float) -> tuple[MemberReport, ...]:
+def judge_members(group: Group, lead: Leadership, seen: ServersSeen, dead_s: float) -> tuple[MemberReport, ...]:
     """Return the health of each member, as its leader judges it."""
-    found = [MemberReport(group.replica.number, MemberHealth.HEALTHY)]
+    own = group.servers.get(group.replica.number, "")
+    found = [MemberReport(group.replica.number, MemberHealth.HEALTHY, may_lead=own not in seen.full)]
     for peer in lead.peers:
-        is_there = group.servers.get(peer.peer, "") in there
+        server = group.servers.get(peer.peer, "")
+        is_there = server in seen.there
         refusal = group.refusals.get(peer.peer)
         if refusal is not None and refusal.word in _COPIED_AGAIN and not group.core.configs.current.is_voter(peer.peer):
             health, reason = MemberHealth.UNKNOWN, "its copy was cut short and begins again"
         else:
             health, reason = _judge(peer, lead.now, refusal, dead_s, is_there=is_there)
-        found.append(MemberReport(peer.peer, health, max(0, lead.log.last - peer.match), reason))
+        behind = max(0, lead.log.last - peer.match)
+        found.append(MemberReport(peer.peer, health, behind, reason, server not in seen.full))
     return tuple(sorted(found, key=lambda one: one.number))
 
 

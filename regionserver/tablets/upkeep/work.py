@@ -35,8 +35,6 @@ LOOK_S: Final = 1.0
 #: Intervals between two looks at the quarantine: usually, and while the disk has no room.
 PURGE_MS: Final = 60_000
 PURGE_SHORT_MS: Final = 5_000
-#: Interval at which a server without room hands over leaderships that came back: no other server knows of its disk.
-HAND_OVER_MS: Final = 30_000
 
 
 class HostDisk(Protocol):
@@ -44,10 +42,6 @@ class HostDisk(Protocol):
 
     def disk_is_short(self, *, is_short: bool) -> None:
         """Note whether the disk has less free space than its reserve."""
-        ...
-
-    def hand_over(self) -> None:
-        """Hand all leaderships over to members that are there."""
         ...
 
 
@@ -75,9 +69,9 @@ class Upkeep:
         self._files_pool = files_pool
         self._slow_pool = slow_pool
         self._folders = QuarantineFolders(space.directory)
-        #: Monotonic times of the last look at the quarantine, and of the last handover; None: none yet.
+        #: Monotonic time of the last look at the quarantine; None: none yet.
         self._purged_ms: int | None = None
-        self._handed_ms: int | None = None
+        self._is_short = False
         self._is_purging = False
         self._is_stopping = False
         #: Folders and bytes in the quarantine at the last look.
@@ -96,7 +90,7 @@ class Upkeep:
 
     def figures(self, found: TabletFigures) -> TabletFigures:
         """Return the figures of the host with those of its quarantine, and an alarm while the disk has no room."""
-        alarms = [*found.alarms, *([self._short_text()] if self._handed_ms is not None else [])]
+        alarms = [*found.alarms, *([self._short_text()] if self._is_short else [])]
         return msgspec.structs.replace(
             found, quarantined=self._count, quarantine_bytes=self._bytes, alarms=alarms, disk_free=self._free
         )
@@ -121,11 +115,7 @@ class Upkeep:
         missing, self._free = found
         now_ms = self._clock.monotonic_ms()
         self._host.disk_is_short(is_short=missing > 0)
-        if not missing:
-            self._handed_ms = None
-        elif self._handed_ms is None or now_ms - self._handed_ms >= HAND_OVER_MS:
-            self._handed_ms = now_ms
-            self._host.hand_over()
+        self._is_short = missing > 0
         pause_ms = PURGE_SHORT_MS if missing else PURGE_MS
         if not self._is_purging and (self._purged_ms is None or now_ms - self._purged_ms >= pause_ms):
             self._purged_ms = now_ms

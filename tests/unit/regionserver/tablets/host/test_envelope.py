@@ -79,13 +79,14 @@ def test_a_turn_comes_back_as_it_was() -> None:
     assert [fields(item) for item in frame.items] == [fields(item) for item in ITEMS]
 
 
+@pytest.mark.parametrize("is_full", [True, False])
 @pytest.mark.parametrize("disk_answers", [True, False])
-def test_a_beat_comes_back_as_it_was(disk_answers: bool) -> None:
-    (data,) = encode_beat(HEADER, 3, disk_answers=disk_answers, heartbeats=BEATS)
+def test_a_beat_comes_back_as_it_was(disk_answers: bool, is_full: bool) -> None:
+    (data,) = encode_beat(HEADER, 3, disk_answers=disk_answers, heartbeats=BEATS, is_full=is_full)
     frame = decode_frame(data)
     assert isinstance(frame, BeatFrame)
     assert fields(frame.header) == fields(HEADER)
-    assert (frame.number, frame.disk_answers) == (3, disk_answers)
+    assert (frame.number, frame.disk_answers, frame.is_full) == (3, disk_answers, is_full)
     assert [fields(row) for row in frame.heartbeats] == [fields(row) for row in BEATS]
 
 
@@ -153,7 +154,11 @@ def test_random_damage_is_refused_or_reads_as_what_it_says(data: bytes) -> None:
             again = encode_turn(frame.header, frame.items)
         else:
             again = encode_beat(
-                frame.header, frame.number, disk_answers=frame.disk_answers, heartbeats=frame.heartbeats
+                frame.header,
+                frame.number,
+                disk_answers=frame.disk_answers,
+                heartbeats=frame.heartbeats,
+                is_full=frame.is_full,
             )
         assert again == [bytes(damaged)]
     assert refused > 300

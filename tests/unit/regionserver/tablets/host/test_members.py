@@ -14,7 +14,7 @@ from regionserver.tablets.host.group import APPLY_TICKS
 from regionserver.tablets.host.members import endpoints_of, members_of
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.host.words import Word
-from regionserver.tablets.process.reports import judge_members
+from regionserver.tablets.process.reports import ServersSeen, judge_members
 from tests.support.tablet_hosts import CLUSTER, Hosts, endpoint
 
 
@@ -238,5 +238,6 @@ def test_a_newcomer_whose_copy_was_cut_short_has_not_failed(hosts: Hosts) -> Non
     assert lead is not None
     for word in (Word.DELETED, Word.FAILED):
         group.refusals = {number: Refusal("t", word, number, group.replica.number) for number in (4, voter)}
-        judged = {one.number: one.health for one in judge_members(group, lead, frozenset(hosts.servers), 300.0)}
+        seen = ServersSeen(frozenset(hosts.servers), frozenset())
+        judged = {one.number: one.health for one in judge_members(group, lead, seen, 300.0)}
         assert (judged[4], judged[voter]) == (MemberHealth.UNKNOWN, MemberHealth.FAILED)

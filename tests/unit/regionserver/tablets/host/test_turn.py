@@ -18,8 +18,9 @@ from coord.raft.messages import (
 )
 from coord.raft.progress import REPLICATE
 from coord.storage.shared.items import Floor, Position
+from regions.messages.tablets import ChangeAnswer
 from regionserver.tablets.host import group as group_module
-from regionserver.tablets.host import requests
+from regionserver.tablets.host import members, requests
 from regionserver.tablets.host.beats import BEAT_TICKS, SILENCE_TICKS
 from regionserver.tablets.host.delivery import ReplicaStanding, State
 from regionserver.tablets.host.envelope import PAYLOAD_BYTES_MAX, BeatFrame, Envelope, Header, Item, TurnFrame
@@ -391,6 +392,47 @@ def test_a_server_whose_disk_does_not_answer_hands_its_leaderships_over(hosts: H
     hosts.servers[leader].turn.disk(answers=True)
     hosts.ticks(2)
     assert other.beats.is_there(leader)
+
+
+def test_a_server_whose_disk_is_full_hands_its_leaderships_over_and_gets_none(hosts: Hosts) -> None:
+    """It follows and votes; the leadership never goes to another server without room."""
+    leader = hosts.elect()
+    first, second = sorted(set(hosts.servers) - {leader})
+    hosts.servers[first].turn.full(is_full=True)
+    hosts.ticks(4)
+    hosts.servers[leader].turn.full(is_full=True)
+    hosts.ticks(8)
+    assert hosts.leader() == second
+    assert not hosts.servers[second].turn.beats.may_lead(first)
+    assert hosts.servers[second].turn.beats.is_there(first)
+    hosts.servers[second].turn.full(is_full=True)
+    hosts.ticks(8)
+    assert hosts.leader() == second, "nobody has room"
+    answer = hosts.servers[second].turn.transfer("t", 0)
+    assert answer is not None
+    assert answer.answer is ChangeAnswer.UNSAFE
+    hosts.servers[first].turn.full(is_full=False)
+    hosts.ticks(4)
+    hosts.servers[second].turn.full(is_full=True)
+    hosts.ticks(8)
+    assert hosts.leader() == first
+
+
+def test_leadership_does_not_go_to_a_member_that_lags(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes would wait until the member has all entries."""
+    monkeypatch.setattr(members, "CAUGHT_UP_ENTRIES", 2)
+    leader = hosts.elect()
+    turn = hosts.servers[leader].turn
+    hosts.ticks(4)
+    slow = next(number for number, name in hosts.places.items() if name != leader)
+    hosts.slow_disk = {hosts.places[slow]}
+    for request in range(4):
+        turn.propose("t", 100 + request, b"x")
+    hosts.settle()
+    answer = turn.transfer("t", slow)
+    assert answer is not None
+    assert (answer.answer, "4 entries behind" in answer.why) == (ChangeAnswer.UNSAFE, True)
+    assert hosts.leader() == leader
 
 
 # --- items and floors

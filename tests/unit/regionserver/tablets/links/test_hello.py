@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coord.errors import RemoteProtocolError
 from regionserver.tablets.links.complaints import LOG_AGAIN_S, TEXTS_MAX, Complaints
-from regionserver.tablets.links.hello import ServerHello, decode_hello, encode_hello
+from regionserver.tablets.links.hello import KNOWN, ServerHello, decode_hello, encode_hello
 
 GOOD = ServerHello("c" * 32, "f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "b", 7, ("::1", 9310))
 
@@ -22,6 +24,16 @@ def test_format_stays() -> None:
     assert encode_hello(ServerHello("cc", "s", "d", 258, ("h", 9))).hex() == (
         "0000001a" "01" "524b5253" "0001" "0000000000000102" "026363" "0173" "0164" "03683a39"
     )  # fmt: skip
+
+
+def test_features_are_a_field_that_other_builds_ignore() -> None:
+    """Servers of earlier builds announce none, and are sent none."""
+    hello = replace(GOOD, features=KNOWN)
+    body = encode_hello(hello)[5:]
+    assert body == encode_hello(GOOD)[5:] + b"\0\1\0\4\0\0\0\1"
+    assert decode_hello(body) == hello
+    assert decode_hello(encode_hello(GOOD)[5:]).features == 0
+    assert decode_hello(encode_hello(GOOD)[5:] + b"\0\1\0\2xy").features == 0
 
 
 def test_unknown_fields_are_ignored() -> None:

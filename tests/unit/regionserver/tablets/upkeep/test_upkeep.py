@@ -170,6 +170,32 @@ def test_a_disk_below_its_reserve_leads_no_writes_and_frees_its_quarantine(tmp_p
     run(tmp_path, test)
 
 
+def test_with_two_full_disks_the_third_server_leads(tmp_path: Path) -> None:
+    """BEATs say which disks are full, so the leadership goes where it can stay."""
+
+    async def test(cluster: KeptCluster) -> None:
+        former = await cluster.leader("t")
+        assert isinstance(former, KeptMachine)
+        other, last = [one for one in cluster.kept() if one is not former]
+        other.space.bytes = 0
+        await until(
+            cluster.reactor, lambda: not former.running().turn.beats.may_lead(other.uuid), "a BEAT of a full disk"
+        )
+        former.space.bytes = 0
+        await until(cluster.reactor, lambda: last.running().leader_of("t")[2] == last.uuid, "the third server leads")
+        assert await cluster.put("t", "b", b"2")
+
+        def able() -> int:
+            judged = last.running().report("t")
+            assert judged is not None
+            return 0 if judged.leader is None else sum(one.may_lead for one in judged.leader.health)
+
+        await until(cluster.reactor, lambda: able() == 1, "only the leader has room")
+        assert last.running().leader_of("t")[2] == last.uuid
+
+    run(tmp_path, test)
+
+
 def test_a_single_replica_below_its_reserve_answers_disk_full_and_reads(tmp_path: Path) -> None:
     async def main(reactor: Any) -> None:
         cluster = Cluster(reactor, tmp_path, size=1, machine=KeptMachine)
