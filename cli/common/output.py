@@ -168,6 +168,12 @@ def clock(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
 
 
+def moment(at_ms: int) -> str:
+    """Return date and time in the local time zone with milliseconds and the zone's offset from UTC."""
+    at = datetime.fromtimestamp(at_ms / 1000).astimezone()
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}{at:%z}"
+
+
 def seconds(value: float) -> str:
     """Return a duration, such as `0.42 s` or `12.3 s`."""
     return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"

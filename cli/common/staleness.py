@@ -1,10 +1,12 @@
-"""`--max-stale` and `--min-zxid`, with which a standby may answer, and the age that a reply shows (FW-01)."""
+"""Times on command lines; `--max-stale` and `--min-zxid`, with which a standby may answer, and the age that a reply
+shows (FW-01)."""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -27,6 +29,27 @@ def duration_ms(text: str, option: str = "--max-stale") -> int:
     if found is None:
         raise UsageFaultError(f"{option} {text!r} is not a duration", "Write it as 2s, 500ms or 1m.")
     return round(float(found[1]) * _UNITS_MS[found[2]])
+
+
+def point_ms(text: str, now_ms: int, option: str) -> int:
+    """Return a point in time in milliseconds since 1970.
+
+    `text` is a duration before now (`15m`), a point in time by ISO 8601 (`2026-11-22T13:00`, `2026-11-22 13:00:05Z`), a
+    day, or a time of this day (`13:00`). Without a zone it is local time. Raise UsageFaultError that names the option.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is not None and found[2]:
+        return now_ms - round(float(found[1]) * _UNITS_MS[found[2]])
+    today = datetime.fromtimestamp(now_ms / 1000).date()
+    for candidate in (text.strip(), f"{today}T{text.strip()}"):
+        try:
+            return int(datetime.fromisoformat(candidate).timestamp() * 1000)
+        except ValueError:
+            continue
+    raise UsageFaultError(
+        f"{option} {text!r} is neither a duration nor a point in time",
+        "Write it as 90s, 15m or 2h before now, or as 2026-11-22T13:00, 2026-11-22 or 13:00.",
+    )
 
 
 def zxid_of(text: str) -> int:

@@ -5,10 +5,8 @@ Both read the store, so they cover all masters and work without an active one.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Final
 
 import click
@@ -22,6 +20,7 @@ from cli.common.lookup import region_in_store
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.output import count
+from cli.common.staleness import point_ms
 from cli.diagnose.follow import describe
 from regions.cluster.history import (
     EPOCH_BEGINS,
@@ -37,14 +36,15 @@ from regions.cluster.history import (
     parse_segment,
     unpack,
 )
-from regions.records.model import RunRecord
+from regions.records.model import RegionState, RunRecord
 from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import CorruptZnode, decode_run, decode_transition
 from regions.transitions.states import Actor
 
 #: Number of reads of the list of segments if some were merged meanwhile.
 _READ_AGAIN: Final = 3
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+#: A step to one of these ends the trouble of earlier steps; the record still has the last error.
+_CURED: Final = (RegionState.OPENED.value, "")
 
 
 class HistoryLine(msgspec.Struct):
@@ -108,7 +108,7 @@ class HistoryView:
             entry.attempt,
             entry.plan_id,
             entry.reason,
-            entry.detail if entry.region_id else "",
+            entry.detail if entry.region_id and (entry.after not in _CURED or entry.cause == FORCED) else "",
             entry.missed,
             entry.cause_id,
             entry.origin,
@@ -150,18 +150,23 @@ def _kept(cluster: Cluster, unreadable: list[str]) -> list[HistoryEntry]:
 @click.command()
 @click.argument("target", metavar="[REGION|TABLE|SERVER]", default="")
 @click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Number of latest steps; 0: all.")
-@click.option("--since", help="Only the last 90s, 15m, 2h or 3d.")
+@click.option("--since", metavar="TIME", help="Only from then on: 90s, 15m, 2h or 3d ago; 2026-11-22T13:00; 13:00.")
+@click.option("--until", metavar="TIME", help="Only up to then.")
 @click.option("--cause", "cause_id", metavar="ID", default="", help="Only effects of this cause, such as e12-3f.")
 @global_options
 @click.pass_obj
-def history(given: Globals, target: str, limit: int, since: str | None, cause_id: str) -> None:
+def history(given: Globals, target: str, limit: int, since: str | None, until: str | None, cause_id: str) -> None:
     """Show every step of a region, of a table's regions, or on a server, with time, actor and cause; oldest first.
 
     REGION is an id, a prefix of one, or TABLE:KEY. The id in brackets at the end of a line identifies the request,
     znode event, heartbeat, timer or takeover that began the work; logs of masters and region servers contain the same
     id. docs/operating.md describes how much is kept.
     """
-    since_s = _seconds(since) if since is not None else 0
+    now_ms = int(time.time() * 1000)
+    from_ms = 0 if since is None else point_ms(since, now_ms, "--since")
+    to_ms = now_ms if until is None else point_ms(until, now_ms, "--until")
+    if from_ms > to_ms:
+        raise UsageFaultError(f"--since {since} is later than --until {until or 'now'}")
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         past = read_past(cluster, names)
@@ -169,9 +174,8 @@ def history(given: Globals, target: str, limit: int, since: str | None, cause_id
         wanted = _wanted(cluster, past, tables, target)
     if cause_id:
         wanted = [one for one in wanted if concerns(one, cause_id=cause_id)]
-    if since_s:
-        from_ms = time.time() * 1000 - since_s * 1000
-        wanted = [one for one in wanted if one.at_ms >= from_ms]
+    if since is not None or until is not None:
+        wanted = [one for one in wanted if from_ms <= one.at_ms <= to_ms]
     left_out = max(0, len(wanted) - limit) if limit else 0
     steps = [past.step(one, tables) for one in wanted[left_out:]]
     if given.json:
@@ -187,13 +191,6 @@ def history(given: Globals, target: str, limit: int, since: str | None, cause_id
     if not steps:
         because = f" with the cause {cause_id}" if cause_id else ""
         console.print(f"the history has no step of {target or 'anything'}{because}")
-
-
-def _seconds(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([smhd])", text)
-    if found is None:
-        raise UsageFaultError(f"--since {text!r} is not a duration", "Write it as 90s, 15m, 2h or 3d.")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def _wanted(cluster: Cluster, past: HistoryView, tables: dict[str, str], target: str) -> list[HistoryEntry]:
@@ -219,19 +216,12 @@ def _wanted(cluster: Cluster, past: HistoryView, tables: dict[str, str], target:
 
 
 def lines(steps: Iterable[HistoryLine]) -> Iterable[Text]:
-    """Yield the steps for people, with a line for each day."""
-    day = ""
-    today = f"{datetime.now():%Y-%m-%d}"
-    for one in steps:
-        its_day = f"{datetime.fromtimestamp(one.time_ms / 1000):%Y-%m-%d}"
-        if its_day not in (day, today):
-            yield Text(its_day, style="bold")
-        day = its_day
-        yield _line(one)
+    """Yield the steps for people, each with date, time and zone."""
+    return map(_line, steps)
 
 
 def _line(one: HistoryLine) -> Text:
-    text = Text(f"{output.clock(one.time_ms)}  ")
+    text = Text(f"{output.moment(one.time_ms)}  ")
     if not one.region:
         what = f"{one.actor} becomes active, epoch {one.epoch}"
         if one.cause in (SERVER_UP, SERVER_DOWN):
@@ -283,7 +273,7 @@ def runs_table(found: list[RunRecord], names: Names) -> object:
     for run in found:
         took = dict(run.phases)
         host, _, port = run.address.rpartition(":")
-        when = f"{datetime.fromtimestamp(run.at_ms / 1000):%m-%d %H:%M:%S}"
+        when = output.moment(run.at_ms)
         cells = [f"{took[name]:.2f}" if name in took else "" for name in phases]
         amount = run.planned if run.planned else run.found
         what = f"{run.planned} by {run.engine}" if run.planned else f"{amount} found"

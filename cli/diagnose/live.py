@@ -21,7 +21,7 @@ _LATEST: Final = 8
 
 
 class InTransition(NamedTuple):
-    """A region in transition, and since when this watcher has observed its state."""
+    """A region in transition, and since when it has been in its state: by the store at the begin of the watch."""
 
     since_ms: int
     line: Line
@@ -43,6 +43,10 @@ class Board:
     def server(self, uuid: str, name: str, *, is_up: bool) -> None:
         """Process the registration or end of a server."""
         self._servers[uuid] = name if is_up else f"{name} (gone)"
+
+    def begin(self, line: Line) -> None:
+        """Add a region that is in transition when the watch begins. The line has the time at which its state began."""
+        self._moving[line.region, line.replica] = InTransition(line.time_ms, line)
 
     def step(self, line: Line, text: Text) -> None:
         """Process a step of a transition."""

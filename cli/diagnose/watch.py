@@ -170,9 +170,19 @@ class Watch:
             board.server(server.uuid, self._names.of_uuid(server.uuid), is_up=True)
         active = self._follower.active
         board.active = "" if active is None else self._names.of_address(active.host, active.port)
+        ensureDeferred(self._add_present(board)).addErrback(self._failed)
         self._screen = Live(console=self._console, screen=True, auto_refresh=False)
         self._screen.start()
         self._refresh()
+
+    async def _add_present(self, board: Board) -> None:
+        """Show the regions that are in transition already, parked ones as well, each with its age by the store."""
+        now_ms = self._follower.clock.now_ms()
+        for key, record in self._follower.history.records().items():
+            change = Change(record.since_ms or now_ms, key, NONE, record.state.value, record)
+            line = await self._follower.line(change, self._names)
+            if self._wanted.fits(line) and self._follower.history.records().get(key) == record:
+                board.begin(line)
 
     def _refresh(self) -> None:
         assert self._board is not None, "a screen needs a board"

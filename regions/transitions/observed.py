@@ -96,6 +96,10 @@ class History:
         """Return the keys of the replicas whose transition existed at the last observation."""
         return sorted(self._known)
 
+    def records(self) -> dict[str, TransitionRecord]:
+        """Return the transitions that existed at the last observation, by replica."""
+        return {key: known.record for key, known in self._known.items()}
+
     def is_usual(self, before: str, after: str, steps: int) -> bool:
         """Return True if a region that stays open can take that many legal steps, outside of a cluster startup."""
         return bool(_ways(_USUAL, before, after, steps))

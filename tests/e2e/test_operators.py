@@ -109,7 +109,7 @@ def test_errors_are_sentences(cluster: Cluster) -> None:
         (("why", table[:-1]), 1, "matches 6 regions"),
         (("why", "nosuch:key"), 4, "no table 'nosuch'"),
         (("history", "nothing"), 4, "no region, table or server 'nothing'"),
-        (("history", "--since", "soon"), 2, "is not a duration"),
+        (("history", "--since", "soon"), 2, "is neither a duration nor a point in time"),
         (("audit", "--ack", "zz"), 4, "no alarm 'zz'"),
         (("fsck", "--yes"), 2, "--yes without --fix"),
     ):

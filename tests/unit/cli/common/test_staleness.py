@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from cli.common.connect import MastersAlone, knows_masters_alone
 from cli.common.errors import UsageFaultError
 from cli.common.local import Shape, design, write_cluster
 from cli.common.options import Globals, parse_addresses
-from cli.common.staleness import duration_ms, in_words, zxid_of
+from cli.common.staleness import duration_ms, in_words, point_ms, zxid_of
 from cli.tables import table
 from regions import messages as ms
 from regions.messages.staleness import AsOf, Bound
+
+#: 2026-11-23 20:05:43 UTC.
+NOW_MS = 1_795_464_343_000
 
 
 @pytest.mark.parametrize(
@@ -115,3 +119,31 @@ def test_the_bound_reaches_the_masters_and_the_age_the_screen(monkeypatch: pytes
     plain = CliRunner().invoke(table, ["list"], env={"RK_MASTERS": "h:1"}, obj=Globals())
     assert "from the standby" not in plain.output
     assert [one.bound for one in Asked.requests] == [Bound(max_ms=2_000), ms.NO_BOUND]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("15m", NOW_MS - 900_000),
+        ("2h", NOW_MS - 7_200_000),
+        ("2026-11-23T13:00Z", 1_795_438_800_000),
+        ("2026-11-23 14:00:00+01:00", 1_795_438_800_000),
+        ("2026-11-23T13:00", 1_795_438_800_000),
+        ("2026-11-23", 1_795_392_000_000),
+        ("13:00", 1_795_438_800_000),
+        ("13:00:05", 1_795_438_805_000),
+    ],
+)
+def test_points_in_time_as_people_write_them(text: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B9: a duration before now, a date, a time of this day; local time without a zone."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert point_ms(text, NOW_MS, "--since") == expected
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("text", ["soon", "", "25:00", "2026-13-01", "-5m"])
+def test_what_is_no_point_in_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageFaultError, match=r"--until .* is neither a duration nor a point in time"):
+        point_ms(text, NOW_MS, "--until")

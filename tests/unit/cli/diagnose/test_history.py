@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import pytest
 
 from cli.common.names import Names
 from cli.diagnose.history import HistoryView, lines, read_past
@@ -12,6 +15,8 @@ from regions.records.znodes import Layout, encode
 
 LAYOUT = Layout("/rk")
 KEY = "t1.0001-0"
+#: 2026-11-23 20:05:43.028 UTC.
+NOW_MS = 1_795_464_343_028
 
 
 class Cluster:
@@ -86,3 +91,27 @@ def test_a_forced_configuration_is_a_line_of_its_tablet() -> None:
     past = past_of(Cluster({Segment(3, 0, 1, len(data)).name: data}, {}))
     [*_, text] = lines([past.step(one, {"t1": "orders"}) for one in past.entries])
     assert "orders t1.0001  forced configuration by an operator, carried out by s2: members 2 stay" in text.plain
+
+
+def test_lines_have_date_and_zone_and_errors_end_with_the_step_that_cured_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B9: the history is read days later, and by people elsewhere."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    full = "disk is full"
+    try:
+        entries = [
+            HistoryEntry(
+                1_795_464_343_028, KEY, "master", "OPENING", "OFFLINE", "retry", "s1", 3, detail="disk is full"
+            ),
+            HistoryEntry(
+                1_795_464_343_029, KEY, "server", "OPENING", "OPENED", "open done", "s1", 3, detail="disk is full"
+            ),
+        ]
+        view = HistoryView(entries, Names([], None), [])
+        failed, cured = (line.plain for line in lines(view.step(one, {"t1": "orders"}) for one in entries))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert failed.startswith("2026-11-23 21:05:43.028+0100  orders")
+    assert full in failed
+    assert full not in cured

@@ -86,3 +86,16 @@ def test_filters_by_table_server_and_state() -> None:
     assert not Wanted(server="server-2").fits(one)
     assert not Wanted(states=("CLOSED",)).fits(one)
     assert Wanted(states=("",)).fits(line(""))
+
+
+def test_regions_that_were_in_transition_before_the_watch_are_there_with_their_age() -> None:
+    """B1: a screen that is opened late shows the stuck region first, not "nothing moves"."""
+    screen = board()
+    screen.begin(line("OPENING", region="t.9", at_ms=NOW - 600_000))
+    screen.step(line("OFFLINE", region="t.1", at_ms=NOW - 9_000), Text("a"))
+    text = drawn(screen)
+    assert text.index("600.0 s") < text.index("9.0 s")
+    assert "2 in transition" in text
+    assert "1 steps since" in text
+    screen.step(line("", region="t.9"), Text("b"))
+    assert screen.moving == 1

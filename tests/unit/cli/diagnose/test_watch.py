@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
+from twisted.internet.defer import ensureDeferred
 
 from cli.common.errors import NotFoundError
+from cli.common.names import Names
 from cli.diagnose import watch
+from cli.diagnose.follow import Line
 from cli.main import rk
-from regions.records.model import TableRecord, TableState
+from regions.records.model import RegionState, TableRecord, TableState, TransitionRecord
+from regions.transitions.observed import Change
+
+NOW_MS = 1_795_464_343_000
 
 
 @pytest.fixture
@@ -59,3 +67,30 @@ def test_a_table_may_be_named_by_its_id(watched: list[watch.Wanted]) -> None:
     for words in ((), ("--table", "users"), ("--table", "t2")):
         assert run(*words) is None
     assert [one.table for one in watched] == [None, "users", "users"]
+
+
+def test_the_screen_begins_with_what_is_in_transition_by_the_store() -> None:
+    """B1: a parked region is there from the first frame, with the age of its record."""
+    parked = TransitionRecord("t1.0001", "t1", 0, RegionState.OFFLINE, since_ms=NOW_MS - 90_000, parked=True)
+    follower: Any = SimpleNamespace(
+        clock=SimpleNamespace(now_ms=lambda: NOW_MS),
+        history=SimpleNamespace(records=lambda: {"t1.0001-0": parked}, in_transition=["t1.0001-0"]),
+    )
+
+    async def line(change: Change, _names: Names) -> Line:
+        return Line(
+            change.at_ms, "rows", "t1.0001", 0, "", "", change.before, change.after, "", "", "", 0, 1, "", "", 0
+        )
+
+    follower.line = line
+    screen = watch.Watch(follower, Names([], None), as_json=False, wanted=watch.Wanted(), count=None, live=True)
+    board = screen._board
+    assert board is not None
+    shown: list[None] = []
+    ensureDeferred(screen._add_present(board)).addCallback(shown.append)
+    assert shown == [None]
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(board.draw(NOW_MS, 30))
+    text = console.export_text()
+    assert "1 in transition" in text
+    assert "90.0 s" in text
