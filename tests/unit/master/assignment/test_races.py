@@ -66,7 +66,7 @@ class Race:
                 assert is_refused
                 race.lost.append(name)
 
-            def steps_settled(self) -> None:
+            def steps_answered(self) -> None:
                 pass
 
         store: Any = self.store
