@@ -55,7 +55,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(_LOOK, "health", "cli.diagnose.health:health", "One verdict with reasons; exit status 0, 1 or 2."),
     CommandEntry(_LOOK, "watch", "cli.diagnose.watch:watch", "One line for each step of a transition as it happens."),
     CommandEntry(
-        _LOOK, "why", "cli.diagnose.why:why", "Why a region is where it is, who must act next, what would help."
+        _LOOK, "why", "cli.diagnose.why.region:why", "Why a region is where it is, who must act next, what would help."
     ),
     CommandEntry(_LOOK, "fsck", "cli.diagnose.fsck:fsck", "Compare store and servers; --fix takes legal steps."),
     CommandEntry(_LOOK, "audit", "cli.diagnose.audit:audit", "Alarms: broken rules, with the steps that led to them."),
@@ -73,7 +73,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(
         _CHANGE,
         "unstick",
-        "cli.diagnose.why:unstick_command",
+        "cli.diagnose.why.region:unstick_command",
         "Take the one legal step that helps a stuck region; shows it first.",
     ),
     CommandEntry(_CHANGE, "balance", "cli.balance:balance", "Even out the servers: on, off, one round, or a dry run."),

@@ -8,9 +8,9 @@ Only when no master's address is known, it reads them from the store.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -47,7 +47,7 @@ _THREADS: Final = 64
 #: A standby's list of servers may be this old.
 _FOR_NAMES: Final = Bound(max_ms=60_000)
 _SILENT: Final = "accepts connections and does not answer"
-_DOWN: Final = "refuses connections"
+DOWN: Final = "refuses connections"
 _STYLES: Final = {HealthVerdict.HEALTHY: "green", HealthVerdict.DEGRADED: "yellow", HealthVerdict.UNAVAILABLE: "red"}
 
 
@@ -77,7 +77,7 @@ def health(given: Globals, timeout_s: float) -> int:
     refused. The command asks every process directly, and ends within about --timeout whatever is down.
     """
     began_s = time.monotonic()
-    found, names = find(given, timeout_s)
+    found, names = find(given, timeout_s)[:2]
     verdict = judge(found)
     took_ms = int((time.monotonic() - began_s) * 1000)
     if given.json:
@@ -119,8 +119,18 @@ def _answering(found: Sequence[StoreFinding | MasterFinding | ServerFinding], wh
     return f"{sum(one.answers for one in found)} of {output.count(len(found), what)}"
 
 
-def find(given: Globals, timeout_s: float) -> tuple[Findings, Names]:
-    """Ask every process of the cluster; return the answers, and names for them. Raise CliError for wrong options."""
+class Gathered(NamedTuple):
+    """What the processes of a cluster answered. `statuses` and `loads` are by address."""
+
+    findings: Findings
+    names: Names
+    statuses: dict[str, messages.MasterStatus]
+    #: What the active master says of each server; without one, a standby's list without figures.
+    loads: dict[str, messages.ServerLoad]
+
+
+def find(given: Globals, timeout_s: float) -> Gathered:
+    """Ask every process of the cluster. Raise CliError for wrong options."""
     local = read_cluster(given.data_path)
     if knows_masters_alone(given):
         local, hosts = None, ""
@@ -141,7 +151,7 @@ class _Rounds:
         self._each_s = timeout_s / 2
         self._access = store_access(given)
 
-    def run(self) -> tuple[Findings, Names]:
+    def run(self) -> Gathered:
         local = self._local
         masters = self._given.master_addresses() or [one.address for one in _masters_of(local)]
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -155,8 +165,7 @@ class _Rounds:
                 servers = {one: pool.submit(self._server, one) for one in found_servers}
             statuses = {address: future.result() for address, future in asked.items()}
             loads = self._loads(pool, statuses)
-            for load in loads:
-                address = f"{load.server.host}:{load.server.port}"
+            for address in loads:
                 if address not in servers:
                     servers[address] = pool.submit(self._server, address)
             found = Findings(
@@ -165,7 +174,8 @@ class _Rounds:
                 servers=_with_loads(self._results(servers), loads),
                 figures=_active(statuses.values()),
             )
-        return found, Names([load.server for load in loads], local)
+        answering = {address: one for address, one in statuses.items() if isinstance(one, messages.MasterStatus)}
+        return Gathered(found, Names([load.server for load in loads.values()], local), answering, loads)
 
     def _results(self, servers: dict[str, Future[str]]) -> list[ServerFinding]:
         found = [(address, future.result()) for address, future in servers.items()]
@@ -182,7 +192,7 @@ class _Rounds:
             return StoreFinding(name, address, True, fields["Mode"].strip())
         if answer:
             return StoreFinding(name, address, True, trouble="answers that it does not serve")
-        return StoreFinding(name, address, False, trouble=_SILENT if is_answering(address, self._each_s) else _DOWN)
+        return StoreFinding(name, address, False, trouble=_SILENT if is_answering(address, self._each_s) else DOWN)
 
     def _master(self, address: str) -> messages.MasterStatus | str:
         return _ask(address, messages.GetMasterStatus(), messages.MasterStatus, self._each_s)
@@ -200,7 +210,7 @@ class _Rounds:
 
     def _loads(
         self, pool: ThreadPoolExecutor, statuses: dict[str, messages.MasterStatus | str]
-    ) -> list[messages.ServerLoad]:
+    ) -> dict[str, messages.ServerLoad]:
         """Return what the active master says of the servers; without one, a standby's list without figures."""
         answering = {address: one for address, one in statuses.items() if isinstance(one, messages.MasterStatus)}
         active = [address for address, one in answering.items() if one.role == "active"]
@@ -211,8 +221,8 @@ class _Rounds:
 
         for answer in pool.map(ask, active or answering):
             if isinstance(answer, messages.Servers):
-                return answer.servers
-        return []
+                return {f"{one.server.host}:{one.server.port}": one for one in answer.servers}
+        return {}
 
     def _registered(self) -> tuple[list[str], list[str]]:
         """Return the addresses of masters and servers that the store has; none if the store does not answer in time."""
@@ -232,7 +242,7 @@ def _ask(address: str, request: msgspec.Struct, expect: type[Answer], timeout_s:
         return call_blocking(split_address(address), request, timeout_s, expect=expect)
     except RpcError as error:
         if error.code == Code.UNREACHABLE:
-            return _DOWN
+            return DOWN
         return _SILENT if error.code == Code.TIMEOUT else f"rejects the question: {error.message or error.code}"
 
 
@@ -240,10 +250,9 @@ def _active(answers: Iterable[messages.MasterStatus | str]) -> messages.MasterSt
     return next((one for one in answers if isinstance(one, messages.MasterStatus) and one.role == "active"), None)
 
 
-def _with_loads(found: Iterable[ServerFinding], loads: Sequence[messages.ServerLoad]) -> list[ServerFinding]:
+def _with_loads(found: Iterable[ServerFinding], loads: Mapping[str, messages.ServerLoad]) -> list[ServerFinding]:
     """Return the findings with what the active master says of each server."""
-    by_address = {f"{one.server.host}:{one.server.port}": one for one in loads}
-    return sorted((_with_load(one, by_address.get(one.address)) for one in found), key=lambda one: one.name)
+    return sorted((_with_load(one, loads.get(one.address)) for one in found), key=lambda one: one.name)
 
 
 def _with_load(found: ServerFinding, load: messages.ServerLoad | None) -> ServerFinding:

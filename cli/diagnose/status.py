@@ -141,7 +141,7 @@ def status(given: Globals, bound: Bound, check: bool) -> int:
     except UnreachableError as error:
         unreachable, names = error, Names([], local)
     if check:
-        found.health = judge(find(given, TIMEOUT_S)[0])
+        found.health = judge(find(given, TIMEOUT_S).findings)
     if given.json:
         output.print_json(found)
     else:

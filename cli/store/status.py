@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -77,10 +77,22 @@ def status(given: Globals, admin: str | None, timeout_s: float) -> int:
                 f"--admin names {len(named)} addresses, the store has {len(hosts)}: {','.join(hosts)}"
             )
         admins = dict(zip(hosts, named, strict=True))
+    nodes = ask_nodes(given, hosts, admins, timeout_s)
+    if given.json:
+        output.print_json({"nodes": nodes})
+    else:
+        _show(nodes)
+    return EXIT_REFUSED if any(one.error for one in nodes) else EXIT_OK
+
+
+def ask_nodes(given: Globals, hosts: Sequence[str], admins: Mapping[str, str], timeout_s: float) -> list[NodeStatus]:
+    """Ask the nodes at these client addresses, all at once. `admins` has the admin addresses that are known."""
+    local = read_cluster(given.data_path)
+    names = {one.address: one.name for one in local.coord} if local is not None else {}
     access = store_access(given)
 
     def ask(address: str) -> NodeStatus:
-        found = NodeStatus(daemons[address].name if address in daemons else address, address)
+        found = NodeStatus(names.get(address, address), address)
         if address in admins and _by_admin(found, admins[address], timeout_s / 2):
             return found
         _by_words(found, access, timeout_s / 4)
@@ -92,11 +104,7 @@ def status(given: Globals, admin: str | None, timeout_s: float) -> int:
     for one in nodes:
         if newest is not None and one.applied is not None:
             one.behind = max(0, newest - one.applied)
-    if given.json:
-        output.print_json({"nodes": nodes})
-    else:
-        _show(nodes)
-    return EXIT_REFUSED if any(one.error for one in nodes) else EXIT_OK
+    return nodes
 
 
 def _by_admin(found: NodeStatus, address: str, timeout_s: float) -> bool:

@@ -85,6 +85,14 @@ def store_nodes(up: LocalUp, status: int) -> list[dict[str, Any]]:
     return found
 
 
+def why(up: LocalUp, name: str) -> dict[str, Any]:
+    """Return what `rk why` says of a process."""
+    done = run_rk("why", name, "--json", "--data-dir", str(up.data_dir))
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def test_znodes_can_be_looked_at(tmp_path: Path) -> None:
     """A store without region servers: lists, data, stats, and the mistakes of a newcomer."""
     with store(tmp_path / "store", 1) as running:
@@ -137,6 +145,13 @@ def test_each_ruin_has_its_verdict(tmp_path: Path) -> None:
             assert found.report["figures"] is None
         becomes(up, HEALTHY)
 
+        assert why(up, "master-1")["kind"] == "master"
+        assert why(up, "store-1")["state"] in ("leader", "follower")
+        drained = run_rk("server", "drain", "server-1", *at)
+        assert drained.returncode == 0, drained.stderr
+        draining = why(up, "server-1")
+        assert (draining["state"], draining["help"]) == ("draining", ["rk server undrain server-1"])
+        assert run_rk("server", "undrain", "server-1", *at).returncode == 0
         nodes = store_nodes(up, 0)
         assert sorted(one["role"] for one in nodes) == ["follower", "follower", "leader"]
         assert len({one["term"] for one in nodes}) == 1
@@ -146,6 +161,8 @@ def test_each_ruin_has_its_verdict(tmp_path: Path) -> None:
             assert [one["error"] for one in nodes[:2]] == ["accepts connections and does not answer"] * 2
             assert [one["term"] for one in nodes[:2]] == [None, None]
             assert nodes[2]["commit"] is not None
+            assert why(up, "store-1")["state"] == "silent"
+            assert why(up, "server-1")["state"] == "up"
             found = health(up)
             assert found.status == UNAVAILABLE
             assert "the store has no leader" in found.reasons
@@ -159,6 +176,10 @@ def test_each_ruin_has_its_verdict(tmp_path: Path) -> None:
             assert found.status == UNAVAILABLE
             assert f"region server {server['name']} accepts connections and does not answer" in found.reasons
             assert "regions are served by nobody" in found.reasons
+            silent = why(up, server["name"])
+            assert silent["state"] == "silent"
+            assert "accepts connections and does not answer" in silent["facts"][0]
+            assert any("server" in one and one.startswith("its log: ") for one in silent["help"])
             # Its regions open elsewhere; the server itself is still missing.
             moved = becomes(up, DEGRADED, server["name"])
             assert moved.report["figures"]["open"] == 6

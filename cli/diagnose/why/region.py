@@ -1,5 +1,5 @@
 """`rk why`: one region on one screen: its state, who must act next, until when, and what would help; or one table
-(`cli/diagnose/why_table.py`), or one tablet (`cli/tablets/why.py`).
+(`table.py`), one process (`process.py`), or one tablet (`cli/tablets/why.py`).
 
 With an active master the answer is the master's; without one it is computed from the store, and marked so. `rk unstick`
 takes the one legal step that would help, if there is one.
@@ -24,7 +24,8 @@ from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.diagnose.audit import read_alarms
 from cli.diagnose.history import HistoryLine, lines, read_past
-from cli.diagnose.why_table import show_table, table_answer
+from cli.diagnose.why.process import is_process, process_answer, show_process
+from cli.diagnose.why.table import show_table, table_answer
 from cli.tablets.why import show_answer, tablet_answer
 from regions import messages
 from regions.assign.assigner import Assigner
@@ -56,7 +57,7 @@ class Answer(msgspec.Struct):
 
 
 @click.command()
-@click.argument("region_name", metavar="REGION|TABLET|TABLE")
+@click.argument("region_name", metavar="REGION|TABLET|TABLE|PROCESS")
 @click.option("--replica", type=click.IntRange(0), help="Only this replica of a region.")
 @global_options
 @click.pass_obj
@@ -66,7 +67,17 @@ def why(given: Globals, region_name: str, replica: int | None) -> None:
     REGION is an id, a prefix of one, or TABLE:KEY. For a TABLE: why it is ALTERING or not completely open, and what
     blocks it. For a TABLET: its health and since when, its members, and what each replica reports. Works without
     an active master.
+
+    A PROCESS is a store node, master or region server: its name in a local cluster, or HOST:PORT. The command asks the
+    processes themselves and needs no store.
     """
+    if replica is None and is_process(given, region_name):
+        process = process_answer(given, region_name)
+        if given.json:
+            output.print_json(process)
+        else:
+            show_process(process, output.console())
+        return
     with open_cluster(given) as cluster:
         names = Names(cluster.servers(), cluster.local)
         table = table_answer(cluster, region_name) if replica is None and ":" not in region_name else None

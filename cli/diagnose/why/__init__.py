@@ -1,0 +1,8 @@
+"""`rk why`: one thing on one screen: its state, who must act next, and what would help.
+
+    region.py    the command; regions with one owner, and `rk unstick`
+    table.py     tables
+    process.py   store nodes, masters and region servers, asked themselves; needs no store
+
+Tablets: `cli/tablets/why.py`.
+"""
