@@ -13,7 +13,7 @@ stderr. A long measurement can be taken in pieces: --only chooses, --raw collect
     restart    kill -9 of a server with N tablets and its start, until its replicas have caught up
     killed     kill -9 of a server under 8 writers: the longest gap of each of 200 regions
     frozen     SIGSTOP of a server, likewise
-    copy       a copy of one tablet to another server, rows of 100 and of 1,000 bytes, beside a plain file
+    copy       a copy of one tablet to another server, rows of 100, 1,000 and 10,000 bytes, beside a plain file
 
 `python -m benchmarks.tablets.path` measures the path of a write inside the servers, layer by layer.
 """

@@ -36,7 +36,7 @@ from regionserver.tablets.copying.messages import (
 from tests.support.helpers import eventually
 
 #: Sizes of rows, and bytes of keys and values that the tablet has.
-SIZES: Final = (100, 1_000)
+SIZES: Final = (100, 1_000, 10_000)
 BYTES: Final = 128 << 20
 REQUEST_BYTES: Final = 100_000
 COPIES: Final = 5

@@ -14,6 +14,7 @@ Source: the layout of MDB_page and MDB_node in LMDB 0.9 (mdb.c), as in `regionse
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -88,9 +89,9 @@ class LeafSums:
             self._chunks.append(sums)
             self._pages += len(sums.finding)
 
-    def total(self, tree: Tree) -> RowsCount:
-        """Return the sums of the leaves that a checked tree has set apart. Raise Damaged, OSError, and RpcError for a
-        long row whose checksum does not match."""
+    def total(self, tree: Tree, progress: Callable[[], None] = lambda: None) -> RowsCount:
+        """Return the sums of the leaves that a checked tree has set apart; call `progress` regularly. Raise Damaged,
+        OSError, and RpcError for a long row whose checksum does not match."""
         if not self._chunks:
             raise Damaged("no page was received")
         sums = _Sums(*(np.concatenate(parts) for parts in zip(*self._chunks, strict=True)))
@@ -104,6 +105,7 @@ class LeafSums:
         limbs = sums.digest[leaves].sum(axis=0, dtype=np.uint64).tolist()
         total = sum(limb << (_LIMB_BITS * place) for place, limb in enumerate(limbs))
         for number in leaves[sums.has_long[leaves]].tolist():
+            progress()
             for key, stored in tree.long_rows(number):
                 value = unseal(key, stored)
                 rows += 1
@@ -123,7 +125,8 @@ class LeafSums:
         has_long[nodes.page[nodes.is_long]] = True
         rows = _Nodes(*(part[~nodes.is_long] for part in nodes))
         digests = self._hashed(data, rows, finding)
-        is_first = np.diff(rows.page, prepend=-1) != 0
+        is_first = np.ones(len(rows.page), dtype=bool)
+        is_first[1:] = rows.page[1:] != rows.page[:-1]
         firsts, pages = np.flatnonzero(is_first), rows.page[is_first]
         sums = _Sums(finding, has_long, *(np.zeros(shape, np.uint32) for shape in (count, count, (count, _LIMBS))))
         if len(firsts):

@@ -65,7 +65,7 @@ class ReceivedRows:
             tree.check(progress)
             if self._sums is None:
                 raise Damaged(f"{self._path} is empty")
-            return self._sums.total(tree)
+            return self._sums.total(tree, progress)
 
     def _read_back(self, progress: Callable[[], None]) -> None:
         at = 0

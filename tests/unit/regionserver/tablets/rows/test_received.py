@@ -181,3 +181,22 @@ def test_a_file_that_ends_early_is_refused(tmp_path: Path) -> None:
             rows.check(lambda: None)
     finally:
         rows.close()
+
+
+def test_a_check_of_long_rows_can_be_ended(tmp_path: Path) -> None:
+    """Long values are hashed when the file is there, which takes a while; a canceled copy ends meanwhile."""
+    filled(tmp_path / "source.mdb", 8, lengths=(5_000,))
+    content = (tmp_path / "source.mdb").read_bytes()
+    calls: list[int] = []
+
+    def cancels() -> None:
+        calls.append(1)
+        if len(calls) > len(content) // (1 << 16) + 5:
+            raise InterruptedError
+
+    rows = received(tmp_path / "t1.2.mdb", content)
+    try:
+        with pytest.raises(RowsFailed):
+            rows.check(cancels)
+    finally:
+        rows.close()
