@@ -6,9 +6,12 @@ printing. Therefore this table, and not the modules, contains the short help tex
 
 from __future__ import annotations
 
+import difflib
+import errno
 import gc
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -89,6 +92,11 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
     CommandEntry(_DAEMON, "server", "cli.server:server", "Run, list, drain, retire, fence region servers."),
 )
+
+#: A plain click.Group suggests close names itself, in the same line.
+_NO_SUCH_COMMAND: Final = re.compile(r"No such command '([^']*)'\.$")
+#: Errors of writing to standard output, besides a reader that has gone.
+_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 _BY_NAME: Final = {entry.name: entry for entry in ENTRIES}
 _DAEMONS: Final = ("coord", "master", "server")
@@ -193,6 +201,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.UsageError as error:
         error.show()
+        _suggest(error)
         return EXIT_USAGE
     except click.ClickException as error:
         _print_error(error.format_message(), "")
@@ -203,14 +212,36 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # The reader of the output has gone (`rk watch | head`); avoid an error message at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_REFUSED
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+            return _fault(error)
+        # What is left in the buffer cannot be written at the interpreter's exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_error(f"cannot write the output: {error.strerror}", "")
+        return EXIT_REFUSED
     except Exception as error:  # the outermost boundary: users see a traceback only on request
-        _trace_if_wanted()
-        _print_error(
-            f"unexpected {type(error).__name__}: {error}",
-            f"This is an internal error of rk. {DEBUG_VARIABLE}=1 shows the traceback.",
-        )
-        return EXIT_FAULT
+        return _fault(error)
     return result if isinstance(result, int) else 0
+
+
+def _fault(error: Exception) -> int:
+    _trace_if_wanted()
+    _print_error(
+        f"unexpected {type(error).__name__}: {error}",
+        f"This is an internal error of rk. {DEBUG_VARIABLE}=1 shows the traceback.",
+    )
+    return EXIT_FAULT
+
+
+def _suggest(error: click.UsageError) -> None:
+    """Print the commands whose names are close to one that does not exist."""
+    group, context = error.ctx.command if error.ctx is not None else None, error.ctx
+    wrong = _NO_SUCH_COMMAND.search(error.format_message())
+    if wrong is None or context is None or not isinstance(group, click.Group):
+        return
+    close = difflib.get_close_matches(wrong[1], group.list_commands(context), 3)
+    if close:
+        click.echo(f"Did you mean {' or '.join(f'`{context.command_path} {one}`' for one in close)}?", err=True)
 
 
 def _trace_if_wanted() -> None:

@@ -16,7 +16,7 @@ from cli.common.errors import CliError, NotFoundError
 from cli.common.names import Names
 from cli.common.options import Globals, global_options
 from cli.common.staleness import print_age, print_json, stale_options
-from cli.tables import every_region, regions_table
+from cli.tables import every_region, regions_table, replica_state
 from cli.tablets.moving import move_member
 from regions import messages
 from regions.messages.staleness import Bound
@@ -34,10 +34,20 @@ def region() -> None:
 @region.command("list")
 @click.option("--table", "table_name", help="Only this table's regions.")
 @click.option("--server", "server_name", help="Only regions on this server (name, host:port or uuid).")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Only regions with a replica in this state, as the list shows it: open, parked, opening; repeatable.",
+)
+@click.option("--limit", type=click.IntRange(0), default=0, help="At most this many regions of each table; 0: all.")
 @stale_options
 @global_options
 @click.pass_obj
-def list_(given: Globals, table_name: str | None, server_name: str | None, bound: Bound) -> None:
+def list_(
+    given: Globals, table_name: str | None, server_name: str | None, states: tuple[str, ...], limit: int, bound: Bound
+) -> None:
     """Show regions with their key range, size, server, and transition if any."""
     with open_cluster(given, bound=bound) as cluster:
         found = every_region(cluster, table_name)
@@ -45,6 +55,11 @@ def list_(given: Globals, table_name: str | None, server_name: str | None, bound
     if server_name is not None:
         uuid = names.find(server_name).uuid
         found = [_only_on(one, uuid) for one in found]
+    if states:
+        found = [_only_in(one, {state.upper() for state in states}) for one in found]
+    left_out = sum(max(0, len(one.regions) - limit) for one in found) if limit else 0
+    if left_out:
+        found = [messages.Regions(one.table, one.regions[:limit]) for one in found]
     if given.json:
         print_json([status for one in found for status in one.regions], cluster.as_of, bound, "regions")
         return
@@ -56,7 +71,16 @@ def list_(given: Globals, table_name: str | None, server_name: str | None, bound
             console.print(regions_table(one, names))
     if not found:
         console.print("no tables yet: rk table create NAME")
+    if left_out:
+        console.print(f"{output.count(left_out, 'region')} more: --limit 0 shows all", style="dim")
     print_age(cluster.as_of, bound)
+
+
+def _only_in(found: messages.Regions, states: set[str]) -> messages.Regions:
+    def is_in(status: messages.RegionStatus) -> bool:
+        return any(replica_state(one, status.region, found.table).upper() in states for one in status.replicas)
+
+    return messages.Regions(found.table, [one for one in found.regions if is_in(one)])
 
 
 def _only_on(found: messages.Regions, uuid: str) -> messages.Regions:

@@ -242,6 +242,8 @@ def open_store(
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # hides retries; this function raises what matters
     addresses = [part for part in hosts.partition("/")[0].split(",") if part]
     if not any(is_answering(address) for address in addresses):
+        for address in addresses:
+            _check_name(address)
         raise UnreachableError(
             f"no store answers at {hosts}",
             "Is the cluster up? `rk up` starts one here; --store or RK_STORE names another.",
@@ -258,6 +260,15 @@ def open_store(
         with contextlib.suppress(KazooException):
             client.stop()
             client.close()
+
+
+def _check_name(address: str) -> None:
+    """Raise UnreachableError if the host of an address has no IP address."""
+    host, port = split_address(address)
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError as error:
+        raise UnreachableError(f"cannot resolve the host {host!r}: {error.strerror}", "Check its name.") from error
 
 
 def _begin_session(

@@ -19,6 +19,8 @@ from cli.common.errors import UsageFaultError
 STORE_VARIABLE: Final = "RK_STORE"
 MASTERS_VARIABLE: Final = "RK_MASTERS"
 CLUSTER_VARIABLE: Final = "RK_CLUSTER_ID"
+DATA_DIR_VARIABLE: Final = "RK_DATA_DIR"
+ROOT_VARIABLE: Final = "RK_ROOT"
 DEFAULT_DATA_DIR: Final = "./rk-data"
 DEFAULT_ROOT: Final = "/regionkeeper"
 
@@ -60,15 +62,17 @@ class Globals:
     @property
     def data_path(self) -> Path:
         """Return the local cluster's directory as an absolute path."""
-        return Path(self.data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
+        given = self.data_dir or os.environ.get(DATA_DIR_VARIABLE) or DEFAULT_DATA_DIR
+        return Path(given).expanduser().absolute()
 
     @property
     def root_path(self) -> str:
         """Return the root znode of the cluster, without a trailing slash."""
-        root = (self.root or DEFAULT_ROOT).rstrip("/")
+        given = self.root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT
+        root = given.rstrip("/")
         if not root.startswith("/"):
             raise UsageFaultError(
-                f"--root {self.root!r} is not a znode path",
+                f"--root {given!r} is not a znode path",
                 "Give a path that begins with a slash, such as /regionkeeper.",
             )
         return root
@@ -224,9 +228,9 @@ def own_masters_options(command: _Command) -> _Command:
         click.option("--store", metavar="HOST:PORT,…", expose_value=False, callback=_remember,
                      help="Addresses of the store. Default: RK_STORE, or the local cluster in --data-dir."),
         click.option("--data-dir", metavar="DIR", expose_value=False, callback=_remember,
-                     help=f"Directory of a local cluster.  [default: {DEFAULT_DATA_DIR}]"),
+                     help=f"Directory of a local cluster. Default: RK_DATA_DIR, or {DEFAULT_DATA_DIR}."),
         click.option("--root", metavar="PATH", expose_value=False, callback=_remember,
-                     help=f"Znode below which the cluster lives.  [default: {DEFAULT_ROOT}]"),
+                     help=f"Znode below which the cluster lives. Default: RK_ROOT, or {DEFAULT_ROOT}."),
         json_option,
     )  # fmt: skip
     return apply_options(command, decorators)

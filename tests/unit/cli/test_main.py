@@ -16,6 +16,7 @@ from cli.common.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
 from cli.common.options import Globals, parse_hosts
 from cli.main import ENTRIES, rk, run
 from tests.support.helpers import free_ports
+from tests.support.helpers import rk as rk_words
 
 
 def test_help_lists_every_command_below_its_heading(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +86,49 @@ def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     """The error names the help."""
     assert run(["stats"]) == EXIT_USAGE
     assert "stats" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion"),
+    [
+        (["statsu"], "Did you mean `rk status`"),
+        (["coord", "stauts"], "`rk coord status`"),
+        (["table", "lsit"], "Did you mean 'list'?"),
+    ],
+)
+def test_a_mistyped_command_gets_a_suggestion(
+    words: list[str], suggestion: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert suggestion in error
+    assert error.count("Did you mean") == 1
+
+
+def test_the_environment_names_the_local_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RK_DATA_DIR", str(tmp_path / "a"))
+    assert run(["status"]) == EXIT_REFUSED
+    assert f"no local cluster in {tmp_path / 'a'}" in capsys.readouterr().err
+    assert run(["status", "--data-dir", str(tmp_path / "b")]) == EXIT_REFUSED
+    assert f"no local cluster in {tmp_path / 'b'}" in capsys.readouterr().err
+    monkeypatch.setenv("RK_ROOT", "/elsewhere/")
+    assert Globals().root_path == "/elsewhere"
+
+
+def test_a_host_without_an_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["table", "list", "--store", "nosuchhost.invalid:2181"]) == EXIT_UNREACHABLE
+    assert "cannot resolve the host 'nosuchhost.invalid'" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_at_the_reader_is_one_line() -> None:
+    """It is no internal error of rk."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(rk_words("--help"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == EXIT_REFUSED
+    assert done.stderr == "rk: cannot write the output: No space left on device\n"
 
 
 def test_unexpected_fault_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,9 +28,11 @@ class OneTablet:
     """A cluster with one tablet."""
 
     local = None
+    as_of = None
 
     def __init__(self) -> None:
         self.asked: list[object] = []
+        self.regions = [ms.RegionStatus(REGION, MEMBERS)]
 
     def servers(self) -> list[object]:
         return []
@@ -45,7 +47,7 @@ class OneTablet:
             case ms.SetRegionIntent():
                 return ms.Accepted("t.0 is closed: 0 of 3 replicas take part")
             case _:
-                return ms.Regions(TABLE, [ms.RegionStatus(REGION, MEMBERS)])
+                return ms.Regions(TABLE, self.regions)
 
 
 @pytest.fixture
@@ -75,6 +77,18 @@ def test_a_closed_tablet_is_not_said_to_be_on_its_servers(
 ) -> None:
     assert run(["region", "unassign", "orders:k"]) == 0
     assert capsys.readouterr().out == "t.0 is closed: 0 of 3 replicas take part\n"
+
+
+def test_regions_are_listed_by_state_and_number(cluster: OneTablet, capsys: pytest.CaptureFixture[str]) -> None:
+    """The states are the words of the list."""
+    assert run(["region", "list", "--state", "?"]) == 0
+    assert "t.0" in capsys.readouterr().out
+    assert run(["region", "list", "--state", "parked"]) == 0
+    assert "t.0" not in capsys.readouterr().out
+    cluster.regions = [ms.RegionStatus(msgspec.structs.replace(REGION, region_id=f"t.{n}"), MEMBERS) for n in range(3)]
+    assert run(["region", "list", "--limit", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert ("t.1" in shown, "t.2" in shown, "1 region more: --limit 0 shows all" in shown) == (True, False, True)
 
 
 def test_members_of_closed_tablets_are_not_open() -> None:
