@@ -12,9 +12,10 @@ from regionserver.kv.pages import Damaged, Tree
 from regionserver.tablets.commands import DeleteRow, Operation, PutRow
 from regionserver.tablets.rows.environment import ROWS
 from regionserver.tablets.rows.errors import RowsFailed
+from regionserver.tablets.rows.hot_copy import adopt
 from regionserver.tablets.rows.leaf_sums import LeafSums
 from regionserver.tablets.rows.received import ReceivedRows
-from regionserver.tablets.rows.state import RowsCount, RowsState
+from regionserver.tablets.rows.state import Identity, RowsCount, RowsState
 from tests.unit.regionserver.tablets.rows.rows_file import entry, opened
 
 #: Lengths of values: short ones, those that just fit in a page, and long ones with pages of their own.
@@ -200,3 +201,17 @@ def test_a_check_of_long_rows_can_be_ended(tmp_path: Path) -> None:
             rows.check(cancels)
     finally:
         rows.close()
+
+
+def test_rows_that_are_not_those_of_the_stored_digest_are_not_adopted(tmp_path: Path) -> None:
+    """A source that has lost a row, or has an old one, with checksums that match."""
+    state = filled(tmp_path / "t1.2.mdb", 9)
+    found = counted(state)
+    path, boot, identity = str(tmp_path / "t1.2.mdb"), "b", Identity("t1", 2)
+    (tmp_path / "t1.2.mdb.steady").unlink()  # a file that arrives has none
+    lost = found._replace(rows=found.rows - 1)
+    with pytest.raises(RowsFailed, match=f"has {lost.rows} rows .* its source has stored {found.rows} rows"):
+        adopt(path, identity, 1, boot, lost)
+    assert not (tmp_path / "t1.2.mdb.steady").exists()
+    filled(tmp_path / "t1.3.mdb", 9)
+    assert adopt(str(tmp_path / "t1.3.mdb"), Identity("t1", 3), 1, boot, found) == state
