@@ -455,6 +455,7 @@ class Keeper:
         """Carry out the actions of the latest reports (HB-15). Return True if a check must be repeated."""
         record = tablet.record
         pending = False
+        tablet.drop_outdated_closings()
         for uuid, view in list(tablet.view.replicas.items()):
             number = view.report.number
             work = tablet.work.get(number)

@@ -244,6 +244,14 @@ class Tablet:
             found = self.work[number] = MemberWork(self.region_id, number)
         return found
 
+    def drop_outdated_closings(self) -> None:
+        """Drop the orders to close replicas that their servers do not report any more. Reports renew the others."""
+        for work in self.work.values():
+            if work.order is not None and work.order.closing is not None:
+                view = self.view.replicas.get(work.order.server.uuid)
+                if view is None or view.report.number != work.number:
+                    work.order = None
+
     def drop_idle(self) -> None:
         """Forget the numbers of which nothing is to be remembered."""
         for number in [number for number, work in self.work.items() if work.is_idle]:

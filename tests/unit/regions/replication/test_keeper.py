@@ -293,3 +293,23 @@ def test_first_members_are_not_made_on_disks_below_their_reserve(keeper: Keeper)
     (effect,) = taken(keeper, NOW + LOOK_EVERY_MS)
     assert isinstance(effect, BeginTablet)
     assert [one.uuid for one in effect.record.members] == ["a", "c", "d"]
+
+
+def test_an_order_to_close_a_number_that_is_gone_ends(keeper: Keeper) -> None:
+    """A newcomer was removed; its server got another number before it had closed the replica. The order to close the
+    former one was sent again and again."""
+    effect = begun(keeper)
+    taken(keeper)
+    for transition in effect.transitions:
+        keeper.transition_seen("r", transition.replica, None, -1, NOW)
+    running = msgspec.structs.replace(
+        effect.record, state=TabletState.RUNNING, config_term=1, config_index=5, next_number=9
+    )
+    keeper.region_seen(running, 5)
+    keeper.server_up(server("d"))
+    keeper.reported(Incarnation("d", 1), [TabletReport("r", "t", 7, ReplicaState.RUNNING, 1)], [])
+    taken(keeper)
+    assert keeper.tablets["r"].work[7].order is not None
+    keeper.reported(Incarnation("d", 1), [TabletReport("r", "t", 8, ReplicaState.TOMBSTONE, 1)], [])
+    taken(keeper)
+    assert 7 not in keeper.tablets["r"].work
