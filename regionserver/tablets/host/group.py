@@ -36,6 +36,7 @@ from coord.raft.messages import (
     HEARTBEAT_RESP,
     LEADER,
     SNAPSHOT,
+    VOTE_RESP,
     Entry,
     HardState,
     Message,
@@ -58,6 +59,7 @@ from regionserver.tablets.host.requests import (
     ReadyRead,
     TabletAnswer,
 )
+from regionserver.tablets.host.words import Word
 
 #: Entries and bytes of one round for the rows. A round is one transaction, and readers and other tablets wait for the
 #: apply thread meanwhile.
@@ -211,6 +213,17 @@ class Group:
             self._everywhere = max(self._everywhere, min(m.match_index, self.core.log.commit))
         if self.refusals:
             self.refusals.pop(m.src, None)
+
+    def later_term(self, number: int, refusal: Refusal) -> Message | None:
+        """Return the message by which Raft learns that a voter without a running replica is in a later term, or None.
+
+        Such a voter was a candidate, or voted, before its rows failed. It takes no copy from a leader of an earlier
+        term, and that leader learns of the later one from its refusals alone.
+        """
+        is_voter = refusal.src == number and number in self.core.configs.current.voters
+        if refusal.word is not Word.INVALID_TERM or not is_voter or self.core.leadership is None:
+            return None
+        return Message(VOTE_RESP, number, refusal.dst, refusal.term) if refusal.term > self.core.term else None
 
     def propose(self, request: int, payload: bytes) -> None:
         """Append a client's payload to the log, or answer why that is impossible."""

@@ -325,6 +325,8 @@ class Turn:
             for number, each in group.servers.items():
                 if each == server:
                     group.refusals[number] = refusal
+                    if (ended := group.later_term(number, refusal)) is not None:
+                        self._step(group, server, ended)
                     if group.core.leadership is not None and not group.failure:
                         seen = (refusal.src, refusal.last_term, refusal.last_index)
                         self._want_copy(group, number, refusal.word, *seen)

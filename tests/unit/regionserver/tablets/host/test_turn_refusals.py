@@ -59,6 +59,40 @@ def test_a_refusal_is_not_repeated_in_a_tight_loop(hosts: Hosts) -> None:
     assert len(refusals(hosts, "s1")) == 2
 
 
+def refused(hosts: Hosts, leader: str, server: str, word: Word, number: int, term: int) -> None:
+    """Have the leader receive a refusal of a member."""
+    refusal = Refusal("t", word, number, int(leader[1:]), term)
+    hosts.servers[leader].turn.frame(server, TurnFrame(Header(CLUSTER, server, 1, leader), [refusal]))
+    hosts.turn(leader)
+
+
+def test_a_leader_learns_of_a_later_term_from_a_voter_that_does_not_run() -> None:
+    """A voter that was a candidate, and whose rows failed then, takes no copy from a leader of an earlier term. That
+    leader would go on with the other voters for ever, one member short."""
+    hosts = Hosts()
+    leader = hosts.elect()
+    failed = next(name for name in hosts.servers if name != leader)
+    number, term = int(failed[1:]), hosts.core(leader).term
+    # Not by any other refusal, and not by a number that is no voter.
+    refused(hosts, leader, failed, Word.FAILED, number, term + 1)
+    refused(hosts, leader, failed, Word.INVALID_TERM, number, term)
+    refused(hosts, leader, failed, Word.INVALID_TERM, 9, term + 1)
+    assert (hosts.core(leader).term, hosts.core(leader).leadership is not None) == (term, True)
+    refused(hosts, leader, failed, Word.INVALID_TERM, number, term + 1)
+    assert (hosts.core(leader).term, hosts.core(leader).leadership) == (term + 1, None)
+    again = hosts.elect()
+    assert hosts.core(again).term >= term + 1
+
+
+def test_a_term_that_no_voter_can_have_is_not_believed() -> None:
+    hosts = Hosts()
+    leader = hosts.elect()
+    other = next(name for name in hosts.servers if name != leader)
+    term = hosts.core(leader).term
+    refused(hosts, leader, other, Word.INVALID_TERM, int(other[1:]), 1 << 61)
+    assert (hosts.core(leader).term, hosts.core(leader).leadership is not None) == (term, True)
+
+
 def test_messages_for_another_number_change_nothing(hosts: Hosts) -> None:
     before = hosts.core("s1").term
     hosts.servers["s1"].turn.groups["t"].replica = ReplicaIdentity("t", 1, 1, 4)
