@@ -481,7 +481,7 @@ class Story:
                 return False
             for number, name in world.places[tablet].items():
                 server = world.servers[name]
-                if server.turn is None or tablet not in server.turn.groups or server.broken:
+                if server.turn is None or tablet not in server.turn.groups or tablet in server.broken:
                     return False
                 if server.holdings[tablet].number != number or server.turn.groups[tablet].failure:
                     return False
