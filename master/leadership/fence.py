@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
+from coord import kill_points
 from coord.client.ops import Check, Create, Delete, SetData, WriteOp, WriteResult
 from coord.client.session import ZkClient
 from coord.errors import BadVersion, CoordError, MultiFailed, NoNode
@@ -52,7 +53,16 @@ class Fence:
         """Perform `write` and return a Deferred. Callbacks run in the order of the store's replies."""
         sent: Deferred[list[WriteResult]] = self.client.multi([self._check, *ops])
         sent.addCallbacks(_without_check, _translate)
+        if kill_points.is_wanted():
+            sent.addCallback(self._reached, ops)
         return sent
+
+    def _reached(self, results: list[WriteResult], ops: Sequence[WriteOp]) -> list[WriteResult]:
+        """Pass the points after a write: one for each kind of operation, in order (`coord/kill_points.py`)."""
+        below = len(self.layout.root) + 1
+        for point in dict.fromkeys(f"{type(op).__name__} {op.path[below:].partition('/')[0]}" for op in ops):
+            kill_points.reached(point)
+        return results
 
     async def verify(self) -> None:
         """Check with the store that the epoch is still valid. Raise Deposed if it is not."""

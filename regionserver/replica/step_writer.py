@@ -23,6 +23,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from coord import kill_points
 from coord.client.ops import Check, Create, ReadOp, ReadResult, SetData, WriteOp, WriteResult
 from coord.errors import OperationError, RetryableError, SessionExpired
 from coord.wire.records import Stat
@@ -173,6 +174,8 @@ class StepWriter:
                 at += 1
             elif step.region_version >= 0:
                 at += 1
+            if kill_points.is_wanted():
+                kill_points.reached(f"wrote {step.record.state.value}")
             self._outcomes.step_done(step, version, region_version, zxid)
         assert at == count, f"{count} operations, but {at} belong to steps"
         self._finish()

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.e2e
 __all__ = ["cluster", "master", "store"]
 
 TABLET = "r1"
-#: Points in the order in which one copy over a running replica passes them (`regionserver/storage/kill_points.py`).
+#: Points in the order in which one copy over a running replica passes them (`coord/kill_points.py`).
 DELETION = (
     "MakeFolder",
     "CopyFile superblock",

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from coord import kill_points
 from coord.errors import CoordError, RemoteProtocolError, StorageError
-from regionserver.storage import kill_points
 from regionserver.storage.directory import sync_folder
 from regionserver.tablets.copying import merge, wire
 from regionserver.tablets.copying.jobs import Job

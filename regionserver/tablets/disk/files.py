@@ -16,11 +16,11 @@ from typing import Final, NamedTuple, Protocol
 
 from twisted.logger import Logger
 
+from coord import kill_points
 from coord.env import Disk, DiskFile
 from coord.errors import ConfigError, StorageError
 from coord.storage.shared.items import Change, Drop, OpenSlot, Position, RecoveredSlot, SlotItems
 from regionserver.session.instance import MOVED, Instance
-from regionserver.storage import kill_points
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta, decode_meta, encode_meta
 from regionserver.tablets.disk.exported_log import encode_log
 from regionserver.tablets.disk.instance import DirectorySeen, check_directory, check_tablets

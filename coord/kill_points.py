@@ -1,0 +1,66 @@
+"""Points at which a test ends or stops this process: kill -9 between two steps on files, or two writes to the store.
+
+    RK_KILL_AT=<point>      the process kills itself there, the first time that it comes there
+    RK_STOP_AT=<point>      the process stops there (SIGSTOP), and goes on with SIGCONT
+    RK_NOTE_POINTS=<file>   the process appends the name of each point that it passes to the file
+
+`RK_KILL_AT=@<file>` names a file with the point, which a test may write while the process runs. The file is removed
+before the process dies, so that one process of several dies.
+
+A region server's points are named after the effect that has just become durable (`point_of`), after a step of a copy,
+or after the state that it has written into the store. A master's points are named after the operation that the store
+has just done: `Create unassigned`, `SetData regions` and so on. Only tests set the variables.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+KILL_VARIABLE: Final = "RK_KILL_AT"
+STOP_VARIABLE: Final = "RK_STOP_AT"
+NOTE_VARIABLE: Final = "RK_NOTE_POINTS"
+
+
+def reached(point: str) -> None:
+    """End or stop the process if a test wants that at this point."""
+    if NOTE_VARIABLE in os.environ:
+        with Path(os.environ[NOTE_VARIABLE]).open("a") as notes:
+            notes.write(point + "\n")
+    if _is_to_die(point, os.environ.get(KILL_VARIABLE, "")):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if point == os.environ.get(STOP_VARIABLE):
+        del os.environ[STOP_VARIABLE]
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _is_to_die(point: str, wanted: str) -> bool:
+    """Return True if this process dies at the point. Of several that come there at once, the one that removes the file
+    of the point does."""
+    if not wanted.startswith("@"):
+        return point == wanted
+    file = Path(wanted[1:])
+    try:
+        if file.read_text() != point:
+            return False
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def is_wanted() -> bool:
+    """Return True if a test wants some point."""
+    return KILL_VARIABLE in os.environ or STOP_VARIABLE in os.environ or NOTE_VARIABLE in os.environ
+
+
+def point_of(effect: object) -> str:
+    """Return the point after an effect of `disk/steps.py`: its kind, and what it is about."""
+    kind = type(effect).__name__
+    block = getattr(effect, "block", None)
+    if block is not None:
+        return f"{kind} {block.data_state.value}"
+    path = str(getattr(effect, "target", "") or getattr(effect, "path", ""))
+    return f"{kind} {os.path.basename(path)}" if kind in ("CopyFile", "MoveFile") else kind
