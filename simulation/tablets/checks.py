@@ -44,16 +44,10 @@ class SimMember:
         return self.server.turn.groups[self.tablet].core
 
     def holds(self, index: int, term: int, memory: int) -> bool:
-        """Return True if the entry is durable here, or was until it was lost or deleted.
-
-        A tombstone has no log. It remembers the last entry, so it gives no vote to a candidate without that entry.
-        """
+        """Return True if the entry is durable here, or was until it was lost."""
         del memory
         slot = self.server.slot_of(self.tablet, self.id)
-        if slot is not None:
-            return slot.holds(index, term)
-        last = self.server.tombstone_of(self.tablet, self.id)
-        return last is not None and last.last_term == term and last.last_index >= index
+        return slot is not None and slot.holds(index, term)
 
 
 class TabletChecker:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from regionserver.tablets.commands import (
@@ -143,6 +143,8 @@ class SimClient:
         world = self.world
         turn = server.turn_now()
         number = world.next_request()
+        # A late copy of the request has a floor of its own: more may be committed when the copy arrives.
+        request = replace(request)
         server.requests[number] = request
         payload = self._payload(request)
         if payload is not None:

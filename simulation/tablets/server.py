@@ -12,7 +12,7 @@ from regionserver.tablets.disk.files import TabletFiles
 from regionserver.tablets.disk.layout import rows_path
 from regionserver.tablets.disk.life import DataState, RunState
 from regionserver.tablets.disk.startup import RowsFound
-from regionserver.tablets.disk.superblock import Memory, Superblock, memory_of
+from regionserver.tablets.disk.superblock import Superblock, memory_of
 from regionserver.tablets.host.requests import TabletAnswer
 from regionserver.tablets.host.turn import Turn
 from regionserver.tablets.process.files_work import FilesWork
@@ -95,24 +95,23 @@ class SimServer:
         return None if self.log.slots[found.slot].damage else found
 
     def slot_of(self, tablet: str, number: int) -> SimSlot | None:
-        """Return the slot of a member here, or the one that it had until the slot was dropped or lost."""
+        """Return the slot of a member here, or the one that it had until the slot was dropped or lost.
+
+        A deletion writes the superblock without the slot first, and drops the slot then. A process may die in between.
+        """
         found = self.holdings.get(tablet)
         if found is not None and found.number == number and found.block.slot is not None:
             return self.log.slots[found.block.slot]
-        return self.log.former.get((tablet, number))
-
-    def tombstone_of(self, tablet: str, number: int) -> Memory | None:
-        """Return what the tombstone of a member remembers; None if the member is no tombstone here."""
-        found = self.holdings.get(tablet)
-        if found is None or found.number != number or found.block.slot is not None:
-            return None
-        return memory_of(found.block, found.meta)
+        undropped = (one for one in self.log.slots.values() if (one.tablet, one.number) == (tablet, number))
+        return next(undropped, self.log.former.get((tablet, number)))
 
     def promises_of(self, tablet: str, number: int) -> HardState:
         """Return the durable term and vote of a member."""
-        memory = self.tombstone_of(tablet, number)
-        if memory is not None:
-            return HardState(memory.term, memory.vote)
+        found = self.holdings.get(tablet)
+        if found is not None and found.number == number and found.block.slot is None:
+            memory = memory_of(found.block, found.meta)
+            if memory is not None:
+                return HardState(memory.term, memory.vote)
         slot = self.slot_of(tablet, number)
         return HardState(0, 0) if slot is None else slot.hard_state
 
