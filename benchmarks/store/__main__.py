@@ -2,6 +2,7 @@
 
     python -m benchmarks.store [--nodes 1,3] [--rounds 3] [--seconds 2] [--what load,start,sessions,outage,million]
                                [--only TEXT] [--full] [--raw FILE] [--bench DIR] [--work DIR] [--json]
+    python -m benchmarks.store --before DIR --targets before,compiled       an older checkout and this one
     python -m benchmarks.store --render FILE… [--json]           the table of what earlier runs wrote with --raw
 
 The load comes from the generator in --bench (`zkbench`, and `servers.py`, which starts the clusters with fsync on); it
@@ -31,7 +32,7 @@ from typing import Any, Final, TextIO
 
 from benchmarks.store.cases import CASES
 from benchmarks.store.clusters import Fleet, build_tools, jars
-from benchmarks.store.matrix import FULL, OURS, SHORT, ZOOKEEPER, Row
+from benchmarks.store.matrix import BEFORE, FULL, OURS, SHORT, ZOOKEEPER, Row
 from benchmarks.store.report import Result, Results, as_json, table
 from coord.compiled import form
 
@@ -117,6 +118,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", default="1,3", help="sizes of the clusters")
     targets = ",".join((ZOOKEEPER, *OURS))
     parser.add_argument("--targets", default=targets, help="the first is the measure of the others")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="another checkout, installed: the target `before`")
     parser.add_argument("--what", default=",".join((LOAD, *CASES)), help="rows of load, and cases")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
@@ -132,6 +134,12 @@ def arguments() -> argparse.Namespace:
     unknown = set(given.what.split(",")) - {LOAD, *CASES}
     if unknown:
         parser.error(f"--what knows {LOAD}, {', '.join(CASES)}, not {', '.join(sorted(unknown))}")
+    known = (ZOOKEEPER, *OURS, *((BEFORE,) if given.before else ()))
+    unknown = set(given.targets.split(",")) - set(known)
+    if unknown:
+        parser.error(f"--targets knows {', '.join(known)}, not {', '.join(sorted(unknown))}")
+    if given.before and not (given.before / ".venv/bin/python").exists():
+        parser.error(f"{given.before} has no .venv/bin/python: run `make install` there")
     return given
 
 
@@ -163,7 +171,7 @@ def _measure_all(bench: Bench) -> None:
     wanted = given.only.split(",")
     rows = [row for row in (FULL if given.full else SHORT) if any(text in row[0] for text in wanted)]
     for nodes in map(int, given.nodes.split(",")):
-        fleet = Fleet(tools, work, nodes)
+        fleet = Fleet(tools, work, nodes, given.before and given.before.resolve())
         for what in given.what.split(","):
             if what == LOAD:
                 bench.load(fleet, names, rows)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.store.matrix import ZOOKEEPER
+from benchmarks.store.matrix import BEFORE, ZOOKEEPER
 from coord.compiled import PURE_VARIABLE
 
 #: Distance between the port numbers of two targets of one size.
@@ -43,12 +43,13 @@ def jars() -> Path:
 class Fleet:
     """Makes clusters of one size."""
 
-    def __init__(self, tools: Path, work: Path, nodes: int) -> None:
+    def __init__(self, tools: Path, work: Path, nodes: int, before: Path | None = None) -> None:
         sys.path.insert(0, str(tools))
         self._servers: Any = importlib.import_module("servers")
         self.tools = tools
         self.nodes = nodes
         self._work = work
+        self._before = before
 
     def make(self, name: str, position: int = 0, **settings: Any) -> Any:
         """Return a cluster of the target `name`, not started. Clusters that run side by side differ in `position`."""
@@ -58,8 +59,10 @@ class Fleet:
         return cluster
 
     def choose(self, name: str) -> None:
-        """Choose the form (compiled or interpreted) of our nodes that are started from now on."""
+        """Choose the checkout and the form (compiled or interpreted) of our nodes that are started from now on."""
         rk = f"{sys.executable} -m cli"
+        if name == BEFORE:
+            rk = f"env -C {self._before} {self._before}/.venv/bin/python -m cli"
         os.environ["RK"] = f"env {PURE_VARIABLE}=1 {rk}" if name == "interpreted" else rk
 
     @contextlib.contextmanager

@@ -6,6 +6,8 @@ from typing import Final
 
 ZOOKEEPER: Final = "ZooKeeper"
 OURS: Final = ("compiled", "interpreted")
+#: Another checkout of this project, compiled in place.
+BEFORE: Final = "before"
 
 #: (name, arguments of the generator)
 Row = tuple[str, list[str]]
