@@ -69,7 +69,7 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
         "Every step of a region, table or server, with actor and cause.",
     ),
     CommandEntry(_LOOK, "debug", "cli.debug.command:debug", "The files of a stopped region server, in words."),
-    CommandEntry(_LOOK, "runs", "cli.diagnose.history:runs", "How long each start and failover took, phase by phase."),
+    CommandEntry(_LOOK, "runs", "cli.diagnose.runs:runs", "What each startup, failover and bulk assignment took."),
     CommandEntry(_LOOK, "tablet", "cli.tablets.command:tablet", "Tablets: health, leader, members, and why; copies."),
     CommandEntry(_CHANGE, "table", "cli.tables:table", "Create, list, alter, enable, disable, delete tables."),
     CommandEntry(_CHANGE, "region", "cli.regions:region", "List, move, assign, unassign, retry regions."),

@@ -133,7 +133,7 @@ class ActiveMaster:
         self.assigner = Assigner(fence.epoch, settings.limits)
         self.registry = Registry(self._client, self._layout, self._servers_changed, self._failed)
         self.history_writer = HistoryWriter(fence, self.assigner.history, now_ms, self._failed)
-        self.runs = Runs(fence, phases, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
+        self.runs = Runs(fence, RunRecord(fence.epoch, uuid, f"{settings.host}:{settings.port}", "", 0, ()))
         #: True while the store is being asked whether the epoch is still valid.
         self._checking_epoch = False
         self._pump_due = False
@@ -251,10 +251,11 @@ class ActiveMaster:
             self.applying.give_up("the cluster was restarted: no region is open that could be moved")
         self._pump()
         self.phases.end()
+        run = self.runs.beginning(self.path, self.phases, self.world, len(found), self._now_ms())
         # From here on a lost connection is only a pause, after which an interrupted write is repeated.
         await self.retry_write(partial(self.janitor.clear, loaded.orphans))
         await self.retry_write(partial(self.bulk_plans.prune, loaded.plans))
-        await self.retry_write(partial(self.runs.begin, self._run_facts(len(found))))
+        await self.retry_write(partial(self.runs.add, run))
 
     async def _load(self, kept: ClusterState | None) -> tuple[store.Loaded, bool]:
         """Read the store, except for what a standby has `kept`. Return its content and whether the cluster starts."""
@@ -274,17 +275,6 @@ class ActiveMaster:
             lambda: [one.incarnation for one in self.registry.servers],
             wait_ms(self._settings.session_timeout_ms),
         )
-
-    def _run_facts(self, found: int) -> dict[str, object]:
-        """Return the facts about the beginning of this tenure that its run record holds besides the phases."""
-        replicas = len(self.assigner.world.replicas)
-        return {
-            "path": self.path,
-            "at_ms": self._now_ms(),
-            "servers": len(self.registry.servers),
-            "replicas": replicas,
-            "found": found,
-        }
 
     async def _clear_clean_shutdown(self) -> None:
         """Clear the clean-shutdown flag: the next shutdown is clean only if it is announced again (X7)."""

@@ -74,6 +74,8 @@ class BulkPlan:
         self.is_handed_over = False
         #: True if the plan is of tablets' first members.
         self.is_of_tablets = False
+        #: Durations of this plan's phases; those of the master also have the activation before it.
+        self.phases = Phases(seconds)
         self._seconds = seconds
         self._began = seconds()
         self._took: float | None = None

@@ -1,6 +1,6 @@
-"""`rk history`: every step of every transition, as the masters recorded it; `rk runs`: durations of takeovers.
+"""`rk history`: every step of every transition, as the masters recorded it.
 
-Both read the store, so they cover all masters and work without an active one.
+The command reads the store, so it covers all masters and works without an active one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from regions.cluster.history import (
     parse_segment,
     unpack,
 )
-from regions.records.model import RegionState, RunRecord
+from regions.records.model import RegionState
 from regions.records.replica_key import parse_replica_key
-from regions.records.znodes import CorruptZnode, decode_run, decode_transition
+from regions.records.znodes import CorruptZnode, decode_transition
 from regions.transitions.states import Actor
 
 #: Number of reads of the list of segments if some were merged meanwhile.
@@ -247,37 +247,3 @@ def _line(one: HistoryLine) -> Text:
     if one.cause_id:
         text.append(f"  [{one.cause_id}{f': {one.origin}' if one.origin else ''}]", style="dim")
     return text
-
-
-@click.command()
-@global_options
-@click.pass_obj
-def runs(given: Globals) -> None:
-    """Show how long each master took to become active, phase by phase, and a bulk assignment after it; newest first."""
-    with open_cluster(given) as cluster:
-        names = Names(cluster.servers(), cluster.local)
-        found = [run for _, run in sorted(cluster.records(cluster.layout.runs, decode_run).items(), reverse=True)]
-    if given.json:
-        output.print_json(found)
-        return
-    if not found:
-        output.console().print("no run is recorded yet")
-        return
-    output.console().print(runs_table(found, names))
-
-
-def runs_table(found: list[RunRecord], names: Names) -> object:
-    """Return a table with one row per tenure and one column per phase."""
-    phases = list(dict.fromkeys(name for run in found for name, _ in run.phases))
-    rows = []
-    for run in found:
-        took = dict(run.phases)
-        host, _, port = run.address.rpartition(":")
-        when = output.moment(run.at_ms)
-        cells = [f"{took[name]:.2f}" if name in took else "" for name in phases]
-        amount = run.planned if run.planned else run.found
-        what = f"{run.planned} by {run.engine}" if run.planned else f"{amount} found"
-        total = f"{sum(took.values()):.2f}"
-        rows.append((run.epoch, when, names.of_address(host, int(port)), run.path, run.replicas, what, *cells, total))
-    columns = ["#epoch", "since", "master", "path", "#replicas", "in transition"]
-    return output.table("", [*columns, *(f"#{name} s" for name in phases), "#all s"], rows)

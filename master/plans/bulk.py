@@ -17,8 +17,10 @@ from master.plans.planner import Planner, snapshot_of
 from master.plans.tablets import is_of_tablets, progress_of, snapshot_of_tablets
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
+from regions.cluster.state import ClusterState
 from regions.plan import PlanError
 from regions.records.model import PlanRecord, PlanState
+from regions.records.replica_key import parse_replica_key
 from regions.records.znodes import encode
 from regions.transitions.states import Cause
 
@@ -26,6 +28,8 @@ log = Logger()
 
 #: Plan records that stay in the store.
 PLANS_KEPT: Final = 20
+#: Tables that the record of a bulk assignment names.
+TABLES_NAMED: Final = 5
 
 
 class BulkPlans:
@@ -73,7 +77,7 @@ class BulkPlans:
         """Return the placements, or {} if no engine can compute a plan: the assigner then places regions one by one."""
         active_master = self._active_master
         active_master.phases.restart_from("plan")
-        active_master.phases.begin("plan")
+        self._begin_phase(bulk, "plan")
         plan_id = bulk.record.plan_id
         world = active_master.assigner.world
         if is_of_tablets(request.keys, world):
@@ -100,7 +104,7 @@ class BulkPlans:
             placements = {}
             bulk.change(engine="single", note=str(error), state=PlanState.APPLYING)
         if not active_master.is_over:
-            active_master.phases.begin("OFFLINE")
+            self._begin_phase(bulk, "OFFLINE")
         return placements
 
     def _new(self, request: fx.RequestPlan) -> BulkPlan:
@@ -138,8 +142,8 @@ class BulkPlans:
             bulk = self._running.get(effect.record.plan_id)
             if bulk is not None and bulk.is_handed_over and effect.before is None:
                 bulk.offline += 1
-                if bulk.offline == len(bulk.keys) and bulk is self.latest:
-                    self._active_master.phases.begin("open")
+                if bulk.offline == len(bulk.keys):
+                    self._begin_phase(bulk, "open")
         elif isinstance(effect, fx.DeleteTransition) and effect.cause is Cause.DONE:
             replica = self._active_master.assigner.world.replicas.get(effect.key)
             transition = None if replica is None else replica.transition
@@ -169,27 +173,44 @@ class BulkPlans:
             return
         former = bulk.offline
         bulk.offline, bulk.assigned = progress_of(bulk.keys, self._active_master.world)
-        if former < bulk.offline == len(bulk.keys) and bulk is self.latest:
-            self._active_master.phases.begin("open")
+        if former < bulk.offline == len(bulk.keys):
+            self._begin_phase(bulk, "open")
         if bulk.assigned == len(bulk.keys):
             self._finish(bulk)
 
-    def _finish(self, bulk: BulkPlan) -> None:
-        phases = self._active_master.phases
-        del self._running[bulk.record.plan_id]
+    def _begin_phase(self, bulk: BulkPlan, name: str) -> None:
+        """Begin a phase of a plan. The phases of the master are those of the latest plan."""
+        bulk.phases.begin(name)
         if bulk is self.latest:
-            phases.end()
+            self._active_master.phases.begin(name)
+
+    def _finish(self, bulk: BulkPlan) -> None:
+        active_master = self._active_master
+        del self._running[bulk.record.plan_id]
+        bulk.phases.end()
+        if bulk is self.latest:
+            active_master.phases.end()
         bulk.change(state=PlanState.DONE, assigned=bulk.assigned, finished_ms=self._now_ms())
         log.info(
             "plan {plan} has been carried out: {count} replicas, {phases}",
             plan=bulk.record.plan_id,
             count=bulk.assigned,
-            phases=", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in phases.report()),
+            phases=", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in bulk.phases.report()),
         )
-        replicas = len(self._active_master.assigner.world.replicas)
-        facts = {"planned": bulk.record.regions, "engine": bulk.record.engine, "replicas": replicas}
-        self._active_master.persist(lambda: self._store(bulk))
-        self._active_master.persist(lambda: self._active_master.runs.save(facts))
+        world = active_master.world
+        run = active_master.runs.record(
+            "assignment",
+            bulk.phases.report(),
+            at_ms=self._now_ms(),
+            servers=len(world.servers),
+            replicas=len(world.replicas),
+            planned=bulk.record.regions,
+            engine=bulk.record.engine,
+            tables=_tables_of(bulk, world),
+            plan_id=bulk.record.plan_id,
+        )
+        active_master.persist(lambda: self._store(bulk))
+        active_master.persist(lambda: active_master.runs.add(run))
 
     async def prune(self, plans: list[PlanRecord]) -> None:
         """Close the records of former masters' plans with no region left, and delete old records. May be repeated."""
@@ -211,3 +232,10 @@ class BulkPlans:
             path = fence.layout.plan(old.plan_id)
             if await fence.client.exists(path) is not None:
                 await fence.write([Delete(path)])
+
+
+def _tables_of(bulk: BulkPlan, world: ClusterState) -> tuple[str, ...]:
+    """Return the names of the first tables of a plan, sorted."""
+    ids = dict.fromkeys(parse_replica_key(key)[0].rpartition(".")[0] for key in bulk.keys)
+    names = [world.tables[table_id].record.name for table_id in ids if table_id in world.tables]
+    return tuple(sorted(names)[:TABLES_NAMED])

@@ -531,22 +531,34 @@ class BalancerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of `/runs/<epoch>`: how long a master took to become active, and its bulk assignment (N10)."""
+    """Value of `/runs/<epoch>-<number>`: how long a master took to become active, or a bulk assignment took (N10).
+
+    Earlier builds kept one record `/runs/<epoch>`, with the activation and the latest bulk assignment in it.
+    """
 
     epoch: int
     master: str
     address: str
-    #: startup or failover
+    #: How the tenure began: startup or failover.
     path: str
+    #: When the event was over.
     at_ms: int
     #: (name, seconds) in order.
     phases: tuple[tuple[str, float], ...]
     servers: int = 0
+    #: Replicas of all tables.
     replicas: int = 0
     #: Number of transitions found, and number of replicas in the bulk plan, if there was one.
     found: int = 0
     planned: int = 0
     engine: str = ""
+    #: startup, failover or assignment; "" in a record of an earlier build.
+    kind: str = ""
+    #: Number of the event within its epoch.
+    number: int = 0
+    #: Of a bulk assignment: names of the tables, and the plan.
+    tables: tuple[str, ...] = ()
+    plan_id: str = ""
 
 
 __all__ = [

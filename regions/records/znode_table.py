@@ -74,6 +74,7 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
           "active master, in the multi of its next step; the oldest are deleted"),
     ZnodeRow("/alarms/<alarm_id>", "alarm", False, Alarm, "a broken rule with the steps that led there",
           "the auditor of any master; deleted by `rk audit --ack`"),
-    ZnodeRow("/runs/<epoch>", "run", False, model.RunRecord, "how long the phases of a tenure's beginning took",
-          "active master; the oldest are deleted"),
+    ZnodeRow("/runs/<epoch>-<number>", "run", False, model.RunRecord,
+          "how long the phases of a startup, a failover or a bulk assignment took",
+          "active master, once; the oldest are deleted"),
 )  # fmt: skip

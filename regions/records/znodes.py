@@ -343,9 +343,9 @@ class Layout:
         """An alarm of the auditors (`regions/diagnose/invariants.py`)."""
         return f"{self.alarms}/{alarm_id}"
 
-    def run(self, epoch: int) -> str:
-        """Durations of the phases of one tenure."""
-        return f"{self.runs}/{epoch:010d}"
+    def run(self, epoch: int, number: int) -> str:
+        """Durations of the phases of an event."""
+        return f"{self.runs}/{epoch:010d}-{number:06d}"
 
     def move_batch(self, move_id: str) -> str:
         """A batch of accepted moves."""

@@ -41,7 +41,9 @@ def test_rows_of_znodes_have_the_paths_of_the_layout() -> None:
     for one in ZNODES:
         maker = getattr(layout, one.made_by)
         if callable(maker):
-            path = maker(*(7 if name in ("replica", "epoch") else "x" for name in inspect.signature(maker).parameters))
+            path = maker(
+                *(7 if name in ("replica", "epoch", "number") else "x" for name in inspect.signature(maker).parameters)
+            )
         else:
             path = maker
         assert re.fullmatch(re.sub(r"<\w+>", "[0-9a-z]+", one.path), path), (one.path, path)

@@ -218,7 +218,7 @@ def test_a_connection_lost_at_the_end_of_a_takeover_loses_no_work(bench: Bench, 
     later.go_on()
     states = [decode_plan(store.nodes[LAYOUT.plan(plan_id)][0]).state for plan_id in ("a", "b")]
     assert states == [PlanState.DONE, PlanState.DONE]
-    assert LAYOUT.run(5) in store.nodes
+    assert LAYOUT.run(5, 0) in store.nodes
 
 
 # --- how a tenure begins --------------------------------------------------------------------------------------------

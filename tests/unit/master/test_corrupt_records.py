@@ -72,7 +72,7 @@ VALUES: dict[str, bytes] = {
     LAYOUT.request("r1"): encode(RequestRecord("r1", "CreateTable", "d", TABLE, 3, 1)),
     LAYOUT.segment(SEGMENT): pack([]),
     LAYOUT.alarm("a1"): encode(Alarm("a1", 1, "illegal step", "t.0-0", "text")),
-    LAYOUT.run(3): encode(RunRecord(3, "former", "h:1", "startup", 1, (("load", 0.1),))),
+    LAYOUT.run(3, 0): encode(RunRecord(3, "former", "h:1", "startup", 1, (("load", 0.1),))),
 }
 #: Znodes whose values masters never read: any content is valid.
 UNREAD = {
@@ -81,7 +81,7 @@ UNREAD = {
     LAYOUT.table_regions("u"),
     LAYOUT.segment(SEGMENT),
     LAYOUT.alarm("a1"),
-    LAYOUT.run(3),
+    LAYOUT.run(3, 0),
     LAYOUT.request("r1"),  # until a client repeats the request, or the result is old enough to be removed
 }
 RUBBISH = {

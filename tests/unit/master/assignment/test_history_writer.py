@@ -12,13 +12,12 @@ from master.assignment import history_writer as module
 from master.assignment.history_writer import HistoryWriter
 from master.assignment.transitions import TransitionWriter
 from master.leadership.fence import Fence
-from master.runs import RUNS_KEPT, Runs
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.cluster import history
 from regions.cluster.history import EPOCH_BEGINS, FLUSH_MS, HistoryEntry, StepLog, parse_segment, unpack
-from regions.records.model import Incarnation, RegionState, RunRecord, ServerRecord, TransitionRecord
-from regions.records.znodes import Layout, decode_run
+from regions.records.model import Incarnation, RegionState, ServerRecord, TransitionRecord
+from regions.records.znodes import Layout
 from regions.transitions.states import Cause
 from tests.unit.master.fake_store import FakeStore
 
@@ -290,31 +289,3 @@ def test_a_segment_deleted_by_an_operator_stops_nothing(monkeypatch: pytest.Monk
     bench.pass_time(module.COMPACT_MS)
     assert len(bench.segments()) == 1
     assert bench.failures == []
-
-
-class _Phases:
-    """Two phases."""
-
-    @staticmethod
-    def report() -> list[object]:
-        from regions.messages import StartupPhase
-
-        return [StartupPhase("election", 0.5), StartupPhase("load", 0.25), StartupPhase("open", 9.0, done=False)]
-
-
-def test_runs_are_kept_and_the_oldest_deleted() -> None:
-    """N10: the duration of each phase is kept per run."""
-    bench = Bench()
-    for epoch in range(100, 100 + RUNS_KEPT):
-        bench.store.put(LAYOUT.run(epoch), b"{}")
-    runs = Runs(bench.fence, _Phases(), RunRecord(400, "m1", "host:1", "", 0, ()))  # type: ignore[arg-type]
-    for work in (runs.begin({"path": "failover", "found": 3}), runs.save({"planned": 7, "engine": "greedy"})):
-        saved = ensureDeferred(work)
-        bench.store.answer()
-        assert saved.called
-    kept = [path for path in bench.store.nodes if path.startswith(f"{LAYOUT.runs}/")]
-    assert len(kept) == RUNS_KEPT
-    assert LAYOUT.run(100) not in kept
-    record = decode_run(bench.store.nodes[LAYOUT.run(400)][0])
-    assert (record.path, record.found, record.planned, record.engine) == ("failover", 3, 7, "greedy")
-    assert record.phases == (("election", 0.5), ("load", 0.25))

@@ -11,13 +11,22 @@ import pytest
 from master.plans.bulk import BulkPlans
 from master.plans.planner import _greedy
 from master.plans.tablets import is_of_tablets, progress_of, snapshot_of_tablets
+from master.runs import Runs
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
 from regions.plan import Params
 from regions.records.kinds import KV, TABLETS_ALONE
 from regions.records.members import Storage
-from regions.records.model import PlanState, RegionRecord, ServerRecord, TableIntent, TableRecord, TabletState
+from regions.records.model import (
+    PlanState,
+    RegionRecord,
+    RunRecord,
+    ServerRecord,
+    TableIntent,
+    TableRecord,
+    TabletState,
+)
 from regions.transitions.states import Cause
 
 TABLE = TableRecord("t", "orders", replication=3, storage=Storage.TABLET, kind=KV)
@@ -63,8 +72,9 @@ def test_a_plan_of_tablets_is_done_when_each_has_a_leader(assigner: Assigner) ->
     world = assigner.world
     written: list[Any] = []
     phases = SimpleNamespace(begin=lambda _: None, end=lambda: None, report=list)
+    runs = Runs(Any, RunRecord(2, "m1", "h:1", "", 0, ()))  # type: ignore[arg-type]
     master: Any = SimpleNamespace(
-        assigner=assigner, world=world, fence=SimpleNamespace(epoch=2), phases=phases, persist=written.append
+        assigner=assigner, world=world, fence=SimpleNamespace(epoch=2), phases=phases, persist=written.append, runs=runs
     )
     planner: Any = SimpleNamespace(engine_for=lambda _count: ("greedy", ""))
     plans = BulkPlans(master, planner, lambda: 0, bytes)
