@@ -88,7 +88,7 @@ def test_history_and_why_survive_a_kill_and_alarms_are_raised(cluster: Cluster) 
     move = ["CLOSING", "CLOSED", "OFFLINE", "OPENING", "OPENED", ""]
     assert steps[4:] == move * ((len(steps) - 4) // len(move))
     eventually(lambda: kinds_of_runs(cluster)[:1] == ["failover"], what="the record of the new tenure's beginning")
-    assert kinds_of_runs(cluster) == ["failover", "assignment", "startup"]
+    assert kinds_of_runs(cluster) == ["failover", "startup"]
     assert ask(cluster, "audit")["alarms"] == []
 
     # No master is active: the store alone answers, and a legal step ends an orphan.
