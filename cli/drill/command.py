@@ -106,6 +106,29 @@ def server_freeze(given: Globals, server_name: str | None, **options: Any) -> in
     return _conduct(given, lambda found: scenario.run(found, server_name), **options)
 
 
+@drill.command("freeze", epilog=_EPILOG)
+@click.argument("process")
+@click.option(
+    "--for",
+    "duration",
+    required=True,
+    metavar="T",
+    help="How long the process stays frozen: 500ms, 5s, 1m; at most 4m.",
+)
+@_options
+def freeze(given: Globals, process: str, duration: str, **options: Any) -> int:
+    """Freeze one process of any kind (SIGSTOP) for a time, then continue it (SIGCONT).
+
+    PROCESS is a store node, a master or a region server: store-1, master-2, server-3, or host:port. The command first
+    says what the freeze will cause: which sessions and leases end, what moves, who elects. Afterwards it compares that
+    with what happened; another outcome breaks the verdict.
+    """
+    from cli.drill.scenarios import freeze as scenario
+
+    freeze_s = scenario.freeze_seconds(duration)
+    return _conduct(given, lambda found: scenario.run(found, process, freeze_s), **options)
+
+
 @drill.command("store-leader", epilog=_EPILOG)
 @_options
 def store_leader(given: Globals, **options: Any) -> int:
@@ -330,6 +353,8 @@ def _conduct(
 def _show_next_steps(given: Globals, report: DrillReport, console: Any) -> None:
     rk = output.invocation()
     where = f" --data-dir {given.data_dir}" if given.data_dir not in (None, DEFAULT_DATA_DIR) else ""
-    console.print(f"\nMore: {rk} drill {report.drill}{where} --seed {report.seed} --json", soft_wrap=True)
+    console.print(
+        f"\nMore: {rk} drill {report.drill}{report.arguments}{where} --seed {report.seed} --json", soft_wrap=True
+    )
     console.print(f"      {rk} watch{where}  (in another terminal, while a drill runs)", soft_wrap=True)
     console.print(f"      the daemons' logs: {given.data_path}/logs", soft_wrap=True)

@@ -80,6 +80,22 @@ class Traffic(msgspec.Struct):
     unavailability: Unavailability
 
 
+class ForecastOutcome(msgspec.Struct):
+    """An event that was forecast before the fault, and what happened. `expected`: yes, maybe or no."""
+
+    event: str
+    expected: str
+    #: Seconds from the fault between which the event happens, if it does.
+    earliest_s: float
+    latest_s: float
+    count: int
+    why: str
+    #: False if nothing outside of the process shows the event; `agrees` is then True.
+    is_observed: bool
+    agrees: bool
+    outcome: str
+
+
 class DrillReport(msgspec.Struct):
     """The result of a drill. `held`: all checks held."""
 
@@ -98,6 +114,10 @@ class DrillReport(msgspec.Struct):
     phases: list[DrillPhase] = []
     #: None: no load was requested, or there was nothing to read and write.
     traffic: Traffic | None = None
+    #: Events that were forecast before the fault, compared with what happened (`rk drill freeze`).
+    forecast: list[ForecastOutcome] = []
+    #: Arguments with which the drill is repeated, with a space before them.
+    arguments: str = ""
 
     @property
     def held(self) -> bool:
@@ -202,6 +222,10 @@ def show(report: DrillReport, console: Console) -> None:
         console.print()
         figures = [(figure.name, _value(figure.value, figure.unit), figure.meaning) for figure in report.figures]
         console.print(output.table("", ["figure", "#", ""], figures))
+    if report.forecast:
+        lines = [(one.event, one.expected, one.outcome, "yes" if one.agrees else "NO") for one in report.forecast]
+        console.print()
+        console.print(output.table("", ["event", "forecast", "happened", "as forecast"], lines))
     console.print()
     rows = []
     for one in report.checks:

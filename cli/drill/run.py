@@ -31,7 +31,7 @@ from cli.drill.cleanup import ClusterWatch, deferred_signals
 from cli.drill.histories import CLIENTS, HistoryClients
 from cli.drill.invariants import check_at_rest, check_history, observe
 from cli.drill.load import LoadOperation
-from cli.drill.report import DrillPhase, DrillReport, Figure, InvariantCheck, check, spread
+from cli.drill.report import DrillPhase, DrillReport, Figure, ForecastOutcome, InvariantCheck, check, spread
 from cli.drill.tablets import changed_members, check_gaps, check_tablets, longest_gaps, running_tablets
 from cli.drill.traffic import Running, Span, enabled
 from cli.up.control import ControlRequest, DaemonState, ask
@@ -84,7 +84,9 @@ class Drill:
         self.notes: list[str] = []
         self.figures: list[Figure] = []
         self.checks: list[InvariantCheck] = []
+        self.forecast: list[ForecastOutcome] = []
         self.victim = ""
+        self.arguments = ""
         self.action = "was killed with SIGKILL"
         self.traffic: Running | None = None
         #: Clients of tablets whose histories are checked; None without tablets or load.
@@ -441,6 +443,8 @@ class Drill:
             seconds=round(self.elapsed_s(), 3),
             phases=self._phases,
             traffic=traffic,
+            forecast=self.forecast,
+            arguments=self.arguments,
         )
 
     def _judge_tablets(self, traffic: Running, gap_max_s: float | None) -> None:

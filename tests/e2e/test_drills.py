@@ -157,6 +157,28 @@ def test_a_thawed_server_serves_nothing_from_its_old_lease(up: LocalUp) -> None:
         assert figures(report)["frozen"] > figures(report)["until noticed"]
 
 
+@pytest.mark.parametrize(
+    ("process", "duration", "event"),
+    [
+        ("server-1", "8s", "regions open on other servers"),
+        ("server-1", "1s", ""),
+        ("master-1", "6s", "session ends"),
+        ("store-1", "4s", ""),
+    ],
+)
+def test_what_a_freeze_causes_was_forecast(up: LocalUp, process: str, duration: str, event: str) -> None:
+    """N12: sessions, moves and elections are as forecast, by process and duration."""
+    for report in drill(up, "freeze", process, "--for", duration):
+        assert report["victim"] == process
+        happened = {
+            one["event"] for one in report["forecast"] if one["outcome"] != "did not happen" and one["is_observed"]
+        }
+        certain = {one["event"] for one in report["forecast"] if one["expected"] == "yes"}
+        assert all(one["agrees"] for one in report["forecast"])
+        assert "session ends" not in happened or event
+        assert not event or event in happened & certain
+
+
 def test_the_death_of_the_store_leader_loses_no_acknowledged_write(up: LocalUp) -> None:
     """The write is on all three nodes, also on the restarted one, and only once."""
     for report in drill(up, "store-leader", "--no-load"):
