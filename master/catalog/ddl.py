@@ -286,11 +286,6 @@ class TableOperations:
             altered = alter(former, request)
         except ValueError as error:
             raise RpcError(ms.BAD_REQUEST, f"table {former.name}: {error}") from error
-        if former.is_tablet and altered.schema != former.schema:
-            raise RpcError(
-                ms.BAD_REQUEST,
-                f"table {former.name} is made of tablets, whose schema cannot be changed yet; it can be renamed",
-            )
         objection = self._active_master.keeper.objection_to_replicas(former, request.replicas)
         if objection:
             raise RpcError(ms.BAD_REQUEST, f"table {former.name} keeps {former.replication} replicas: {objection}")

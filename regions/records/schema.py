@@ -15,6 +15,7 @@ import base64
 import binascii
 import enum
 import math
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -42,7 +43,8 @@ class ColumnType(enum.StrEnum):
 
 #: Types whose values compare by equality and have the same order on every machine.
 KEY_TYPES: Final = frozenset(ColumnType) - {ColumnType.BOOL, ColumnType.FLOAT, ColumnType.DOUBLE}
-_BITS: Final = {
+#: Bits of the types whose values are integers.
+INT_BITS: Final = {
     ColumnType.INT8: 8,
     ColumnType.INT16: 16,
     ColumnType.INT32: 32,
@@ -52,7 +54,10 @@ _BITS: Final = {
 
 
 class ColumnSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A column in a request. `default` is the text of a value, for rows older than the column."""
+    """A column in a request.
+
+    `default` is the text of a value: for rows older than the column, and for writes that do not name the column.
+    """
 
     name: str
     type: ColumnType
@@ -189,7 +194,7 @@ def _check_default(spec: ColumnSpec) -> None:
         raise ValueError(f"column {spec.name!r}: a default has at most {DEFAULT_MAX} characters")
     try:
         fits = _is_value(spec.type, text)
-    except (ValueError, binascii.Error):
+    except (ValueError, binascii.Error, OverflowError):
         fits = False
     if not fits:
         raise ValueError(f"column {spec.name!r}: {text!r} is no value of type {spec.type}")
@@ -197,12 +202,14 @@ def _check_default(spec: ColumnSpec) -> None:
 
 def _is_value(kind: ColumnType, text: str) -> bool:
     """Return True if `text` is a value of that type. Some other texts raise ValueError instead."""
-    bits = _BITS.get(kind)
+    bits = INT_BITS.get(kind)
     if bits is not None:
         return -(1 << (bits - 1)) <= int(text) < 1 << (bits - 1)
     if kind is ColumnType.BOOL:
         return text in ("true", "false")
     if kind in (ColumnType.FLOAT, ColumnType.DOUBLE):
+        if kind is ColumnType.FLOAT:
+            struct.pack("<f", float(text))  # raises OverflowError for a number beyond 32 bits
         return math.isfinite(float(text))
     if kind is ColumnType.BINARY:
         base64.b64decode(text, validate=True)
@@ -241,6 +248,7 @@ def describe_column(column: Column) -> str:
 
 __all__ = [
     "COLUMNS_MAX",
+    "INT_BITS",
     "AddColumn",
     "Column",
     "ColumnSpec",

@@ -5,9 +5,16 @@
         client.get("packages", "python3")
         for key, value in client.scan("packages", "python3", "python4"): ...
 
+A table with columns has rows of columns (docs/rows.md):
+
+        client.put_row("sales", {"id": 5, "amount": 2.5})
+        client.get_row("sales", {"id": 5})
+        for row in client.scan_rows("sales", {"id": 5}, {"id": 9}): ...
+
 Calls block. Threads may share a client: each call in progress has its own connection.
 
     client.py        the calls; the table's storage decides how each is made
+    rows.py          rows of columns: encoded and decoded under the table's schema, which is read again when it changes
     shared.py        calls to the server that has a shared region open, and their retries
     tablets/         calls to tablets: the leader is found and followed, and a write is carried out once
     errors.py        errors of calls, and what codes say about a request
@@ -28,6 +35,8 @@ from regionserver.client.errors import (
     Refused,
     TableDisabled,
     Unavailable,
+    WrongArgument,
+    WrongRow,
 )
 from regionserver.client.locator import RegionLocator
 
@@ -43,5 +52,7 @@ __all__ = [
     "RegionLocator",
     "TableDisabled",
     "Unavailable",
+    "WrongArgument",
+    "WrongRow",
     "connect",
 ]

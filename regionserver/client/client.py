@@ -1,4 +1,4 @@
-"""The client of regions: gets, puts, deletes, compares and scans rows.
+"""The client of regions: gets, puts, deletes, compares and scans rows, of keys and bytes or of columns.
 
 The table's storage decides how a call is made: `regionserver.client.shared` asks the one server that has a shared
 region open, `regionserver.client.tablets` the leader of a tablet. Every call ends within its `timeout_s`, by default
@@ -21,15 +21,19 @@ import msgspec
 from coord.rpc.wire import Code
 from regions.records import partitioning
 from regions.records.model import RegionRecord, TableRecord
+from regions.records.rows.codec import TypedTable
+from regions.records.rows.values import Value
 from regions.records.znodes import DEFAULT_ROOT, Layout
 from regionserver.client.connections import Connections
 from regionserver.client.errors import Attempt, Refused, Unavailable, require, require_table, store_errors
 from regionserver.client.locator import RegionLocator
+from regionserver.client.rows import Key, Row, RowCalls, check_key, check_value, refuse_bytes
 from regionserver.client.shared import ATTEMPT_TIMEOUT_S, SharedCalls
 from regionserver.client.store import StoreReader, StoreSilentError
 from regionserver.client.tablets.calls import TabletCalls
 from regionserver.kv.messages import (
     KEYS_MAX,
+    NO_SCHEMA,
     PAGE_ROWS_MAX,
     WRITE_BYTES_MAX,
     KvChange,
@@ -67,6 +71,7 @@ class RegionClient:
         self._connections = Connections()
         self._shared = SharedCalls(locator, self._connections, attempt_timeout_s, on_attempt)
         self._tablets = TabletCalls(locator, on_attempt)
+        self._rows = RowCalls(self, self._wait_s)
         self._writer = uuid.uuid4().hex
         self._numbers = itertools.count(1)
 
@@ -83,16 +88,73 @@ class RegionClient:
         """Return how long a call may take."""
         return self._timeout_s if timeout_s is None else timeout_s
 
+    def _table(self, table: str, timeout_s: float | None) -> TableRecord | None:
+        """Return the table's record, or None."""
+        with store_errors(table, ""):
+            return self.locator.table(table, until_s=self._until_s(timeout_s))
+
     def _tablet_table(self, table: str, timeout_s: float | None) -> TableRecord | None:
         """Return the table's record if its rows lie in tablets, else None."""
-        with store_errors(table, ""):
-            found = self.locator.table(table, until_s=self._until_s(timeout_s))
+        found = self._table(table, timeout_s)
         return found if found is not None and found.is_tablet else None
 
-    # --- key-value regions ---
+    # --- rows of columns ---
+
+    def columns(self, table: str, *, timeout_s: float | None = None) -> TypedTable | None:
+        """Return the table's columns as the client knows them, or None for a table of keys and bytes."""
+        with store_errors(table, ""):
+            found = require_table(table, self.locator.table(table, until_s=self._until_s(timeout_s)))
+        return None if TypedTable.of(found) is None else self._rows.columns(table, timeout_s)
+
+    def put_row(self, table: str, row: Row, *, timeout_s: float | None = None) -> None:
+        """Put a row, which replaces the row with the same key columns; durable on return.
+
+        A column that is not named gets its default, else null. Raise WrongRow for a row that does not fit the table.
+        """
+        self._rows.put(table, row, timeout_s)
+
+    def put_row_if_absent(self, table: str, row: Row, *, timeout_s: float | None = None) -> bool:
+        """Put a row if there is none with its key; return whether it was put. As `compare_and_set`."""
+        return self._rows.add(table, row, timeout_s)
+
+    def write_rows(self, table: str, rows: Iterable[Row], *, timeout_s: float | None = None) -> int:
+        """Put many rows and return their number. As `write`."""
+        return self._rows.write(table, rows, timeout_s)
+
+    def get_row(self, table: str, key: Key, *, timeout_s: float | None = None) -> dict[str, Value] | None:
+        """Return the row with these key columns, or None. A key of one column may be its value alone."""
+        return self._rows.get(table, key, timeout_s)
+
+    def delete_row(self, table: str, key: Key, *, timeout_s: float | None = None) -> None:
+        """Delete the row with these key columns, which need not exist; durable on return."""
+        self._rows.delete(table, key, timeout_s)
+
+    def scan_rows(
+        self,
+        table: str,
+        start: Key = None,
+        end: Key = None,
+        *,
+        rows_max: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Iterator[dict[str, Value]]:
+        """Yield rows from `start` to before `end`, in the order of their key columns. As `scan`.
+
+        A bound has all key columns or the first of them; None is no bound.
+        """
+        return self._rows.scan(table, start, end, rows_max, timeout_s)
+
+    def scan_keyed_rows(
+        self, table: str, start: str = "", end: str = "", *, rows_max: int | None = None, timeout_s: float | None = None
+    ) -> Iterator[tuple[str, dict[str, Value]]]:
+        """Yield keys and rows of a range of keys, given as texts (`regions.records.rows.keys`). As `scan`."""
+        return self._rows.scan_keys(table, start, end, rows_max, timeout_s)
+
+    # --- keys and bytes ---
 
     def get(self, table: str, key: str, *, timeout_s: float | None = None) -> bytes | None:
         """Return the value at `key`, or None."""
+        check_key(table, key)
         tablets = self._tablet_table(table, timeout_s)
         if tablets is not None:
             placed = partitioning.place(key, tablets.hash_buckets)
@@ -104,11 +166,15 @@ class RegionClient:
         return self.call(table, key, ask, KvValues, timeout_s=timeout_s).values[0]
 
     def put(self, table: str, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
-        """Put `value` at `key`; durable on return."""
+        """Put `value` at `key`; durable on return. Raise WrongRow for a table with columns."""
+        check_key(table, key)
+        check_value(table, key, value)
+        refuse_bytes(self._table(table, timeout_s))
         self._write(table, [KvChange(key, value)], timeout_s)
 
     def delete(self, table: str, key: str, *, timeout_s: float | None = None) -> None:
         """Delete `key`, which need not exist; durable on return."""
+        check_key(table, key)
         self._write(table, [KvChange(key, None)], timeout_s)
 
     def compare_and_set(
@@ -119,6 +185,29 @@ class RegionClient:
         The comparison and the change are one step, carried out once whatever fails meanwhile. The table must have
         tablets: raise Refused (UNSUPPORTED) for a table with shared storage.
         """
+        check_key(table, key)
+        for one in (expected, value):
+            if one is not None:
+                check_value(table, key, one)
+        if value is not None:
+            refuse_bytes(self._table(table, timeout_s))
+        return self._compare_and_set(table, key, expected, value, timeout_s)
+
+    def add(
+        self, table: str, key: str, value: bytes, *, timeout_s: float | None = None, schema_version: int = NO_SCHEMA
+    ) -> bool:
+        """Put `value`, a row encoded under `schema_version`, if there is no row. As `put_row_if_absent`."""
+        return self._compare_and_set(table, key, None, value, timeout_s, schema_version)
+
+    def _compare_and_set(
+        self,
+        table: str,
+        key: str,
+        expected: bytes | None,
+        value: bytes | None,
+        timeout_s: float | None,
+        schema_version: int = NO_SCHEMA,
+    ) -> bool:
         tablets = self._tablet_table(table, timeout_s)
         if tablets is None:
             with store_errors(table, key):
@@ -129,29 +218,45 @@ class RegionClient:
                 "make the table with `rk table create --replicas 3`",
             )
         placed = partitioning.place(key, tablets.hash_buckets)
-        outcome = self._tablets.write(table, [CompareAndSet(placed, value, expected)], self._wait_s(timeout_s))
+        change = CompareAndSet(placed, value, expected)
+        outcome = self._tablets.write(table, [change], self._wait_s(timeout_s), schema_version)
         return outcome.code != CONDITION_FAILED
 
     def put_if_absent(self, table: str, key: str, value: bytes, *, timeout_s: float | None = None) -> bool:
         """Put `value` at `key` if there is no row; return whether it was put. As `compare_and_set`."""
         return self.compare_and_set(table, key, None, value, timeout_s=timeout_s)
 
-    def write(self, table: str, changes: Iterable[KvChange], *, timeout_s: float | None = None) -> int:
+    def write(
+        self,
+        table: str,
+        changes: Iterable[KvChange],
+        *,
+        timeout_s: float | None = None,
+        schema_version: int = NO_SCHEMA,
+    ) -> int:
         """Put and delete many keys and return their number. Each region's changes are written in few atomic batches.
 
         `timeout_s` limits each batch and the search for the regions. After a DataError some batches may have been
-        written; all changes may be repeated.
+        written; all changes may be repeated. `schema_version`: the values are rows that `columns` encoded under this
+        version; raise Refused (SCHEMA_CHANGED) if the table was altered since.
         """
         by_region: dict[str, list[KvChange]] = {}
         count = 0
         until_s = self._until_s(timeout_s)
+        is_checked = schema_version != NO_SCHEMA
         for change in changes:
+            check_key(table, change.key)
+            if change.value is not None:
+                check_value(table, change.key, change.value)
+                if not is_checked:
+                    refuse_bytes(self._table(table, timeout_s))
+                    is_checked = True
             with store_errors(table, change.key):
                 region = require(table, self.locator.region_of(table, change.key, until_s=until_s))
             by_region.setdefault(region.region_id, []).append(change)
         for mine in by_region.values():
             for batch in _batches(mine):
-                self._write(table, batch, timeout_s)
+                self._write(table, batch, timeout_s, schema_version)
                 count += len(batch)
         return count
 
@@ -163,6 +268,8 @@ class RegionClient:
         A page is a consistent snapshot, the whole scan is not. In a table with hash buckets, every bucket is scanned
         and the results are merged.
         """
+        check_key(table, start)
+        check_key(table, end)
         with store_errors(table, start):
             known = self.locator.table(table, until_s=self._until_s(timeout_s))
         buckets = 0 if known is None else known.hash_buckets
@@ -210,7 +317,9 @@ class RegionClient:
         )
         return found.rows, found.next_key or following
 
-    def _write(self, table: str, changes: list[KvChange], timeout_s: float | None) -> None:
+    def _write(
+        self, table: str, changes: list[KvChange], timeout_s: float | None, schema_version: int = NO_SCHEMA
+    ) -> None:
         """Put and delete keys of one region in one step."""
         tablets = self._tablet_table(table, timeout_s)
         if tablets is not None:
@@ -220,6 +329,7 @@ class RegionClient:
                 table,
                 [DeleteRow(key) if value is None else PutRow(key, value) for key, value in placed_keys],
                 self._wait_s(timeout_s),
+                schema_version,
             )
             return
         number = next(self._numbers)
@@ -227,7 +337,8 @@ class RegionClient:
         def ask(place: Place, region: RegionRecord, attempt: int) -> KvWrite:
             buckets = region.hash_buckets
             placed = [KvChange(partitioning.place(one.key, buckets), one.value) for one in changes]
-            return KvWrite(place, placed if buckets else changes, self._writer, number, attempt)
+            mine = placed if buckets else changes
+            return KvWrite(place, mine, self._writer, number, attempt, schema_version)
 
         self.call(table, changes[0].key, ask, KvWritten, timeout_s=timeout_s)
 

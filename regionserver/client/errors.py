@@ -18,12 +18,12 @@ from regions.messages import NO_LEASE, WRONG_SERVER
 from regions.records.model import RegionRecord, TableRecord
 from regions.records.znodes import CorruptZnode
 from regionserver.client.store import StoreSilentError
-from regionserver.kv.messages import SUPERSEDED, WRONG_REGION
+from regionserver.kv.messages import SCHEMA_CHANGED, SUPERSEDED, WRONG_REGION
 from regionserver.request_gate import FENCED, NOT_SERVING
 
 NOTHING_DONE: Final = frozenset({NOT_SERVING, WRONG_SERVER, NO_LEASE, WRONG_REGION, Code.UNREACHABLE, Code.BUSY})
 #: Rejections of the request itself, before any of it is executed.
-NEVER_BEGUN: Final = frozenset({Code.BAD_REQUEST, Code.UNSUPPORTED})
+NEVER_BEGUN: Final = frozenset({Code.BAD_REQUEST, Code.UNSUPPORTED, SCHEMA_CHANGED})
 UNKNOWN: Final = frozenset({Code.TIMEOUT, Code.CONNECTION_LOST, FENCED, SUPERSEDED})
 
 
@@ -56,6 +56,14 @@ class Unavailable(DataError):  # noqa: N818
 
 class OutcomeUnknown(DataError):  # noqa: N818
     """Raised if the reply to a request that must not be repeated was lost: the server may have executed the request."""
+
+
+class WrongArgument(DataError, TypeError):  # noqa: N818
+    """Raised if a key or value has another type than the call takes; nothing was sent."""
+
+
+class WrongRow(DataError, ValueError):  # noqa: N818
+    """Raised if a row or key does not fit the table's columns, or stored bytes are no such row; nothing was written."""
 
 
 class RecordDamaged(DataError):  # noqa: N818

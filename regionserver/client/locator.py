@@ -126,16 +126,21 @@ class RegionLocator:
 
     def is_disabled(self, table: str, *, until_s: float | None = None) -> bool:
         """Read a table's record again, and return True if the table exists and is disabled."""
+        found = self.refresh_table(table, until_s=until_s)
+        return found is not None and found.intent is TableIntent.DISABLED
+
+    def refresh_table(self, table: str, *, until_s: float | None = None) -> TableRecord | None:
+        """Read a table's record again. Return None if the table does not exist."""
         end_s = _end(until_s)
         found = self._table(table, end_s)
         if found is None:
-            return False
+            return None
         path = self._layout.table(found.record.table_id)
         try:
             found.record = decode_table(self._store.get(path, end_s), path)
         except NoNodeError:
-            return False
-        return found.record.intent is TableIntent.DISABLED
+            return None
+        return found.record
 
     def region_count(self, table: str) -> int:
         """Return the number of regions of a table that was read before; 0 for another table."""

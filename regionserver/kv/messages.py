@@ -42,6 +42,11 @@ WRONG_REGION: Final = "wrong_region"
 STORAGE: Final = "storage"
 #: The region has reached its largest size; the write was not executed.
 REGION_FULL: Final = "region_full"
+#: The rows were encoded under an earlier version of the table's schema than the server knows; nothing was done. The
+#: client reads the table's record again, encodes the rows anew and tries again (docs/rows.md).
+SCHEMA_CHANGED: Final = "schema_changed"
+#: Schema version of writes of keys and bytes.
+NO_SCHEMA: Final = -1
 
 
 class KvRead(msgspec.Struct, frozen=True, tag=True):
@@ -62,6 +67,7 @@ class KvWrite(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Make all these changes, in this order, in one durable commit. Reply: KvWritten.
 
     `writer`, `number`, `attempt`: see the module docstring. Each write of a writer has its own number.
+    `schema_version`: the version of the table's schema under which the rows were encoded.
     """
 
     place: Place
@@ -69,6 +75,7 @@ class KvWrite(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     writer: str
     number: int
     attempt: int = 0
+    schema_version: int = NO_SCHEMA
 
 
 class KvScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -131,6 +138,19 @@ class KvRows(msgspec.Struct, frozen=True, tag=True):
 
 KvRequest = KvRead | KvWrite | KvScan | KvVerify
 KvReply = KvValues | KvWritten | KvRows | KvVerified
+
+
+def check_schema(written: int, known: int) -> int:
+    """Return the latest schema version that the server knows after a write under version `written`.
+
+    A server learns of a later version from a master or from a write, whichever comes first: the write's client has read
+    the version in the store. Raise RpcError(SCHEMA_CHANGED) for a write under an earlier version.
+    """
+    if NO_SCHEMA < written < known:
+        raise RpcError(
+            SCHEMA_CHANGED, f"the rows were encoded under schema version {written}, the table has version {known}"
+        )
+    return max(written, known)
 
 
 def check_key(key: str) -> bytes:

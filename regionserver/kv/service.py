@@ -37,6 +37,7 @@ from regionserver.kv.messages import (
     KvWrite,
     KvWritten,
     check_request,
+    check_schema,
 )
 from regionserver.kv.request_queue import Answer, RequestQueue
 from regionserver.kv.snapshot import RowSnapshot
@@ -98,7 +99,7 @@ class KvRegions(DirectoryOpener):
         except BaseException:
             super().close(opening.region, opening.replica)
             raise
-        self._regions_open[opening.region.region_id, opening.replica] = _OpenRegion(self, file)
+        self._regions_open[opening.region.region_id, opening.replica] = _OpenRegion(self, file, opening.schema_version)
 
     def close(self, region: RegionRecord, replica: int) -> None:
         """Reject new requests, wait for those in progress, release the region. Raise RegionError if they take too
@@ -108,6 +109,12 @@ class KvRegions(DirectoryOpener):
             found.file.close()
             self._regions_open.pop((region.region_id, replica), None)
         super().close(region, replica)
+
+    def schema_changed(self, region: RegionRecord, replica: int, schema_version: int) -> None:
+        """Refuse rows of earlier schema versions from now on."""
+        found = self._regions_open.get((region.region_id, replica))
+        if found is not None:
+            found.schema_version = max(found.schema_version, schema_version)
 
     def answer(self, request: msgspec.Struct) -> Deferred[msgspec.Struct]:
         """Answer one of `requests`. Raise RpcError."""
@@ -138,6 +145,7 @@ class KvRegions(DirectoryOpener):
         size = check_request(request, region)
         if not isinstance(request, KvWrite):
             return found.reads.add(request, size).addCallback(self._still_current)
+        found.schema_version = check_schema(request.schema_version, found.schema_version)
         self._check_attempt(request)
         return found.writes.add(request, size).addCallback(self._still_ours)
 
@@ -205,10 +213,11 @@ class KvRegions(DirectoryOpener):
 
 
 class _OpenRegion:
-    """One open region: its file and its two queues."""
+    """One open region: its file, its two queues, and the latest schema version of its table that is known here."""
 
-    def __init__(self, regions: KvRegions, file: RegionFile) -> None:
+    def __init__(self, regions: KvRegions, file: RegionFile, schema_version: int) -> None:
         self.file = file
+        self.schema_version = schema_version
         self.reads: RequestQueue[Reading] = RequestQueue(regions.submit, lambda some: regions.read_batch(file, some))
         self.writes: RequestQueue[KvWrite] = RequestQueue(regions.submit, lambda some: regions.write_batch(file, some))
 

@@ -18,6 +18,7 @@ Rejections are RpcErrors:
     replica_failed    the replica does not run. A write that waited there may have been applied: try another member
     too_stale         the replica does not hold the entry that the read names: ask the leader
     wrong_region      nothing was done: a key is outside the tablet's range
+    schema_changed    nothing was done: the rows were encoded under an earlier schema than the server knows
     bad_request       nothing was done: the request is invalid
 """
 
@@ -31,7 +32,7 @@ import msgspec
 from coord.rpc.wire import Code, RpcError
 from regions.messages.codes import TOO_STALE
 from regions.records.partitioning import is_placed
-from regionserver.kv.messages import KEYS_MAX, PAGE_ROWS_MAX, WRONG_REGION, KvRow, check_key
+from regionserver.kv.messages import KEYS_MAX, NO_SCHEMA, PAGE_ROWS_MAX, WRONG_REGION, KvRow, check_key
 from regionserver.tablets.commands import KEY_BYTES_MAX, CommandError, KvCommand, Operation, WriteOutcome, check
 
 #: Limit of tablets in one WhoLeads: a client with a table of 10,000 tablets on three servers needs a few requests.
@@ -76,6 +77,7 @@ class TabletWrite(msgspec.Struct, frozen=True, tag=True):
     """Carry out the operations atomically, and exactly once however often the write arrives.
 
     Reply: TabletWritten or LeaderElsewhere. Fields and limits are those of `regionserver.tablets.commands.KvCommand`.
+    `schema_version`: as in `regionserver.kv.messages.KvWrite`; it is no part of the log's entry.
     """
 
     tablet: str
@@ -84,6 +86,7 @@ class TabletWrite(msgspec.Struct, frozen=True, tag=True):
     done_below: int
     began_ms: int
     operations: list[Operation]
+    schema_version: int = NO_SCHEMA
 
     def command(self, time_ms: int) -> KvCommand:
         """Return the command that the leader proposes at `time_ms`."""

@@ -23,6 +23,7 @@ from coord.rpc.wire import Code, RpcError
 from regions.messages.codes import TOO_STALE
 from regions.messages.heartbeat import TabletReport
 from regions.messages.tablets import ChangeAnswer, ConfigChanged
+from regionserver.kv.messages import NO_SCHEMA, check_schema
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.replica.effects import Key
 from regionserver.request_gate import RATE_SPAN_S
@@ -116,6 +117,8 @@ class TabletService:
         self._address_of = address_of
         self._report = report
         self._asked_count: Counter[str] = Counter()
+        #: Latest schema version of a write to each tablet, from this process's start on.
+        self._schemas: dict[str, int] = {}
         self._rates: dict[Key, float] = {}
         self._since_s = seconds()
         self._asked = CounterMetric(f"{_PREFIX}requests", "Requests for tablets.", ["kind"], registry=registry)
@@ -149,6 +152,9 @@ class TabletService:
         check_request(request, found)
         self._asked_count[tablet] += 1
         if isinstance(request, TabletWrite):
+            if request.schema_version > NO_SCHEMA:
+                known = self._schemas.get(tablet, NO_SCHEMA)
+                self._schemas[tablet] = check_schema(request.schema_version, known)
             try:
                 proposed = groups.propose(tablet, request.command(0))
             except CommandError as error:  # a limit that depends on the leader's time

@@ -19,7 +19,7 @@ from twisted.internet.threads import blockingCallFromThread
 from coord.rpc.server import RpcServer
 from coord.rpc.wire import RpcError
 from regions.messages.cluster_check import check_cluster
-from regionserver.kv.messages import KvRow
+from regionserver.kv.messages import NO_SCHEMA, KvRow, check_schema
 from regionserver.tablets.commands import CONDITION_FAILED, DONE, CompareAndSet, DeleteRow, WriteOutcome
 from regionserver.tablets.messages import (
     KnownLeader,
@@ -94,6 +94,8 @@ class FakeServer:
         #: Number of next requests that are carried out and answered by breaking the connection.
         self.resets = 0
         self.asked: Counter[str] = Counter()
+        #: Latest schema version of a write to each tablet.
+        self.schemas: dict[str, int] = {}
         self._cluster = cluster
         self._listening: Any = None
         self._server: RpcServer | None = None
@@ -206,6 +208,8 @@ class FakeTablets:
             return TabletValues([tablet.rows.get(key) for key in request.keys], tablet.index, self.time_ms)
         if isinstance(request, TabletScan):
             return self._page(tablet, request)
+        known = server.schemas.get(request.tablet, NO_SCHEMA)
+        server.schemas[request.tablet] = check_schema(request.schema_version, known)
         return TabletWritten(tablet.write(request, self.time_ms), self.time_ms)
 
     def _page(self, tablet: FakeTablet, request: TabletScan) -> TabletPage:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from coord.rpc.wire import Code
 from regions.messages.codes import NO_LEASE, TOO_STALE, WRONG_CLUSTER, WRONG_SERVER
-from regionserver.kv.messages import DAMAGED, STORAGE
+from regionserver.kv.messages import DAMAGED, SCHEMA_CHANGED, STORAGE
 from regionserver.tablets.messages import NO_REPLICA, OUTCOME_UNKNOWN, REPLICA_FAILED, WRONG_REGION
 
 #: Code of the reply LeaderElsewhere, in the table below and for observers.
@@ -63,6 +63,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     Code.INTERNAL: Meaning(True, CallStep.SEARCH),
     Code.BAD_REPLY: Meaning(True, CallStep.SEARCH),
     WRONG_REGION: Meaning(False, CallStep.LOCATE),
+    SCHEMA_CHANGED: Meaning(False, CallStep.END),
     Code.BAD_REQUEST: Meaning(False, CallStep.END),
     Code.TOO_LARGE: Meaning(False, CallStep.END),
 }

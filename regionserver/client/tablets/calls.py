@@ -20,7 +20,7 @@ from regionserver.client.store import StoreSilentError
 from regionserver.client.tablets.context import TabletContext
 from regionserver.client.tablets.numbers import WriteName
 from regionserver.client.tablets.region_call import CallPurpose, R, RegionCall, RelocateError
-from regionserver.kv.messages import REGION_FULL
+from regionserver.kv.messages import NO_SCHEMA, REGION_FULL
 from regionserver.tablets.commands import TABLET_FULL, Operation, WriteOutcome
 from regionserver.tablets.messages import (
     TabletPage,
@@ -66,12 +66,19 @@ class TabletCalls:
         found, region = self._call(table, at, ask, TabletPage, wait_s)
         return found, region.end_key
 
-    def write(self, table: str, operations: list[Operation], wait_s: float) -> WriteOutcome:
-        """Carry out operations on one region, in one step and once; return the outcome."""
+    def write(
+        self, table: str, operations: list[Operation], wait_s: float, schema_version: int = NO_SCHEMA
+    ) -> WriteOutcome:
+        """Carry out operations on one region, in one step and once; return the outcome.
+
+        `schema_version`: the version of the table's schema under which the values were encoded.
+        """
 
         def ask(tablet: str, name: WriteName | None) -> TabletWrite:
             assert name is not None, "a write without a name"
-            return TabletWrite(tablet, name.writer, name.number, name.done_below, name.began_ms, operations)
+            return TabletWrite(
+                tablet, name.writer, name.number, name.done_below, name.began_ms, operations, schema_version
+            )
 
         key = operations[0].key
         outcome = self._call(table, key, ask, TabletWritten, wait_s)[0].outcome

@@ -14,6 +14,7 @@ from regionserver.client.tablets.context import RecordReading, TabletContext
 from regionserver.client.tablets.exchange import Received
 from regionserver.client.tablets.numbers import WriteName
 from regionserver.client.tablets.pursuit import Dispatch, Kind, Pursuit
+from regionserver.kv.messages import SCHEMA_CHANGED
 from regionserver.tablets.commands import OUTCOME_NAMES, SUPERSEDED, TOO_OLD
 from regionserver.tablets.messages import (
     WHO_LEADS_MAX,
@@ -186,6 +187,9 @@ class RegionCall(Generic[R]):
         if error.code in BROKEN:
             self._context.hints.suspect(sent.server, now_s)
         step = self._pursuit.failed(sent, error.code, error.message, now_s)
+        if error.code == SCHEMA_CHANGED:
+            # Other rows are written next, as another write: no copy of this one may have been carried out.
+            self._check_known(f"was refused: {error.message}")
         if step is CallStep.END:
             raise Refused(error.code, error.message)
         if step is CallStep.LOCATE:

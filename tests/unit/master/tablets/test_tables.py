@@ -9,8 +9,8 @@ import pytest
 from regions import messages as ms
 from regions.messages.ddl import AlterTable, CreateTable, DeleteTable, SetTableIntent, UndeleteTable
 from regions.messages.heartbeat import ReplicaState
-from regions.records.model import TableIntent
-from regions.records.schema import AddColumn, ColumnSpec, ColumnType
+from regions.records.model import TableIntent, TableState
+from regions.records.schema import AddColumn, ColumnSpec, ColumnType, Schema
 from regions.records.znodes import decode_table
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets.fixture import TabletBench
@@ -120,13 +120,13 @@ def test_a_single_tablet_is_unassigned_and_assigned(world: TabletBench) -> None:
 
 
 def test_unsupported_requests_are_rejected_with_the_reason(world: TabletBench) -> None:
-    """A rename is supported."""
+    """Another schema and a rename are supported."""
     (first, _) = world.regions()
     assert world.bench.ask(ms.MoveRegion(first.region_id, 1, "s2")) == ms.BAD_REQUEST, "it has a member already"
     assert world.bench.ask(ms.RetryRegion(first.region_id, 1)) == ms.BAD_REQUEST
     assert world.bench.ask(ms.RetryRegion(first.region_id)) == ms.BAD_REQUEST, "no member is parked"
     assert world.bench.ask(ms.RetryRegion(first.region_id, 9)) == ms.NOT_FOUND
-    assert world.bench.ask(AlterTable("x", schema="other")) == ms.BAD_REQUEST
+    assert isinstance(answer_to(world, AlterTable("x", schema="other", wait_ms=30_000)), ms.Tables)
     renamed = answer_to(world, AlterTable("x", name="y", wait_ms=30_000))
     assert isinstance(renamed, ms.Tables)
     assert renamed.tables[0].table.name == "y"
@@ -146,13 +146,16 @@ def test_a_drain_keeps_members_that_no_other_server_can_take(world: TabletBench)
     assert len(world.servers.servers["s1"].disk) == 2
 
 
-def test_columns_of_tablets_cannot_be_changed(world: TabletBench) -> None:
-    """Columns of tablets."""
+def test_columns_of_tablets_are_changed(world: TabletBench) -> None:
+    """No replica has to follow: rows carry their version, and leaders learn it from the writes."""
     key = ColumnSpec("k", ColumnType.STRING, key=True)
     request = CreateTable("c", replication=3, columns=[key, ColumnSpec("v", ColumnType.STRING)])
     assert not isinstance(world.bench.ask(request), str)
     world.turn()
-    assert (
-        world.bench.ask(AlterTable("c", steps=[AddColumn(ColumnSpec("w", ColumnType.STRING, nullable=True))]))
-        == ms.BAD_REQUEST
-    )
+    column = ColumnSpec("w", ColumnType.STRING, nullable=True)
+    altered = answer_to(world, AlterTable("c", steps=[AddColumn(column)], wait_ms=30_000))
+    assert isinstance(altered, ms.Tables)
+    table = altered.tables[0].table
+    assert (table.schema_version, table.state, table.fully_applied_schema) == (1, TableState.RUNNING, None)
+    assert isinstance(table.schema, Schema)
+    assert [one.name for one in table.schema.columns] == ["k", "v", "w"]

@@ -25,6 +25,7 @@ from regionserver.kv.messages import (
     KEY_BYTES_MAX,
     KEYS_MAX,
     PAGE_ROWS_MAX,
+    SCHEMA_CHANGED,
     VALUE_BYTES_MAX,
     KvChange,
     KvRead,
@@ -175,6 +176,26 @@ class KvTests(SynchronousTestCase):
         assert self.refused(self.write(1, attempt=0, c="1")) == "superseded"
         assert self.ask(self.write(1, attempt=1, c="1")) == KvWritten(1)
         assert self.refused(self.write(1, attempt=0, c="1")) == "superseded"
+
+    def test_rows_of_an_earlier_schema_are_refused(self) -> None:
+        """The server learns a version from a master or from a write; keys and bytes have none."""
+
+        def put(version: int) -> KvWrite:
+            return KvWrite(PLACE, [KvChange("c", b"1")], "w", 1, schema_version=version)
+
+        assert self.ask(put(0)) == KvWritten(1)
+        self.regions.schema_changed(REGION, 0, 2)
+        self.regions.schema_changed(REGION, 0, 1)  # an order that arrives late
+        assert self.refused(put(1)) == SCHEMA_CHANGED
+        assert self.ask(put(2)) == KvWritten(1)
+        assert self.ask(put(3)) == KvWritten(1)
+        assert self.refused(put(2)) == SCHEMA_CHANGED
+        assert self.ask(self.write(1, c="1")) == KvWritten(1)
+
+    def test_a_region_is_opened_with_its_schema_version(self) -> None:
+        self.regions.close(REGION, 0)
+        self.regions.open(Opening(REGION, 0, ME, 1, None, lambda: None, 6, schema_version=4))
+        assert self.refused(KvWrite(PLACE, [KvChange("c", b"1")], "w", 1, schema_version=3)) == SCHEMA_CHANGED
 
     def test_remembered_attempts_are_bounded(self) -> None:
         """ATTEMPTS_MAX: the oldest are forgotten first."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from coord.rpc.wire import Code, RpcError
+from regionserver.kv.messages import SCHEMA_CHANGED
 from regionserver.request_gate import RATE_SPAN_S
 from regionserver.tablets.commands import DONE, KEY_BYTES_MAX, DeleteRow, PutRow, WriteOutcome
 from regionserver.tablets.host.requests import Fate
@@ -75,6 +77,17 @@ class TabletServiceTest(SynchronousTestCase):
         outcome = WriteOutcome(DONE, 3, 17)
         self.hosting.answer(Fate.DONE, outcome)
         assert self.successResultOf(answer) == TabletWritten(outcome, NOW_MS)
+
+    def test_rows_of_an_earlier_schema_than_another_write_are_refused(self) -> None:
+        """The refused write reaches no group; keys and bytes have no version; each tablet has its own."""
+        self.host.put("r2")  # type: ignore[union-attr]
+        self.ask(msgspec.structs.replace(write(), schema_version=2))
+        assert self.refused(msgspec.structs.replace(write(), schema_version=1)) == SCHEMA_CHANGED
+        assert len(self.hosting.asked) == 1
+        self.ask(write())
+        self.ask(msgspec.structs.replace(write(), schema_version=2))
+        self.ask(msgspec.structs.replace(write(tablet="r2"), schema_version=0))
+        assert len(self.hosting.asked) == 4
 
     def test_a_read_returns_the_values_with_their_index(self) -> None:
         """The host reads the rows, on a thread; the answer has the entry up to which they reach."""

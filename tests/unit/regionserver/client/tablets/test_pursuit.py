@@ -19,6 +19,7 @@ from regionserver.client.tablets.pursuit import (
     Kind,
     Pursuit,
 )
+from regionserver.kv.messages import SCHEMA_CHANGED
 from regionserver.tablets.messages import NO_REPLICA, OUTCOME_UNKNOWN, KnownLeader, TabletLeader
 
 SERVERS = ["s1", "s2", "s3"]
@@ -296,7 +297,7 @@ def test_every_code_has_a_meaning_and_no_rejection_is_taken_for_done() -> None:
     assert meaning_of("a later build's code") == UNLISTED
     assert UNLISTED.is_unknown
     ends = {code for code, meaning in MEANINGS.items() if meaning.step is CallStep.END}
-    assert ends == {Code.BAD_REQUEST, Code.TOO_LARGE}
+    assert ends == {Code.BAD_REQUEST, Code.TOO_LARGE, SCHEMA_CHANGED}
 
 
 def test_nothing_waits_for_a_second() -> None:
