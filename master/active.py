@@ -67,7 +67,7 @@ from master.tablets.keeping import TabletKeeping
 from regions.assign.assigner import Assigner
 from regions.cluster import effects as fx
 from regions.cluster import events as ev
-from regions.cluster.history import StepLog
+from regions.cluster.history import BALANCED, StepLog
 from regions.cluster.state import ClusterState
 from regions.diagnose.problems import problems
 from regions.liveness.reports import Reports
@@ -239,6 +239,7 @@ class ActiveMaster:
         self.phases.begin("recover")
         take_over(self.assigner, loaded, transitions, self.registry, self._now_ms())
         self.keeper.servers_changed(self.registry.servers, self.registry.draining, self.registry.bars)
+        self.server_events.took_over(self.registry.servers, self.registry.draining)
         self.keeper.take_over([*loaded.transitions, *(() if warm is None else warm.tablets)], loaded.intents)
         self.is_open = True
         if warm is not None and not startup and warm.regions:
@@ -302,6 +303,8 @@ class ActiveMaster:
             return
         self.is_over = True
         self.is_open = False
+        if self.store_session.is_paused:
+            self.history_writer.outage(self.store_session.paused_s, f"this master gave up: {reason}")
         self._writer.close()
         self.history_writer.close()
         self._reader.close()
@@ -375,6 +378,7 @@ class ActiveMaster:
             self._handle(event)
         self.keeper.missed({one.record.key for one in events if isinstance(one, ev.TransitionRead) and one.record})
         log.info("reconnected to the store, the active master of epoch {epoch} resumes", epoch=self.fence.epoch)
+        self.history_writer.outage(self.store_session.paused_s, "the session lived on")
         self.store_session.resumed()
         self._pump()
         self.persist(partial(self.janitor.clear, orphans))
@@ -468,6 +472,8 @@ class ActiveMaster:
             self.keeper.tick()
             moves = self.balancing.tick()
             origin = self.assigner.causes.begin("timer: a round of the balancer") if moves else None
+            if moves:
+                self.history_writer.event(BALANCED, f"{len(moves)} replicas move", origin=origin)
             for move in moves:
                 self.assigner.handle(move, self._now_ms(), origin)
             self.applying.tick()

@@ -23,7 +23,7 @@ from regions.cluster.state import ClusterState
 from regions.liveness.reports import Reports
 from regions.messages import PlannedMove, Purged
 from regions.records.intents import TabletMove
-from regions.records.model import BarRecord, ServerRecord, TableRecord, TransitionRecord
+from regions.records.model import BarRecord, ServerRecord, TableRecord, TransitionRecord, WorkOrigin
 from regions.replication.tablet import TabletTable
 from regions.transitions.states import Cause
 
@@ -39,6 +39,9 @@ class HistoryPages(Protocol):
 
     def page(self, writes: Sequence[Any]) -> Any:
         """Return a page for a multi with these steps, or None if there are no entries to write."""
+
+    def event(self, cause: str, detail: str, *, origin: WorkOrigin | None = None) -> Any:
+        """Record an event of the master."""
 
 
 class FormatWork(Protocol):

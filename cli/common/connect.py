@@ -25,6 +25,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import ZnodeStat
 
 from cli.common.access import PROBE_S, open_store, store_access
 from cli.common.errors import CliError, NotFoundError, UnreachableError, UsageFaultError
@@ -159,6 +160,15 @@ class Cluster:
         for key, answer in waiting:
             with contextlib.suppress(NoNodeError):
                 found[key] = answer.get()[0]
+        return found
+
+    def get_stats(self, paths: dict[str, str]) -> dict[str, tuple[bytes, ZnodeStat]]:
+        """Return value and stat of the znodes at `paths`, under the same keys; missing ones are skipped."""
+        waiting = [(key, self.client.get_async(path)) for key, path in paths.items()]
+        found = {}
+        for key, answer in waiting:
+            with contextlib.suppress(NoNodeError):
+                found[key] = answer.get()
         return found
 
     def get_versions(self, paths: Sequence[str]) -> list[tuple[str, bytes, int]]:

@@ -6,7 +6,7 @@ The command reads the store, so it covers all masters and works without an activ
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import click
@@ -22,10 +22,13 @@ from cli.common.options import Globals, global_options
 from cli.common.output import count
 from cli.common.staleness import point_ms
 from cli.diagnose.follow import describe
+from regions.cluster import history as history_
 from regions.cluster.history import (
     EPOCH_BEGINS,
     FORCED,
     GAP,
+    REFUSED,
+    REQUEST,
     SERVER_DOWN,
     SERVER_UP,
     CorruptSegment,
@@ -34,6 +37,8 @@ from regions.cluster.history import (
     concerns,
     entries_kept,
     parse_segment,
+    servers_found,
+    stamped,
     unpack,
 )
 from regions.records.model import RegionState
@@ -45,6 +50,14 @@ from regions.transitions.states import Actor
 _READ_AGAIN: Final = 3
 #: A step to one of these ends the trouble of earlier steps; the record still has the last error.
 _CURED: Final = (RegionState.OPENED.value, "")
+
+
+#: The sorts of entries that `--only` selects.
+_SORTS: Final[dict[str, Callable[[HistoryEntry], bool]]] = {
+    "steps": lambda one: bool(one.key),
+    "events": lambda one: not one.key,
+    "requests": lambda one: one.cause in (REQUEST, REFUSED, FORCED),
+}
 
 
 class HistoryLine(msgspec.Struct):
@@ -70,6 +83,11 @@ class HistoryLine(msgspec.Struct):
     #: description, with the first step of each replica.
     cause_id: str = ""
     origin: str = ""
+    #: Of an event that is no step: its description, and the table of a request.
+    text: str = ""
+    subject: str = ""
+    #: Zxid of the write that recorded the entry; 0 if unknown, as for steps of servers.
+    zxid: int = 0
 
 
 class HistoryView:
@@ -83,6 +101,9 @@ class HistoryView:
         for one in entries:
             if one.cause in (EPOCH_BEGINS, SERVER_UP, SERVER_DOWN) and one.detail:
                 names.remember(one.server, one.detail)
+            for uuid, address in servers_found(one).items():
+                if not names.knows(uuid):
+                    names.remember(uuid, address)
 
     def actor(self, entry: HistoryEntry) -> str:
         """Return the actor of a step: a master by its epoch, a server by its name."""
@@ -112,7 +133,40 @@ class HistoryView:
             entry.missed,
             entry.cause_id,
             entry.origin,
+            self._text(entry),
+            entry.subject,
+            entry.zxid,
         )
+
+    def _text(self, entry: HistoryEntry) -> str:
+        """Return the description of an event that is no step."""
+        if entry.key or entry.cause == FORCED:
+            return ""
+        server = self.names.of_uuid(entry.server) if entry.server else ""
+        match entry.cause:
+            case history_.EPOCH_BEGINS:
+                return f"{server} becomes active, epoch {entry.epoch}"
+            case history_.SERVER_UP:
+                return f"{server} has registered"
+            case history_.SERVER_DOWN:
+                return f"{server} is gone"
+            case history_.SERVER_FENCED:
+                _, _, reason = entry.detail.partition(" ")
+                return f"{server} is fenced{f': {reason}' if reason else ''}"
+            case history_.SERVERS:
+                found = [self.names.of_uuid(uuid) for uuid in servers_found(entry)]
+                return f"{count(len(found), 'server')} registered: {', '.join(sorted(found))}" if found else "no server"
+            case history_.DRAIN_BEGINS:
+                return f"{server} is to be emptied"
+            case history_.DRAIN_ENDS:
+                return f"{server} may get regions again"
+            case history_.REQUEST | history_.REFUSED:
+                caller = entry.origin.rpartition(" from ")[2] if " from " in entry.origin else ""
+                who = f"operator at {caller}" if caller else "operator"
+                refused = "refused: " if entry.cause == history_.REFUSED else ""
+                return f"{who}: {refused}{self.names.in_text(entry.detail)}"
+            case _:
+                return f"{entry.cause}: {self.names.in_text(entry.detail or entry.reason)}"
 
 
 def read_past(cluster: Cluster, names: Names) -> HistoryView:
@@ -122,14 +176,15 @@ def read_past(cluster: Cluster, names: Names) -> HistoryView:
     kept = _kept(cluster, unreadable)  # before the segments: see `complete_history`
     for _ in range(_READ_AGAIN):
         segments = sorted(one for name in cluster.children(layout.history) if (one := parse_segment(name)) is not None)
-        values = cluster.get_many({one.name: layout.segment(one.name) for one in segments})
+        values = cluster.get_stats({one.name: layout.segment(one.name) for one in segments})
         if len(values) == len(segments):
             break  # else some were merged or deleted during the reads: the present list shows where they are
     entries: list[HistoryEntry] = []
     for one in segments:
         if one.name in values:
             try:
-                entries += unpack(values[one.name])
+                data, stat = values[one.name]
+                entries += stamped(unpack(data), stat.czxid)
             except CorruptSegment as error:
                 unreadable.append(f"{layout.segment(one.name)}: {error}")
     return HistoryView(complete_history(entries, kept), names, unreadable)
@@ -138,10 +193,12 @@ def read_past(cluster: Cluster, names: Names) -> HistoryView:
 def _kept(cluster: Cluster, unreadable: list[str]) -> list[HistoryEntry]:
     """Return the steps of servers that only the transitions' znodes keep so far."""
     found: list[HistoryEntry] = []
-    paths = cluster.transitions_left()
-    for path, data, version in cluster.get_versions(paths):
+    for path, (data, stat) in cluster.get_stats({path: path for path in cluster.transitions_left()}).items():
         try:
-            found += entries_kept(decode_transition(data, path), version)
+            kept = entries_kept(decode_transition(data, path), stat.version)
+            if kept:  # the latest step is the latest write of the znode
+                kept[-1] = msgspec.structs.replace(kept[-1], zxid=stat.mzxid)
+            found += kept
         except CorruptZnode as error:
             unreadable.append(str(error))
     return found
@@ -153,10 +210,24 @@ def _kept(cluster: Cluster, unreadable: list[str]) -> list[HistoryEntry]:
 @click.option("--since", metavar="TIME", help="Only from then on: 90s, 15m, 2h or 3d ago; 2026-11-22T13:00; 13:00.")
 @click.option("--until", metavar="TIME", help="Only up to then.")
 @click.option("--cause", "cause_id", metavar="ID", default="", help="Only effects of this cause, such as e12-3f.")
+@click.option("--only", type=click.Choice(list(_SORTS)), help="Only steps, only other events, or only requests.")
+@click.option("--zxid", "zxids", is_flag=True, help="Show the zxid of the write that recorded each entry.")
 @global_options
 @click.pass_obj
-def history(given: Globals, target: str, limit: int, since: str | None, until: str | None, cause_id: str) -> None:
+def history(
+    given: Globals,
+    target: str,
+    limit: int,
+    since: str | None,
+    until: str | None,
+    cause_id: str,
+    only: str | None,
+    zxids: bool,
+) -> None:
     """Show every step of a region, of a table's regions, or on a server, with time, actor and cause; oldest first.
+
+    Between the steps: operators' requests, servers that came and went, fences, drains, takeovers, rounds of the
+    balancer, and times without a connection to the store.
 
     REGION is an id, a prefix of one, or TABLE:KEY. The id in brackets at the end of a line identifies the request,
     znode event, heartbeat, timer or takeover that began the work; logs of masters and region servers contain the same
@@ -176,6 +247,8 @@ def history(given: Globals, target: str, limit: int, since: str | None, until: s
         wanted = [one for one in wanted if concerns(one, cause_id=cause_id)]
     if since is not None or until is not None:
         wanted = [one for one in wanted if from_ms <= one.at_ms <= to_ms]
+    if only is not None:
+        wanted = [one for one in wanted if _SORTS[only](one)]
     left_out = max(0, len(wanted) - limit) if limit else 0
     steps = [past.step(one, tables) for one in wanted[left_out:]]
     if given.json:
@@ -184,7 +257,7 @@ def history(given: Globals, target: str, limit: int, since: str | None, until: s
     console = output.console()
     if left_out:
         console.print(f"{left_out} earlier steps are hidden: --limit 0", style="dim")
-    for text in lines(steps):
+    for text in lines(steps, zxids=zxids):
         console.print(text, soft_wrap=True)
     for problem in past.unreadable:
         console.print(Text(problem, style="red"))
@@ -199,7 +272,7 @@ def _wanted(cluster: Cluster, past: HistoryView, tables: dict[str, str], target:
         return past.entries
     for table_id, name in tables.items():
         if target in (name, table_id):
-            return [one for one in past.entries if concerns(one, table_id=table_id)]
+            return [one for one in past.entries if concerns(one, table_id=table_id, table=name)]
     uuids = past.names.uuids(target)
     if len(uuids) == 1:
         return [one for one in past.entries if concerns(one, server=uuids[0])]
@@ -215,20 +288,17 @@ def _wanted(cluster: Cluster, past: HistoryView, tables: dict[str, str], target:
     return [one for one in past.entries if concerns(one, region_id=region_id)]
 
 
-def lines(steps: Iterable[HistoryLine]) -> Iterable[Text]:
-    """Yield the steps for people, each with date, time and zone."""
-    return map(_line, steps)
+def lines(steps: Iterable[HistoryLine], *, zxids: bool = False) -> Iterable[Text]:
+    """Yield the steps for people, each with date, time and zone, and with its zxid as far as it is known."""
+    for one in steps:
+        text = _line(one)
+        yield text.append(f"  zxid {one.zxid:#x}" if one.zxid else "  zxid unknown", style="dim") if zxids else text
 
 
 def _line(one: HistoryLine) -> Text:
     text = Text(f"{output.moment(one.time_ms)}  ")
-    if not one.region:
-        what = f"{one.actor} becomes active, epoch {one.epoch}"
-        if one.cause in (SERVER_UP, SERVER_DOWN):
-            what = f"{one.server} {'has registered' if one.cause == SERVER_UP else 'is gone'}"
-        elif one.cause != EPOCH_BEGINS:
-            what = f"{one.cause}: {one.reason}"
-        return text.append(f"** {what}", style="bold")
+    if one.text:
+        return _with_cause(text.append(f"** {one.text}", style="bold"), one)
     text.append(f"{one.table} {one.region}")
     if one.replica:
         text.append(f" #{one.replica}")
@@ -244,6 +314,10 @@ def _line(one: HistoryLine) -> Text:
     tries = f"attempt {one.attempt}" if one.attempt else ""
     tail = [f"by {one.actor}", on, " ".join(part for part in (one.cause, reason) if part), tries, one.error]
     text.append("  " + "  ".join(part for part in tail if part))
+    return _with_cause(text, one, one.origin)
+
+
+def _with_cause(text: Text, one: HistoryLine, origin: str = "") -> Text:
     if one.cause_id:
-        text.append(f"  [{one.cause_id}{f': {one.origin}' if one.origin else ''}]", style="dim")
+        text.append(f"  [{one.cause_id}{f': {origin}' if origin else ''}]", style="dim")
     return text

@@ -19,7 +19,7 @@ from master.catalog.tablet_progress import Throttled
 from master.causes import acting
 from master.tablets.intents import INTENTS_MAX
 from regions import messages as ms
-from regions.cluster.history import FORCED, HistoryEntry
+from regions.cluster.history import FORCED
 from regions.diagnose.tablets import diagnose, is_listed
 from regions.messages import TabletHealth
 from regions.records.intents import TabletIntents, TabletMove
@@ -37,7 +37,6 @@ from regions.replication.policy.requests import (
     objection_to_tablet_move,
 )
 from regions.replication.tablet import Tablet
-from regions.transitions.states import Actor
 
 #: Time for the active master to read a mark back that it has written.
 _READ_BACK_MS: Final = 5_000
@@ -150,14 +149,9 @@ def note_forced(active_master: ActiveMaster, request: ms.NoteForcedConfig, now_m
     keep, lost = (", ".join(map(str, numbers)) for numbers in (request.keep, request.lost))
     last = f"{request.last_term}.{request.last_index}"
     detail = f"members {keep} stay, {lost} are given up; writes after entry {last} are lost"
-    origin = acting()
-    active_master.history_writer.note(
-        HistoryEntry(
-            now_ms, "", Actor.MASTER.value, "", "", FORCED, request.server, active_master.fence.epoch,
-            reason=tablet.region_id, detail=detail,
-            cause_id="" if origin is None else origin.cause_id, origin="" if origin is None else origin.text,
-        )
-    )  # fmt: skip
+    active_master.history_writer.event(
+        FORCED, detail, server=request.server, region_id=tablet.region_id, origin=acting(), at_ms=now_ms
+    )
     return ms.Accepted(f"the history has the forced configuration of {tablet.region_id}")
 
 

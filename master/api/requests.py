@@ -16,6 +16,7 @@ from coord.rpc.server import RpcError
 from master.active import ActiveMaster
 from master.api import balancing, members
 from master.api.reads import NO_REPLICAS, READS, count_replicas
+from master.api.recording import recorded
 from master.api.staleness import age_of, by_active_master, by_mirror, stamped
 from master.assignment import fencing
 from master.catalog import store
@@ -68,7 +69,7 @@ class MasterApi:
                 return await by_active_master(active_master, self._master, request)
             origin = active_master.assigner.causes.begin(text_of(request, caller))
             log_begun(active_master.assigner.causes)
-            with acting_for(origin):
+            with acting_for(origin), recorded(active_master.history_writer, request, origin):
                 changed = await self._answer(active_master, request)
             if "cause_id" in changed.__struct_fields__:
                 changed = msgspec.structs.replace(changed, cause_id=origin.cause_id)

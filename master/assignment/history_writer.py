@@ -29,9 +29,11 @@ from master.catalog import store
 from master.leadership.fence import OPS_MAX, Fence
 from regions.cluster import effects as fx
 from regions.cluster.history import (
+    DETAIL_MAX,
     ENTRIES_MAX,
     EPOCH_BEGINS,
     FLUSH_MS,
+    STORE_OUTAGE,
     CorruptSegment,
     HistoryEntry,
     Segment,
@@ -41,6 +43,7 @@ from regions.cluster.history import (
     mergeable,
     pack,
     parse_segment,
+    stamped,
     surplus,
     unpack,
 )
@@ -195,6 +198,39 @@ class HistoryWriter:
         entry = HistoryEntry(self._now_ms(), "", Actor.SERVER.value, "", "", cause, server.uuid, self._fence.epoch)
         self.note(msgspec.structs.replace(entry, detail=name))
 
+    def event(
+        self,
+        cause: str,
+        detail: str,
+        *,
+        server: str = "",
+        region_id: str = "",
+        subject: str = "",
+        origin: WorkOrigin | None = None,
+        at_ms: int | None = None,
+    ) -> HistoryEntry:
+        """Record an event of the master, such as a request, and return the entry. `at_ms` None: now."""
+        entry = HistoryEntry(
+            self._now_ms() if at_ms is None else at_ms, "", Actor.MASTER.value, "", "", cause, server,
+            self._fence.epoch, reason=region_id, detail=detail, subject=subject,
+            cause_id="" if origin is None else origin.cause_id, origin="" if origin is None else origin.text,
+        )  # fmt: skip
+        self.note(entry)
+        return entry
+
+    def outage(self, seconds: float, end: str) -> None:
+        """Record that the master had no connection to the store for so long until now, and how this ended."""
+        at_ms = self._now_ms() - int(seconds * 1000)
+        self.event(STORE_OUTAGE, f"{seconds:.1f} s without a connection to the store; {end}"[:DETAIL_MAX], at_ms=at_ms)
+
+    def withdraw(self, entry: HistoryEntry) -> bool:
+        """Remove an entry that no multi has taken yet. Return False if it is too late."""
+        try:
+            self.log.unsaved.remove(entry)
+        except ValueError:
+            return False
+        return True
+
     def _page(self, own: list[HistoryEntry]) -> HistoryPage | None:
         if self._closed:
             return None
@@ -298,9 +334,9 @@ class HistoryWriter:
         """Merge small adjacent segments in one multi, so that a reader finds each step once."""
         entries: list[HistoryEntry] = []
         paths = [self._layout.segment(one.name) for one in run]
-        for path, data, _ in await store.read_all(self._fence.client, paths):
+        for path, data, stat in await store.read_all(self._fence.client, paths):
             try:
-                entries += unpack(data)
+                entries += stamped(unpack(data), stat.czxid)
             except CorruptSegment as error:
                 log.error("dropping history segment {path}, which is damaged: {error}", path=path, error=error)
         data = pack(entries)

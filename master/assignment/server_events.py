@@ -17,7 +17,15 @@ from twisted.logger import Logger
 from master.assignment.history_writer import HistoryWriter
 from regions.assign.assigner import Assigner
 from regions.cluster import events as ev
-from regions.cluster.history import SERVER_DOWN, SERVER_UP
+from regions.cluster.history import (
+    DETAIL_MAX,
+    DRAIN_BEGINS,
+    DRAIN_ENDS,
+    SERVER_DOWN,
+    SERVER_FENCED,
+    SERVER_UP,
+    SERVERS,
+)
 from regions.liveness.reports import Reports
 from regions.records.model import BarRecord, FenceRecord, Incarnation, ServerRecord, WorkOrigin
 
@@ -50,6 +58,8 @@ class ServerEvents:
         self.arrivals_ms: dict[Incarnation, int] = {}
         #: Origins of drain requests by the server's uuid, until the registry has read the changed znode.
         self.drain_origins: dict[str, WorkOrigin | None] = {}
+        #: Servers that are being emptied.
+        self._draining: frozenset[str] = frozenset()
         #: Number of live servers.
         self._count = 0
         #: Fires when `_wanted` servers live; None unless a startup waits.
@@ -85,6 +95,12 @@ class ServerEvents:
             waiter, self._waiter = self._waiter, None
             waiter.callback(None)
 
+    def took_over(self, servers: list[ServerRecord], draining: list[str]) -> None:
+        """Record the servers that are registered as this master takes over: nobody has recorded the changes before."""
+        self._draining = frozenset(draining)
+        found = " ".join(f"{one.uuid}={one.host}:{one.port}" for one in servers)
+        self._history_writer.event(SERVERS, found, origin=self._assigner.causes.acting.origin)
+
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def changed(
@@ -94,15 +110,30 @@ class ServerEvents:
         now = self._now_ms()
         self._assigner.handle(ev.BarsSeen(bars), now)
         for fence in fences:
+            self._note_fence(fence)
             self._assigner.handle(ev.ServerFenced(fence), now)
         self._gone({one.uuid for one in servers}, now)
         for record in servers:
             self._up(record, record.uuid in draining, now)
+        self._note_drains(frozenset(draining))
         asked = [self.drain_origins.pop(uuid) for uuid in list(self.drain_origins)]
         origin = next((one for one in asked if one is not None), None)
         self._assigner.handle(ev.DrainingSeen(draining), now, origin)
         if self._stopping is not None and any(one.incarnation not in self._stopping for one in servers):
             self._cancel_shutdown_wait()
+
+    def _note_fence(self, fence: FenceRecord) -> None:
+        known = self._assigner.world.servers.get(fence.server.uuid)
+        if known is not None and known.incarnation == fence.server.incarnation and known.fenced_until_ms is None:
+            where = f"{fence.server.host}:{fence.server.port}"
+            text = f"{where} {fence.reason}"[:DETAIL_MAX]
+            self._history_writer.event(SERVER_FENCED, text, server=fence.server.uuid, origin=fence.origin)
+
+    def _note_drains(self, draining: frozenset[str]) -> None:
+        for uuid in sorted(draining ^ self._draining):
+            cause = DRAIN_BEGINS if uuid in draining else DRAIN_ENDS
+            self._history_writer.event(cause, "", server=uuid, origin=self.drain_origins.get(uuid))
+        self._draining = draining
 
     def _gone(self, alive: set[str], now_ms: int) -> None:
         for uuid, known in list(self._assigner.world.servers.items()):

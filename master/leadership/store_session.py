@@ -51,14 +51,21 @@ class StoreSession:
         self.may_be_over = False
         self._resuming = False
         self._is_over = False
+        self._paused_at = 0.0
         self._lease_over: IDelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds since the master paused."""
+        return float(self._reactor.seconds()) - self._paused_at
 
     def suspend(self) -> None:
         """Pause the active master until the session is resumed."""
         if self.is_paused:
             return
         self.is_paused = True
+        self._paused_at = self._reactor.seconds()
         left_s = self._client.left_s
         log.info("lost the connection to the store; the session expires in {left:.1f} s", left=left_s)
         self._lease_over = self._reactor.callLater(left_s, self._session_may_be_over)

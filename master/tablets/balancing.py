@@ -19,6 +19,7 @@ from master.context import EffectContext
 from master.tablets.plan_moves import PlanMoves
 from regions.balance.leader_rounds import LeaderSpreading
 from regions.balance.tablets import TabletRound, hopeless, tablet_round
+from regions.cluster.history import BALANCED
 from regions.cluster.limits import AssignerConfig
 from regions.records.model import WorkOrigin
 from regions.replication.keeper import Keeper
@@ -56,7 +57,11 @@ class TabletBalancing:
         switch, now_ms = self._active_master.balancing, self._now_ms()
         if not switch.is_automatic:
             return
-        self._note(self._spreading.tick(now_ms))
+        spread = self._spreading.tick(now_ms)
+        if spread:
+            what = f"the leadership of {len(spread)} tablets goes to other servers"
+            self._active_master.history_writer.event(BALANCED, what)
+        self._note(spread)
         self._next_ms = self._next_ms or now_ms + switch.period_ms
         if now_ms < self._next_ms or self._is_writing:
             return
@@ -65,6 +70,8 @@ class TabletBalancing:
         if found.moves or hopeless(self._keeper):
             self._is_writing = True
             origin = self._active_master.assigner.causes.begin("timer: a round of the balancer about tablets")
+            what = f"{len(found.moves)} members of tablets move"
+            self._active_master.history_writer.event(BALANCED, what, origin=origin)
             self._active_master.persist(partial(self._begin_by_itself, found, origin))
 
     async def run(self) -> tuple[TabletRound, list[LeaderTransfer]]:

@@ -62,7 +62,20 @@ FOUND: Final = "found"
 GAP: Final = "gap"
 SERVER_UP: Final = "server registered"
 SERVER_DOWN: Final = "server gone"
-OPERATOR: Final = "operator"
+#: The registration of a server was deleted by a master, at a request or because the server was late.
+SERVER_FENCED: Final = "server fenced"
+#: The servers that are registered when a master takes over: `detail` has "uuid=host:port", separated by spaces.
+SERVERS: Final = "servers found"
+DRAIN_BEGINS: Final = "drain begins"
+DRAIN_ENDS: Final = "drain ends"
+#: The active master had no connection to the store; the entry's time is that of the loss.
+STORE_OUTAGE: Final = "store outage"
+#: A round of the balancer that moved something.
+BALANCED: Final = "balancer round"
+#: An operator's request: `detail` in words, `origin` with the caller's address, `reason` the id of a region.
+REQUEST: Final = "request"
+#: The end of a request that had been recorded and was refused.
+REFUSED: Final = "request refused"
 #: An operator has forced a configuration of a tablet whose majority was lost. `reason` is the tablet's id.
 FORCED: Final = "forced configuration"
 
@@ -113,11 +126,16 @@ class HistoryEntry(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_
     cause_id: str = ""
     #: Text of the cause's origin, in the first step of each replica.
     origin: str = ""
+    #: Of a request: name or id of the table.
+    subject: str = ""
+    #: Zxid of the write that recorded the entry, for a master's step the write of the step itself. A segment's own
+    #: zxid says the same, so the field is 0 until segments are merged.
+    zxid: int = 0
 
     @property
     def region_id(self) -> str:
         """The region's id, "" for an entry that is about no region."""
-        if self.cause == FORCED:
+        if self.cause in (FORCED, REQUEST, REFUSED):
             return self.reason
         return parse_replica_key(self.key)[0] if self.key else ""
 
@@ -411,14 +429,41 @@ def complete_history(segments: Iterable[HistoryEntry], kept: Iterable[HistoryEnt
     return [one for _, one in timed]
 
 
+def stamped(entries: Iterable[HistoryEntry], zxid: int) -> list[HistoryEntry]:
+    """Return the entries of a segment with the zxid of the segment's write.
+
+    The steps of servers were committed by earlier writes, whose zxids are not known.
+    """
+    return [
+        one if one.zxid or (one.actor == _SERVER and one.key) else msgspec.structs.replace(one, zxid=zxid)
+        for one in entries
+    ]
+
+
+def servers_found(entry: HistoryEntry) -> dict[str, str]:
+    """Return address by uuid of the servers that a new active master has found; {} for another entry."""
+    if entry.cause != SERVERS:
+        return {}
+    return dict(part for one in entry.detail.split() if len(part := tuple(one.split("=", 1))) == 2)  # type: ignore[misc]
+
+
 def concerns(
-    entry: HistoryEntry, *, region_id: str = "", table_id: str = "", server: str = "", cause_id: str = ""
+    entry: HistoryEntry,
+    *,
+    region_id: str = "",
+    table_id: str = "",
+    table: str = "",
+    server: str = "",
+    cause_id: str = "",
 ) -> bool:
-    """Return True if an entry is about this region, table, server (uuid) and cause. "" matches everything."""
+    """Return True if an entry is about this region, table (id and name), server (uuid) and cause.
+
+    "" matches everything.
+    """
     if cause_id and entry.cause_id != cause_id:
         return False
     if region_id and entry.region_id != region_id:
         return False
     if table_id and entry.region_id.rpartition(".")[0] != table_id:
-        return False
+        return bool(entry.subject) and entry.subject in (table, table_id)
     return not server or entry.server == server

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cli.common.names import Names
 from cli.diagnose.history import HistoryView, lines, read_past
-from regions.cluster.history import FORCED, HistoryEntry, Segment, complete_history, pack
+from regions.cluster.history import (
+    BALANCED,
+    DRAIN_BEGINS,
+    EPOCH_BEGINS,
+    FORCED,
+    REQUEST,
+    SERVER_DOWN,
+    SERVER_FENCED,
+    SERVERS,
+    STORE_OUTAGE,
+    HistoryEntry,
+    Segment,
+    complete_history,
+    concerns,
+    pack,
+)
 from regions.records.model import Incarnation, RegionState, TransitionRecord
 from regions.records.znodes import Layout, encode
 
@@ -33,15 +49,16 @@ class Cluster:
         self.asked.append("segments")
         return sorted(self.segments)
 
-    def get_many(self, paths: dict[str, str]) -> dict[str, bytes]:
-        return {name: self.segments[name] for name in paths}
+    def get_stats(self, paths: dict[str, str]) -> dict[str, tuple[bytes, Any]]:
+        found: dict[str, tuple[bytes, Any]] = {}
+        for name in paths:
+            data, version = (self.segments[name], 0) if name in self.segments else self.transitions[name]
+            found[name] = data, SimpleNamespace(version=version, czxid=0x10, mzxid=0x20)
+        return found
 
     def transitions_left(self) -> list[str]:
         self.asked.append("transitions")
         return sorted(self.transitions)
-
-    def get_versions(self, paths: list[str]) -> list[tuple[str, bytes, int]]:
-        return [(path, *self.transitions[path]) for path in paths]
 
 
 def past_of(cluster: Cluster) -> HistoryView:
@@ -62,6 +79,7 @@ def test_steps_that_no_master_has_written_down_are_read_from_their_znodes() -> N
         ("OFFLINE", "OPENING", "server"),
         ("OPENING", "OPENED", "server"),
     ]
+    assert [one.zxid for one in past.entries] == [0x10, 0, 0x20], "a server's earlier step has no known zxid"
     assert cluster.asked == ["transitions", "segments"]
     assert past.unreadable == []
 
@@ -115,3 +133,48 @@ def test_lines_have_date_and_zone_and_errors_end_with_the_step_that_cured_them(m
     assert failed.startswith("2026-11-23 21:05:43.028+0100  orders")
     assert full in failed
     assert full not in cured
+
+
+EVENTS = [
+    HistoryEntry(NOW_MS, "", "master", "", "", EPOCH_BEGINS, "m1", 3, detail="10.0.0.1:4000"),
+    HistoryEntry(NOW_MS, "", "master", "", "", SERVERS, "", 3, detail="s1=10.0.0.2:5000 s2=10.0.0.3:5000"),
+    HistoryEntry(
+        NOW_MS, "", "master", "", "", REQUEST, "s2", 3, detail="drain server s2", cause_id="e3-2",
+        origin="request: DrainServer s2 from 10.0.0.9:41022", zxid=0x1F3,
+    ),
+    HistoryEntry(NOW_MS, "", "master", "", "", DRAIN_BEGINS, "s2", 3, cause_id="e3-2"),
+    HistoryEntry(NOW_MS, KEY, "server", "", "CLOSING", "close order", "s2", 3, cause_id="e3-3"),
+    HistoryEntry(NOW_MS, "", "master", "", "", SERVER_FENCED, "s1", 3, detail="10.0.0.2:5000 it hangs"),
+    HistoryEntry(NOW_MS, "", "server", "", "", SERVER_DOWN, "s2", 3, detail="10.0.0.3:5000"),
+    HistoryEntry(NOW_MS, "", "master", "", "", STORE_OUTAGE, "", 3, detail="3.0 s without a connection to the store"),
+    HistoryEntry(NOW_MS, "", "master", "", "", BALANCED, "", 3, detail="8 replicas move", cause_id="e3-4"),
+    HistoryEntry(NOW_MS, "", "master", "", "", REQUEST, "", 3, detail="disable table orders", subject="orders"),
+]  # fmt: skip
+TRANSCRIPT = """\
+** 10.0.0.1:4000 becomes active, epoch 3
+** 2 servers registered: 10.0.0.2:5000, 10.0.0.3:5000
+** operator at 10.0.0.9:41022: drain server 10.0.0.3:5000  [e3-2]
+** 10.0.0.3:5000 is to be emptied  [e3-2]
+orders t1.0001  (none) -> CLOSING  by 10.0.0.3:5000  close order  [e3-3]
+** 10.0.0.2:5000 is fenced: it hangs
+** 10.0.0.3:5000 is gone
+** store outage: 3.0 s without a connection to the store
+** balancer round: 8 replicas move  [e3-4]
+** operator: disable table orders
+"""
+
+
+def test_requests_and_events_stand_between_the_steps() -> None:
+    """N2, B9: who has drained the server, what the balancer did, and when the store was away; 80 columns and the
+    time."""
+    view = HistoryView(EVENTS, Names([], None), [])
+    said = [line.plain for line in lines(view.step(one, {"t1": "orders"}) for one in EVENTS)]
+    assert "\n".join(line.partition("  ")[2] for line in said) + "\n" == TRANSCRIPT
+    with_zxid = [line.plain for line in lines([view.step(EVENTS[2], {}), view.step(EVENTS[4], {})], zxids=True)]
+    assert [line.rpartition("  ")[2] for line in with_zxid] == ["zxid 0x1f3", "zxid unknown"]
+
+
+def test_requests_are_found_by_table_and_server() -> None:
+    asked = [one for one in EVENTS if concerns(one, table_id="t1", table="orders")]
+    assert [one.cause for one in asked] == ["close order", REQUEST]
+    assert [one.cause for one in EVENTS if concerns(one, server="s1")] == [SERVER_FENCED]

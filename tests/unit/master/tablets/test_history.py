@@ -59,7 +59,8 @@ def test_one_tablet_that_is_unassigned_has_its_own_cause(world: TabletBench) -> 
     first = world.regions()[0].region_id
     cause, found = done_by(world, ms.SetRegionIntent(first, False))
     assert {(one.region_id, one.cause_id) for one in found} == {(first, cause)}
-    assert len(found) == 9
+    assert len([one for one in found if one.key]) == 9
+    assert [(one.cause, one.detail) for one in found if not one.key] == [("request", f"unassign region {first}")]
 
 
 def test_a_death_and_a_new_master_begin_new_work(world: TabletBench) -> None:
