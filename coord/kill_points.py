@@ -4,12 +4,13 @@
     RK_STOP_AT=<point>      the process stops there (SIGSTOP), and goes on with SIGCONT
     RK_NOTE_POINTS=<file>   the process appends the name of each point that it passes to the file
 
-`RK_KILL_AT=@<file>` names a file with the point, which a test may write while the process runs. The file is removed
-before the process dies, so that one process of several dies.
+`RK_KILL_AT=@<file>` and `RK_STOP_AT=@<file>` name a file with the point, which a test may write while the process runs.
+The file is removed before the process dies or stops, so that one process of several does.
 
 A region server's points are named after the effect that has just become durable (`point_of`), after a step of a copy,
-or after the state that it has written into the store. A master's points are named after the operation that the store
-has just done: `Create unassigned`, `SetData regions` and so on. Only tests set the variables.
+after the state that it has written into the store, or after the fate of a configuration with its numbers of voters and
+newcomers: `config appended 3+1`, `config committed 4+0`. A master's points are named after the operation that the
+store has just done: `Create unassigned`, `SetData regions` and so on. Only tests set the variables.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import os
 import signal
 from pathlib import Path
 from typing import Final
+
+from coord.raft.membership import Configuration
 
 KILL_VARIABLE: Final = "RK_KILL_AT"
 STOP_VARIABLE: Final = "RK_STOP_AT"
@@ -29,16 +32,18 @@ def reached(point: str) -> None:
     if NOTE_VARIABLE in os.environ:
         with Path(os.environ[NOTE_VARIABLE]).open("a") as notes:
             notes.write(point + "\n")
-    if _is_to_die(point, os.environ.get(KILL_VARIABLE, "")):
+    if _is_wanted_here(point, os.environ.get(KILL_VARIABLE, "")):
         os.kill(os.getpid(), signal.SIGKILL)
-    if point == os.environ.get(STOP_VARIABLE):
-        del os.environ[STOP_VARIABLE]
+    wanted = os.environ.get(STOP_VARIABLE, "")
+    if _is_wanted_here(point, wanted):
+        if not wanted.startswith("@"):
+            del os.environ[STOP_VARIABLE]
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _is_to_die(point: str, wanted: str) -> bool:
-    """Return True if this process dies at the point. Of several that come there at once, the one that removes the file
-    of the point does."""
+def _is_wanted_here(point: str, wanted: str) -> bool:
+    """Return True if this process dies or stops at the point. Of several that come there at once, the one that removes
+    the file of the point does."""
     if not wanted.startswith("@"):
         return point == wanted
     file = Path(wanted[1:])
@@ -54,6 +59,12 @@ def _is_to_die(point: str, wanted: str) -> bool:
 def is_wanted() -> bool:
     """Return True if a test wants some point."""
     return KILL_VARIABLE in os.environ or STOP_VARIABLE in os.environ or NOTE_VARIABLE in os.environ
+
+
+def config_reached(fate: str, configuration: Configuration) -> None:
+    """Pass the point after a fate of a tablet's configuration: appended, committed or noted in the consensus metadata;
+    each is durable."""
+    reached(f"config {fate} {len(configuration.voters)}+{len(configuration.pre_voters)}")
 
 
 def point_of(effect: object) -> str:

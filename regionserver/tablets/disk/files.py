@@ -276,7 +276,11 @@ class TabletFiles:
         some effect.
         """
         for step in zip_longest(*plans):
-            self._carry_out_together([effect for effect in step if effect is not None])
+            effects = [effect for effect in step if effect is not None]
+            self._carry_out_together(effects)
+            if kill_points.is_wanted():
+                for point in dict.fromkeys(map(kill_points.point_of, effects)):
+                    kill_points.reached(point)
 
     def _carry_out_together(self, effects: Sequence[Effect]) -> None:
         """Carry out effects of different tablets, in any order."""

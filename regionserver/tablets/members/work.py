@@ -12,7 +12,10 @@ from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from coord import kill_points
 from coord.raft.log import CommittedConfig
+from coord.raft.membership import decode_configuration
+from coord.raft.messages import CONFIG
 from regions.messages.server import MemberEndpoint
 from regions.messages.tablets import ChangeAnswer, ChangeConfig, ConfigChanged
 from regionserver.tablets.disk.consensus_meta import ConsensusMeta, with_promise
@@ -27,6 +30,12 @@ log = Logger()
 
 #: Asks a member's server for a copy. The Deferred fires when the server has answered, or will not.
 AskForCopy = Callable[[CopyWanted], Deferred[Any]]
+
+
+def appended_reached(out: TurnOutput) -> None:
+    """Pass the points after the log's write of a turn that had configurations."""
+    for entry in [entry for items in out.log for entry in items.entries if entry.kind == CONFIG]:
+        kill_points.config_reached("appended", decode_configuration(entry.data))
 
 
 class NotedReplica(Protocol):
@@ -118,6 +127,8 @@ class MembersWork:
 
     def _note_config(self, tablet: str, found: CommittedConfig) -> None:
         """Make a committed configuration durable. Until then the log keeps its entry."""
+        if kill_points.is_wanted():
+            kill_points.config_reached("committed", found.config)
         replica = self._replicas[tablet]
         for endpoint in endpoints_of(found.config):
             self._learn(endpoint)
@@ -132,6 +143,8 @@ class MembersWork:
             if result:
                 log.error("consensus metadata of {tablet} cannot be written: {why}", tablet=tablet, why=str(result))
             elif self._replicas.get(tablet) is replica:
+                if kill_points.is_wanted():
+                    kill_points.config_reached("noted", found.config)
                 self._turn.noted(tablet, found.index)
                 self._changed(tablet)
 

@@ -21,6 +21,7 @@ from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from coord import kill_points
 from coord.env import Disk, System
 from coord.env_os import OsDisk
 from coord.errors import ConfigError, CoordError
@@ -41,7 +42,7 @@ from regionserver.tablets.host.beats import TICK_MS
 from regionserver.tablets.host.envelope import BeatFrame, TurnFrame, encode_beat, encode_turn
 from regionserver.tablets.host.requests import Fate, TabletAnswer
 from regionserver.tablets.host.turn import Turn, TurnOutput
-from regionserver.tablets.members.work import MembersWork
+from regionserver.tablets.members.work import MembersWork, appended_reached
 from regionserver.tablets.offline.steady_points import StartingRows
 from regionserver.tablets.process import reports
 from regionserver.tablets.process.files_work import FilesWork
@@ -415,6 +416,8 @@ class TabletHost:
         self._entries += sum(len(items.entries) for items in out.log)
 
         def durable() -> None:
+            if kill_points.is_wanted():
+                appended_reached(out)
             if number:
                 self.turn.persisted(number)
                 self._soon()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coord import kill_points
+from coord.raft.membership import Configuration
 
 
 @pytest.fixture
@@ -56,6 +57,30 @@ def test_a_file_names_the_point_of_one_process(
     kill_points.reached("Create regions")
     assert (signals, file.exists()) == ([signal.SIGKILL], False)
     kill_points.reached("Create regions")
+    assert signals == [signal.SIGKILL]
+
+
+def test_a_process_stops_at_the_point_in_a_file(
+    signals: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The file may name another point later: the process stops there as well."""
+    file = tmp_path / "point"
+    monkeypatch.setenv(kill_points.STOP_VARIABLE, f"@{file}")
+    for point in ("wrote OPENED", "wrote CLOSED"):
+        file.write_text(point)
+        kill_points.reached(point)
+        kill_points.reached(point)
+    assert signals == [signal.SIGSTOP] * 2
+
+
+def test_a_configuration_is_named_by_its_voters_and_newcomers(
+    signals: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kill_points.KILL_VARIABLE, "config appended 2+1")
+    kill_points.config_reached("appended", Configuration([1, 2]))
+    kill_points.config_reached("committed", Configuration([1, 2], [3]))
+    assert signals == []
+    kill_points.config_reached("appended", Configuration([1, 2], [3]))
     assert signals == [signal.SIGKILL]
 
 
