@@ -48,6 +48,7 @@ from regions.replication.effects import (
     WriteRegion,
     marked_replaced,
 )
+from regions.replication.guards import OrderAnswer
 from regions.replication.heartbeat_steps import Facts, Judged, ReportAction, closing_order, judged, updated
 from regions.replication.member_orders import MemberOrders, MemberWrites
 from regions.replication.policy.members import MemberPolicy
@@ -531,7 +532,8 @@ class Keeper:
         pause_ms = min(self._config.retry_base_ms << min(attempt - 1, 10), self._config.retry_max_ms)
         work.not_before_ms = now_ms + pause_ms
         may_replace = tablet.is_creating and tablet.record.generation < self._config.replacements_max
-        used_up = attempt >= self._config.attempts_max and not may_replace
+        is_lost = result.error == OrderAnswer.AMNESIA.value  # however often its server is asked
+        used_up = (is_lost or attempt >= self._config.attempts_max) and not may_replace
         if transition.state in (RegionState.OFFLINE, RegionState.OPENING):
             self._writes.offline(
                 tablet, work, None if used_up else transition.destination, Cause.OPEN_FAILED, now_ms,

@@ -10,7 +10,7 @@
     do                             carry out the last answer as leader and store do; `lost` if nothing of it arrives
     promote 4 | elect 2            steps of the group
     asking | answered              whether a change is on its way
-    group c x | load a 9 | incoming d 8 | free d 5 | size 5 | making 3 | burned 3 | absent 4 | wait 600 |
+    group c x | load a 9 | incoming d 8 | free d 5 | size 5 | making 3 | unmade 3 | burned 3 | absent 4 | wait 600 |
     no-leader | closed | no-transition 4 | begun 4
 
 Each command prints the next change.
@@ -59,6 +59,7 @@ class PolicyBench:
         self.is_running = True
         self.being_made: set[int] = set()
         self.gone_numbers: set[int] = set()
+        self.unmade: set[int] = set()
         self.absent: set[int] = set()
         self.answer: Decision | None = None
 
@@ -86,7 +87,7 @@ class PolicyBench:
         newcomers = tuple(self.newcomers.values())
         tablet = TabletFacts(
             region, table, self.is_running, leader, self.size_bytes, newcomers, frozenset(self.being_made),
-            frozenset(self.gone_numbers), self.is_asking, self.intents, frozenset(self.absent),
+            frozenset(self.gone_numbers), frozenset(self.unmade), self.is_asking, self.intents, frozenset(self.absent),
         )  # fmt: skip
         loads = self.loads + Counter(one.uuid for one in self.members)
         retiring = frozenset(self.draining)
@@ -178,6 +179,9 @@ class PolicyBench:
 
     def _making(self, *numbers: str) -> None:
         self.being_made = set(map(int, numbers))
+
+    def _unmade(self, *numbers: str) -> None:
+        self.unmade = set(map(int, numbers))
 
     def _burned(self, *numbers: str) -> None:
         self.gone_numbers = set(map(int, numbers))

@@ -222,6 +222,7 @@ class MemberPolicy:
         is_asking = tablet.is_writing or (ask is not None and ask.is_in_flight)
         newcomers: list[Newcomer] = []
         being_made: list[int] = []
+        parked: list[int] = []
         for work in tablet.work.values():
             is_asking = is_asking or work.is_unread or work.is_writing
             transition = work.transition
@@ -231,12 +232,15 @@ class MemberPolicy:
                 is_fresh = transition.state is RegionState.OFFLINE and not transition.begun
                 found = Newcomer(work.number, tablet.home_of(work), transition.joins, work.seen_ms, is_fresh)
                 newcomers.append(found)
-            elif not transition.parked and work_fate(tablet, work, self._servers) is ServerFate.ALIVE:
+            elif transition.parked:
+                parked.append(work.number)
+            elif work_fate(tablet, work, self._servers) is ServerFate.ALIVE:
                 being_made.append(work.number)
+        lost = frozenset(self._lost(tablet))
         return TabletFacts(
             tablet.record, tablet.table.record, tablet.record.state is TabletState.RUNNING and tablet.wants_open,
             tablet.view.leader_now(), tablet.size_bytes, tuple(newcomers), frozenset(being_made),
-            frozenset(self._lost(tablet)), is_asking, self.intents.get(tablet.region_id), self._absent(tablet),
+            lost, lost.intersection(parked), is_asking, self.intents.get(tablet.region_id), self._absent(tablet),
         )  # fmt: skip
 
     def _lost(self, tablet: Tablet) -> list[int]:

@@ -54,6 +54,8 @@ class TabletFacts(NamedTuple):
     being_made: frozenset[int] = frozenset()
     #: Numbers of voters whose live servers report that they have no such replica any more.
     lost: frozenset[int] = frozenset()
+    #: Those of them whose orders to make or open the replica are used up: it will not come by itself.
+    unmade: frozenset[int] = frozenset()
     #: A change was sent, and its outcome is not known.
     is_asking: bool = False
     intents: TabletIntents | None = None
@@ -112,8 +114,13 @@ class Situation:
         self.joining = [one for one in members if one.role is MemberRole.PRE_VOTER]
         self.learners = [one for one in members if one.role is MemberRole.LEARNER]
         self._judged: dict[int, MemberReport] = {one.number: one for one in self.leader.report.health}
-        #: Voters that their leader calls FAILED. A first replica that a live server is making is not there yet.
-        self.failed = [one for one in self.voters if self.is_failed(one) and one.number not in tablet.being_made]
+        #: Voters that their leader calls FAILED, and those that were never made and never will be. A first replica that
+        #: a live server is making is not there yet.
+        self.failed = [
+            one
+            for one in self.voters
+            if (self.is_failed(one) or one.number in tablet.unmade) and one.number not in tablet.being_made
+        ]
         #: Moves that have not ended, by their source.
         moves = () if tablet.intents is None else tablet.intents.moves
         self.moves: dict[str, TabletMove] = {one.source: one for one in moves}

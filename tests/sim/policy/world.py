@@ -228,7 +228,7 @@ class World:
         lost = frozenset(one.number for one in self.members if one.number in self.burned and one.uuid in self.alive)
         tablet = TabletFacts(
             region, table, True, self.report, 0, tuple(self.newcomers.values()), frozenset(), lost,
-            self.now < self.asked_until, self.intents,
+            is_asking=self.now < self.asked_until, intents=self.intents,
         )  # fmt: skip
         outage = outage_of(loads, servers, retiring)
         cluster = ClusterFacts(servers, retiring, retiring, loads, {}, outage, ADD_TIMEOUT_MS)

@@ -7,8 +7,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from regions.cluster.effects import DeleteTransition, ReplaceRegion, RequestPlan, WriteOffline
+from regions.cluster.effects import DeleteTransition, ReplaceRegion, RequestPlan, SendOpen, WriteOffline
 from regions.cluster.limits import AssignerConfig
+from regions.messages import OrderOutcome, OrderResult
 from regions.messages.heartbeat import LeaderReport, ReplicaState, TabletReport, TabletRole
 from regions.records.members import NO_CONFIG, Storage
 from regions.records.model import (
@@ -23,6 +24,7 @@ from regions.records.model import (
 from regions.replication import heartbeat_steps
 from regions.replication.config import first_members
 from regions.replication.effects import BeginTablet, KeeperEffect, WriteRegion
+from regions.replication.guards import OrderAnswer
 from regions.replication.keeper import LOOK_EVERY_MS, LOOKS_MAX, Keeper
 from regions.replication.tablet import GIVEN_UP_MAX
 from regions.transitions.states import Cause
@@ -282,6 +284,19 @@ def test_a_parked_number_that_left_the_configuration_is_abandoned(keeper: Keeper
     keeper.region_seen(left, 5)
     ended = [each for each in taken(keeper) if isinstance(each, DeleteTransition)]
     assert [(each.key, each.cause) for each in ended] == [("r-1", Cause.ABANDONED)]
+
+
+@pytest.mark.parametrize(("answer", "is_parked"), [(OrderAnswer.AMNESIA, True), (OrderAnswer.ILLEGAL_STATE, False)])
+def test_a_server_without_memory_is_asked_once(keeper: Keeper, answer: OrderAnswer, is_parked: bool) -> None:
+    """It began to make the replica, died, and never makes it. While it was asked again, the policy could not replace
+    the member."""
+    effect = begun(keeper)
+    home = effect.record.members[1].uuid
+    (sent,) = (each for each in taken(keeper) if isinstance(each, SendOpen) and each.server.uuid == home)
+    keeper.region_seen(msgspec.structs.replace(effect.record, state=TabletState.RUNNING), 5)
+    keeper.orders_answered(sent.batch, [OrderResult("r", 2, OrderOutcome.REFUSED, -1, answer.value)], NOW)
+    (written,) = (each for each in taken(keeper) if isinstance(each, WriteOffline))
+    assert (written.key, written.record.parked, written.record.last_error) == ("r-2", is_parked, answer.value)
 
 
 def test_first_members_are_not_made_on_disks_below_their_reserve(keeper: Keeper) -> None:
