@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 import msgspec
 from kazoo.client import KazooClient
@@ -73,11 +74,14 @@ class Process:
         self.arguments = arguments
         self.address = address
         self.log = log
+        #: Variables for its environment, besides those of the test.
+        self.environ: dict[str, str] = {}
         self._running = contextlib.ExitStack()
         self.popen: helpers.Process | None = None
 
     def start(self) -> None:
-        self.popen = self._running.enter_context(daemon(rk(*self.arguments), log=self.log))
+        with mock.patch.dict(os.environ, self.environ):
+            self.popen = self._running.enter_context(daemon(rk(*self.arguments), log=self.log))
 
     def kill(self) -> None:
         """Send SIGKILL to the whole group."""
@@ -341,13 +345,17 @@ def cluster_on(
     options: list[str] | None = None,
     has_shared: bool = True,
     server_options: tuple[str, ...] = (),
+    environ: dict[str, str] | None = None,
 ) -> Iterator[Cluster]:
-    """Yield a running cluster. Print its daemons' logs when the test fails."""
+    """Yield a running cluster. Print its daemons' logs when the test fails. `environ`: variables for its daemons."""
     folder.mkdir(parents=True, exist_ok=True)
-    with Cluster(
+    cluster = Cluster(
         folder, hosts, masters=masters, servers=servers, options=options, has_shared=has_shared,
         server_options=server_options,
-    ) as cluster:  # fmt: skip
+    )  # fmt: skip
+    for process in [*cluster.masters, *cluster.servers]:
+        process.environ = environ or {}
+    with cluster:
         try:
             yield cluster
         except BaseException:
