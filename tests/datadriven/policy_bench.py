@@ -10,8 +10,8 @@
     do                             carry out the last answer as leader and store do; `lost` if nothing of it arrives
     promote 4 | elect 2            steps of the group
     asking | answered              whether a change is on its way
-    group c x | load a 9 | incoming d 8 | free d 5 | size 5 | making 3 | unmade 3 | burned 3 | absent 4 | wait 600 |
-    no-leader | closed | no-transition 4 | begun 4
+    group c x | load a 9 | incoming d 64 | large-incoming d 8 | free d 5 | size 5 | making 3 | unmade 3 | burned 3 |
+    absent 4 | wait 600 | no-leader | closed | no-transition 4 | begun 4
 
 Each command prints the next change.
 """
@@ -46,6 +46,7 @@ class PolicyBench:
         self.barred: set[str] = set()
         self.loads: Counter[str] = Counter()
         self.incoming: Counter[str] = Counter()
+        self.large_incoming: Counter[str] = Counter()
         self.wanted = 3
         self.members: tuple[Member, ...] = ()
         self.leader = 0
@@ -93,7 +94,9 @@ class PolicyBench:
         retiring = frozenset(self.draining)
         outage = outage_of(loads, self.servers, retiring)
         closed = retiring | self.barred
-        cluster = ClusterFacts(self.servers, retiring, closed, loads, self.incoming, outage, ADD_TIMEOUT_MS)
+        cluster = ClusterFacts(
+            self.servers, retiring, closed, loads, self.incoming, self.large_incoming, outage, ADD_TIMEOUT_MS
+        )
         return next_change(tablet, cluster, self.now_ms)
 
     def _commit(self, members: tuple[Member, ...]) -> None:
@@ -168,6 +171,9 @@ class PolicyBench:
 
     def _incoming(self, uuid: str, count: str) -> None:
         self.incoming[uuid] = int(count)
+
+    def _large_incoming(self, uuid: str, count: str) -> None:
+        self.large_incoming[uuid] = int(count)
 
     def _move(self, source: str, target: str) -> None:
         moves = (*self.intents.moves, TabletMove(source, target))

@@ -86,9 +86,10 @@ class MemberPolicy:
         self._asks: dict[str, Ask] = {}
         self._by_number: dict[int, str] = {}
         self._next_number = 1
-        #: Newcomers on their way, by tablet and by server.
-        self._joining: dict[str, tuple[str, ...]] = {}
+        #: Newcomers on their way: servers by tablet, and numbers by server; of all tablets, and of large ones.
+        self._joining: dict[str, tuple[bool, tuple[str, ...]]] = {}
         self._incoming: Counter[str] = Counter()
+        self._large_incoming: Counter[str] = Counter()
         self._cluster: ClusterFacts | None = None
 
     @property
@@ -195,25 +196,34 @@ class MemberPolicy:
         ask = self._asks.pop(region_id, None)
         if ask is not None:
             self._by_number.pop(ask.number, None)
-        for uuid in self._joining.pop(region_id, ()):
-            self._incoming[uuid] -= 1
+        self._set_joining(region_id, is_large=False, uuids=())
 
     def _count(self, region_id: str, facts: TabletFacts, found: Decision) -> None:
         now = [one.uuid for one in facts.newcomers]
         if isinstance(found, Do) and found.change is MemberChange.NUMBER:
             now.append(found.member.uuid)
-        former = self._joining.get(region_id, ())
-        if tuple(now) != former:
-            self._incoming.subtract(former)
-            self._incoming.update(now)
-            self._joining[region_id] = tuple(now)
+        self._set_joining(region_id, is_large=facts.is_large, uuids=tuple(now))
+
+    def _set_joining(self, region_id: str, *, is_large: bool, uuids: tuple[str, ...]) -> None:
+        """Set the servers of a tablet's newcomers. A tablet is counted as large as it was at the last change."""
+        was_large, former = self._joining.pop(region_id, (False, ()))
+        if uuids:
+            self._joining[region_id] = (was_large if uuids == former else is_large, uuids)
+        if uuids == former:
+            return
+        self._incoming.subtract(former)
+        self._incoming.update(uuids)
+        if was_large:
+            self._large_incoming.subtract(former)
+        if is_large:
+            self._large_incoming.update(uuids)
 
     def _facts_of_cluster(self) -> ClusterFacts:
         if self._cluster is None:
             outage = self.outage
             self._cluster = ClusterFacts(
-                self._servers, self.retiring, self.closed, self._loads, self._incoming, outage,
-                self._config.add_timeout_ms,
+                self._servers, self.retiring, self.closed, self._loads, self._incoming,
+                self._large_incoming, outage, self._config.add_timeout_ms,
             )  # fmt: skip
         return self._cluster
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from regions.records.members import Member
 from regions.records.model import ServerRecord
-from regions.replication.policy.situation import INCOMING_MAX, Situation
+from regions.replication.policy.situation import INCOMING_MAX, LARGE_INCOMING_MAX, Situation
 from regions.replication.siting import objection_to_space
 
 
@@ -47,14 +47,22 @@ def usable(facts: Situation) -> list[ServerRecord]:
     return [one for uuid, one in facts.cluster.servers.items() if not objection(facts, uuid)]
 
 
+def is_busy(facts: Situation, uuid: str) -> bool:
+    """Return True if the server is getting as many new members as it can: of all tablets, or of large ones."""
+    cluster = facts.cluster
+    if facts.tablet.is_large and cluster.large_incoming.get(uuid, 0) >= LARGE_INCOMING_MAX:
+        return True
+    return cluster.incoming.get(uuid, 0) >= INCOMING_MAX
+
+
 def choose(facts: Situation) -> Choice:
     """Return the server for the next newcomer: the target of a move whose source is a member, else the best one."""
     target = next(_targets(facts), None)
     if target is not None:
         why = objection(facts, target)
         movers = [one for one in facts.voters if one.uuid in facts.moves and one.number in facts.leaving]
-        if not why and facts.cluster.incoming.get(target, 0) >= INCOMING_MAX:
-            why = f"{target} is getting {INCOMING_MAX} others"
+        if not why and is_busy(facts, target):
+            why = f"{target} is getting {facts.cluster.incoming[target]} others"
         if not why:
             return Choice(target)
         if len(facts.staying) + len(movers) >= facts.wanted:
@@ -62,9 +70,10 @@ def choose(facts: Situation) -> Choice:
     found = usable(facts)
     if not found:
         return Choice("", f"no server can take a new member: {_nobody(facts)}")
-    free = [one for one in found if facts.cluster.incoming.get(one.uuid, 0) < INCOMING_MAX]
+    free = [one for one in found if not is_busy(facts, one.uuid)]
     if not free:
-        return Choice("", f"each server that could take a new member is getting {INCOMING_MAX} others")
+        least = min(facts.cluster.incoming[one.uuid] for one in found)
+        return Choice("", f"each server that could take a new member is getting {least} others or more")
     racks = facts.racks([*facts.staying, *facts.joining])
     loads, incoming = facts.cluster.loads, facts.cluster.incoming
 

@@ -21,8 +21,13 @@ from regions.replication.reports import LeaderView
 #: A newcomer with at most this many entries to go has caught up as far as the policy is concerned: about what is on its
 #: way to a follower under a heavy load. The leader decides about its promotion more strictly.
 CAUGHT_UP_ENTRIES: Final = 1_000
-#: Newcomers that a server gets at the same time: twice the copies that it takes in, so that it never idles.
-INCOMING_MAX: Final = 8
+#: Newcomers that a server gets at the same time. A small one spends most of its time waiting for the next report, so a
+#: server with 1,000 tablets of a dead one to make would need minutes if there were few.
+INCOMING_MAX: Final = 64
+#: Newcomers among them with much to copy: twice the copies that a server takes in, so that it never idles.
+LARGE_INCOMING_MAX: Final = 8
+#: Rows of more bytes are much to copy: half a second.
+LARGE_BYTES: Final = 64 << 20
 #: Time after which a leader's report shows what it had done: some heartbeats.
 REPORT_LATE_MS: Final = 5_000
 
@@ -62,6 +67,11 @@ class TabletFacts(NamedTuple):
     #: Numbers of which their live servers report nothing, or that they report as LOST: no copy of them can go on.
     absent: frozenset[int] = frozenset()
 
+    @property
+    def is_large(self) -> bool:
+        """Return True if a copy of its rows takes long."""
+        return self.size_bytes > LARGE_BYTES
+
 
 class ClusterFacts(NamedTuple):
     """The servers, for all tablets that are decided at one time."""
@@ -71,9 +81,10 @@ class ClusterFacts(NamedTuple):
     #: Servers that are to be emptied, and servers that get nothing new (the former, and those that are barred).
     retiring: frozenset[str]
     closed: frozenset[str]
-    #: Members by server, and newcomers under way by server.
+    #: Members by server, newcomers under way by server, and those among them with much to copy.
     loads: Mapping[str, int]
     incoming: Mapping[str, int]
+    large_incoming: Mapping[str, int]
     #: Why members on dead servers are not replaced now, "" if they are.
     outage: str
     #: Time without progress after which a newcomer is given up.

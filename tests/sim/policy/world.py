@@ -231,7 +231,7 @@ class World:
             is_asking=self.now < self.asked_until, intents=self.intents,
         )  # fmt: skip
         outage = outage_of(loads, servers, retiring)
-        cluster = ClusterFacts(servers, retiring, retiring, loads, {}, outage, ADD_TIMEOUT_MS)
+        cluster = ClusterFacts(servers, retiring, retiring, loads, {}, {}, outage, ADD_TIMEOUT_MS)
         return policy.next_change(tablet, cluster, self.now * 1000)
 
     def master(self) -> None:

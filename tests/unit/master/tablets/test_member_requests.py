@@ -16,9 +16,12 @@ from regions.records.intents import TabletIntents
 from regions.records.members import MemberRole
 from regions.records.model import RegionRecord
 from regions.records.znodes import decode_intents
-from regions.replication.policy.situation import INCOMING_MAX
+from regions.replication.policy import newcomers
 from tests.unit.master.active_fixture import LAYOUT
 from tests.unit.master.tablets.changing import ChangingBench, changing_world
+
+#: Newcomers of a server at a time, in tests of this limit.
+FEW = 8
 
 ALL = {"s1", "s2", "s3", "s4", "s5"}
 
@@ -177,6 +180,7 @@ def places_of(world: ChangingBench, region_id: str) -> set[str]:
     return next(places(one) for one in world.regions() if one.region_id == region_id)
 
 
+@pytest.mark.usefixtures("few_newcomers")
 def test_an_aborted_plan_withdraws_what_has_not_begun(world: ChangingBench) -> None:
     """The moves that a server has no room for yet; the others are finished."""
     many_tablets(world)
@@ -188,7 +192,13 @@ def test_an_aborted_plan_withdraws_what_has_not_begun(world: ChangingBench) -> N
     assert isinstance(found, ms.PlanReport), found
     begun = {one.region_id for one in world.transitions() if one.joins is not None}
     assert {one.region_id for one in kept(world)} == begun
-    assert len(begun) == INCOMING_MAX
+    assert len(begun) == FEW
+
+
+@pytest.fixture
+def few_newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server gets FEW new members at a time: the tests have few tablets."""
+    monkeypatch.setattr(newcomers, "INCOMING_MAX", FEW)
 
 
 def many_tablets(world: ChangingBench) -> None:
@@ -204,7 +214,7 @@ def busiest_way(world: ChangingBench) -> tuple[str, list[tuple[str, str]]]:
     ways = [(one.region_id, a_way(world, one)) for one in world.regions()]
     target = max({way[1] for _, way in ways}, key=lambda uuid: sum(way[1] == uuid for _, way in ways))
     found = [(region_id, way[0]) for region_id, way in ways if way[1] == target]
-    assert len(found) > 2 * INCOMING_MAX
+    assert len(found) > 2 * FEW
     return target, found
 
 
@@ -407,6 +417,7 @@ def test_a_lost_connection_leaves_no_doubt(world: ChangingBench, done: bool) -> 
         world.until(lambda: places(first(world)) == places(region) - {source} | {target})
 
 
+@pytest.mark.usefixtures("few_newcomers")
 def test_a_server_gets_few_newcomers_at_a_time(world: ChangingBench) -> None:
     """However many moves name it: the others wait, and say so."""
     many_tablets(world)
@@ -415,9 +426,9 @@ def test_a_server_gets_few_newcomers_at_a_time(world: ChangingBench) -> None:
         ask(world, ms.MoveTablet(region_id, target, source))
     world.turn(5, 1.0)
     joining = [one for one in world.transitions() if one.joins is not None]
-    assert len(joining) == INCOMING_MAX
+    assert len(joining) == FEW
     waits = [one.policy for one in ask(world, ms.ListIntents()).intents]
-    assert any(f"{target} is getting {INCOMING_MAX} others" in one for one in waits)
+    assert any(f"{target} is getting {FEW} others" in one for one in waits)
 
 
 def test_intents_end_with_their_table(world: ChangingBench) -> None:
