@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -135,7 +135,16 @@ class Daemon:
 class Lab:
     """The cluster. Use `lab(...)`."""
 
-    def __init__(self, folder: Path, *, masters: int, servers: int, opener: str, session_ms: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        masters: int,
+        servers: int,
+        opener: str,
+        session_ms: int,
+        server_options: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         self.layout = Layout()
         free = [f"127.0.0.1:{port}" for port in free_ports(2 * STORE_NODES + masters + servers)]
@@ -147,7 +156,7 @@ class Lab:
             self._daemon(f"master{number}", address, ["master", "run", *common, *_master_options(servers)])
             for number, address in enumerate(rest[:masters])
         ]
-        own = ["--shared-dir", str(folder / "shared"), "--opener", opener]
+        own = ["--shared-dir", str(folder / "shared"), "--opener", opener, *server_options]
         self.servers = [
             self._daemon(f"server{number}", address, ["server", "run", *common, *own])
             for number, address in enumerate(rest[masters:])

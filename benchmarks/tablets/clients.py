@@ -28,35 +28,46 @@ def keys_of(region: int, writer: int) -> Iterator[str]:
         yield f"{region_prefix(region)}-{writer:04}-{number:08}"
 
 
+class Repeated:
+    """Threads that each call `work(n)()` again and again, until `stop`."""
+
+    def __init__(self, threads: int, work: Callable[[int], Callable[[], object]]) -> None:
+        self.ended = threading.Event()
+        self._found: list[list[float]] = [[] for _ in range(threads)]
+        self._errors: list[Exception] = []
+
+        def run(number: int) -> None:
+            once = work(number)
+            mine = self._found[number]
+            try:
+                while not self.ended.is_set():
+                    began = time.perf_counter()
+                    once()
+                    mine.append(time.perf_counter() - began)
+            except Exception as error:  # `stop` raises it
+                self._errors.append(error)
+                self.ended.set()
+
+        self._threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> list[float]:
+        """Stop the threads. Return the seconds of each call; raise the exception of a call that failed."""
+        self.ended.set()
+        for thread in self._threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        return [one for mine in self._found for one in mine]
+
+
 def repeat(threads: int, seconds: float, work: Callable[[int], Callable[[], object]]) -> list[float]:
     """Call `work(n)()` again and again on each of that many threads. Return the seconds of each call. An exception of a
     call ends the measurement."""
-    stop = threading.Event()
-    found: list[list[float]] = [[] for _ in range(threads)]
-    errors: list[Exception] = []
-
-    def run(number: int) -> None:
-        once = work(number)
-        mine = found[number]
-        try:
-            while not stop.is_set():
-                began = time.perf_counter()
-                once()
-                mine.append(time.perf_counter() - began)
-        except Exception as error:  # the caller reports it
-            errors.append(error)
-            stop.set()
-
-    running = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(threads)]
-    for thread in running:
-        thread.start()
-    stop.wait(seconds)
-    stop.set()
-    for thread in running:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [one for mine in found for one in mine]
+    repeated = Repeated(threads, work)
+    repeated.ended.wait(seconds)
+    return repeated.stop()
 
 
 def load(client: RegionClient, table: str, regions: int, threads: int, rows: int, seconds: float) -> list[float]:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -109,11 +109,11 @@ def region_prefix(number: int) -> str:
 
 
 @contextlib.contextmanager
-def tablet_lab(folder: Path) -> Iterator[TabletLab]:
+def tablet_lab(folder: Path, *, servers: int = SERVERS, server_options: Sequence[str] = ()) -> Iterator[TabletLab]:
     """Yield a running cluster on an empty folder. All its processes end with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    cluster = TabletLab(folder, masters=2, servers=SERVERS, opener="kv", session_ms=3000)
+    cluster = TabletLab(folder, masters=2, servers=servers, opener="kv", session_ms=3000, server_options=server_options)
     try:
         cluster.start()
         yield cluster

@@ -10,6 +10,8 @@ import msgspec
 
 from benchmarks.tablets.cluster import SHARED, TABLET
 from benchmarks.tablets.copying import Copied
+from benchmarks.tablets.healing import Healed
+from benchmarks.tablets.policy import PolicyCost
 from benchmarks.tablets.scenes import Made, Outage, Restarted, Speed
 
 #: Goals. For a rate the ratio of tablets to shared regions is a minimum, for a time a maximum.
@@ -22,6 +24,9 @@ GOAL_RESTART_S: Final = 3.0
 #: The number of regions for which the two goals above hold.
 GOAL_REGIONS: Final = 1_000
 GOAL_COPY_MB_PER_S: Final = 200.0
+GOAL_HEAL_S: Final = 30.0
+GOAL_HEAL_P99_RATIO: Final = 3.0
+GOAL_POLICY_CORE: Final = 0.05
 GOAL_OUTAGE_S: Final = {"killed": 0.4, "frozen": 1.5}
 
 T = TypeVar("T")
@@ -39,10 +44,12 @@ class Report(msgspec.Struct):
     restart: list[Restarted] = []
     outages: list[Outage] = []
     copy: list[Copied] = []
+    heal: list[Healed] = []
+    policy: list[PolicyCost] = []
 
     def add(self, other: Report) -> None:
         """Add the rounds of another report."""
-        for name in ("load", "put", "get", "create", "restart", "outages", "copy"):
+        for name in self.__struct_fields__[2:]:
             getattr(self, name).extend(getattr(other, name))
 
 
@@ -117,7 +124,7 @@ def rows(report: Report) -> list[Row]:
     for size in sorted({one.row_bytes for one in report.copy}):
         speed = statistics.median(one.mb_per_s for one in report.copy if one.row_bytes == size)
         found.append(Row(f"copy, rows of {size:,} B", "MB/s", speed, least=GOAL_COPY_MB_PER_S))
-    return found + _outages(report.outages)
+    return found + _outages(report.outages) + _healing(report.heal) + _policy(report.policy)
 
 
 def _outages(outages: list[Outage]) -> list[Row]:
@@ -128,6 +135,33 @@ def _outages(outages: list[Outage]) -> list[Row]:
         found.append(_pair(f"{what}, p50", "s", same, lambda one: one.p50_s))
         found.append(_pair(f"{what}, p99", "s", same, lambda one: one.p99_s))
         found.append(_pair(f"{what}, max", "s", same, lambda one: one.max_s)._replace(most=GOAL_OUTAGE_S.get(how)))
+    return found
+
+
+def _healing(heal: list[Healed]) -> list[Row]:
+    found: list[Row] = []
+    for tablets in sorted({one.tablets for one in heal}):
+        same = [one for one in heal if one.tablets == tablets]
+        what = f"server dead for good, {tablets:,} tablets of {same[0].bytes_each / 1e6:g} MB"
+        healed = statistics.median(one.healed_s for one in same)
+        found.append(Row(f"{what}: all HEALTHY after detection", "s", healed, most=GOAL_HEAL_S))
+        worse = statistics.median(one.p99_healing_ms / one.p99_before_ms for one in same)
+        found.append(Row(f"{what}: p99 of puts meanwhile", "x", worse, most=GOAL_HEAL_P99_RATIO))
+        found.append(Row(f"{what}: active master", "core", statistics.median(one.master_healing for one in same)))
+    return found
+
+
+def _policy(costs: list[PolicyCost]) -> list[Row]:
+    found: list[Row] = []
+    for tablets in sorted({one.tablets for one in costs}):
+        same = [one for one in costs if one.tablets == tablets]
+        what = f"policy, {tablets:,} tablets"
+        at_rest = statistics.median(one.at_rest for one in same)
+        found.append(Row(f"{what}: at rest", "core", at_rest, most=GOAL_POLICY_CORE))
+        healing = statistics.median(one.healing for one in same)
+        most = GOAL_POLICY_CORE
+        found.append(Row(f"{what}: {same[0].failed:,} with a dead member", "core", healing, most=most))
+        found.append(Row(f"{what}: longest call", "ms", statistics.median(one.longest_ms for one in same)))
     return found
 
 
