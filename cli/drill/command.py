@@ -11,6 +11,7 @@ import click
 from cli.common import output
 from cli.common.errors import EXIT_OK, EXIT_REFUSED
 from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options
+from cli.drill.records.history import list_drills, show_drill
 
 if TYPE_CHECKING:
     from cli.drill.report import DrillReport
@@ -37,6 +38,10 @@ def drill() -> None:
 
     Works on a cluster of `rk up`, from a second terminal. Everything that was killed, frozen or cut off is restored.
     """
+
+
+drill.add_command(list_drills)
+drill.add_command(show_drill)
 
 
 def _options(function: _Command) -> _Command:
@@ -322,18 +327,22 @@ def _conduct(
 ) -> int:
     """Run the drill `repeat` times, and report."""
     from cli.drill.report import print_json, show, show_summary
-    from cli.drill.run import open_cluster_under_test, open_drill
+    from cli.drill.run import open_drill
+    from cli.drill.target.cluster import open_cluster_under_test
 
+    name = click.get_current_context().command.name or ""
     first = secrets.randbelow(_SEEDS) if seed is None else seed
     console = output.console(stderr=given.json)
     reports: list[DrillReport] = []
+    drill_id = trouble = ""
     try:
         with open_cluster_under_test(given) as target:
             for number in range(repeat):
                 if repeat > 1:
                     console.print(f"run {number + 1} of {repeat}, seed {first + number}", style="bold")
-                with open_drill(target, first + number, 0.0 if no_load else rate, is_startup=is_startup) as found:
+                with open_drill(target, name, first + number, 0.0 if no_load else rate, is_startup=is_startup) as found:
                     reports.append(scenario(found))
+                drill_id, trouble = found.journal.drill_id, found.journal.trouble
                 if not given.json:
                     show(reports[-1], console)
     finally:
@@ -345,16 +354,19 @@ def _conduct(
                 show_summary(reports, repeat, console)
     if given.json and repeat == 1:
         print_json(reports, repeat)
+    if trouble:
+        console.print(f"the drill's record could not be written: {trouble}", style="yellow", markup=False)
     if not given.json:
-        _show_next_steps(given, reports[-1], console)
+        _show_next_steps(given, reports[-1], drill_id, console)
     return EXIT_OK if all(report.held for report in reports) else EXIT_REFUSED
 
 
-def _show_next_steps(given: Globals, report: DrillReport, console: Any) -> None:
+def _show_next_steps(given: Globals, report: DrillReport, drill_id: str, console: Any) -> None:
     rk = output.invocation()
     where = f" --data-dir {given.data_dir}" if given.data_dir not in (None, DEFAULT_DATA_DIR) else ""
     console.print(
         f"\nMore: {rk} drill {report.drill}{report.arguments}{where} --seed {report.seed} --json", soft_wrap=True
     )
+    console.print(f"      {rk} drill show {drill_id}{where}  (this report again, from the cluster)", soft_wrap=True)
     console.print(f"      {rk} watch{where}  (in another terminal, while a drill runs)", soft_wrap=True)
     console.print(f"      the daemons' logs: {given.data_path}/logs", soft_wrap=True)

@@ -85,9 +85,9 @@ class ForecastOutcome(msgspec.Struct):
 
     event: str
     expected: str
-    #: Seconds from the fault between which the event happens, if it does.
+    #: Seconds from the fault between which the event happens, if it does; None: without an end.
     earliest_s: float
-    latest_s: float
+    latest_s: float | None
     count: int
     why: str
     #: False if nothing outside of the process shows the event; `agrees` is then True.

@@ -13,30 +13,29 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Final, TypeVar
 
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from cli.common import output
-from cli.common.connect import Cluster, open_cluster
 from cli.common.errors import CliError, UnreachableError
-from cli.common.local import LocalCluster
 from cli.common.names import Names
-from cli.common.options import Globals
 from cli.common.progress import cluster_status
-from cli.diagnose.follow import Follower, ReactorThread
+from cli.diagnose.follow import Follower
 from cli.drill.cleanup import ClusterWatch, deferred_signals
 from cli.drill.histories import CLIENTS, HistoryClients
 from cli.drill.invariants import check_at_rest, check_history, observe
 from cli.drill.load import LoadOperation
+from cli.drill.records.journal import DrillJournal
 from cli.drill.report import DrillPhase, DrillReport, Figure, ForecastOutcome, InvariantCheck, check, spread
 from cli.drill.tablets import changed_members, check_gaps, check_tablets, longest_gaps, running_tablets
+from cli.drill.target.cluster import ClusterUnderTest
 from cli.drill.traffic import Running, Span, enabled
 from cli.up.control import ControlRequest, DaemonState, ask
 from coord.errors import CoordError
 from regions import messages
+from regions.records.drills import DrillVerdict
 from regions.records.model import RegionRecord, ServerRecord
 from regions.records.replica_key import parse_replica_key
 from regions.transitions.observed import NONE, Change
@@ -61,26 +60,21 @@ WARM_UP_MORE_S: Final = 2.0
 SEEN_LATE_MS: Final = 1000
 
 
-class ClusterUnderTest:
-    """One running cluster and one reactor, for any number of drills in sequence."""
-
-    def __init__(self, given: Globals, cluster: Cluster, local: LocalCluster, reactor: ReactorThread) -> None:
-        self.given = given
-        self.cluster = cluster
-        self.local = local
-        self.reactor = reactor
-
-
 class Drill:
     """One drill on one cluster. Runs on the main thread; the follower records on the reactor's thread."""
 
-    def __init__(self, target: ClusterUnderTest, follower: Follower, seed: int, rate: float) -> None:
+    def __init__(self, target: ClusterUnderTest, follower: Follower, name: str, seed: int, rate: float) -> None:
         self.cluster = target.cluster
         self.local = target.local
         self.follower = follower
+        self.name = name
+        #: True if the cluster had ended before the drill.
+        self.is_gone = False
         self.reactor = target.reactor
         self.names = Names(target.cluster.servers(), target.local)
         self.rng = random.Random(seed)
+        self.journal = DrillJournal(target.cluster.client, target.cluster.layout)
+        self.report: DrillReport | None = None
         self.notes: list[str] = []
         self.figures: list[Figure] = []
         self.checks: list[InvariantCheck] = []
@@ -118,6 +112,7 @@ class Drill:
 
     def say(self, text: str) -> None:
         """Print one line, with the seconds since the drill began."""
+        self.journal.note(self.elapsed_s(), text)
         self._console.print(f"{self.elapsed_s():7.2f} s  {text}", markup=False, soft_wrap=True)
 
     def elapsed_s(self) -> float:
@@ -184,6 +179,12 @@ class Drill:
         """Call `work` at the end of the drill in any case; the last one given is called first."""
         self._endings.append(work)
 
+    def close(self, verdict: DrillVerdict, error: str = "") -> None:
+        """Undo what is left, and write the drill's record."""
+        self.restore()
+        if not self.is_gone:
+            self.journal.end(verdict, self.report, victim=self.victim, action=self.action, error=error)
+
     def restore(self) -> None:
         """Undo what an unfinished drill has left behind: frozen, dead, cut off, running.
 
@@ -191,6 +192,7 @@ class Drill:
         """
         with ClusterWatch(self._data_dir, self._abandon) as watch:
             self._restore(watch)
+        self.is_gone = watch.is_gone
         if watch.is_gone:
             self.say(f"no `rk up` runs in {self._data_dir} any more: the drill's rows and znodes were not deleted")
 
@@ -236,6 +238,7 @@ class Drill:
     def begin(self) -> None:
         """Record the daemons' pids, start the load, and let it run for a random time."""
         self._pids = {name: one.pid for name, one in self.daemons().items()}
+        self.journal.begin(self.name, self.seed, self.victim)
         warm_up_s = WARM_UP_S + WARM_UP_MORE_S * self.rng.random()
         self.traffic = Running(self.cluster.hosts, self.cluster.layout.root, self.cluster.access)
         self.traffic.find_tables(enabled(self.cluster.tables()))
@@ -430,7 +433,7 @@ class Drill:
         self.checks.append(self._check_deaths())
         self.phase("")
         history = self.follower.history
-        return DrillReport(
+        self.report = DrillReport(
             drill=name,
             victim=self.victim,
             figures=self.figures,
@@ -446,6 +449,7 @@ class Drill:
             forecast=self.forecast,
             arguments=self.arguments,
         )
+        return self.report
 
     def _judge_tablets(self, traffic: Running, gap_max_s: float | None) -> None:
         """Add the longest gap of each tablet to the figures. With `gap_max_s`, check gaps and failed requests."""
@@ -518,22 +522,9 @@ class Drill:
 
 
 @contextlib.contextmanager
-def open_cluster_under_test(given: Globals) -> Iterator[ClusterUnderTest]:
-    """Yield everything that drills need, checked before anything is killed. Raise CliError."""
-    ask(given.data_path, ControlRequest("list"))  # `rk up` must run: it restarts the victims
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        with open_cluster(given) as cluster:
-            if cluster.local is None:
-                raise UnreachableError(f"the store {cluster.hosts} does not belong to the cluster in {given.data_path}")
-            with ReactorThread() as reactor:
-                yield ClusterUnderTest(given, cluster, cluster.local, reactor)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def open_drill(target: ClusterUnderTest, seed: int, rate: float, *, is_startup: bool = False) -> Iterator[Drill]:
+def open_drill(
+    target: ClusterUnderTest, name: str, seed: int, rate: float, *, is_startup: bool = False
+) -> Iterator[Drill]:
     """Yield one drill, and restore everything at its end. `is_startup`: a cluster startup is part of it."""
     reactor, cluster = target.reactor, target.cluster
 
@@ -546,21 +537,23 @@ def open_drill(target: ClusterUnderTest, seed: int, rate: float, *, is_startup: 
         reactor.run(follower.start)
     except (CoordError, TimeoutError) as error:
         raise UnreachableError(f"cannot follow the transitions: {error}") from error
-    drill = Drill(target, follower, seed, rate)
+    drill = Drill(target, follower, name, seed, rate)
+    verdict, why = DrillVerdict.FAILED, ""
     try:
         yield drill
+        verdict = DrillVerdict.HELD if drill.report is not None and drill.report.held else DrillVerdict.BROKEN
     except KeyboardInterrupt:
+        verdict = DrillVerdict.INTERRUPTED
         drill.say("interrupted: restoring everything")
+        raise
+    except Exception as error:
+        why = str(error) or type(error).__name__
         raise
     finally:
         with deferred_signals(drill.say):
-            drill.restore()
+            drill.close(verdict, why)
             with contextlib.suppress(CoordError, TimeoutError):
                 reactor.run(follower.stop, timeout_s=5.0)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def spans(changes: list[Change]) -> Iterator[tuple[str, int, int]]:

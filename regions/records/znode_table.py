@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from regions.records import model
 from regions.records.alarms import Alarm
+from regions.records.drills import DrillRecord
 from regions.records.intents import TabletIntents
 
 
@@ -77,4 +78,6 @@ ZNODES: Final[tuple[ZnodeRow, ...]] = (
     ZnodeRow("/runs/<epoch>-<number>", "run", False, model.RunRecord,
           "how long the phases of a startup, a failover or a bulk assignment took",
           "active master, once; the oldest are deleted"),
+    ZnodeRow("/drills/<drill_id>", "drill", False, DrillRecord, "a drill: what was broken, when, and the verdict",
+          "`rk drill`, when its faults begin and at its end; the oldest are deleted"),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from regions.records.alarms import Alarm
+from regions.records.drills import DrillRecord
 from regions.records.formats import UNANNOUNCED
 from regions.records.intents import TabletIntents
 from regions.records.model import (
@@ -68,6 +69,7 @@ _balancer = msgspec.json.Decoder(BalancerRecord)
 _plan = msgspec.json.Decoder(PlanRecord)
 _alarm = msgspec.json.Decoder(Alarm)
 _run = msgspec.json.Decoder(RunRecord)
+_drill = msgspec.json.Decoder(DrillRecord)
 _moves = msgspec.json.Decoder(MoveBatch)
 _fence = msgspec.json.Decoder(FenceRecord)
 _bar = msgspec.json.Decoder(BarRecord)
@@ -184,6 +186,11 @@ def decode_run(data: bytes, path: str = "/runs") -> RunRecord:
     return _decode(_run, data, path)
 
 
+def decode_drill(data: bytes, path: str = "/drills") -> DrillRecord:
+    """Value of /drills/<drill_id>."""
+    return _decode(_drill, data, path)
+
+
 def decode_moves(data: bytes, path: str = "/moves") -> MoveBatch:
     """Value of /moves/<move_id>."""
     return _decode(_moves, data, path)
@@ -269,6 +276,7 @@ class Layout:
         self.barred = f"{root}/barred"
         self.requests = f"{root}/requests"
         self.shared = f"{root}/shared"
+        self.drills = f"{root}/drills"
 
     def parents(self) -> list[str]:
         """Return the directories that must exist before anything else, in creation order; all are persistent and
@@ -293,7 +301,7 @@ class Layout:
     def records(self) -> list[str]:
         """Return the directories added by later versions: the next master creates them in an older cluster."""
         first = [self.history, self.alarms, self.runs, self.moves, self.fenced, self.requests, self.barred]
-        return [*first, self.intents]
+        return [*first, self.intents, self.drills]
 
     def shard_paths(self) -> list[str]:
         """Return the directories that hold the transitions."""
@@ -370,6 +378,10 @@ class Layout:
     def shared_directory(self, kind: str) -> str:
         """The shared directory of all servers of a kind."""
         return f"{self.shared}/{kind}"
+
+    def drill(self, drill_id: str) -> str:
+        """Record of a drill."""
+        return f"{self.drills}/{drill_id}"
 
     def parse_transition(self, path: str) -> tuple[str, int] | None:
         """Return region id and replica of a transition's path, or None for any other path."""

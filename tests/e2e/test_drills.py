@@ -78,7 +78,19 @@ def drill(up: LocalUp, name: str, *options: str) -> list[dict[str, Any]]:
             assert report["traffic"]["lost_or_doubled"] == 0
             assert "histories of rows are linearizable" in names
         assert {"each tablet has one leader, every replica runs", "no tablet has moved"} <= names
+    kept = recorded(up)[-RUNS:]
+    assert [(one["drill"], one["seed"], one["verdict"]) for one in kept] == [
+        (name, report["seed"], "held") for report in reports
+    ]
     return reports
+
+
+def recorded(up: LocalUp) -> list[dict[str, Any]]:
+    """Return the records of the drills on a cluster, oldest first."""
+    done = run_rk("drill", "list", "--json", "--data-dir", str(up.data_dir))
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["drills"]
+    return found
 
 
 def figures(report: dict[str, Any]) -> dict[str, float]:
@@ -259,6 +271,11 @@ def test_an_interrupted_drill_restores_the_cluster(up: LocalUp) -> None:
     assert process.returncode == 130, said
     assert "continued " in said
     assert not any(is_stopped(one.pid) for one in daemons(up))
+    last = recorded(up)[-1]
+    assert (last["drill"], last["verdict"]) == ("server-freeze", "interrupted")
+    shown = run_rk("drill", "show", last["drill_id"], "--data-dir", str(up.data_dir))
+    assert shown.returncode == 0, shown.stderr
+    assert "(SIGSTOP)" in shown.stdout
 
 
 def test_a_drill_ends_when_its_cluster_has_gone(tmp_path: Path) -> None:

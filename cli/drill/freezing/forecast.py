@@ -126,7 +126,7 @@ def compare(forecasts: Sequence[Forecast], facts: Mapping[FreezeEvent, Observed]
     for one in forecasts:
         is_observed = one.event not in UNSEEN
         agrees, outcome = _judge(one, facts.get(one.event, Observed(0))) if is_observed else (True, "not observable")
-        window = (one.earliest_s, one.latest_s)
+        window = (one.earliest_s, None if one.latest_s == float("inf") else one.latest_s)
         event, expected = one.event.value, one.likelihood.value
         found.append(ForecastOutcome(event, expected, *window, one.count, one.why, is_observed, agrees, outcome))
     return found

@@ -1,0 +1,5 @@
+"""Records of drills in the cluster.
+
+journal.py      writes the record of a running drill
+history.py      reads and shows the records: `rk drill list`, `rk drill show`
+"""

@@ -1,0 +1,116 @@
+"""`rk drill list`, `rk drill show`: the drills that were run on a cluster, with their verdicts and reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from cli.common import output
+from cli.common.connect import Cluster, open_cluster
+from cli.common.errors import EXIT_OK, CliError, NotFoundError
+from cli.common.options import Globals, global_options
+from cli.drill.report import DrillReport, show
+from regions.records.drills import DrillRecord, DrillVerdict
+from regions.records.znodes import decode_drill
+
+_STYLES = {DrillVerdict.HELD: "green", DrillVerdict.BROKEN: "bold red", DrillVerdict.FAILED: "red"}
+
+
+@click.command("list")
+@global_options
+@click.pass_obj
+def list_drills(given: Globals) -> int:
+    """List the latest drills on this cluster, oldest first: when, what, by whom, and the verdict.
+
+    A drill without an end still runs, or its process was killed.
+    """
+    with open_cluster(given) as cluster:
+        records = read_drills(cluster)
+    if given.json:
+        output.print_json({"drills": [{**as_fields(one), "events": len(one.events)} for one in records]})
+        return EXIT_OK
+    console = output.console()
+    if not records:
+        console.print("no drill has run on this cluster")
+        return EXIT_OK
+    rows = [
+        (one.drill_id, output.moment(one.began_ms), one.drill, one.victim, _verdict(one.verdict), _seconds(one), one.by)
+        for one in records
+    ]
+    console.print(output.table("", ["id", "began", "drill", "process", "verdict", "#took", "by"], rows))
+    return EXIT_OK
+
+
+@click.command("show")
+@click.argument("drill_id", metavar="ID")
+@global_options
+@click.pass_obj
+def show_drill(given: Globals, drill_id: str) -> int:
+    """Show one drill: its events and its report. ID is the id of `rk drill list`, or a part that only one id has."""
+    with open_cluster(given) as cluster:
+        found = choose(read_drills(cluster), drill_id)
+    if given.json:
+        output.print_json({**as_fields(found), "events": list(found.events), "report": found.report})
+    else:
+        _show(found, decode_report(found), output.console())
+    return EXIT_OK
+
+
+def read_drills(cluster: Cluster) -> list[DrillRecord]:
+    """Return the records, oldest first. One that cannot be decoded is skipped and reported by `rk fsck`."""
+    found = cluster.records(cluster.layout.drills, decode_drill)
+    return sorted(found.values(), key=lambda one: one.began_ms)
+
+
+def choose(records: list[DrillRecord], wanted: str) -> DrillRecord:
+    """Return the record with this id, or the only one whose id contains `wanted`. Raise NotFoundError or CliError."""
+    fits = [one for one in records if one.drill_id == wanted] or [one for one in records if wanted in one.drill_id]
+    if not fits:
+        raise NotFoundError(f"no drill {wanted!r}", "`rk drill list` lists the drills.")
+    if len(fits) > 1:
+        raise CliError(f"{wanted!r} fits {len(fits)} drills", "Give more of the id: `rk drill list` lists them.")
+    return fits[0]
+
+
+def decode_report(record: DrillRecord) -> DrillReport | None:
+    """Return the report of a drill; None if there is none, or if another build wrote one that cannot be decoded."""
+    if record.report is None:
+        return None
+    try:
+        return msgspec.convert(record.report, DrillReport)
+    except msgspec.MsgspecError:
+        return None
+
+
+def as_fields(record: DrillRecord) -> dict[str, Any]:
+    """Return a record for JSON without its events and its report."""
+    names = [name for name in record.__struct_fields__ if name not in ("events", "report")]
+    return {name: getattr(record, name) for name in names}
+
+
+def _show(record: DrillRecord, report: DrillReport | None, console: Console) -> None:
+    ended = "no end was written" if not record.ended_ms else f"took {_seconds(record)}"
+    console.print(Text(f"drill {record.drill_id}: {record.drill}", style="bold").append(f"  by {record.by}", "dim"))
+    console.print(Text(f"began {output.moment(record.began_ms)}, {ended}: ").append(_verdict(record.verdict)))
+    if record.error:
+        console.print(Text(record.error, style="red"), soft_wrap=True)
+    for event in record.events:
+        console.print(f"{event.at_s:7.2f} s  {event.text}", markup=False, soft_wrap=True)
+    if record.events_dropped:
+        console.print(f"{output.count(record.events_dropped, 'event')} in the middle were not kept", style="dim")
+    if report is not None:
+        show(report, console)
+    elif record.report is not None:
+        console.print("another build wrote the report: --json shows it", style="yellow")
+
+
+def _verdict(verdict: DrillVerdict) -> Text:
+    return Text(verdict.value, style=_STYLES.get(verdict, "yellow"))
+
+
+def _seconds(record: DrillRecord) -> str:
+    return output.seconds((record.ended_ms - record.began_ms) / 1000) if record.ended_ms else ""
