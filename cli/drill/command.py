@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from cli.common import output
-from cli.common.errors import EXIT_OK, EXIT_REFUSED
+from cli.common.errors import EXIT_OK, EXIT_REFUSED, UsageFaultError
 from cli.common.options import DEFAULT_DATA_DIR, Globals, apply_options, global_options
 from cli.drill.records.history import list_drills, show_drill
 
@@ -37,6 +37,7 @@ def drill() -> None:
     """Break a part of a running cluster under load, measure what was unavailable, check the invariants.
 
     Works on a cluster of `rk up`, from a second terminal. Everything that was killed, frozen or cut off is restored.
+    `observe` works beside any fault injector on any cluster; with --kill-with and --start-with, so do other drills.
     """
 
 
@@ -69,8 +70,42 @@ def _options(function: _Command) -> _Command:
     return apply_options(function, decorators)
 
 
+_hooks = (
+    click.option(
+        "--kill-with",
+        metavar="CMD",
+        help="Command that kills a process, for a cluster that `rk up` does not run: 'ssh {host} kill-rk {port}'.",
+    ),
+    click.option("--start-with", metavar="CMD", help="Command that starts the process again, in the background."),
+    click.option("--hook-shell", is_flag=True, help="Run both commands by sh -c; see RK_PROCESS_… in the environment."),
+)
+
+
+def _with_hooks(function: _Command) -> _Command:
+    """Add the options of drills that can break a cluster of somebody else."""
+    return apply_options(function, _hooks)
+
+
+@drill.command("observe", epilog=_EPILOG)
+@click.option("--for", "duration", metavar="T", help="How long to observe: 30s, 10m, 2h.  [default: until Ctrl-C]")
+@_options
+def observe(given: Globals, duration: str | None, **options: Any) -> int:
+    """Read, write and check beside any fault injector, on any cluster, until Ctrl-C or for a time.
+
+    Breaks nothing itself. --store names a cluster that `rk up` did not start. Prints sessions that end and elections
+    while it runs; in the end what was unavailable, and the verdict: no row lost, linearizable histories, each region
+    open once, legal transitions, rising epochs. Repair the cluster before the end, or the verdict is BROKEN.
+    """
+    from cli.common.staleness import duration_ms
+    from cli.drill.scenarios import observe as scenario
+
+    for_s = None if duration is None else duration_ms(duration, "--for") / 1000
+    return _conduct(given, lambda found: scenario.run(found, for_s), may_be_outside=True, **options)
+
+
 @drill.command("master-failover", epilog=_EPILOG)
 @click.option("--moves", type=click.IntRange(1), help="Regions to move during the failover.  [default: all]")
+@_with_hooks
 @_options
 def master_failover(given: Globals, moves: int | None, **options: Any) -> int:
     """Kill the active master while regions are moving.
@@ -85,6 +120,7 @@ def master_failover(given: Globals, moves: int | None, **options: Any) -> int:
 
 @drill.command("server-crash", epilog=_EPILOG)
 @click.option("--server", "server_name", help="Server to kill (name or host:port).  [default: random]")
+@_with_hooks
 @_options
 def server_crash(given: Globals, server_name: str | None, **options: Any) -> int:
     """Kill a region server; its regions reopen elsewhere.
@@ -216,6 +252,7 @@ _leading_server = click.option(
 @drill.command("tablet-leader-kill", epilog=_EPILOG)
 @_leading_server
 @_gap_max(0.4)
+@_with_hooks
 @_options
 def tablet_leader_kill(given: Globals, server_name: str | None, gap_max_s: float, **options: Any) -> int:
     """Kill a region server that leads tablets; other members lead them at once, and nothing moves.
@@ -324,19 +361,27 @@ def _conduct(
     rate: float,
     no_load: bool,
     is_startup: bool = False,
+    kill_with: str | None = None,
+    start_with: str | None = None,
+    hook_shell: bool = False,
+    may_be_outside: bool = False,
 ) -> int:
     """Run the drill `repeat` times, and report."""
     from cli.drill.report import print_json, show, show_summary
     from cli.drill.run import open_drill
     from cli.drill.target.cluster import open_cluster_under_test
+    from cli.drill.target.processes import Hooks
 
     name = click.get_current_context().command.name or ""
+    hooks = Hooks(kill_with or "", start_with or "", hook_shell)
+    if bool(kill_with) != bool(start_with):
+        raise UsageFaultError("--kill-with and --start-with belong together", "Give both, or use a cluster of `rk up`.")
     first = secrets.randbelow(_SEEDS) if seed is None else seed
     console = output.console(stderr=given.json)
     reports: list[DrillReport] = []
     drill_id = trouble = ""
     try:
-        with open_cluster_under_test(given) as target:
+        with open_cluster_under_test(given, hooks, may_be_outside=may_be_outside) as target:
             for number in range(repeat):
                 if repeat > 1:
                     console.print(f"run {number + 1} of {repeat}, seed {first + number}", style="bold")
@@ -363,10 +408,12 @@ def _conduct(
 
 def _show_next_steps(given: Globals, report: DrillReport, drill_id: str, console: Any) -> None:
     rk = output.invocation()
-    where = f" --data-dir {given.data_dir}" if given.data_dir not in (None, DEFAULT_DATA_DIR) else ""
+    where = f" --store {given.store}" if given.store else ""
+    where += f" --data-dir {given.data_dir}" if given.data_dir not in (None, DEFAULT_DATA_DIR) else ""
     console.print(
         f"\nMore: {rk} drill {report.drill}{report.arguments}{where} --seed {report.seed} --json", soft_wrap=True
     )
     console.print(f"      {rk} drill show {drill_id}{where}  (this report again, from the cluster)", soft_wrap=True)
     console.print(f"      {rk} watch{where}  (in another terminal, while a drill runs)", soft_wrap=True)
-    console.print(f"      the daemons' logs: {given.data_path}/logs", soft_wrap=True)
+    if given.explicit_store() is None:
+        console.print(f"      the daemons' logs: {given.data_path}/logs", soft_wrap=True)

@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Final, TypeVar
 
 from kazoo.exceptions import KazooException
@@ -23,7 +22,7 @@ from cli.common.errors import CliError, UnreachableError
 from cli.common.names import Names
 from cli.common.progress import cluster_status
 from cli.diagnose.follow import Follower
-from cli.drill.cleanup import ClusterWatch, deferred_signals
+from cli.drill.cleanup import deferred_signals
 from cli.drill.histories import CLIENTS, HistoryClients
 from cli.drill.invariants import check_at_rest, check_history, observe
 from cli.drill.load import LoadOperation
@@ -31,14 +30,15 @@ from cli.drill.records.journal import DrillJournal
 from cli.drill.report import DrillPhase, DrillReport, Figure, ForecastOutcome, InvariantCheck, check, spread
 from cli.drill.tablets import changed_members, check_gaps, check_tablets, longest_gaps, running_tablets
 from cli.drill.target.cluster import ClusterUnderTest
+from cli.drill.target.moves import moves_of
+from cli.drill.target.processes import Watched
 from cli.drill.traffic import Running, Span, enabled
-from cli.up.control import ControlRequest, DaemonState, ask
+from cli.up.control import DaemonState
 from coord.errors import CoordError
 from regions import messages
 from regions.records.drills import DrillVerdict
 from regions.records.model import RegionRecord, ServerRecord
-from regions.records.replica_key import parse_replica_key
-from regions.transitions.observed import NONE, Change
+from regions.transitions.observed import Change
 from regionserver.client import DataError
 
 T = TypeVar("T")
@@ -56,8 +56,6 @@ _PAUSE_S: Final = 0.05
 #: The load runs for this time before the fault, plus a random part of the second value.
 WARM_UP_S: Final = 1.0
 WARM_UP_MORE_S: Final = 2.0
-#: A step is observed at most this much later than it happened; a move with unobserved steps took no longer.
-SEEN_LATE_MS: Final = 1000
 
 
 class Drill:
@@ -89,7 +87,7 @@ class Drill:
         self.tablets: dict[str, RegionRecord] = {}
         self.seed = seed
         self._rate = rate
-        self._data_dir: Path = target.given.data_path
+        self._processes = target.processes
         self._pids: dict[str, int] = {}
         #: Daemons that this drill has ended at some time, and daemons that it has not started again.
         self._touched: set[str] = set()
@@ -140,13 +138,13 @@ class Drill:
 
     def daemons(self) -> dict[str, DaemonState]:
         """Return the daemons of this cluster, by name."""
-        return {one.name: one for one in ask(self._data_dir, ControlRequest("list"))}
+        return self._processes.daemons()
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL, *, is_quiet: bool = False) -> int:
         """End a daemon with a signal; return the time at which it was sent."""
         self._touched.add(name)
         self._dead.add(name)
-        ask(self._data_dir, ControlRequest("kill", name, number))
+        self._processes.send(name, number)
         at_ms = self.now_ms()
         if number == signal.SIGKILL and not is_quiet:
             self.say(f"killed {name} (SIGKILL)")
@@ -154,7 +152,7 @@ class Drill:
 
     def restart(self, name: str, *, is_quiet: bool = False) -> None:
         """Let `rk up` start a daemon again."""
-        ask(self._data_dir, ControlRequest("start", name))
+        self._processes.start(name)
         self._dead.discard(name)
         if not is_quiet:
             self.say(f"started {name} again")
@@ -162,18 +160,22 @@ class Drill:
     def freeze(self, name: str, *, is_quiet: bool = False) -> int:
         """Send SIGSTOP to a daemon; return the time at which it was sent."""
         self._frozen.add(name)
-        ask(self._data_dir, ControlRequest("kill", name, signal.SIGSTOP))
+        self._processes.send(name, signal.SIGSTOP)
         if not is_quiet:
             self.say(f"froze {name} (SIGSTOP)")
         return self.now_ms()
 
     def unfreeze(self, name: str, *, is_quiet: bool = False) -> int:
         """Send SIGCONT to a daemon; return the time at which it was sent."""
-        ask(self._data_dir, ControlRequest("kill", name, signal.SIGCONT))
+        self._processes.send(name, signal.SIGCONT)
         self._frozen.discard(name)
         if not is_quiet:
             self.say(f"continued {name} (SIGCONT)")
         return self.now_ms()
+
+    def expect_restarts(self) -> None:
+        """Let any process end and start during this drill: faults come from elsewhere."""
+        self._touched.update(self.daemons())
 
     def at_end(self, work: Callable[[], object]) -> None:
         """Call `work` at the end of the drill in any case; the last one given is called first."""
@@ -190,11 +192,11 @@ class Drill:
 
         When `rk up` has ended, end the clients without reading and deleting their rows.
         """
-        with ClusterWatch(self._data_dir, self._abandon) as watch:
+        with self._processes.watch(self._abandon) as watch:
             self._restore(watch)
         self.is_gone = watch.is_gone
         if watch.is_gone:
-            self.say(f"no `rk up` runs in {self._data_dir} any more: the drill's rows and znodes were not deleted")
+            self.say("no `rk up` runs any more: the drill's rows and znodes were not deleted")
 
     def _abandon(self) -> None:
         """End the clients at once: the cluster has gone. Called in another thread."""
@@ -203,7 +205,7 @@ class Drill:
         if self.traffic is not None:
             self.traffic.abandon()
 
-    def _restore(self, watch: ClusterWatch) -> None:
+    def _restore(self, watch: Watched) -> None:
         for name in sorted(self._frozen):
             with contextlib.suppress(CliError):
                 self.unfreeze(name)
@@ -321,7 +323,7 @@ class Drill:
             if time.monotonic() > deadline:
                 raise CliError(
                     f"{what}: not within {timeout_s:.0f} s",
-                    f"Check rk status --data-dir {self._data_dir}, and the logs in {self._data_dir}/logs",
+                    f"Check `rk status`, and {self._processes.logs}.",
                 )
             self._changed.wait(_PAUSE_S)
 
@@ -390,7 +392,7 @@ class Drill:
             if time.monotonic() - began_s > (AWAY_DEADLINE_S if why else REST_DEADLINE_S):
                 break
             self._changed.wait(4 * _PAUSE_S)
-        where = f"`rk status --data-dir {self._data_dir}` shows it; logs in {self._data_dir}/logs"
+        where = f"`rk status` shows it; see also {self._processes.logs}."
         if not why:
             status = self.status()
             why = (
@@ -413,12 +415,21 @@ class Drill:
 
     # --- the end ---
 
-    def finish(self, name: str, *, new_epoch_after: int | None = None, gap_max_s: float | None = None) -> DrillReport:
+    def finish(
+        self,
+        name: str,
+        *,
+        new_epoch_after: int | None = None,
+        gap_max_s: float | None = None,
+        rests: bool = True,
+    ) -> DrillReport:
         """Stop the load, check everything, and return the report.
 
         `gap_max_s`: how long a tablet may leave its clients without an answer; None: the longest gaps are shown only.
+        `rests`: wait until the cluster is at rest; False if the caller has waited in vain.
         """
-        self.await_rest()
+        if rests:
+            self.await_rest()
         self.phase("checks")
         traffic = None
         if self.traffic is not None and self.traffic.is_running:
@@ -513,7 +524,7 @@ class Drill:
             if one.address == f"{host}:{port}":
                 return one.name
         raise CliError(
-            f"{host}:{port} is not a daemon of this `rk up`", "Drills kill only processes that they can restart."
+            f"{host}:{port} is not a known process of this cluster", "Drills kill only processes that they can restart."
         )
 
     def servers(self) -> list[ServerRecord]:
@@ -554,32 +565,3 @@ def open_drill(
             drill.close(verdict, why)
             with contextlib.suppress(CoordError, TimeoutError):
                 reactor.run(follower.stop, timeout_s=5.0)
-
-
-def spans(changes: list[Change]) -> Iterator[tuple[str, int, int]]:
-    """Yield (replica, from, to) in ms for each time a replica was not open: from leaving its server to OPENED."""
-    began: dict[str, int] = {}
-    for change in changes:
-        if change.after in ("CLOSING", "CLOSED", "OFFLINE", "OPENING"):
-            began.setdefault(change.key, change.at_ms)
-        elif change.after in ("OPENED", NONE) and change.key in began:
-            yield change.key, began.pop(change.key), change.at_ms
-
-
-def moves_of(changes: list[Change]) -> dict[str, list[Span]]:
-    """Return when each region was moving, in seconds; each span begins early, because steps are observed late."""
-    seen = [(key, start_ms, end_ms) for key, start_ms, end_ms in spans(changes)]
-    unseen = [
-        (change.key, change.at_ms, change.at_ms)
-        for change in changes
-        if change.missed and change.after in ("OPENED", NONE)
-    ]
-    found: dict[str, list[Span]] = {}
-    for key, start_ms, end_ms in seen + unseen:
-        found.setdefault(parse_replica_key(key)[0], []).append(((start_ms - SEEN_LATE_MS) / 1000, end_ms / 1000))
-    return found
-
-
-def outages(changes: list[Change]) -> list[float]:
-    """Return the seconds for which replicas were not open, one value per outage."""
-    return [(end_ms - start_ms) / 1000 for _, start_ms, end_ms in spans(changes)]

@@ -103,7 +103,8 @@ def _exchange(data_dir: Path, line: bytes, timeout_s: float) -> bytes:
     except OSError as error:
         raise UnreachableError(
             f"no `rk up` runs in {data_dir} ({error.strerror or error})",
-            "Drills need the daemons of a local cluster: start one with `rk up`, name its directory with --data-dir.",
+            "Start one with `rk up`, or name its directory with --data-dir. Any other cluster needs --kill-with and"
+            " --start-with, or `rk drill observe`.",
         ) from error
     if not answer:
         raise UnreachableError(f"the `rk up` of {data_dir} ended before it answered")

@@ -24,7 +24,7 @@ from regions.records.znodes import Layout, encode
 
 #: Drills whose records stay in the store. The oldest are deleted.
 DRILLS_MAX: Final = 50
-#: Events of one record, first and last ones: `ddl-storm` prints hundreds.
+#: Events of one record, the first and the last ones: some drills print hundreds.
 EVENTS_MAX: Final = 300
 #: Regions of a report that a record keeps, those with the longest outages.
 REGIONS_MAX: Final = 100

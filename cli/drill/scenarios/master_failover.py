@@ -9,7 +9,8 @@ from twisted.internet.defer import DeferredList
 from cli.common.errors import CliError
 from cli.common.progress import open_words
 from cli.drill.report import DrillReport, spread
-from cli.drill.run import Drill, outages
+from cli.drill.run import Drill
+from cli.drill.target.moves import outages
 from coord.rpc.server import RpcClient
 from regions import messages
 from regions.records.model import ActiveRecord

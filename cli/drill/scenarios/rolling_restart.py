@@ -9,8 +9,9 @@ from cli.common.access import is_answering
 from cli.common.local import Daemon
 from cli.common.progress import open_words
 from cli.drill.report import DrillReport, Figure, InvariantCheck, check, spread
-from cli.drill.run import Drill, outages
+from cli.drill.run import Drill
 from cli.drill.store_nodes import is_serving
+from cli.drill.target.moves import outages
 from cli.drill.traffic import rejected_at_rest
 from cli.drill.writers import Writers
 

@@ -7,37 +7,72 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from cli.common.connect import Cluster, open_cluster
-from cli.common.errors import UnreachableError
+from cli.common.connect import Cluster, MastersAlone, open_cluster
+from cli.common.errors import UnreachableError, UsageFaultError
 from cli.common.local import LocalCluster
 from cli.common.options import Globals
 from cli.diagnose.follow import ReactorThread
+from cli.drill.cleanup import has_ended
+from cli.drill.target.processes import (
+    NO_HOOKS,
+    Hooks,
+    OutsideProcesses,
+    Processes,
+    SupervisedProcesses,
+    outside_cluster,
+)
 from cli.up.control import ControlRequest, ask
 
 
 class ClusterUnderTest:
     """A cluster that drills may break, with everything that they need."""
 
-    def __init__(self, given: Globals, cluster: Cluster, local: LocalCluster, reactor: ReactorThread) -> None:
+    def __init__(
+        self, given: Globals, cluster: Cluster, local: LocalCluster, processes: Processes, reactor: ReactorThread
+    ) -> None:
         self.given = given
         self.cluster = cluster
         self.local = local
+        self.processes = processes
         self.reactor = reactor
 
 
 @contextlib.contextmanager
-def open_cluster_under_test(given: Globals) -> Iterator[ClusterUnderTest]:
-    """Yield everything that drills need, checked before anything is killed. Raise CliError."""
-    ask(given.data_path, ControlRequest("list"))  # `rk up` must run: it restarts the victims
+def open_cluster_under_test(
+    given: Globals, hooks: Hooks = NO_HOOKS, *, may_be_outside: bool = False
+) -> Iterator[ClusterUnderTest]:
+    """Yield everything that drills need, checked before anything is killed. Raise CliError.
+
+    With hooks the cluster need not be of `rk up`. `may_be_outside`: nor need it be without them, because this drill
+    breaks nothing.
+    """
+    if not hooks and not may_be_outside:
+        ask(given.data_path, ControlRequest("list"))  # `rk up` must run: it restarts the victims
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with open_cluster(given) as cluster:
-            if cluster.local is None:
-                raise UnreachableError(f"the store {cluster.hosts} does not belong to the cluster in {given.data_path}")
+            if isinstance(cluster, MastersAlone):
+                raise UsageFaultError("a drill follows the store, but only masters were named", "Give --store as well.")
+            local, processes = _processes_of(given, cluster, hooks, may_be_outside=may_be_outside)
             with ReactorThread() as reactor:
-                yield ClusterUnderTest(given, cluster, cluster.local, reactor)
+                yield ClusterUnderTest(given, cluster, local, processes, reactor)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _processes_of(
+    given: Globals, cluster: Cluster, hooks: Hooks, *, may_be_outside: bool
+) -> tuple[LocalCluster, Processes]:
+    """Return the cluster's processes and how to reach them: by the operator's commands, or by `rk up`."""
+    if hooks:
+        local = outside_cluster(cluster)
+        return local, OutsideProcesses(cluster, local, hooks)
+    if cluster.local is not None and not (may_be_outside and has_ended(given.data_path)):
+        return cluster.local, SupervisedProcesses(given.data_path)
+    if may_be_outside:
+        local = outside_cluster(cluster)
+        return local, OutsideProcesses(cluster, local, hooks)
+    raise UnreachableError(f"the store {cluster.hosts} does not belong to the cluster in {given.data_path}")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -20,8 +20,8 @@ from cli.drill.report import (
     spread,
     summary,
 )
-from cli.drill.run import moves_of, outages
 from cli.drill.scenarios.server_crash import left_before
+from cli.drill.target.moves import moves_of, outages
 from cli.drill.traffic import rejected_at_rest, unavailability
 from cli.drill.writers import Writer, compare, longest_gap_s
 from regions.messages import HostedReplica
