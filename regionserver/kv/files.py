@@ -49,7 +49,8 @@ import lmdb
 from twisted.logger import Logger
 
 from coord.rpc.wire import RpcError
-from regionserver.kv.messages import DAMAGED, REGION_FULL, STORAGE
+from regionserver.kv.held import HeldRows
+from regionserver.kv.messages import DAMAGED, REGION_FULL, STORAGE, RowsPoint
 from regionserver.kv.pages import Damaged, check_tree, check_whole
 from regionserver.kv.rows import is_whole, seal, seal_all, shown
 from regionserver.kv.snapshot import DAMAGE, RowSnapshot
@@ -114,6 +115,8 @@ class RegionFile:
         self._is_exclusive = False
         self._is_closed = False
         self._changed = threading.Condition()
+        #: Snapshots that a backup reads: the environment stays open for them, and its end ends them.
+        self._held: set[HeldRows] = set()
 
     # --- opening and closing ---
 
@@ -190,11 +193,17 @@ class RegionFile:
         """Close the environment unless a request uses it; return True if it is closed. The next request opens it
         again."""
         with self._changed:
-            if self._users == 0:
+            if self._users == 0 and not self._held:
                 self._close_environment()
             return self._env is None
 
+    def _end_held(self) -> None:
+        """End the snapshots of backups; their readers begin the region anew."""
+        for held in list(self._held):
+            held.end()
+
     def _close_environment(self) -> None:
+        self._end_held()
         env, self._env = self._env, None
         if env is not None:
             env.close()
@@ -253,14 +262,22 @@ class RegionFile:
         """Yield a snapshot of the rows. Raise RpcError."""
         with self._using(create=False) as env:
             if env is None:
-                yield RowSnapshot(None)
+                yield RowSnapshot(None, hold=lambda: HeldRows(None, RowsPoint()))
                 return
             try:
                 with _storage_errors("read"), env.begin() as transaction:
-                    yield RowSnapshot(transaction, is_checked=self.is_checked)
+                    yield RowSnapshot(transaction, is_checked=self.is_checked, hold=lambda: self._hold(env))
             except RpcError as error:
                 self._note_damage(error)
                 raise
+
+    def _hold(self, env: Any) -> HeldRows:
+        """Begin a snapshot that stays until its end, or that of the environment. Called while the region is used."""
+        transaction = env.begin()
+        point = RowsPoint(self._name, transaction.id())
+        held = HeldRows(transaction, point, is_checked=self.is_checked, ended=self._held.discard)
+        self._held.add(held)
+        return held
 
     def write(self, changes: Changes, may_commit: Callable[[], None]) -> None:
         """Write `changes` in one durable commit. They may be acknowledged after the return.
@@ -277,8 +294,10 @@ class RegionFile:
                     self._grow(env)
         except RpcError as error:
             self._note_damage(error)
-            if error.code == STORAGE and self.close_if_idle():
-                self._environments.forget(self)  # LMDB rejects an environment after one disk error
+            if error.code == STORAGE:
+                self._end_held()
+                if self.close_if_idle():
+                    self._environments.forget(self)  # LMDB rejects an environment after one disk error
             raise
         if not self._is_newest():
             raise RpcError(FENCED, "another server opened the region during the write")
@@ -334,6 +353,7 @@ class RegionFile:
             self._is_exclusive = True
             try:
                 self._changed.wait_for(lambda: self._users == 1)
+                self._end_held()
                 env.set_mapsize(2 * size)
                 self._map_bytes = 2 * size
             finally:

@@ -110,6 +110,57 @@ class KvVerified(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     trouble: str = ""
 
 
+class RowsPoint(msgspec.Struct, frozen=True, array_like=True):
+    """The point of a snapshot: which state of a region's rows it has.
+
+    Of a shared region: the name of its file ("" without a file) and the number of the latest transaction in it. Of a
+    tablet: the entry up to which the log was applied, and the number, bytes and digest of the rows.
+    """
+
+    file: str = ""
+    transaction: int = 0
+    term: int = 0
+    index: int = 0
+    rows: int = -1
+    size: int = -1
+    digest: bytes = b""
+
+    def has_same_rows(self, other: RowsPoint) -> bool:
+        """Return True if the rows at both points of one region are certainly equal."""
+        if self.digest:
+            return (self.rows, self.size, self.digest) == (other.rows, other.size, other.digest)
+        return not other.digest and (self.file, self.transaction) == (other.file, other.transaction)
+
+
+class KvSnapshot(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Begin a snapshot of the region's rows, read on in the one named `held`, or end it.
+
+    The first page has all rows that were acknowledged before this request arrived. `start` is the `next_key` of the
+    previous page. With `known`, a snapshot that has the same rows is not begun. Reply: SnapshotPage.
+    """
+
+    place: Place
+    held: str = ""
+    start: bytes = b""
+    known: RowsPoint | None = None
+    ends: bool = False
+
+
+class SnapshotPage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """One page of a held snapshot (`regionserver/kv/held.py`); all pages of one snapshot show one moment.
+
+    `rows` are packed (`regionserver/kv/packing.py`), `crc` is their checksum. `is_same`: there are no rows here,
+    because the region has the same rows as the point that the request names.
+    """
+
+    point: RowsPoint
+    held: str = ""
+    rows: bytes = b""
+    crc: int = 0
+    next_key: bytes = b""
+    is_same: bool = False
+
+
 class KvValues(msgspec.Struct, frozen=True, tag=True):
     """Values in the order of the keys, None for missing keys; fewer values than keys if they exceed a page."""
 
@@ -136,8 +187,8 @@ class KvRows(msgspec.Struct, frozen=True, tag=True):
     next_key: str = ""
 
 
-KvRequest = KvRead | KvWrite | KvScan | KvVerify
-KvReply = KvValues | KvWritten | KvRows | KvVerified
+KvRequest = KvRead | KvWrite | KvScan | KvVerify | KvSnapshot
+KvReply = KvValues | KvWritten | KvRows | KvVerified | SnapshotPage
 
 
 def check_schema(written: int, known: int) -> int:
@@ -174,7 +225,7 @@ def check_value(key: str, value: bytes) -> None:
 
 def check_request(request: KvRequest, region: RegionRecord) -> int:
     """Check `request` against the limits and the region's range; return its size in bytes. Raise RpcError."""
-    if isinstance(request, KvVerify):
+    if isinstance(request, KvVerify | KvSnapshot):
         return 0
     if isinstance(request, KvScan):
         if not 1 <= request.rows_max <= PAGE_ROWS_MAX:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from prometheus_client import Counter, Histogram
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -23,7 +23,9 @@ from coord.rpc.wire import RpcError
 from regions.records.kinds import KV
 from regions.records.model import RegionRecord
 from regionserver.kv.files import Environments, RegionFile
+from regionserver.kv.held import HeldRows, HeldSnapshots, PageRead, read_page
 from regionserver.kv.messages import (
+    DAMAGED,
     REGION_FULL,
     SUPERSEDED,
     VERIFY_ROWS_MAX,
@@ -31,11 +33,14 @@ from regionserver.kv.messages import (
     KvRequest,
     KvRows,
     KvScan,
+    KvSnapshot,
     KvValues,
     KvVerified,
     KvVerify,
     KvWrite,
     KvWritten,
+    RowsPoint,
+    SnapshotPage,
     check_request,
     check_schema,
 )
@@ -52,8 +57,17 @@ log = Logger()
 THREADS: Final = 8
 #: Retried writes whose latest attempt is remembered. Older entries are dropped: no earlier attempt arrives that late.
 ATTEMPTS_MAX: Final = 100_000
+
+
+class HeldReading(msgspec.Struct):
+    """A page of a held snapshot that is to be read; `held` None: of a new one."""
+
+    held: Any
+    request: KvSnapshot
+
+
 #: Requests of the read queue.
-Reading = KvRead | KvScan | KvVerify
+Reading = KvRead | KvScan | KvVerify | HeldReading
 _PREFIX: Final = "regionkeeper_kv_"
 
 
@@ -61,7 +75,7 @@ class KvRegions(DirectoryOpener):
     """Key-value regions below the shared directory."""
 
     kind = KV
-    requests = (KvRead, KvWrite, KvScan, KvVerify)
+    requests = (KvRead, KvWrite, KvScan, KvVerify, KvSnapshot)
 
     def __init__(self, shared_dir: Path) -> None:
         """Raise ConfigError if regions could not be created in the directory."""
@@ -71,6 +85,7 @@ class KvRegions(DirectoryOpener):
         self._attempts: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._serving: Serving | None = None
         self._workers: WorkerPool | None = None
+        self._snapshots: HeldSnapshots | None = None
 
     # --- called by the region server ----------------------------------------------------------------------------------
 
@@ -78,6 +93,7 @@ class KvRegions(DirectoryOpener):
         """Start the threads for requests and register the metrics."""
         self._serving = serving
         self._workers = serving.workers(serving.reactor, THREADS, lambda: None, _log_fault)
+        self._snapshots = HeldSnapshots(serving.reactor)
         registry = serving.registry
         self._asked = Counter(f"{_PREFIX}requests", "Requests for regions.", ["kind"], registry=registry)
         self._refused = Counter(f"{_PREFIX}refused", "Requests rejected.", ["code"], registry=registry)
@@ -128,7 +144,9 @@ class KvRegions(DirectoryOpener):
         return answer.addErrback(self._count_rejection)
 
     def stop(self) -> None:
-        """Stop the threads."""
+        """End the snapshots of backups, and stop the threads."""
+        if self._snapshots is not None:
+            self._snapshots.end_all()
         if self._workers is not None:
             self._workers.stop(1.0)
 
@@ -143,11 +161,28 @@ class KvRegions(DirectoryOpener):
         if found is None:
             raise RpcError(NOT_SERVING, f"region {place.region_id} is not open here")
         size = check_request(request, region)
+        if isinstance(request, KvSnapshot):
+            return self._read_held(request, found)
         if not isinstance(request, KvWrite):
             return found.reads.add(request, size).addCallback(self._still_current)
         found.schema_version = check_schema(request.schema_version, found.schema_version)
         self._check_attempt(request)
         return found.writes.add(request, size).addCallback(self._still_ours)
+
+    def _read_held(self, request: KvSnapshot, region: _OpenRegion) -> Deferred[msgspec.Struct]:
+        """Read one page of a held snapshot, or end the snapshot. Raise RpcError."""
+        snapshots = self._snapshots
+        assert snapshots is not None, "requests before attach"
+        if request.ends:
+            snapshots.end(request.held)
+            return succeed(SnapshotPage(RowsPoint()))
+
+        def settle(read: msgspec.Struct) -> msgspec.Struct:
+            assert isinstance(read, PageRead), f"unexpected {read!r}"
+            return snapshots.settle(request.held, read)
+
+        reading = HeldReading(snapshots.find(request.held), request)
+        return region.reads.add(reading, 0).addCallback(settle).addCallback(self._still_current)
 
     def _check_attempt(self, request: KvWrite) -> None:
         """Reject an attempt that arrives after a later attempt (see `messages`)."""
@@ -222,7 +257,15 @@ class _OpenRegion:
         self.writes: RequestQueue[KvWrite] = RequestQueue(regions.submit, lambda some: regions.write_batch(file, some))
 
 
-def _read(snapshot: RowSnapshot, request: Reading) -> msgspec.Struct:
+def _read(snapshot: RowSnapshot, request: Reading) -> Answer:
+    if isinstance(request, HeldReading):
+        held: HeldRows | None = request.held
+        try:
+            return read_page(snapshot, held, request.request.start, request.request.known)
+        except RpcError as error:
+            if error.code == DAMAGED:
+                raise
+            return error  # the other requests of the batch go on
     if isinstance(request, KvRead):
         return KvValues(snapshot.values(key.encode() for key in request.keys))
     if isinstance(request, KvVerify):

@@ -6,13 +6,14 @@ ends with this error, never with a wrong value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import lmdb
 
-from coord.rpc.wire import RpcError
+from coord.rpc.wire import Code, RpcError
+from regionserver.kv.held import HeldRows
 from regionserver.kv.messages import DAMAGED, PAGE_BYTES_MAX, KvRow
 from regionserver.kv.rows import is_whole, shown, unseal
 
@@ -31,10 +32,20 @@ DAMAGE: Final = (
 class RowSnapshot:
     """A region's rows at one moment."""
 
-    def __init__(self, transaction: Any, *, is_checked: bool = True) -> None:
-        """`transaction` None: the region has no file and no rows. `is_checked`: its rows have checksums."""
+    def __init__(
+        self, transaction: Any, *, is_checked: bool = True, hold: Callable[[], HeldRows] | None = None
+    ) -> None:
+        """`transaction` None: the region has no file and no rows. `is_checked`: its rows have checksums. `hold` makes
+        a held snapshot of the same file."""
         self._transaction = transaction
+        self._hold = hold
         self._is_checked = is_checked
+
+    def hold(self) -> HeldRows:
+        """Return a held snapshot with these rows or later ones. Raise RpcError if the rows cannot be held."""
+        if self._hold is None:
+            raise RpcError(Code.UNSUPPORTED, "the rows of this region cannot be held for a backup")
+        return self._hold()
 
     def values(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Return the values of `keys`, or of the first of them that fill a page. Raise RpcError(DAMAGED)."""

@@ -32,7 +32,16 @@ import msgspec
 from coord.rpc.wire import Code, RpcError
 from regions.messages.codes import TOO_STALE
 from regions.records.partitioning import is_placed
-from regionserver.kv.messages import KEYS_MAX, NO_SCHEMA, PAGE_ROWS_MAX, WRONG_REGION, KvRow, check_key
+from regionserver.kv.messages import (
+    KEYS_MAX,
+    NO_SCHEMA,
+    PAGE_ROWS_MAX,
+    WRONG_REGION,
+    KvRow,
+    RowsPoint,
+    SnapshotPage,
+    check_key,
+)
 from regionserver.tablets.commands import KEY_BYTES_MAX, CommandError, KvCommand, Operation, WriteOutcome, check
 
 #: Limit of tablets in one WhoLeads: a client with a table of 10,000 tablets on three servers needs a few requests.
@@ -71,6 +80,20 @@ class TabletScan(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     end: str = ""
     rows_max: int = PAGE_ROWS_MAX
     at_least: int = 0
+
+
+class TabletSnapshot(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Begin a snapshot of the tablet's rows, read on in the one named `held`, or end it; as KvSnapshot.
+
+    The leader begins the snapshot, which has all rows that were acknowledged before. Later pages come from the same
+    server, whoever leads then. Reply: SnapshotPage, or LeaderElsewhere.
+    """
+
+    tablet: str
+    held: str = ""
+    start: bytes = b""
+    known: RowsPoint | None = None
+    ends: bool = False
 
 
 class TabletWrite(msgspec.Struct, frozen=True, tag=True):
@@ -158,8 +181,8 @@ class TabletWritten(msgspec.Struct, frozen=True, tag=True):
     time_ms: int
 
 
-TabletRequest = TabletRead | TabletScan | TabletWrite | WhoLeads
-TabletReply = TabletValues | TabletPage | TabletWritten | LeaderElsewhere | Leaders
+TabletRequest = TabletRead | TabletScan | TabletSnapshot | TabletWrite | WhoLeads
+TabletReply = TabletValues | TabletPage | SnapshotPage | TabletWritten | LeaderElsewhere | Leaders
 
 
 class KeyRange(Protocol):
@@ -248,6 +271,7 @@ __all__ = [
     "TabletReply",
     "TabletRequest",
     "TabletScan",
+    "TabletSnapshot",
     "TabletValues",
     "TabletWrite",
     "TabletWritten",

@@ -212,7 +212,7 @@ class ServerTablets:
         self._orders = TabletOrders(reactor, clock, lambda: self._host, paths, metrics, fatal)
         self._claims = StoreClaims(lambda: self._orders.steps, clock)
         self._service = TabletService(
-            reactor.seconds, lambda: self._host, self._neighbors.address_of, self._report, metrics.registry
+            reactor.seconds, lambda: self._host, self._neighbors.address_of, self._report, metrics.registry, reactor
         )
         self._gauges = TabletMetrics(metrics.registry)
         self._cuts = LinkCuts(reactor, settings.data_dir, lambda: None if self._host is None else self._host.links)

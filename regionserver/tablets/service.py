@@ -23,7 +23,8 @@ from coord.rpc.wire import Code, RpcError
 from regions.messages.codes import TOO_STALE
 from regions.messages.heartbeat import TabletReport
 from regions.messages.tablets import ChangeAnswer, ConfigChanged
-from regionserver.kv.messages import NO_SCHEMA, check_schema
+from regionserver.kv.held import HeldSnapshots, Timers, read_page
+from regionserver.kv.messages import NO_SCHEMA, RowsPoint, SnapshotPage, check_schema
 from regionserver.kv.snapshot import RowSnapshot
 from regionserver.replica.effects import Key
 from regionserver.request_gate import RATE_SPAN_S
@@ -42,6 +43,7 @@ from regionserver.tablets.messages import (
     TabletRead,
     TabletRequest,
     TabletScan,
+    TabletSnapshot,
     TabletValues,
     TabletWrite,
     TabletWritten,
@@ -49,6 +51,9 @@ from regionserver.tablets.messages import (
     check_request,
     check_tablets,
 )
+
+#: A replica that has applied this entry may read on in a held snapshot: every replica that has rows.
+_ANY_ENTRY: Final = 1
 
 _PREFIX: Final = "regionkeeper_server_tablet_"
 
@@ -100,7 +105,7 @@ class TabletGroups(Protocol):
 class TabletService:
     """The requests of clients for the tablets of one server."""
 
-    requests: Final = (TabletRead, TabletScan, TabletWrite, WhoLeads)
+    requests: Final = (TabletRead, TabletScan, TabletSnapshot, TabletWrite, WhoLeads)
 
     def __init__(
         self,
@@ -109,6 +114,7 @@ class TabletService:
         address_of: Callable[[str], tuple[str, int] | None],
         report: Callable[[str], TabletReport | None],
         registry: CollectorRegistry,
+        timers: Timers,
     ) -> None:
         """`address_of` returns a server's address for requests, by its uuid; `groups` is None before the host has
         started."""
@@ -116,6 +122,7 @@ class TabletService:
         self._groups = groups
         self._address_of = address_of
         self._report = report
+        self._held = HeldSnapshots(timers)
         self._asked_count: Counter[str] = Counter()
         #: Latest schema version of a write to each tablet, from this process's start on.
         self._schemas: dict[str, int] = {}
@@ -149,6 +156,8 @@ class TabletService:
         found = groups.key_range(tablet)
         if found is None:
             raise refusal(Fate.DOES_NOT_EXIST, tablet)
+        if isinstance(request, TabletSnapshot):
+            return self._read_held(request, groups)
         check_request(request, found)
         self._asked_count[tablet] += 1
         if isinstance(request, TabletWrite):
@@ -179,6 +188,26 @@ class TabletService:
             return TabletValues(answer.value, answer.index, time_ms)
         rows, next_key = answer.value
         return TabletPage(rows, next_key, answer.index, time_ms)
+
+    def _read_held(self, request: TabletSnapshot, groups: TabletGroups) -> Deferred[msgspec.Struct] | msgspec.Struct:
+        """Read one page of a held snapshot, or end the snapshot. Raise RpcError."""
+        if request.ends:
+            self._held.end(request.held)
+            return SnapshotPage(RowsPoint())
+        held = self._held.find(request.held)
+
+        def was_read(answer: TabletAnswer) -> msgspec.Struct:
+            if answer.fate is not Fate.DONE:
+                return self._turned_back(answer, groups)
+            return self._held.settle(request.held, answer.value)
+
+        asked = groups.read(
+            request.tablet,
+            lambda rows: read_page(rows, held, request.start, request.known),
+            at_least=0 if held is None else _ANY_ENTRY,
+        )
+        page: Deferred[msgspec.Struct] = asked.addCallback(was_read)
+        return page
 
     def _turned_back(self, answer: TabletAnswer, groups: TabletGroups) -> LeaderElsewhere:
         if answer.fate is Fate.NOT_LEADER:

@@ -23,6 +23,8 @@ import msgspec
 
 from coord.raft.messages import NORMAL, Entry
 from coord.rpc.wire import RpcError
+from regionserver.kv.held import HeldRows
+from regionserver.kv.messages import RowsPoint
 from regionserver.kv.rows import seal, unseal
 from regionserver.kv.snapshot import DAMAGE, RowSnapshot
 from regionserver.tablets.commands import NO_COMMAND, CommandError, KvCommand, WriteOutcome, decode
@@ -83,6 +85,8 @@ class TabletRows:
         self._next_expiry_ms = 0
         self._is_closed = False
         self._users = 0
+        #: Snapshots that a backup reads; the end of the file ends them.
+        self._held: set[HeldRows] = set()
         self._changed = threading.Condition()
         self._committing = threading.Lock()
         self._steadying = threading.Lock()
@@ -297,6 +301,8 @@ class TabletRows:
         """Wait for reads, then close the file. Raise RowsFailed if they take too long."""
         if not self._changed.wait_for(lambda: self._users == 0, CLOSE_WITHIN_S):
             raise RowsFailed(f"{self.path}: a read has been under way for {CLOSE_WITHIN_S:g} s")
+        for held in list(self._held):
+            held.end()
         if self._pin is not None:
             self._pin.abort()
             self._pin = None
@@ -427,10 +433,29 @@ class TabletRows:
                 transaction = file.env.begin(db=file.rows)
             try:
                 with transaction:
-                    yield RowSnapshot(transaction)
+                    yield RowSnapshot(transaction, hold=lambda: self._hold(file))
             except (RpcError, *DAMAGE) as error:
                 with self._guarded():  # errors that the caller raises for other reasons pass
                     raise error
+
+    def _hold(self, file: RowsFile) -> HeldRows:
+        """Begin a snapshot that stays until its end, or that of the file. Called while the file is used."""
+        transaction = file.env.begin(db=file.rows)
+        try:
+            state = environment.stored_state(transaction, file.meta)
+        except BaseException:
+            transaction.abort()
+            raise
+        point = RowsPoint(
+            term=state.applied_term,
+            index=state.applied_index,
+            rows=state.rows,
+            size=state.size,
+            digest=state.digest,
+        )
+        held = HeldRows(transaction, point, ended=self._held.discard)
+        self._held.add(held)
+        return held
 
     def recount(self) -> tuple[RowsState, RowsState]:
         """Read every row; return the stored state, and the state computed from the rows.

@@ -31,11 +31,14 @@ from regionserver.kv.messages import (
     KvRead,
     KvRows,
     KvScan,
+    KvSnapshot,
     KvValues,
     KvWrite,
     KvWritten,
+    SnapshotPage,
     check_request,
 )
+from regionserver.kv.packing import unpack_rows
 from regionserver.kv.request_queue import RequestQueue
 from regionserver.kv.service import KvRegions
 from regionserver.opener import Opening
@@ -262,6 +265,63 @@ class KvTests(SynchronousTestCase):
         assert self.successResultOf(first) == KvWritten(1)
         assert self.successResultOf(small) == KvWritten(1)
         assert self.code_of(huge) == "region_full"
+
+    # --- snapshots of backups ---
+
+    def snapshot_page(self, held: str = "", start: bytes = b"", *, ends: bool = False) -> SnapshotPage:
+        answer = self.regions.answer(KvSnapshot(PLACE, held, start, ends=ends))
+        self.pool.run()
+        found: SnapshotPage = self.successResultOf(answer)
+        return found
+
+    def test_pages_of_one_moment_through_the_service(self) -> None:
+        """Requests go on between two pages; the last page ends the snapshot."""
+        value = "x" * 200_000
+        self.ask(self.write(1, c=value, d=value, e=value))
+        first = self.snapshot_page()
+        self.ask(self.write(2, c="new", d="new", e="new", f="new"))
+        second = self.snapshot_page(first.held, first.next_key)
+        rows = [*unpack_rows(first.rows), *unpack_rows(second.rows)]
+        assert rows == [(key, value.encode()) for key in (b"c", b"d", b"e")]
+        assert (second.held, second.next_key, first.point) == ("", b"", second.point)
+        with pytest.raises(RpcError) as caught:
+            self.regions.answer(KvSnapshot(PLACE, first.held, b"c"))
+        assert caught.value.code == "snapshot_gone"
+
+    def test_a_snapshot_is_released(self) -> None:
+        value = "x" * 300_000
+        self.ask(self.write(1, c=value, d=value))
+        first = self.snapshot_page()
+        assert first.held
+        self.snapshot_page(first.held, ends=True)
+        with pytest.raises(RpcError):
+            self.snapshot_page(first.held, first.next_key)
+        assert self.clock.getDelayedCalls() == []
+
+    def test_a_snapshot_that_ends_meanwhile_fails_alone(self) -> None:
+        """A read of the same batch is answered."""
+        value = "x" * 300_000
+        self.ask(self.write(1, c=value, d=value))
+        first = self.snapshot_page()
+        held = self.regions._snapshots.find(first.held)  # type: ignore[union-attr]
+        assert held is not None
+        blocked = self.regions.answer(KvRead(PLACE, ["d"]))  # the queue is busy: the next two are one batch
+        gone = self.regions.answer(KvSnapshot(PLACE, first.held, first.next_key))
+        read = self.regions.answer(KvRead(PLACE, ["c"]))
+        held.end()
+        while self.pool.run():
+            pass
+        self.successResultOf(blocked)
+        assert self.code_of(gone) == "snapshot_gone"
+        assert self.successResultOf(read) == KvValues([value.encode()])
+        self.snapshot_page(first.held, ends=True)
+
+    def test_a_snapshot_needs_the_lease(self) -> None:
+        self.ask(self.write(1, c="1"))
+        answer = self.regions.answer(KvSnapshot(PLACE))
+        self.has_lease = False
+        self.pool.run()
+        assert self.code_of(answer) == NO_LEASE
 
 
 class LaneTests(SynchronousTestCase):

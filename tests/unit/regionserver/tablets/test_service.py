@@ -11,7 +11,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from coord.rpc.wire import Code, RpcError
-from regionserver.kv.messages import SCHEMA_CHANGED
+from regionserver.kv.held import HELD_IDLE_S, SNAPSHOT_GONE, HeldRows, PageRead
+from regionserver.kv.messages import SCHEMA_CHANGED, RowsPoint, SnapshotPage
 from regionserver.request_gate import RATE_SPAN_S
 from regionserver.tablets.commands import DONE, KEY_BYTES_MAX, DeleteRow, PutRow, WriteOutcome
 from regionserver.tablets.host.requests import Fate
@@ -26,6 +27,7 @@ from regionserver.tablets.messages import (
     TabletPage,
     TabletRead,
     TabletScan,
+    TabletSnapshot,
     TabletValues,
     TabletWrite,
     TabletWritten,
@@ -59,7 +61,7 @@ class TabletServiceTest(SynchronousTestCase):
         self.host.put("r1")
         addresses = {"you": ("h2", 7002)}
         self.service = TabletService(
-            self.clock.seconds, lambda: self.host, addresses.get, self.hosting.report, CollectorRegistry()
+            self.clock.seconds, lambda: self.host, addresses.get, self.hosting.report, CollectorRegistry(), self.clock
         )
 
     def ask(self, request: Any) -> Deferred[Any]:
@@ -103,9 +105,35 @@ class TabletServiceTest(SynchronousTestCase):
         self.hosting.answer(Fate.DONE, value, index=11)
         assert self.successResultOf(answer) == TabletPage([("c", b"k")], "next", 11, NOW_MS)  # type: ignore[list-item]
 
+    def test_a_snapshot_begins_at_the_leader_and_is_read_on_at_any_member(self) -> None:
+        """The first page waits until a majority has confirmed the leader; the later ones are of the same moment."""
+        held = HeldRows(None, RowsPoint(term=1, index=5))
+        answer = self.ask(TabletSnapshot("r1"))
+        assert self.hosting.at_least == [0]
+        self.hosting.answer(Fate.DONE, PageRead(held, SnapshotPage(held.point, next_key=b"c")), index=11)
+        name = self.successResultOf(answer).held
+        answer = self.ask(TabletSnapshot("r1", name, b"c"))
+        assert self.hosting.at_least == [0, 1]
+        value = self.hosting.asked[0][1](Rows())
+        self.hosting.answer(Fate.DONE, value, index=11)
+        page = self.successResultOf(answer)
+        assert (page.point, page.held, page.next_key) == (held.point, "", b"")
+        assert self.refused(TabletSnapshot("r1", name, b"c")) == SNAPSHOT_GONE
+
+    def test_a_snapshot_is_released_and_expires(self) -> None:
+        for wait_s, ends in ((0, True), (HELD_IDLE_S, False)):
+            held = HeldRows(None, RowsPoint())
+            answer = self.ask(TabletSnapshot("r1"))
+            self.hosting.answer(Fate.DONE, PageRead(held, SnapshotPage(held.point, next_key=b"c")), index=11)
+            name = self.successResultOf(answer).held
+            self.clock.advance(wait_s)
+            if ends:
+                self.successResultOf(self.ask(TabletSnapshot("r1", name, ends=True)))
+            assert self.refused(TabletSnapshot("r1", name, b"c")) == SNAPSHOT_GONE
+
     def test_another_leader_is_named_with_its_address(self) -> None:
         self.hosting.leaders["r1"] = (4, 2, "you")
-        for request in (write(), TabletRead("r1", ["c"]), TabletScan("r1")):
+        for request in (write(), TabletRead("r1", ["c"]), TabletScan("r1"), TabletSnapshot("r1")):
             answer = self.ask(request)
             self.hosting.answer(Fate.NOT_LEADER)
             assert self.successResultOf(answer) == LeaderElsewhere(KnownLeader("r1", 4, LEADER), NOW_MS)

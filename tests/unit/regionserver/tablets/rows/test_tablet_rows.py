@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from coord.raft.messages import CONFIG, LEVEL, NOOP, NORMAL, Entry
 from coord.rpc.wire import RpcError
+from regionserver.kv.held import SNAPSHOT_GONE
+from regionserver.kv.packing import unpack_rows
 from regionserver.kv.pages import check_tree
 from regionserver.tablets.commands import (
     CONDITION_FAILED,
@@ -485,3 +487,39 @@ def test_an_orderly_close_leaves_nothing_to_do(path: Path, log: Log) -> None:
         assert not rows._must_point
         rows.close()
         assert path.read_bytes() == before
+
+
+# --- snapshots of backups ---------------------------------------------------------------------------------------------
+
+
+def test_a_held_snapshot_is_of_one_entry_and_knows_its_digest(path: Path, log: Log) -> None:
+    """Entries, steady points and the end of reads change neither its rows nor its point."""
+    rows = opened(path)
+    rows.apply(log.entries[:30])
+    with rows.reading() as snapshot:
+        held = snapshot.hold()
+    before, (_, counted) = content(rows), rows.recount()
+    rows.steady()
+    rows.apply(log.entries[30:])
+    rows.steady()
+    packed, next_key = held.page(b"", 1 << 20)
+    found = dict(unpack_rows(packed))
+    assert ({key.decode(): value for key, value in found.items()}, next_key) == (before, b"")
+    assert before != content(rows)
+    point = held.point
+    assert (point.term, point.index) == (log.entries[29].term, 30)
+    assert (point.rows, point.size, point.digest) == (counted.rows, counted.size, counted.digest)
+    held.end()
+    assert rows._held == set()
+    rows.close()
+
+
+def test_the_end_of_the_rows_ends_held_snapshots(path: Path, log: Log) -> None:
+    rows = opened(path)
+    rows.apply(log.entries[:30])
+    with rows.reading() as snapshot:
+        held = snapshot.hold()
+    rows.close()
+    with pytest.raises(RpcError) as caught:
+        held.page(b"", 100)
+    assert caught.value.code == SNAPSHOT_GONE
