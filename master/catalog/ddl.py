@@ -443,9 +443,14 @@ def plan_create(request: ddl.CreateTable) -> tuple[Schema | str, list[RegionSpec
             raise ValueError(f"{len(specs)} regions; a table has at most {store.REGIONS_PER_TABLE_MAX}")
         if not 1 <= request.replication <= REPLICAS_MAX:
             raise ValueError(f"replication is between 1 and {REPLICAS_MAX}, not {request.replication}")
-        if request.columns and request.schema:
-            raise ValueError("give columns or a schema text, not both")
+        if sum(map(bool, (request.columns, request.schema, request.restored_schema))) > 1:
+            raise ValueError("give columns, a schema text or a restored schema, not several")
         schema = columns.create(request.columns) if request.columns else request.schema
+        if request.restored_schema is not None:
+            columns.check_restored(request.restored_schema)
+            schema = request.restored_schema
+        if request.schema_version < 0:
+            raise ValueError(f"a schema version is not negative, unlike {request.schema_version}")
     except ValueError as error:
         raise RpcError(ms.BAD_REQUEST, str(error)) from error
     return schema, specs
@@ -465,6 +470,7 @@ def new_table(
         table_id,
         request.name,
         schema,
+        request.schema_version,
         state=state,
         replication=request.replication,
         regions=len(specs),

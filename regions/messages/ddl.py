@@ -14,7 +14,7 @@ import msgspec
 
 from regions.records.model import TableIntent
 from regions.records.partitioning import RegionSpec
-from regions.records.schema import ColumnSpec, SchemaStep
+from regions.records.schema import ColumnSpec, Schema, SchemaStep
 
 REQUEST_ID_MAX: Final = 64
 _REQUEST_ID_MARKS: Final = frozenset("-_.")
@@ -48,6 +48,10 @@ class CreateTable(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     #: the replicas is enough to begin.
     racks_min: int = 0
     allow_under_replicated: bool = False
+    #: Of a table restored from a backup: its schema in place of `columns`, with the ids of its columns, and the
+    #: schema's version, because stored rows may name both.
+    restored_schema: Schema | None = None
+    schema_version: int = 0
 
 
 class SetTableIntent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

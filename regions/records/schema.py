@@ -147,6 +147,19 @@ def evolve(schema: Schema, steps: Sequence[SchemaStep]) -> Schema:
     return schema
 
 
+def check_restored(schema: Schema) -> None:
+    """Check a schema that comes from a backup. Raise ValueError with the column and its error."""
+    rebuilt = Schema((), 0)
+    for column in schema.columns:
+        rebuilt = _add(rebuilt, ColumnSpec(column.name, column.type, column.key, column.nullable, column.default))
+    ids = [one.id for one in schema.columns]
+    if len(set(ids)) < len(ids) or any(not 0 <= one < schema.next_column_id for one in ids):
+        raise ValueError(f"the ids of the columns are not different ones below {schema.next_column_id}")
+    keys = [one.key for one in schema.columns]
+    if not any(keys) or keys != sorted(keys, reverse=True):
+        raise ValueError("a schema begins with its key columns, at least one")
+
+
 def _find(schema: Schema, name: str) -> Column:
     found = schema.column(name)
     if found is None:
@@ -257,6 +270,7 @@ __all__ = [
     "RenameColumn",
     "Schema",
     "SchemaStep",
+    "check_restored",
     "create",
     "describe_column",
     "evolve",

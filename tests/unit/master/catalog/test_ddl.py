@@ -468,3 +468,31 @@ def test_a_kind_is_set_once_without_a_new_schema_version() -> None:
         alter(named, AlterTable("orders", kind="kv/1"))
     with pytest.raises(ValueError, match="is no kind of service"):
         alter(former, AlterTable("orders", kind="Counters"))
+
+
+def test_a_restored_table_has_the_column_ids_and_the_version_of_its_backup(bench: Bench) -> None:
+    """Stored rows may name both; a table made from the same columns would have other ids."""
+    first = sc.create(COLUMNS)
+    schema = sc.evolve(sc.evolve(first, [sc.DropColumn("v")]), [AddColumn(sc.parse_column("v:string"))])
+    assert schema != sc.create(COLUMNS)
+    bench.ask(CreateTable("back", restored_schema=schema, schema_version=2))
+    made = stored(bench, "back")
+    assert made is not None
+    assert (made.schema, made.schema_version, made.state) == (schema, 2, TableState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CreateTable("back", restored_schema=Schema((), 0)),
+        CreateTable("back", restored_schema=Schema(sc.create(COLUMNS).columns, 1)),
+        CreateTable("back", restored_schema=Schema(sc.create(COLUMNS).columns[::-1], 2)),
+        CreateTable("back", restored_schema=Schema(sc.create(COLUMNS).columns[:1] * 2, 2)),
+        CreateTable("back", restored_schema=sc.create(COLUMNS), columns=COLUMNS),
+        CreateTable("back", schema_version=-1),
+    ],
+)
+def test_an_impossible_schema_of_a_backup_is_rejected(bench: Bench, request_: CreateTable) -> None:
+    before = catalog(bench)
+    assert bench.ask(request_) == ms.BAD_REQUEST
+    assert catalog(bench) == before
