@@ -88,6 +88,9 @@ ENTRIES: Final[tuple[CommandEntry, ...]] = (
     CommandEntry(_DATA, "delete", "cli.data:delete", "Delete a key."),
     CommandEntry(_DATA, "scan", "cli.data:scan", "Rows in the order of their keys."),
     CommandEntry(_DATA, "load", "cli.data:load", "Put every row of a CSV file."),
+    CommandEntry(
+        _DATA, "backup", "cli.backup.command:backup", "Rows and store in one directory: create, verify, restore."
+    ),
     CommandEntry(_DAEMON, "coord", "cli.store.command:coord", "A node of the store."),
     CommandEntry(_DAEMON, "master", "cli.master:master", "A master, active or standby."),
     CommandEntry(_DAEMON, "server", "cli.server:server", "Run, list, drain, retire, fence region servers."),

@@ -84,11 +84,11 @@ def backup(
     if len(places) == 2:
         backup_stopped(places[0], file, committed_only=committed_only, as_json=given.json)
         return
-    nodes = list(_admin_accesses(given, admin, token_file))
+    nodes = list(admin_accesses(given, admin, token_file))
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
     try:
         with progress_bar() as progress:
-            manifest = _fetch_first(nodes, draft, progress)
+            manifest = fetch_first(nodes, draft, progress)
         os.link(draft, file)
         OsDisk(file.absolute().parent).sync_folder("")
     except OSError as error:
@@ -104,7 +104,7 @@ def backup(
         )
 
 
-def _admin_accesses(given: Globals, admin: str | None, token_file: Path | None) -> Iterator[AdminAccess]:
+def admin_accesses(given: Globals, admin: str | None, token_file: Path | None) -> Iterator[AdminAccess]:
     """Yield the nodes to try, in order."""
     data_path = given.data_path
     if token_file is not None or (data_path / ADMIN_FILE).exists():
@@ -142,7 +142,7 @@ def _read_admin_access(path: Path) -> AdminAccess:
         raise UsageFaultError(f"{path} is not the {ADMIN_FILE} of a node: {error!r}") from error
 
 
-def _fetch_first(nodes: list[AdminAccess], draft: Path, progress: Progress) -> BackupManifest:
+def fetch_first(nodes: list[AdminAccess], draft: Path, progress: Progress) -> BackupManifest:
     """Fetch a backup from the first node that answers. Raise the CliError of the last node."""
     failure: CliError = UnreachableError("no node has an admin port")
     for node in nodes:
