@@ -35,6 +35,9 @@ from cli.common.errors import CliError, NotFoundError, UsageFaultError
 from regionserver.kv.packing import unpack_rows
 from regionserver.storage.directory import sync_folder
 
+#: Rows of a chunk, and the totals of the file so far.
+ReadChunk = tuple[list[tuple[bytes, bytes]], RowsTotals]
+
 _UNFINISHED_TEXT: Final = "rk backup create is writing here, or was interrupted. This directory is no backup.\n"
 
 
@@ -78,9 +81,7 @@ class RowsWriter:
                 file.close()
 
 
-def read_rows(
-    path: Path, start_key: str = "", end_key: str = ""
-) -> Iterator[tuple[list[tuple[bytes, bytes]], RowsTotals]]:
+def read_rows(path: Path, start_key: str = "", end_key: str = "") -> Iterator[ReadChunk]:
     """Yield the rows of a region's file, chunk by chunk, with the totals so far; check everything.
 
     Raises:
@@ -96,7 +97,7 @@ def read_rows(
         raise DamagedBackupError(f"{path} {error}") from error
 
 
-def _read_rows(file: BinaryIO, checker: RowsChecker) -> Iterator[tuple[list[tuple[bytes, bytes]], RowsTotals]]:
+def _read_rows(file: BinaryIO, checker: RowsChecker) -> Iterator[ReadChunk]:
     check_head(file.read(HEAD.size))
     at = HEAD.size
     while True:
