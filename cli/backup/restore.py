@@ -23,7 +23,7 @@ from regions.records.model import RegionRecord, TableRecord, TableState
 from regions.records.partitioning import PREFIX_BYTES, RegionSpec, unplace
 from regions.records.schema import Schema
 from regionserver.client import Change, RegionClient
-from regionserver.kv.messages import KEYS_MAX, WRITE_BYTES_MAX, RowsPoint
+from regionserver.kv.messages import KEYS_MAX, NO_SCHEMA, WRITE_BYTES_MAX, RowsPoint
 from regionserver.kv.packing import unpack_rows
 
 #: Time limit of the creation of a table.
@@ -119,12 +119,14 @@ def load_rows(
     client: RegionClient, folder: Path, table: TableBackup, name: str, threads: int, progress: Progress
 ) -> int:
     """Put every row of the table; return their number. Raise DataError, DamagedBackupError, OSError."""
+    # The values are bytes here. Rows of columns were encoded under this version or an earlier one.
+    schema_version = table.record.schema_version if isinstance(table.record.schema, Schema) else NO_SCHEMA
     running: set[Future[int]] = set()
     written = 0
     with ThreadPoolExecutor(threads) as pool:
         try:
             for batch in _batches(folder, table):
-                running.add(pool.submit(client.write, name, batch))
+                running.add(pool.submit(client.write, name, batch, schema_version=schema_version))
                 if len(running) >= 2 * threads:
                     done, running = wait(running, return_when=FIRST_COMPLETED)
                     written += sum(one.result() for one in done)
